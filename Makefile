@@ -1,0 +1,30 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test lint types docs figure clean-venv
+
+# What a user does first: a bare machine with Python >= 3.11 in, a transfer verdict out.
+quickstart: $(VENV)/.runtime
+	$(BIN)/hpxfer run sweeps/quickstart.yaml
+
+test: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+# The generated parts of the README: the rule table, and the figure from committed Parquet.
+docs: $(VENV)/.runtime
+	$(BIN)/python -m hpxfer.docs README.md
+
+# torch first, on its own: any other way to get it may bring gigabytes of CUDA along.
+$(VENV)/.runtime: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.runtime
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
+	touch $@
