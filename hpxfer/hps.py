@@ -1,0 +1,70 @@
+"""HPs: the base hyperparameters of a trial, all of which a sweep may scan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.scaling.roles import ROLES
+
+MULTIPLIERS = ("lr_mult", "init_mult")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HPs:
+    """Base hyperparameters. `multipliers` holds the constant ones that are not 1, as (`role.lr_mult`, value)."""
+
+    lr: float
+    init_scale: float = 1.0
+    residual_scale: float = 1.0
+    weight_decay: float = 0.0
+    eps: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.95
+    router_bias_lr: float = 0.01
+    multipliers: tuple[tuple[str, float], ...] = ()
+
+    def get(self, name: str) -> float:
+        """Return one HP by its dotted name."""
+        if "." in name:
+            return dict(self.multipliers).get(name, 1.0)
+        return float(getattr(self, name))
+
+    def with_value(self, name: str, value: float) -> HPs:
+        """Return a copy with one HP changed."""
+        if "." not in name:
+            scalar: dict[str, Any] = {name: value}
+            return replace(self, **scalar)
+        changed = {**dict(self.multipliers), name: value}
+        return replace(self, multipliers=tuple(sorted((key, one) for key, one in changed.items() if one != 1.0)))
+
+
+SCALARS = tuple(f.name for f in fields(HPs) if f.name != "multipliers")
+# Which HPs must be above zero; the others may be zero.
+POSITIVE = ("lr", "init_scale", "residual_scale")
+
+
+def check_hp_name(name: str) -> None:
+    """Raise HpxferError unless `name` is an HP: a scalar one, or `role.lr_mult` / `role.init_mult`."""
+    role, dot, kind = name.partition(".")
+    if not dot:
+        if name not in SCALARS:
+            legal = [*SCALARS, *(f"{one}.{mult}" for one in ROLES for mult in MULTIPLIERS)]
+            raise HpxferError(f"unknown HP; {nearest(name, legal)}")
+    elif role not in ROLES:
+        raise HpxferError(f"unknown role {role!r}; {nearest(role, ROLES)}")
+    elif kind not in MULTIPLIERS:
+        raise HpxferError(f"unknown multiplier {kind!r}; {nearest(kind, MULTIPLIERS)}")
+
+
+def check_hp_value(name: str, value: float) -> None:
+    """Raise HpxferError unless HP `name` may have this value."""
+    if value != value or value in (float("inf"), float("-inf")):
+        raise HpxferError(f"{name} must be finite, got {value}")
+    if name in POSITIVE and value <= 0:
+        raise HpxferError(f"{name} must be > 0, got {value:g}")
+    if name in ("beta1", "beta2") and not 0 <= value < 1:
+        raise HpxferError(f"{name} must be in [0, 1), got {value:g}")
+    if value < 0:
+        raise HpxferError(f"{name} must be >= 0, got {value:g}")

@@ -1,0 +1,1 @@
+"""Parameterizations: tables of monomials and the one evaluator that serves them all."""

@@ -1,0 +1,63 @@
+"""Monomial: a product of powers of the ratios shape/base. The tables are written in these symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Monomial:
+    """`coefficient * product(ratio ** exponent)`. The coefficient is 1, or 0 for an exact zero."""
+
+    exponents: tuple[tuple[str, float], ...] = ()
+    coefficient: int = 1
+
+    def __mul__(self, other: Monomial) -> Monomial:
+        powers = dict(self.exponents)
+        for name, exponent in other.exponents:
+            powers[name] = powers.get(name, 0.0) + exponent
+        return _monomial(powers, self.coefficient * other.coefficient)
+
+    def __pow__(self, power: float) -> Monomial:
+        return _monomial({name: exponent * power for name, exponent in self.exponents}, self.coefficient)
+
+    def __truediv__(self, other: Monomial) -> Monomial:
+        assert other.coefficient, "division by an exact zero"
+        return self * other**-1
+
+    def __call__(self, ratios: Mapping[str, float]) -> float:
+        """Return the value at `ratios`: ratio name -> shape/base."""
+        value = float(self.coefficient)
+        for name, exponent in self.exponents:
+            value *= ratios[name] ** exponent
+        return value
+
+    def __str__(self) -> str:
+        if not self.coefficient:
+            return "0"
+        return " ".join(f"{name}^{exponent:g}" if exponent != 1 else name for name, exponent in self.exponents) or "1"
+
+
+def _monomial(powers: Mapping[str, float], coefficient: int) -> Monomial:
+    if not coefficient:
+        return Monomial((), 0)
+    return Monomial(tuple((name, power) for name, power in powers.items() if power), coefficient)
+
+
+def ratio(name: str) -> Monomial:
+    """Return the symbol of one ratio."""
+    return Monomial(((name, 1.0),))
+
+
+ONE = Monomial()
+ZERO = Monomial((), 0)
+
+width = ratio("width")
+depth = ratio("depth")
+experts = ratio("experts")
+active = ratio("active")
+expert_width = ratio("expert_width")
+expert_ratio = ratio("expert_ratio")
+dense_width = ratio("dense_width")
+shared_width = ratio("shared_width")

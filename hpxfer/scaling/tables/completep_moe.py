@@ -1,0 +1,63 @@
+"""`completep-moe`: arXiv 2601.20205, Table 1, for the MoE layer; CompleteP for the rest. Adam, kappa fixed."""
+
+from __future__ import annotations
+
+from hpxfer.scaling.monomial import ZERO, active, depth, expert_ratio, experts, width
+from hpxfer.scaling.table import Convention, Conventions, Row, Table
+from hpxfer.scaling.tables.completep import DEPTH_ALPHA, dense_rows
+
+TABLE_1 = "2601.20205 Table 1"
+EPS = "; eps from measured gradient sizes"
+
+ROUTER_INIT_EXPONENT = Convention(
+    default=1.0,
+    legal=(0.5, 1.0, "inf"),
+    doc="gamma in the router's init std width^-gamma; inf is a zero router (another model at the base shape too)",
+)
+
+
+def _rows(conventions: Conventions) -> tuple[Row, ...]:
+    alpha = float(conventions["depth_alpha"])
+    gamma = conventions["router_init_exponent"]
+    branch = depth**-alpha
+    lr = depth ** (alpha - 1)
+    up = {
+        "init_std": width**-0.5,
+        "lr": width**-1 * lr,
+        "eps": width**-1 * experts**-1 * expert_ratio**-1 * branch,
+        "weight_decay": width,
+    }
+    return (
+        *dense_rows(conventions),
+        Row(
+            role="router",
+            init_std=ZERO if gamma == "inf" else width ** -float(gamma),
+            lr=width**-1 * lr,
+            eps=experts**-1 * branch,
+            weight_decay=width,
+            source=TABLE_1 + EPS,
+        ),
+        Row(role="router_bias", init_std=ZERO, weight_decay=ZERO, source=TABLE_1 + " (balancing rule)"),
+        Row(role="expert_in", **up, source=TABLE_1 + EPS),
+        Row(role="expert_gate", **up, source="as expert_in: the source has no gate matrix"),
+        Row(
+            role="expert_out",
+            init_std=width**-0.5 * expert_ratio**-1,  # not fan-in: expert_ratio^-1/2 breaks loss collapse (Fig. 11)
+            lr=width**-1 * expert_ratio**-1 * lr,
+            eps=width**-1 * experts**-1 * branch,
+            weight_decay=width * expert_ratio,
+            forward=branch * active**-1,
+            source=TABLE_1 + EPS,
+        ),
+    )
+
+
+COMPLETEP_MOE = Table(
+    name="completep-moe",
+    source="arXiv 2601.20205",
+    axes=("width", "depth", "experts", "active", "expert_ratio", "dense_width"),
+    fixed=("kappa",),
+    rows={"adam": _rows},
+    conventions={"depth_alpha": DEPTH_ALPHA, "router_init_exponent": ROUTER_INIT_EXPONENT},
+    doc="CompleteP with MoE layers: width, depth, expert count at fixed kappa, expert size.",
+)

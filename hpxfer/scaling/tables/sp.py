@@ -1,0 +1,44 @@
+"""`sp`: standard parameterization. Fan-in initialization, one learning rate, one eps; the control of every report."""
+
+from __future__ import annotations
+
+from hpxfer.scaling.monomial import ZERO, dense_width, expert_width, shared_width, width
+from hpxfer.scaling.table import Conventions, Row, Table
+
+FAN_IN = "fan-in init, one LR, one eps"
+
+
+def _rows(conventions: Conventions) -> tuple[Row, ...]:
+    return (
+        Row(role="embedding", source=FAN_IN),
+        Row(role="position", weight_decay=ZERO, source=FAN_IN),
+        Row(role="norm", weight_decay=ZERO, source=FAN_IN),
+        Row(role="final_norm", weight_decay=ZERO, source=FAN_IN),
+        Row(role="hidden_bias", init_std=ZERO, weight_decay=ZERO, source=FAN_IN),
+        Row(role="attn_q", init_std=width**-0.5, source=FAN_IN),
+        Row(role="attn_k", init_std=width**-0.5, source=FAN_IN),
+        Row(role="attn_v", init_std=width**-0.5, source=FAN_IN),
+        Row(role="attn_out", init_std=width**-0.5, source=FAN_IN),
+        Row(role="dense_in", init_std=width**-0.5, source=FAN_IN),
+        Row(role="dense_gate", init_std=width**-0.5, source=FAN_IN),
+        Row(role="dense_out", init_std=dense_width**-0.5, source=FAN_IN),
+        Row(role="router", init_std=width**-0.5, source=FAN_IN),
+        Row(role="router_bias", init_std=ZERO, weight_decay=ZERO, source="balancing rule, not the optimizer"),
+        Row(role="expert_in", init_std=width**-0.5, source=FAN_IN),
+        Row(role="expert_gate", init_std=width**-0.5, source=FAN_IN),
+        Row(role="expert_out", init_std=expert_width**-0.5, source=FAN_IN),
+        Row(role="shared_in", init_std=width**-0.5, source=FAN_IN),
+        Row(role="shared_gate", init_std=width**-0.5, source=FAN_IN),
+        Row(role="shared_out", init_std=shared_width**-0.5, source=FAN_IN),
+        Row(role="readout", init_std=width**-0.5, source=FAN_IN),
+    )
+
+
+SP = Table(
+    name="sp",
+    source="PyTorch's habit: std 1/sqrt(fan-in)",
+    axes=("width", "depth", "experts", "active", "expert_ratio", "dense_width", "shared_width"),
+    rows={"adam": _rows, "sgd": _rows},
+    conventions={},
+    doc="Standard parameterization: no factor but the fan-in of the initialization. The control.",
+)
