@@ -1,0 +1,260 @@
+"""SweepSpec: what a sweep file may say. Field by field, with the default and the rule of each.
+
+pydantic guards the types; rules that join several fields stand in `checks.py`, and both speak in key paths.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from hpxfer.scaling.resolve import BaseInit
+from hpxfer.shape import Shape
+
+T = TypeVar("T")
+
+
+def _to_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _power_of_two(value: Any) -> Any:
+    """`{log2: -6}` is 2^-6."""
+    if isinstance(value, dict) and set(value) == {"log2"}:
+        exponent = value["log2"]
+        if isinstance(exponent, int | float) and not isinstance(exponent, bool):
+            return power_of_two(exponent)
+    return value
+
+
+def power_of_two(exponent: float) -> float:
+    """Return 2^exponent, infinity where no float is large enough."""
+    return 2.0**exponent if exponent < sys.float_info.max_exp else math.inf
+
+
+def _into(key: str, *kinds: type) -> Callable[[Any], Any]:
+    """Return a validator that reads a bare value of one of `kinds` as `{key: value}`."""
+
+    def wrap(value: Any) -> Any:
+        return {key: value} if isinstance(value, kinds) and not isinstance(value, bool) else value
+
+    return wrap
+
+
+Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
+Number = Annotated[float, BeforeValidator(_power_of_two)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A part of the file: frozen, strict, no key beyond its fields."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class ShapeSpec(Section):
+    """The base shape. One of expert_ratio (times the width) and expert_width."""
+
+    width: Count
+    depth: Count
+    num_experts: Count
+    num_active: Count
+    head_dim: Count
+    expert_ratio: Annotated[float, Field(gt=0)] | None = None
+    expert_width: Count | None = None
+
+
+class ShapeChange(Section):
+    """One point of an axis: what differs from the base. num_active follows num_experts, expert_width the width."""
+
+    width: Count | None = None
+    depth: Count | None = None
+    num_experts: Count | None = None
+    num_active: Count | None = None
+    expert_ratio: Annotated[float, Field(gt=0)] | None = None
+    expert_width: Count | None = None
+
+
+class ModelSpec(Section):
+    """The base model. Options that the source paper leaves at nanoGPT's value default to it."""
+
+    family: Literal["gpt"]
+    base: ShapeSpec
+    context: Count  # tokens
+    gate: Literal["sigmoid", "softmax"] = "sigmoid"
+    attention_scale: Literal["1/d_head", "1/sqrt(d_head)"] = "1/d_head"
+    tied_embeddings: bool = True
+    norm_gains: bool = True
+    biases: bool = False
+    init: Literal["fan_in", "constant"] = "fan_in"
+    matrix_std: Annotated[float, Field(gt=0)] = 0.02  # read if init is constant
+    embedding_std: Annotated[float, Field(ge=0)] = 0.02
+    position_std: Annotated[float, Field(ge=0)] = 0.02
+
+    def base_init(self) -> BaseInit:
+        return BaseInit(
+            matrices=self.init,
+            matrix_std=self.matrix_std,
+            embedding_std=self.embedding_std,
+            position_std=self.position_std,
+        )
+
+
+class DataSpec(Section):
+    """Where the tokens come from. A relative path starts at the sweep file's folder."""
+
+    source: str  # builtin:stdlib | text:PATH-or-glob | tokens:GLOB
+    tokenizer: Literal["ascii", "bytes", "gpt2"] | None = None  # ascii for builtin:, bytes for text:, gpt2 for tokens:
+    vocab_size: Count | None = None  # tokens: of another tokenizer
+    digest: str | None = None  # stands in where the data is not on this machine
+
+
+class ScheduleSpec(Section):
+    """LR over the run: linear warm-up, then the named decay to `final_fraction` of the peak."""
+
+    decay: Literal["constant", "cosine", "linear", "wsd"] = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    decay_steps: Count | None = None  # wsd: the last steps, over which the LR falls linearly
+    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class TrainingSpec(Section):
+    """How every trial is trained. One of steps and tokens."""
+
+    batch_tokens: Count
+    steps: Count | None = None
+    tokens: Count | None = None
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    betas: Seq[float] = (0.9, 0.95)
+    eps: Annotated[float, Field(ge=0)] = 1e-12
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    schedule: ScheduleSpec = ScheduleSpec()
+    final_window_steps: Count | None = None  # default: the last tenth of the run
+    validation_tokens: Count
+    gradient_clip: Annotated[float, Field(gt=0)] | None = None  # L2 norm of a trial's whole gradient
+
+
+class ParameterizationSpec(Section):
+    """A table by name, with the conventions that differ from its defaults."""
+
+    name: str
+    conventions: dict[str, float | str] = {}
+
+
+class AxisSpec(Section):
+    """A path of shapes: `values` of the dimension that the axis is named after, or whole `shapes`."""
+
+    values: Seq[float] | None = None
+    shapes: Seq[ShapeChange] | None = None
+    num_active: Count | None = None  # axis `experts`: hold num_active here instead of holding kappa
+    allow_kappa_change: bool = False
+
+
+class HPsSpec(Section):
+    """The base values that every line of the grid runs through. `lr` may be missing if it is the only one scanned."""
+
+    lr: Number | None = None
+    init_scale: Number = 1.0
+    residual_scale: Number = 1.0
+    router_bias_lr: Number = 0.01
+    multipliers: dict[str, Number] = {}  # by dotted name, e.g. router.lr_mult: 0.0625
+
+
+class GridValues(Section):
+    """The values of one HP: a list, or `{log2: [low, high], step: 1}`, both ends included."""
+
+    values: Seq[float] | None = None
+    log2: Seq[float] | None = None
+    step: Annotated[float, Field(gt=0)] = 1.0
+
+    def numbers(self) -> tuple[float, ...]:
+        """Return the values, ascending."""
+        if self.log2 is None:
+            return tuple(sorted(self.values or ()))
+        low, high = self.log2
+        return tuple(power_of_two(low + k * self.step) for k in range(math.floor((high - low) / self.step + 1e-9) + 1))
+
+
+class JudgeSpec(Section):
+    """What transfers: the HP (the first of the grid by default) and the loss it is judged by."""
+
+    hp: str | None = None
+    loss: Literal["validation", "final_window"] = "validation"
+
+
+class ResourcesSpec(Section):
+    """Where and how wide to run; never part of a trial's identity."""
+
+    executor: Literal["ray", "local"] = "ray"
+    workers: Count | None = None  # default: one a core, or one a GPU fraction
+    stack_size: Count | None = None  # default: chosen by the planner
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    gpus_per_stack: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+Axis = Annotated[AxisSpec, BeforeValidator(lambda v: _axis(v))]
+Values = Annotated[GridValues, BeforeValidator(_into("values", list, tuple))]
+Choice = Annotated[ParameterizationSpec, BeforeValidator(_into("name", str))]
+
+
+def _axis(value: Any) -> Any:
+    """A bare list is `values` if it holds numbers, `shapes` if it holds mappings."""
+    if isinstance(value, list):
+        return {"shapes" if any(isinstance(one, dict) for one in value) else "values": value}
+    return value
+
+
+def _seeds(value: Any) -> Any:
+    """`seeds: 3` is seeds 0, 1, 2."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return tuple(range(value))
+    if not isinstance(value, list | tuple):
+        raise ValueError("a count of at least 1, or a list of seeds")
+    return tuple(value)
+
+
+class SweepSpec(Section):
+    """One sweep file: one question about transfer."""
+
+    name: str
+    model: ModelSpec
+    data: DataSpec
+    training: TrainingSpec
+    parameterizations: Seq[Choice]
+    axes: dict[str, Axis]
+    hps: HPsSpec = HPsSpec()
+    grid: dict[str, Values]
+    product: bool = False  # every combination of the grid instead of one line an HP
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_seeds)] = (0,)
+    judge: JudgeSpec = JudgeSpec()
+    precision: Literal["float32", "bfloat16"] = "float32"
+    resources: ResourcesSpec = ResourcesSpec()
+
+    @property
+    def base_shape(self) -> Shape:
+        base = self.model.base
+        expert_width = base.expert_width or round((base.expert_ratio or 0.0) * base.width)
+        return Shape(
+            width=base.width,
+            depth=base.depth,
+            num_experts=base.num_experts,
+            num_active=base.num_active,
+            expert_width=expert_width,
+            head_dim=base.head_dim,
+        )
+
+    @property
+    def steps(self) -> int:
+        return self.training.steps or (self.training.tokens or 0) // self.training.batch_tokens
+
+    @property
+    def final_window_steps(self) -> int:
+        return self.training.final_window_steps or max(1, self.steps // 10)
+
+    @property
+    def judged_hp(self) -> str:
+        return self.judge.hp or next(iter(self.grid))

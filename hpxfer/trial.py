@@ -1,0 +1,264 @@
+"""Trials: the pure expansion of a sweep into training runs, and the id of a run.
+
+A trial's id is the blake2b of the canonical JSON of exactly what determines its numbers. Names, comments, executor,
+stack size, device and versions are not in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from hpxfer.hps import HPs
+from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, parameterization
+from hpxfer.scaling.resolve import BaseInit, resolve
+from hpxfer.scaling.table import Optimizer
+from hpxfer.shape import Shape
+from hpxfer.spec import SweepSpec, paths
+from hpxfer.spec.checks import gpt_roles
+
+# Raised by whoever changes what the trainer computes: stored trials of another version are not reused.
+TRAINER_VERSION = 1
+
+PRODUCT = "product"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What all trials of a sweep share and what, beside shape, HPs, seed and parameterization, fixes their numbers."""
+
+    family: str
+    context: int
+    gate: str
+    attention_scale: str
+    tied_embeddings: bool
+    norm_gains: bool
+    biases: bool
+    init: BaseInit
+    data_source: str  # where this machine finds the data; the digest stands for it in the id
+    data_digest: str
+    tokenizer: str
+    vocab_size: int
+    batch_tokens: int
+    steps: int
+    optimizer: str
+    decay: str
+    warmup_steps: int
+    decay_steps: int
+    final_fraction: float
+    final_window_steps: int
+    validation_tokens: int
+    gradient_clip: float | None
+    precision: str
+
+    @property
+    def column(self) -> Optimizer:
+        """The optimizer's column in a table."""
+        return "sgd" if self.optimizer == "sgd" else "adam"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRef:
+    """The data as a trial's identity sees it."""
+
+    digest: str
+    tokenizer: str
+    vocab_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training run. `parameterization` is None where all tables agree: at the base shape."""
+
+    id: str
+    setting: Setting
+    shape: Shape
+    base: Shape
+    parameterization: Parameterization | None
+    hps: HPs
+    seed: int
+
+    def resolved(self) -> dict[str, Multipliers]:
+        """Return role -> absolute init std, LR, eps, weight decay and forward multiplier."""
+        choice = self.parameterization or parameterization("sp")
+        setting = self.setting
+        return resolve(choice, self.base, self.shape, setting.column, self.hps, setting.init)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A place in the grid of a sweep. Several cells may share one trial, e.g. the base shape's."""
+
+    axis: str
+    scale_name: str
+    scale: float
+    parameterization: str  # label
+    line: str  # the HP that this line scans, or `product`
+    trial: Trial
+
+
+def setting_of(spec: SweepSpec, data: DataRef) -> Setting:
+    """Return what all trials of a checked sweep share."""
+    model, training = spec.model, spec.training
+    return Setting(
+        family=model.family,
+        context=model.context,
+        gate=model.gate,
+        attention_scale=model.attention_scale,
+        tied_embeddings=model.tied_embeddings,
+        norm_gains=model.norm_gains,
+        biases=model.biases,
+        init=model.base_init(),
+        data_source=spec.data.source,
+        data_digest=data.digest,
+        tokenizer=data.tokenizer,
+        vocab_size=data.vocab_size,
+        batch_tokens=training.batch_tokens,
+        steps=spec.steps,
+        optimizer=training.optimizer,
+        decay=training.schedule.decay,
+        warmup_steps=training.schedule.warmup_steps,
+        decay_steps=training.schedule.decay_steps or 0,
+        final_fraction=training.schedule.final_fraction,
+        final_window_steps=spec.final_window_steps,
+        validation_tokens=training.validation_tokens,
+        gradient_clip=training.gradient_clip,
+        precision=spec.precision,
+    )
+
+
+def base_hps(spec: SweepSpec) -> HPs:
+    """Return the HPs that every line of the grid runs through."""
+    hps = spec.hps
+    out = HPs(
+        lr=hps.lr if hps.lr is not None else spec.grid["lr"].numbers()[0],
+        init_scale=hps.init_scale,
+        residual_scale=hps.residual_scale,
+        weight_decay=spec.training.weight_decay,
+        eps=spec.training.eps,
+        beta1=spec.training.betas[0],
+        beta2=spec.training.betas[1],
+        router_bias_lr=hps.router_bias_lr,
+    )
+    for name, value in hps.multipliers.items():
+        out = out.with_value(name, value)
+    return out
+
+
+def hp_points(spec: SweepSpec) -> Iterator[tuple[str, HPs]]:
+    """Yield (line, HPs) of every point of the grid: one line an HP through the base values, or the full product."""
+    start = base_hps(spec)
+    if spec.product:
+        names = list(spec.grid)
+        for values in itertools.product(*(spec.grid[name].numbers() for name in names)):
+            point = start
+            for name, value in zip(names, values, strict=True):
+                point = point.with_value(name, value)
+            yield PRODUCT, point
+        return
+    for name, values_of in spec.grid.items():
+        for value in values_of.numbers():
+            yield name, start.with_value(name, value)
+
+
+def canonical(value: Any) -> str:
+    """Return the canonical JSON of a value: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+class Expansion:
+    """The lazy expansion of one sweep over given data. Everything that cells share is computed once."""
+
+    def __init__(self, spec: SweepSpec, data: DataRef) -> None:
+        self.spec = spec
+        self.setting = setting_of(spec, data)
+        self.choices = tuple(parameterization(one.name, one.conventions) for one in spec.parameterizations)
+        self.paths = paths(spec)
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Every shape, once, in the order of the axes."""
+        return tuple(dict.fromkeys(point.shape for path in self.paths for point in path.points))
+
+    def cells(self) -> Iterator[Cell]:
+        """Yield every cell: axis, shape, parameterization, HP point, seed."""
+        source: Iterator[tuple[str, HPs, str]] = ((line, hps, _hps_json(hps)) for line, hps in hp_points(self.spec))
+        for path in self.paths:
+            for point in path.points:
+                for choice in self.choices:
+                    own = self._own_parameterization(choice, point.shape)
+                    fragments = self._fragments(own, point.shape)
+                    source, points = itertools.tee(source)  # computed once, and only as far as someone reads
+                    for line, hps, hps_json in points:
+                        for seed in self.spec.seeds:
+                            trial = Trial(
+                                id=_digest(fragments[0] + hps_json + fragments[1] + str(seed) + fragments[2]),
+                                setting=self.setting,
+                                shape=point.shape,
+                                base=self.spec.base_shape,
+                                parameterization=own,
+                                hps=hps,
+                                seed=seed,
+                            )
+                            yield Cell(
+                                axis=path.name,
+                                scale_name=path.scale_name,
+                                scale=point.scale,
+                                parameterization=choice.label(),
+                                line=line,
+                                trial=trial,
+                            )
+
+    def trials(self) -> Iterator[Trial]:
+        """Yield every trial once."""
+        seen: set[str] = set()
+        for cell in self.cells():
+            if cell.trial.id not in seen:
+                seen.add(cell.trial.id)
+                yield cell.trial
+
+    def _own_parameterization(self, choice: Parameterization, shape: Shape) -> Parameterization | None:
+        """Return None where `choice` gives the base model itself: at the base shape, unless it differs in structure."""
+        if shape != self.spec.base_shape:
+            return choice
+        roles = gpt_roles(self.spec)
+        column = self.setting.column
+        mine = evaluate(choice, shape, shape, column)
+        plain = evaluate(parameterization("sp"), shape, shape, column)
+        return None if all(mine[role] == plain[role] for role in roles) else choice
+
+    def _fragments(self, choice: Parameterization | None, shape: Shape) -> tuple[str, str, str]:
+        """Return the canonical JSON of an identity, cut where the HPs and the seed go."""
+        text = canonical(self.identity(choice, shape))
+        before, _, rest = text.partition('"<hps>"')
+        middle, _, after = rest.partition('"<seed>"')
+        return before, middle, after
+
+    def identity(self, choice: Parameterization | None, shape: Shape, hps: Any = "<hps>", seed: Any = "<seed>") -> Any:
+        """Return what determines a trial's numbers, as JSON-ready data."""
+        setting = asdict(self.setting)
+        del setting["data_source"]
+        if choice is not None:
+            base = self.spec.base_shape.dims()
+            chosen = {"name": choice.name, "conventions": dict(choice.conventions), "base": base}
+        return {
+            "trainer_version": TRAINER_VERSION,
+            "setting": setting,
+            "shape": shape.dims(),
+            "parameterization": None if choice is None else chosen,
+            "hps": hps,
+            "seed": seed,
+        }
+
+
+def _hps_json(hps: HPs) -> str:
+    return canonical(asdict(hps))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
