@@ -1,0 +1,6 @@
+"""Data: from the `data` section of a sweep to the batches of token ids that a trainer reads. numpy only."""
+
+from hpxfer.data.batches import TokenData, open_data
+from hpxfer.data.reference import check_length, data_ref
+
+__all__ = ["TokenData", "check_length", "data_ref", "open_data"]

@@ -1,0 +1,117 @@
+"""Batches: which tokens a trainer sees at a step, and the fixed held-out ones.
+
+The last validation_tokens + 1 tokens of the data are the held-out tail; what stands before it is the training region.
+The region is cut into windows of `context` tokens that share no input, each with one token more as its last target.
+A seed visits every window once, in an order of its own: a single epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpxfer.data.corpus import Corpus, load
+from hpxfer.data.digest import digest
+from hpxfer.data.reference import require_length
+from hpxfer.data.sources import find
+from hpxfer.data.windows import shuffled
+from hpxfer.errors import HpxferError
+from hpxfer.trial import Setting
+
+Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenData:
+    """An opened data set, cut for one setting. A batch is (inputs, targets), int64 [batch_rows, context] each.
+
+    Targets are the inputs shifted by one token.
+    """
+
+    corpus: Corpus
+    context: int  # tokens
+    batch_tokens: int
+    validation_tokens: int
+
+    def __post_init__(self) -> None:
+        assert self.batch_tokens % self.context == 0, "a batch must be whole windows"
+        assert self.validation_tokens % self.batch_tokens == 0, "the held-out tail must be whole batches"
+        assert self.tail_start >= 1, "the data must be longer than the held-out tail"
+
+    @property
+    def num_tokens(self) -> int:
+        return self.corpus.num_tokens
+
+    @property
+    def batch_rows(self) -> int:
+        return self.batch_tokens // self.context
+
+    @property
+    def tail_start(self) -> int:
+        """The first token of the held-out tail, where the training region ends."""
+        return self.num_tokens - (self.validation_tokens + 1)
+
+    @property
+    def num_windows(self) -> int:
+        """Training windows in the epoch."""
+        return (self.tail_start - 1) // self.context
+
+    def train_batch(self, seed: int, step: int) -> Batch:
+        """Return the batch of a step (from 0): a function of data, seed and step, not of the length of the run."""
+        first = step * self.batch_rows
+        assert 0 <= first <= self.num_windows - self.batch_rows, f"step {step} is beyond the epoch"
+        visits = np.arange(first, first + self.batch_rows)
+        return self._batch(shuffled(visits, self.num_windows, seed) * self.context)
+
+    def validation_batches(self) -> Iterator[Batch]:
+        """Yield the batches of the held-out tail in order: `validation_tokens` targets in all, each token once."""
+        for begin in range(self.tail_start, self.num_tokens - 1, self.batch_tokens):
+            yield self._batch(np.arange(begin, begin + self.batch_tokens, self.context))
+
+    def _batch(self, begins: NDArray[np.int64]) -> Batch:
+        rows = self.corpus.rows(begins, self.context + 1)
+        return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
+
+
+def open_data(setting: Setting) -> TokenData:
+    """Return the data of a setting, opened once per process; text is held in memory, shards are memory-mapped.
+
+    Raises HpxferError if the data is not here, is not what the sweep was planned with, or is shorter than the run.
+    """
+    corpus = _corpus(setting.data_source, setting.data_digest, setting.tokenizer, setting.vocab_size)
+    require_length(
+        name=setting.data_source,
+        num_tokens=corpus.num_tokens,
+        steps=setting.steps,
+        batch_tokens=setting.batch_tokens,
+        validation_tokens=setting.validation_tokens,
+    )
+    return TokenData(
+        corpus=corpus,
+        context=setting.context,
+        batch_tokens=setting.batch_tokens,
+        validation_tokens=setting.validation_tokens,
+    )
+
+
+# Few: text stays in memory as long as it is here. A sweep has one.
+@lru_cache(maxsize=2)
+def _corpus(name: str, expected: str, tokenizer: str, vocab_size: int) -> Corpus:
+    source = find(name)
+    if source is None:
+        raise HpxferError(
+            f"data.source: must be on every machine that trains, got {name}, which no file matches here; "
+            f"put the data there, or share the folder"
+        )
+    found = digest(source, vocab_size)
+    if found != expected:
+        fix = "run the same Python on all" if name.startswith("builtin:") else "copy the sweep's data to it"
+        raise HpxferError(
+            f"data.source: the data at {name} on this machine differs from the sweep's: its digest must be "
+            f"{expected}, got {found}; {fix}"
+        )
+    return load(source, tokenizer, vocab_size)

@@ -1,0 +1,71 @@
+"""What planning needs of the data: its identity and its length. Reads blocks, never all of it."""
+
+from __future__ import annotations
+
+from hpxfer.data.digest import digest
+from hpxfer.data.sources import find
+from hpxfer.errors import HpxferError
+from hpxfer.spec import SweepSpec
+from hpxfer.spec.sweep import DataSpec
+from hpxfer.trial import DataRef
+
+DEFAULT_TOKENIZER = {"builtin": "ascii", "text": "bytes", "tokens": "gpt2"}
+VOCAB_SIZE = {"ascii": 128, "bytes": 256, "gpt2": 50304}  # gpt2: 50257, padded to whole tiles of 128
+ANY_IDS = "ids"  # the tokenizer of shards that give only a vocab_size
+
+
+def data_ref(spec: DataSpec) -> DataRef:
+    """Return the identity of a sweep's data: digest (see `hpxfer.data.digest`), tokenizer and size of the vocabulary.
+
+    Data that is not on this machine is known by `spec.digest`. Raises HpxferError if neither is there, and if the
+    data that is here has another digest.
+    """
+    if spec.vocab_size is not None:
+        tokenizer, vocab_size = ANY_IDS, spec.vocab_size
+    else:
+        tokenizer = spec.tokenizer or DEFAULT_TOKENIZER[spec.source.partition(":")[0]]
+        vocab_size = VOCAB_SIZE[tokenizer]
+    source = find(spec.source)
+    if source is None and spec.digest is None:
+        raise HpxferError(
+            f"data.source: must name data on this machine, got {spec.source}, which no file matches; correct the path "
+            f"(a relative one starts at the sweep file's folder), or give data.digest to plan without the data"
+        )
+    found = spec.digest if source is None else digest(source, vocab_size)
+    assert found is not None
+    if spec.digest not in (None, found):
+        raise HpxferError(
+            f"data.digest: must be that of the data at {spec.source}, {found}, got {spec.digest}; name the data that "
+            f"the digest was taken of, or remove the key to accept this data"
+        )
+    return DataRef(digest=found, tokenizer=tokenizer, vocab_size=vocab_size)
+
+
+def check_length(spec: SweepSpec) -> None:
+    """Raise HpxferError if the data is shorter than the run; do nothing if it is not on this machine."""
+    source = find(spec.data.source)
+    if source is not None:
+        training = spec.training
+        require_length(
+            name=source.name,
+            num_tokens=source.num_tokens,
+            steps=spec.steps,
+            batch_tokens=training.batch_tokens,
+            validation_tokens=training.validation_tokens,
+        )
+
+
+def require_length(*, name: str, num_tokens: int, steps: int, batch_tokens: int, validation_tokens: int) -> None:
+    """Raise HpxferError unless a run fits in one epoch of `num_tokens`, with the held-out tail kept apart.
+
+    The training region and the tail each need one token more: the last target.
+    """
+    needed = steps * batch_tokens + 1 + validation_tokens + 1
+    if num_tokens >= needed:
+        return
+    most = max(0, (num_tokens - validation_tokens - 2) // batch_tokens)
+    raise HpxferError(
+        f"data.source: must hold at least {needed} tokens for {steps} steps of {batch_tokens}, {validation_tokens} "
+        f"for validation and 2 last targets, got {num_tokens} at {name}; add data, or lower training.steps "
+        f"(at most {most} fit), training.batch_tokens or training.validation_tokens"
+    )

@@ -1,0 +1,41 @@
+"""The order of the training windows: a keyed bijection, so that no permutation of the data is ever written out."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Four rounds make a Feistel network pseudo-random (Luby and Rackoff 1988) in a large domain; ours may be small.
+ROUNDS = 8
+
+
+def shuffled(index: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
+    """Return where a permutation of range(size), chosen by `seed`, sends each index; shape as `index`, [N].
+
+    The Feistel network permutes the numbers below a power of 4, at most 4 times size; a value outside range(size)
+    walks on along its cycle until it is back inside.
+    """
+    assert index.ndim == 1, index.shape
+    assert index.size == 0 or (index.min() >= 0 and index.max() < size), f"an index is outside range({size})"
+    half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+    keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64).astype(np.uint64)
+    value = _feistel(index.astype(np.uint64), half_bits, keys)
+    while (outside := value >= size).any():
+        value[outside] = _feistel(value[outside], half_bits, keys)
+    return value.astype(np.int64)
+
+
+def _feistel(value: NDArray[np.uint64], half_bits: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a permutation of the numbers of 2 * half_bits bits, elementwise."""
+    shift, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
+    left, right = value >> shift, value & mask
+    for key in keys:
+        left, right = right, left ^ (_mix(right ^ key) & mask)
+    return (left << shift) | right
+
+
+def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the splitmix64 finalizer of each value: every input bit changes about half of the output's."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))

@@ -1,0 +1,67 @@
+"""Small data sets on disk, and the sweeps that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpxfer.spec import SweepSpec, parse_sweep
+from hpxfer.spec.sweep import DataSpec
+
+SWEEP = """
+name: small
+model:
+  family: gpt
+  base: {{width: 32, depth: 1, num_experts: 2, num_active: 1, expert_ratio: 1, head_dim: 32}}
+  context: {context}
+data: {{source: "text:unused"}}
+training: {{batch_tokens: {batch_tokens}, steps: {steps}, validation_tokens: {validation_tokens}}}
+parameterizations: [sp]
+axes: {{width: [32]}}
+grid: {{lr: [0.01]}}
+"""
+
+
+@pytest.fixture
+def make_sweep() -> Callable[..., SweepSpec]:
+    """Return source, sizes and other keys of `data` -> a checked sweep."""
+
+    def make(
+        source: str,
+        *,
+        context: int = 8,
+        batch_tokens: int = 32,
+        steps: int = 3,
+        validation_tokens: int = 64,
+        **data: Any,
+    ) -> SweepSpec:
+        text = SWEEP.format(
+            context=context, batch_tokens=batch_tokens, steps=steps, validation_tokens=validation_tokens
+        )
+        return parse_sweep(text).model_copy(update={"data": DataSpec(source=source, **data)})
+
+    return make
+
+
+@pytest.fixture
+def write_shard() -> Callable[..., Path]:
+    """Return (path, ids) -> the path of a shard that holds them; the header can be made wrong."""
+
+    def write(
+        path: Path,
+        ids: Sequence[int] | np.ndarray,
+        *,
+        magic: int = 20240520,
+        version: int = 1,
+        count: int | None = None,
+    ) -> Path:
+        header = np.zeros(256, "<i4")
+        header[:3] = magic, version, len(ids) if count is None else count
+        path.write_bytes(header.tobytes() + np.asarray(ids, "<u2").tobytes())
+        return path
+
+    return write

@@ -1,0 +1,189 @@
+"""Batches: contiguous text, one epoch, and a tail that training never sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpxfer.data import TokenData, data_ref, open_data
+from hpxfer.data.corpus import Corpus
+from hpxfer.data.windows import shuffled
+from hpxfer.errors import HpxferError
+from hpxfer.spec import SweepSpec
+from hpxfer.trial import Setting, setting_of
+
+Write = Callable[..., Path]
+Make = Callable[..., SweepSpec]
+
+
+def setting(spec: SweepSpec) -> Setting:
+    return setting_of(spec, data_ref(spec.data))
+
+
+def counting(num_tokens: int, *, context: int, rows: int, tail_batches: int, cut: int = 0) -> TokenData:
+    """Return data whose token at i is i, in two shards cut at `cut`."""
+    whole = np.arange(num_tokens, dtype=np.uint16)
+    return TokenData(
+        corpus=Corpus(parts=(whole[:cut], whole[cut:]), names=("a", "b"), vocab_size=2**16),
+        context=context,
+        batch_tokens=rows * context,
+        validation_tokens=tail_batches * rows * context,
+    )
+
+
+@st.composite
+def token_data(draw: st.DrawFn) -> TokenData:
+    context, rows, tail_batches = draw(st.integers(1, 9)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    region = draw(st.integers(rows * context + 1, 400))
+    num_tokens = region + tail_batches * rows * context + 1
+    cut = draw(st.integers(0, num_tokens))
+    return counting(num_tokens, context=context, rows=rows, tail_batches=tail_batches, cut=cut)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=token_data(), seed=st.integers(0, 2**32))
+def test_an_epoch_visits_windows_once_and_never_the_tail(data: TokenData, seed: int) -> None:
+    num_steps = data.num_windows // data.batch_rows
+    batches = [data.train_batch(seed, step) for step in range(num_steps)]
+    seen = np.concatenate([inputs.ravel() for inputs, _ in batches])
+    assert len(np.unique(seen)) == len(seen)
+    last_train = max(int(targets.max()) for _, targets in batches)
+    tail = [(inputs, targets) for inputs, targets in data.validation_batches()]
+    assert last_train < tail[0][0].min()
+    # The epoch leaves out less than a batch and less than a window of the region.
+    assert len(seen) > data.tail_start - 1 - data.batch_tokens - data.context
+    with pytest.raises(AssertionError, match=f"step {num_steps} is beyond the epoch"):
+        data.train_batch(seed, num_steps)
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=token_data(), seed=st.integers(0, 2**32))
+def test_a_batch_is_contiguous_text(data: TokenData, seed: int) -> None:
+    for inputs, targets in [data.train_batch(seed, 0), *data.validation_batches()]:
+        assert inputs.shape == targets.shape == (data.batch_rows, data.context)
+        assert inputs.dtype == targets.dtype == np.int64
+        assert inputs.flags.c_contiguous
+        assert targets.flags.c_contiguous
+        assert (targets == inputs + 1).all()
+        assert (np.diff(inputs, axis=1) == 1).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=token_data())
+def test_validation_covers_the_tail_in_order(data: TokenData) -> None:
+    batches = list(data.validation_batches())
+    targets = np.concatenate([one.ravel() for _, one in batches])
+    assert targets.tolist() == list(range(data.num_tokens - data.validation_tokens, data.num_tokens))
+    again = list(data.validation_batches())
+    assert all((one[0] == other[0]).all() for one, other in zip(batches, again, strict=True))
+
+
+def test_seed_and_step_choose_the_batch() -> None:
+    data = counting(5000, context=8, rows=4, tail_batches=2)
+
+    def inputs(seed: int, step: int) -> bytes:
+        return data.train_batch(seed, step)[0].tobytes()
+
+    assert inputs(0, 3) == inputs(0, 3)
+    assert len({inputs(0, 3), inputs(0, 4), inputs(1, 3)}) == 3
+
+
+def test_negative_step_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="step -1 is beyond the epoch"):
+        counting(500, context=8, rows=4, tail_batches=1).train_batch(0, -1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({"context": 5}, "whole windows"), ({"validation_tokens": 33}, "whole batches"), ({"num_tokens": 33}, "longer")],
+)
+def test_a_cut_that_does_not_fit_is_a_bug(changed: dict[str, int], message: str) -> None:
+    sizes = {"num_tokens": 100, "context": 8, "validation_tokens": 32, **changed}
+    corpus = Corpus(parts=(np.zeros(sizes.pop("num_tokens"), np.uint8),), names=("a",), vocab_size=256)
+    with pytest.raises(AssertionError, match=message):
+        TokenData(corpus=corpus, batch_tokens=32, **sizes)
+
+
+def test_text_from_file_to_batch(tmp_path: Path, make_sweep: Make) -> None:
+    text = bytes(range(256)) * 2
+    (tmp_path / "a.txt").write_bytes(text)
+    data = open_data(setting(make_sweep(f"text:{tmp_path}/a.txt")))
+    assert data.num_tokens == 512
+    for inputs, targets in [data.train_batch(7, 0), *data.validation_batches()]:
+        assert inputs.shape == (4, 8)
+        for row, shifted in zip(inputs, targets, strict=True):
+            assert bytes([*row, shifted[-1]]) in text
+            assert row[1:].tolist() == shifted[:-1].tolist()
+
+
+def test_steps_do_not_change_the_order(tmp_path: Path, make_sweep: Make) -> None:
+    (tmp_path / "a.txt").write_bytes(bytes(range(256)) * 4)
+    short, long = (open_data(setting(make_sweep(f"text:{tmp_path}/a.txt", steps=steps))) for steps in (2, 20))
+    for step in range(2):
+        assert (short.train_batch(5, step)[0] == long.train_batch(5, step)[0]).all()
+
+
+def test_builtin_batches_are_python(make_sweep: Make) -> None:
+    spec = make_sweep("builtin:stdlib", batch_tokens=4096, context=1024, validation_tokens=4096)
+    inputs, _ = open_data(setting(spec)).train_batch(0, 0)
+    assert inputs.max() < 128
+    assert b"self" in inputs.astype(np.uint8).tobytes()
+
+
+def test_opening_twice_reads_once(tmp_path: Path, make_sweep: Make) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 500)
+    asked = setting(make_sweep(f"text:{path}"))
+    first = open_data(asked)
+    path.unlink()
+    assert open_data(asked).corpus is first.corpus
+    assert open_data(replace(asked, steps=1)).corpus is first.corpus
+
+
+def test_data_that_is_not_here_is_refused(make_sweep: Make) -> None:
+    asked = setting(make_sweep("tokens:/nowhere/*.bin", digest="abc"))
+    with pytest.raises(HpxferError, match=r"must be on every machine that trains, got tokens:/nowhere.*put the data"):
+        open_data(asked)
+
+
+def test_data_that_differs_from_the_sweeps_is_refused(tmp_path: Path, make_sweep: Make) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 500)
+    asked = setting(make_sweep(f"text:{path}"))
+    path.write_bytes(b"y" * 500)
+    with pytest.raises(HpxferError, match=rf"differs from the sweep's: .*{asked.data_digest}, got \w+; copy"):
+        open_data(asked)
+
+
+def test_another_python_is_told_so(make_sweep: Make) -> None:
+    asked = replace(setting(make_sweep("builtin:stdlib")), data_digest="abc")
+    with pytest.raises(HpxferError, match=r"builtin:stdlib on this machine differs .* run the same Python on all"):
+        open_data(asked)
+
+
+def test_data_shorter_than_the_run_is_refused(tmp_path: Path, make_sweep: Make) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * 161)
+    asked = setting(make_sweep(f"text:{tmp_path}/a.txt"))
+    with pytest.raises(HpxferError, match=r"at least 162 tokens .* got 161"):
+        open_data(asked)
+    open_data(replace(asked, steps=2))
+
+
+def test_id_that_the_digest_did_not_see_is_caught_in_its_batch(
+    tmp_path: Path, make_sweep: Make, write_shard: Write
+) -> None:
+    ids = np.zeros(3_000_000, np.uint16)
+    ids[40_000] = 9  # between the first two blocks of the digest
+    write_shard(tmp_path / "a.bin", ids)
+    spec = make_sweep(f"tokens:{tmp_path}/a.bin", vocab_size=9, context=1024, batch_tokens=4096, validation_tokens=4096)
+    data = open_data(setting(spec))
+    window = shuffled(np.arange(data.num_windows), data.num_windows, 0).tolist().index(40_000 // 1024)
+    data.train_batch(0, window // data.batch_rows - 1)
+    with pytest.raises(HpxferError, match=r"a\.bin: token 40000: .*below the vocabulary of 9, got 9"):
+        data.train_batch(0, window // data.batch_rows)

@@ -1,0 +1,158 @@
+"""Which files a data set is made of."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpxfer.data.sources import Piece, cumulative, find, matching_files, read_piece, spans, stdlib_files
+from hpxfer.errors import HpxferError
+
+
+def names(source_name: str) -> list[str]:
+    source = find(source_name)
+    assert source is not None
+    return [os.path.basename(piece.path) for piece in source.pieces]
+
+
+def write(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(path)
+
+
+def test_glob_is_sorted_and_passes_over_folders(tmp_path: Path) -> None:
+    write(tmp_path, "b.txt", "a.txt", "c.txt/inside", "note.md")
+    assert names(f"text:{tmp_path}/*.txt") == ["a.txt", "b.txt"]
+
+
+def test_two_stars_recurse(tmp_path: Path) -> None:
+    write(tmp_path, "z.txt", "d/e/f.txt", "d/g.txt")
+    assert names(f"text:{tmp_path}/**/*.txt") == ["f.txt", "g.txt", "z.txt"]
+
+
+def test_two_stars_twice_name_a_file_once(tmp_path: Path) -> None:
+    write(tmp_path, "d/e/f.txt")
+    assert names(f"text:{tmp_path}/**/**/*.txt") == ["f.txt"]
+
+
+def test_glob_characters_in_a_literal_name(tmp_path: Path) -> None:
+    write(tmp_path, "a[1].txt", "a1.txt")
+    assert names(f"text:{tmp_path}/a[1].txt") == ["a[1].txt"]
+    (tmp_path / "a[1].txt").unlink()
+    assert names(f"text:{tmp_path}/a[1].txt") == ["a1.txt"]
+
+
+@pytest.mark.parametrize("pattern", ["missing.txt", "*.missing"])
+def test_no_file_is_no_source(tmp_path: Path, pattern: str) -> None:
+    write(tmp_path, "a.txt")
+    assert find(f"text:{tmp_path}/{pattern}") is None
+
+
+def test_empty_data_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "b.txt").touch()
+    with pytest.raises(HpxferError, match=r"must hold tokens, got 2 empty file\(s\) at text:.*name other files"):
+        find(f"text:{tmp_path}/*.txt")
+
+
+@pytest.mark.parametrize("pattern", ["folder", "fold*"])
+def test_folder_is_refused(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(HpxferError, match=r"must name files, got the folder .*/folder; for all below it: .*/\*\*/\*"):
+        find(f"text:{tmp_path}/{pattern}")
+
+
+def test_dangling_link_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to(tmp_path / "gone")
+    with pytest.raises(HpxferError, match=r"a\.txt: cannot be read: No such file"):
+        find(f"text:{tmp_path}/a.txt")
+
+
+def test_file_that_vanishes_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(HpxferError, match=r"gone: cannot be read: No such file"):
+        read_piece(Piece(path=str(tmp_path / "gone"), num_tokens=1), np.dtype("u1"), 0, 1)
+
+
+def test_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(HpxferError, match=r"pipe: must be a regular file"):
+        find(f"text:{tmp_path}/pipe")
+
+
+def test_read_piece_skips_the_header_and_stops(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"head" + np.arange(10, dtype="<u2").tobytes())
+    piece = Piece(path=str(tmp_path / "a"), num_tokens=10, header=b"head")
+    assert read_piece(piece, np.dtype("<u2"), 3, 6).tolist() == [3, 4, 5]
+
+
+def test_file_that_shrinks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    with pytest.raises(HpxferError, match="became shorter while it was read; start again"):
+        read_piece(Piece(path=str(tmp_path / "a"), num_tokens=4), np.dtype("u1"), 0, 4)
+
+
+def test_stdlib_leaves_out_tests_packages_and_what_is_local(tmp_path: Path) -> None:
+    kept = ["os.py", "json/decoder.py", "unittest/case.py", "lib2to3/main.py"]
+    left_out = [
+        "test/test_os.py",
+        "unittest/test/test_case.py",
+        "lib2to3/tests/data/x.py",
+        "idlelib/idle_test/x.py",
+        "site-packages/numpy/core.py",
+        "dist-packages/x.py",
+        "json/__pycache__/decoder.py",
+        "config-3.11-x86_64-linux-gnu/python-config.py",
+        "_sysconfigdata__linux_x86_64-linux-gnu.py",
+        "sitecustomize.py",
+        "LICENSE.txt",
+    ]
+    write(tmp_path, *kept, *left_out)
+    assert sorted(stdlib_files(str(tmp_path))) == sorted(str(tmp_path / one) for one in kept)
+
+
+def test_stdlib_order_is_a_hash_of_the_relative_path(tmp_path: Path) -> None:
+    modules = [f"m{index}.py" for index in range(20)]
+    write(tmp_path, *(f"{root}/{one}" for root in ("here", "there") for one in modules))
+    here, there = ([os.path.basename(one) for one in stdlib_files(str(tmp_path / root))] for root in ("here", "there"))
+    assert here == there
+    assert here != sorted(modules)
+    assert sorted(here) == sorted(modules)
+
+
+def test_stdlib_of_this_python() -> None:
+    source = find("builtin:stdlib")
+    assert source is not None
+    assert source.kind == "text"
+    assert source.num_tokens > 3_000_000
+    root = Path(sysconfig.get_path("stdlib"))
+    found = {Path(piece.path).relative_to(root).as_posix() for piece in source.pieces}
+    assert {"os.py", "json/decoder.py"} <= found
+    assert not any("site-packages" in path or path.startswith("test/") for path in found)
+
+
+@settings(deadline=None, max_examples=50)
+@given(counts=st.lists(st.integers(0, 5), min_size=1, max_size=8), data=st.data())
+def test_spans_make_up_the_range(counts: list[int], data: st.DataObject) -> None:
+    starts = cumulative(iter(counts))
+    begin = data.draw(st.integers(0, starts[-1]))
+    end = data.draw(st.integers(begin, starts[-1]))
+    found = list(spans(starts, begin, end))
+    assert [starts[part] + one for part, low, high in found for one in range(low, high)] == list(range(begin, end))
+    assert all(0 <= low < high <= counts[part] for part, low, high in found)
+
+
+def test_span_beyond_the_data_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="tokens 2 to 5 of 4"):
+        list(spans((0, 4), 2, 5))
+
+
+def test_matching_files_of_a_literal_path(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt")
+    assert matching_files(str(tmp_path / "a.txt")) == [str(tmp_path / "a.txt")]
