@@ -1,0 +1,91 @@
+"""What the analysis says: findings per shape, per parameterization, and the report that holds them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from hpxfer.analysis import text
+from hpxfer.analysis.drift import Drift
+from hpxfer.analysis.optimum import Optimum
+
+Verdict = Literal["transfers", "drifts", "undecided"]
+Transferred = Literal["measured", "diverged", "missing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeFinding:
+    """One shape: its own optimum, and what the HP transferred from the base costs there. Losses are in nats."""
+
+    shape: str
+    scale: float
+    is_base: bool
+    optimum: Optimum
+    best_value: float | None  # the HP on the grid with the lowest median loss
+    best_loss: float | None
+    transferred: Transferred  # how the transferred HP did here; `missing`: no result, or nothing to transfer
+    transferred_loss: float | None  # +inf if it diverged
+    regret_nats: float | None  # +inf if it diverged
+    regret_percent: float | None  # of best_loss
+    regret_noise_units: float | None  # in standard deviations of one seed
+    regret_se_nats: float | None
+    num_seeds: int
+    num_diverged: int  # trials
+    num_missing: int  # trials that failed or were not run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One parameterization along one axis. `base_value` is the HP that is transferred: the base's best on the grid."""
+
+    axis: str
+    scale_name: str
+    parameterization: str
+    base_value: float | None
+    shapes: tuple[ShapeFinding, ...]
+    drift: Drift | None
+    noise_nats: float | None  # standard deviation of one seed's loss
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+    def name(self, shape: ShapeFinding) -> str:
+        """Return a shape as reasons speak of it, e.g. `width 64`."""
+        return f"{self.scale_name} {shape.scale:g}"
+
+    @property
+    def worst(self) -> ShapeFinding | None:
+        """The shape beyond the base with the largest regret that could be measured."""
+        known = [shape for shape in self.shapes if not shape.is_base and shape.regret_nats is not None]
+        return max(known, key=lambda shape: shape.regret_nats or 0.0, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferReport:
+    """Does one HP transfer? A finding for every axis and parameterization of a sweep."""
+
+    sweep: str
+    hp: str
+    loss: str  # the loss it is judged by: validation | final_window
+    findings: tuple[Finding, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data. None stands for what is missing and for +inf, which `transferred` tells apart."""
+        out: dict[str, Any] = _json_ready(asdict(self))
+        return out
+
+    def summary(self) -> str:
+        """Return the report as plain text, for a terminal."""
+        return text.summary(self)
+
+
+def _json_ready(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _json_ready(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_json_ready(one) for one in value]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value

@@ -1,0 +1,136 @@
+"""The transfer report: from the rows of a line to optima, regrets, drift and verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
+
+import pandas as pd
+
+from hpxfer.analysis.basin import Basin, Point, basins
+from hpxfer.analysis.drift import fit_drift
+from hpxfer.analysis.findings import Finding, ShapeFinding, Transferred, TransferReport
+from hpxfer.analysis.noise import cells_near_optimum, difference_se, seed_noise
+from hpxfer.analysis.optimum import Optimum, basin_optimum
+from hpxfer.analysis.thresholds import CONTROL
+from hpxfer.analysis.verdict import control_reason, judge
+
+if TYPE_CHECKING:
+    from hpxfer.spec import SweepSpec
+
+
+class Results(Protocol):
+    """What a report reads: the sweep, and one HP's line as rows of (axis, shape, parameterization, value, seed)."""
+
+    @property
+    def spec(self) -> SweepSpec: ...
+
+    def line(self, hp: str, loss: str, /) -> pd.DataFrame: ...
+
+
+def transfer_report(results: Results, hp: str | None = None, loss: str | None = None) -> TransferReport:
+    """Return the report on one HP of a sweep; by default the HP and the loss that the sweep says are judged."""
+    hp = hp or results.spec.judged_hp
+    loss = loss or results.spec.judge.loss
+    return report_line(results.line(hp, loss), sweep=results.spec.name, hp=hp, loss=loss)
+
+
+def report_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> TransferReport:
+    """Return the report on a line. Its findings are ordered by axis and name, the control last on every axis."""
+    groups = groupby(basins(line), key=lambda one: (one.axis, one.parameterization))
+    findings = [_finding(tuple(group)) for _, group in groups]
+    findings.sort(key=lambda one: (one.axis, one.parameterization == CONTROL, one.parameterization))
+    reasons = [control_reason(one, findings) for one in findings]
+    return TransferReport(
+        sweep=sweep,
+        hp=hp,
+        loss=loss,
+        findings=tuple(
+            replace(one, reasons=(*one.reasons, why)) if why else one
+            for one, why in zip(findings, reasons, strict=True)
+        ),
+    )
+
+
+def _finding(group: tuple[Basin, ...]) -> Finding:
+    """Return the finding of one parameterization along one axis."""
+    optima = [basin_optimum(basin) for basin in group]
+    base_value = next((optimum.grid_value for basin, optimum in zip(group, optima, strict=True) if basin.is_base), None)
+    noise = seed_noise(cell for basin in group for cell in cells_near_optimum(basin, base_value))
+    interior = [i for i, optimum in enumerate(optima) if optimum.kind == "interior"]
+    finding = Finding(
+        axis=group[0].axis,
+        scale_name=group[0].scale_name,
+        parameterization=group[0].parameterization,
+        base_value=base_value,
+        shapes=tuple(_shape(*pair, base_value, noise) for pair in zip(group, optima, strict=True)),
+        drift=fit_drift(
+            [group[i].scale for i in interior],
+            [value for i in interior if (value := optima[i].log2_value) is not None],
+            left_out=tuple(basin.name for i, basin in enumerate(group) if i not in interior),
+        ),
+        noise_nats=noise,
+        verdict="undecided",
+        reasons=(),
+    )
+    verdict, reasons = judge(finding)
+    return replace(finding, verdict=verdict, reasons=(*reasons, *_notes(group, optima)))
+
+
+def _shape(basin: Basin, optimum: Optimum, base_value: float | None, noise: float | None) -> ShapeFinding:
+    """Return the finding at one shape. Regret compares measured cells; nothing is interpolated."""
+    measured = [(point.median, point.value, point) for point in basin.points if point.finite and not point.censored]
+    best_loss, best_value, best = min(measured, default=(None, None, None), key=lambda one: one[:2])
+    moved = basin.point(base_value)
+    moved_loss = moved.median if moved else None
+    regret = _regret(best_loss, moved_loss)
+    se = None
+    if noise is not None and best and moved and regret is not None and math.isfinite(regret):
+        se = difference_se(noise, moved, best)
+    finite = regret if regret is not None and math.isfinite(regret) else None
+    return ShapeFinding(
+        shape=basin.shape,
+        scale=basin.scale,
+        is_base=basin.is_base,
+        optimum=optimum,
+        best_value=best_value,
+        best_loss=best_loss,
+        transferred=_transferred(moved),
+        transferred_loss=moved_loss,
+        regret_nats=regret,
+        regret_percent=100 * finite / best_loss if finite is not None and best_loss else None,
+        regret_noise_units=finite / noise if finite is not None and noise else None,
+        regret_se_nats=se,
+        num_seeds=len(basin.seeds),
+        num_diverged=basin.num_diverged,
+        num_missing=basin.num_missing,
+    )
+
+
+def _regret(best_loss: float | None, moved_loss: float | None) -> float | None:
+    """Return the regret in nats: +inf if the transferred HP diverges, even where every other does too."""
+    if moved_loss is None or moved_loss == math.inf:
+        return moved_loss
+    return None if best_loss is None else moved_loss - best_loss
+
+
+def _transferred(moved: Point | None) -> Transferred:
+    if moved is None or moved.median is None:
+        return "missing"
+    return "diverged" if moved.censored else "measured"
+
+
+def _notes(group: Sequence[Basin], optima: Sequence[Optimum]) -> list[str]:
+    """Return what a reader should know beside the verdict."""
+    notes = []
+    if any(basin.is_base and optimum.kind == "at_divergence" for basin, optimum in zip(group, optima, strict=True)):
+        notes.append("the base optimum sits next to divergence: a finer grid would place it better")
+    if missing := sum(basin.num_missing for basin in group):
+        notes.append(f"{missing} of {sum(basin.num_trials for basin in group)} trials have no result")
+    if values := sorted({point.value for basin in group for point in basin.off_axis}):
+        listed = ", ".join(f"{value:g}" for value in values)
+        notes.append(f"left out, as a log2 axis has no place for it: HP {listed}")
+    return notes

@@ -1,0 +1,69 @@
+"""The noise floor: pooled over cells, and the error of a difference against a simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hpxfer.analysis.basin import Basin, Point
+from hpxfer.analysis.noise import cells_near_optimum, difference_se, seed_noise
+
+
+def point(value: float, *losses: float) -> Point:
+    return Point(value=value, seeds=tuple(range(len(losses))), losses=losses, num_missing=0)
+
+
+def basin(*points: Point) -> Basin:
+    return Basin(
+        axis="width",
+        scale_name="width",
+        scale=1.0,
+        shape="w",
+        is_base=True,
+        parameterization="sp",
+        points=points,
+        off_axis=(),
+    )
+
+
+def test_noise_is_pooled_with_its_degrees_of_freedom() -> None:
+    # within-cell sums of squares 2 (1 degree of freedom) and 6 (3 degrees), and a cell that has none
+    cells = [point(1, 1.0, 3.0), point(2, 1.0, 1.0, 2.0, 4.0), point(3, 9.0)]
+    assert seed_noise(cells) == pytest.approx(math.sqrt(8 / 4))
+
+
+def test_a_diverged_seed_adds_no_noise() -> None:
+    assert seed_noise([point(1, 1.0, 3.0, math.inf)]) == pytest.approx(math.sqrt(2))
+
+
+def test_one_seed_has_no_noise_floor() -> None:
+    assert seed_noise([point(1, 1.0), point(2, 2.0), point(3)]) is None
+    assert seed_noise([]) is None
+
+
+def test_only_cells_that_a_regret_rests_on_count() -> None:
+    far, left, best, right, moved = point(1, 9.0), point(2, 4.0), point(3, 3.0), point(4, 4.0), point(5, 8.0)
+    diverged = point(6, math.inf)
+    whole = basin(far, left, best, right, moved, diverged)
+    assert cells_near_optimum(whole, 5) == (left, best, right, moved)
+    assert cells_near_optimum(whole, 6) == (left, best, right)
+    assert cells_near_optimum(basin(diverged, point(7)), 6) == ()
+
+
+def test_a_cell_does_not_differ_from_itself() -> None:
+    assert difference_se(1.0, point(1, 3.0, 4.0), point(1, 3.0, 4.0)) == 0.0
+
+
+def test_the_error_of_two_seeds_is_the_mean_s() -> None:
+    assert difference_se(2.0, point(1, 3.0, 4.0), point(2, 3.0, 4.0)) == pytest.approx(2.0)
+    assert difference_se(2.0, point(1, 3.0), point(2, 3.0, 4.0)) == pytest.approx(2.0 * math.sqrt(1.5))
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2, 3, 4, 5])
+def test_the_error_bounds_a_simulated_one(num_seeds: int) -> None:
+    draws = np.random.default_rng(0).standard_normal((40_000, 2, num_seeds))
+    true = float(np.std(np.diff(np.median(draws, axis=2), axis=1)))
+    claimed = difference_se(1.0, point(1, *[1.0] * num_seeds), point(2, *[1.0] * num_seeds))
+    assert 0.99 * true <= claimed <= 1.2 * true

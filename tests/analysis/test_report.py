@@ -1,0 +1,148 @@
+"""The report: data, text and laws."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planted_lines import MOVES, STAYS, line, with_status
+
+from hpxfer.analysis import TransferReport, report_line, transfer_report
+from hpxfer.spec import SweepSpec, load_sweep
+
+QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart.yaml"
+
+
+def report(frame: pd.DataFrame) -> TransferReport:
+    return report_line(frame, sweep="planted", hp="lr", loss="validation")
+
+
+def messy() -> pd.DataFrame:
+    frame = line({**STAYS, **MOVES}, diverges_above=2.0)
+    frame = with_status(frame, "missing", parameterization="completep-moe", scale=64.0, value=2.0**-6)
+    return with_status(frame, "failed", parameterization="sp", scale=64.0, value=2.0**-9)
+
+
+@given(seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=10)
+def test_the_order_of_rows_plays_no_part(seed: int) -> None:
+    frame = messy()
+    assert report(frame.sample(frac=1.0, random_state=seed)) == report(frame)
+
+
+@given(shift=st.floats(-1.0, 4.0))
+@settings(deadline=None, max_examples=10)
+def test_a_constant_on_all_losses_moves_no_optimum_and_no_regret(shift: float) -> None:
+    frame = messy()
+    for one, other in zip(
+        report(frame).findings, report(frame.assign(loss=frame["loss"] + shift)).findings, strict=True
+    ):
+        for here, there in zip(one.shapes, other.shapes, strict=True):
+            assert there.optimum.kind == here.optimum.kind
+            assert there.optimum.log2_value == pytest.approx(here.optimum.log2_value, abs=1e-6)
+            assert there.regret_nats == pytest.approx(here.regret_nats, abs=1e-9)
+
+
+@given(octaves=st.integers(-8, 8))
+@settings(deadline=None, max_examples=10)
+def test_scaling_the_hp_changes_no_verdict(octaves: int) -> None:
+    frame = messy()
+    moved = report(frame.assign(value=frame["value"] * 2.0**octaves))
+    for one, other in zip(report(frame).findings, moved.findings, strict=True):
+        assert (other.verdict, other.drift is None) == (one.verdict, one.drift is None)
+        assert other.base_value == pytest.approx((one.base_value or 0.0) * 2.0**octaves)
+
+
+def test_to_dict_is_strict_json_and_tells_divergence_from_missing() -> None:
+    data = json.loads(json.dumps(report(messy()).to_dict(), allow_nan=False))
+    ours, control = data["findings"]
+    assert (ours["parameterization"], control["parameterization"]) == ("completep-moe", "sp")
+    assert (ours["shapes"][1]["transferred"], ours["shapes"][1]["regret_nats"]) == ("missing", None)
+    assert (control["shapes"][2]["transferred"], control["shapes"][2]["regret_nats"]) == ("diverged", None)
+    assert control["shapes"][1]["transferred"] == "measured"
+    assert control["shapes"][1]["regret_nats"] > 0.04
+    assert math.isfinite(control["drift"]["octaves_per_doubling"])
+
+
+def test_the_summary_says_it_all() -> None:
+    text = report(line({**STAYS, **MOVES})).summary()
+    assert "width | completep-moe: transfers (" in text
+    assert "width | sp: drifts (regret up to 0.1" in text
+    assert "transferred lr: 0.01562 (2^-6)" in text
+    assert "octaves per doubling of width (3 shapes)" in text
+    rows = [row for row in text.splitlines() if row.startswith("  w")]
+    assert len(rows) == 6
+    assert "2^-8.2" in rows[-1]
+    assert " +- " in rows[-1]
+    tables = [text.splitlines()[i : i + 4] for i, row in enumerate(text.splitlines()) if row.startswith("  shape")]
+    assert len(tables) == 2
+    assert all(len({len(row) for row in table}) == 1 for table in tables)
+
+
+def test_the_summary_writes_bounds_as_bounds() -> None:
+    assert ">= 2^-4.0" in report(line({"sp": lambda _: -3.0})).summary()
+    assert "<= 2^-9.0" in report(line({"sp": lambda _: -10.0})).summary()
+    assert "2^-6.0 (next diverges)" in report(line(STAYS, diverges_above=0.9)).summary()
+    assert "diverges" in report(line(MOVES, diverges_above=2.0)).summary()
+
+
+@pytest.mark.parametrize(
+    ("frame", "headline"),
+    [
+        (line(STAYS, seeds=1), "completep-moe: undecided (one seed: no noise floor)"),
+        (line({"sp": lambda _: -3.0}), "sp: undecided (base: the optimum is on the upper edge of the grid)"),
+        (line(MOVES, diverges_above=2.0), "sp: drifts (diverges at width 128)"),
+        (line(STAYS, noise=1e-4), "completep-moe: transfers (regret 0 at every shape)"),
+        (
+            with_status(line(STAYS), "missing", scale=64.0),
+            "completep-moe: undecided (width 64: no result at the transferred HP)",
+        ),
+    ],
+)
+def test_headlines(frame: pd.DataFrame, headline: str) -> None:
+    assert f"width | {headline}\n" in report(frame).summary()
+
+
+def test_a_sweep_without_trials_gives_an_empty_report() -> None:
+    empty = report(line(STAYS).iloc[:0])
+    assert empty.findings == ()
+    assert "No trials." in empty.summary()
+
+
+@dataclass
+class Stored:
+    """Results that remember what they were asked for."""
+
+    spec: SweepSpec
+    asked: list[tuple[str, str]]
+
+    def line(self, hp: str, loss: str, /) -> pd.DataFrame:
+        self.asked.append((hp, loss))
+        return line(STAYS)
+
+
+def test_transfer_report_judges_what_the_sweep_says_unless_told() -> None:
+    stored = Stored(load_sweep(QUICKSTART), [])
+    by_default = transfer_report(stored)
+    told = transfer_report(stored, hp="init_scale", loss="final_window")
+    assert stored.asked == [("lr", "validation"), ("init_scale", "final_window")]
+    assert (by_default.sweep, by_default.hp, by_default.loss) == ("quickstart", "lr", "validation")
+    assert (told.hp, told.loss) == ("init_scale", "final_window")
+    assert "training loss over the last steps" in told.summary()
+
+
+def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
+    code = (
+        "import sys, hpxfer.analysis;"
+        "bad = [m for m in ('torch', 'ray', 'matplotlib', 'hpxfer.train', 'hpxfer.run') if m in sys.modules];"
+        "sys.exit(', '.join(bad) or 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True).stderr == ""

@@ -1,0 +1,235 @@
+"""Verdicts on planted sweeps: each has its negative twin."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+from planted_lines import GRID, MOVES, STAYS, Optima, line, with_status
+
+from hpxfer.analysis import Finding, report_line
+from hpxfer.analysis.thresholds import REGRET_SHARE
+from hpxfer.analysis.verdict import NO_NOISE, regret_limit
+
+
+def finding(frame: pd.DataFrame, label: str = "completep-moe") -> Finding:
+    report = report_line(frame, sweep="planted", hp="lr", loss="validation")
+    return next(one for one in report.findings if one.parameterization == label)
+
+
+def reasons(one: Finding) -> str:
+    return "\n".join(one.reasons)
+
+
+def test_a_transferring_sweep_transfers_and_its_drifting_control_drifts() -> None:
+    frame = line({**STAYS, **MOVES})
+    ours, control = finding(frame), finding(frame, "sp")
+    assert ours.verdict == "transfers"
+    assert control.verdict == "drifts"
+    assert "control sp drifts (worst shape width 128: regret 0.1" in reasons(ours)
+    assert "control" not in reasons(control)
+    assert "width 128: regret" in reasons(control)
+    assert ours.drift is not None
+    assert ours.drift.octaves_per_doubling == pytest.approx(0.0, abs=0.05)
+    assert control.drift is not None
+    assert control.drift.octaves_per_doubling == pytest.approx(-1.0, abs=0.05)
+
+
+def test_a_drifting_parameterization_is_not_saved_by_its_name() -> None:
+    frame = line({"completep-moe": MOVES["sp"], "sp": STAYS["completep-moe"]})
+    assert finding(frame).verdict == "drifts"
+    assert finding(frame, "sp").verdict == "transfers"
+
+
+def test_a_control_that_transfers_too_is_said_to_tell_nothing_apart() -> None:
+    ours = finding(line({**STAYS, "sp": STAYS["completep-moe"]}))
+    assert ours.verdict == "transfers"
+    assert "this axis does not tell them apart" in reasons(ours)
+
+
+def test_no_control_is_said() -> None:
+    assert finding(line(STAYS)).reasons[-1] == "no control (sp) in this sweep"
+
+
+def test_axes_are_judged_apart() -> None:
+    both = pd.concat([line({**STAYS, **MOVES}), line({**STAYS, "sp": STAYS["completep-moe"]}, axis="depth")])
+    report = report_line(both, sweep="planted", hp="lr", loss="validation")
+    assert [(one.axis, one.parameterization, one.verdict) for one in report.findings] == [
+        ("depth", "completep-moe", "transfers"),
+        ("depth", "sp", "transfers"),
+        ("width", "completep-moe", "transfers"),
+        ("width", "sp", "drifts"),
+    ]
+    assert "control sp transfers" in report.findings[0].reasons[-1]
+    assert "control sp drifts" in report.findings[2].reasons[-1]
+
+
+def test_regret_is_measured_on_the_grid_and_zero_at_the_base() -> None:
+    control = finding(line(MOVES, noise=0.0, curvature=0.04), "sp")
+    assert control.base_value == 2.0**-6
+    base, middle, top = control.shapes
+    assert base.regret_nats == 0.0
+    # optima at -7.2 and -8.2, transferred -6, best on the grid -7 and -8
+    assert middle.regret_nats == pytest.approx(0.04 * (1.2**2 - 0.2**2))
+    assert top.regret_nats == pytest.approx(0.04 * (2.2**2 - 0.2**2))
+    assert top.best_value == 2.0**-8
+    assert top.best_loss is not None
+    assert top.regret_percent == pytest.approx(100 * 0.04 * (2.2**2 - 0.2**2) / top.best_loss)
+
+
+def test_regret_in_units_of_the_seed_noise() -> None:
+    control = finding(line(MOVES, noise=0.002, seeds=4), "sp")
+    assert control.noise_nats == pytest.approx(0.002, rel=0.3)
+    top = control.shapes[-1]
+    assert top.regret_nats is not None
+    assert top.regret_noise_units == pytest.approx(top.regret_nats / control.noise_nats)
+    assert top.regret_se_nats == pytest.approx(control.noise_nats * math.sqrt(math.pi / 2 * (1 / 4 + 1 / 4)))
+
+
+@pytest.mark.parametrize(("octaves", "verdict"), [(0.5, "transfers"), (1.0, "transfers"), (1.4, "drifts")])
+def test_one_percent_of_the_loss_is_the_limit_without_noise(octaves: float, verdict: str) -> None:
+    """At curvature 0.027 / octave^2 and a loss of 2.8, one octave off costs just under 1%."""
+    optima: Optima = {"completep-moe": lambda doublings: -6.0 - octaves * (doublings > 0)}
+    grid = [-8.0, -7.4, -7.0, -6.5, -6.0, -5.5, -5.0]
+    ours = finding(line(optima, grid=grid, noise=1e-9, curvature=0.027))
+    assert ours.verdict == verdict
+    worst = ours.worst
+    assert worst is not None
+    assert worst.best_loss is not None
+    assert regret_limit(worst) == pytest.approx(REGRET_SHARE * worst.best_loss)
+
+
+def test_noise_widens_the_limit_and_a_regret_in_between_is_undecided() -> None:
+    """Two SE over a limit of two SE are needed: a regret of three is undecided, of five a drift, of one a transfer."""
+    frame = line(MOVES, scales=(32.0, 64.0), noise=0.0)
+    loss_at_base = 2.9 + 0.04 * 1.2**2
+    best = 2.9 + 0.04 * 0.2**2
+    regret = loss_at_base - best
+    for num_se, verdict in ((1.5, "transfers"), (3.0, "undecided"), (5.0, "drifts")):
+        noise = regret / num_se  # two cells of two seeds: SE = noise
+        noisy = frame.copy()
+        noisy["loss"] += noise / math.sqrt(2) * noisy["seed"].map({0: -1.0, 1: 1.0})
+        control = finding(noisy, "sp")
+        assert control.noise_nats == pytest.approx(noise)
+        assert control.shapes[1].regret_se_nats == pytest.approx(noise)
+        assert control.verdict == verdict
+    assert "over the limit" in reasons(finding(noisy, "sp"))
+
+
+def test_one_seed_is_undecided_and_says_what_to_add() -> None:
+    frame = line({**STAYS, **MOVES}, seeds=1)
+    for label in ("completep-moe", "sp"):
+        one = finding(frame, label)
+        assert one.verdict == "undecided"
+        assert one.reasons[0] == NO_NOISE
+        assert one.noise_nats is None
+        assert all(shape.regret_se_nats is None for shape in one.shapes)
+    assert finding(frame, "sp").shapes[-1].regret_nats == pytest.approx(0.19, abs=0.02)
+
+
+@pytest.mark.parametrize(("planted", "edge"), [(-10.0, "lower"), (-3.0, "upper")])
+def test_a_base_optimum_on_the_edge_is_undecided(planted: float, edge: str) -> None:
+    ours = finding(line({"completep-moe": lambda _: planted}))
+    assert ours.verdict == "undecided"
+    assert f"the optimum is on the {edge} edge of the grid" in ours.reasons[0]
+    assert ours.drift is None
+
+
+def test_an_optimum_on_the_edge_at_another_shape_is_said_beside_the_verdict() -> None:
+    """The best loss of an open basin may be lower than the lowest one measured: regret is a lower bound there."""
+    short = [exponent for exponent in GRID if exponent >= -7]
+    near: Optima = {"completep-moe": lambda doublings: -6.2 - 0.6 * doublings}
+    ours = finding(line(near, grid=short, curvature=0.01))
+    assert ours.shapes[-1].optimum.kind == "lower_edge"
+    assert ours.verdict == "transfers"
+    assert "width 128: the regret may be larger: the optimum is on the lower edge" in reasons(ours)
+    assert "may be larger" not in reasons(finding(line(near, curvature=0.01)))
+    far = finding(line(MOVES, grid=short), "sp")
+    assert far.shapes[-1].optimum.kind == "lower_edge"
+    assert far.verdict == "drifts"
+    assert far.drift is None or far.drift.left_out == ("width 64", "width 128")
+
+
+def test_divergence_at_the_transferred_hp_is_a_drift() -> None:
+    control = finding(line(MOVES, diverges_above=2.0), "sp")
+    top = control.shapes[-1]
+    assert (top.transferred, top.transferred_loss, top.regret_nats) == ("diverged", math.inf, math.inf)
+    assert top.regret_percent is None
+    assert top.regret_se_nats is None
+    assert control.verdict == "drifts"
+    assert "width 128: diverges at the transferred HP" in control.reasons
+
+
+def test_a_drift_by_divergence_needs_no_noise_floor() -> None:
+    assert finding(line(MOVES, diverges_above=2.0, seeds=1), "sp").verdict == "drifts"
+
+
+def test_divergence_elsewhere_is_not_held_against_it() -> None:
+    ours = finding(line(STAYS, diverges_above=1.5))
+    assert ours.verdict == "transfers"
+    assert all(shape.num_diverged == 2 for shape in ours.shapes)
+
+
+def test_a_base_optimum_beside_divergence_is_judged_with_a_note() -> None:
+    ours = finding(line(STAYS, diverges_above=0.9))
+    assert ours.shapes[0].optimum.kind == "at_divergence"
+    assert ours.verdict == "transfers"
+    assert "the base optimum sits next to divergence" in reasons(ours)
+
+
+def test_a_shape_where_everything_diverges_is_a_drift() -> None:
+    ours = finding(with_status(line(STAYS), "diverged", scale=128.0))
+    assert ours.verdict == "drifts"
+    assert ours.shapes[-1].best_loss is None
+    assert ours.shapes[-1].optimum.kind == "none"
+
+
+@pytest.mark.parametrize("status", ["missing", "failed"])
+def test_no_result_at_the_transferred_hp_cannot_transfer(status: str) -> None:
+    ours = finding(with_status(line(STAYS), status, scale=64.0, value=2.0**-6))
+    middle = ours.shapes[1]
+    assert (middle.transferred, middle.transferred_loss, middle.regret_nats) == ("missing", None, None)
+    assert ours.verdict == "undecided"
+    assert "width 64: no result at the transferred HP" in ours.reasons
+    assert "2 of 36 trials have no result" in ours.reasons
+
+
+def test_a_shape_without_results_cannot_transfer_and_the_rest_is_still_said() -> None:
+    ours = finding(with_status(line(STAYS), "missing", scale=128.0))
+    assert ours.verdict == "undecided"
+    assert "width 128: no results" in ours.reasons
+    assert ours.shapes[1].regret_nats == 0.0
+    assert ours.drift is not None
+    assert ours.drift.left_out == ("width 128",)
+
+
+def test_one_missing_seed_far_from_the_optimum_is_a_note() -> None:
+    ours = finding(with_status(line(STAYS), "failed", scale=64.0, value=2.0**-9, seed=1))
+    assert ours.verdict == "transfers"
+    assert "1 of 36 trials have no result" in ours.reasons
+
+
+def test_a_drift_shows_through_missing_shapes() -> None:
+    assert finding(with_status(line(MOVES), "missing", scale=64.0), "sp").verdict == "drifts"
+
+
+def test_a_sweep_without_base_or_without_other_shapes_is_undecided() -> None:
+    frame = line(STAYS)
+    assert finding(frame[frame["is_base"]]).reasons[0] == "no shape beyond the base"
+    headless = finding(frame[~frame["is_base"]])
+    assert headless.reasons[0] == "the base shape has no results"
+    assert headless.base_value is None
+    unrun = finding(with_status(frame, "missing", is_base=True))
+    assert unrun.verdict == "undecided"
+    assert "0 HP values have a finite loss" in unrun.reasons[0]
+
+
+def test_zero_is_left_out_with_a_note() -> None:
+    frame = line(STAYS)
+    frame.loc[frame["value"] == 2.0**-9, "value"] = 0.0
+    ours = finding(frame)
+    assert ours.verdict == "transfers"
+    assert "left out, as a log2 axis has no place for it: HP 0" in ours.reasons
+    frame.loc[frame["value"] == 0.0, "loss"] = 1.0
+    assert finding(frame).verdict == "undecided"

@@ -1,0 +1,196 @@
+"""The transfer figure: what it shows is tested as data, the drawing only for being written, whole and equal."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hpxfer.analysis import report_line
+from hpxfer.figures import Panel, TransferInfo, draw_transfer, save_transfer, transfer_info
+
+WIDTHS = (32.0, 64.0, 128.0)
+
+
+def planted(axes: tuple[str, ...] = ("width",), labels: tuple[str, ...] = ("completep-moe", "sp")) -> pd.DataFrame:
+    """Return a line: optima at 2^-6.1; those of sp fall an octave a doubling. Two octaves above them all diverges."""
+    rows = []
+    for axis in axes:
+        for label in labels:
+            for doublings, scale in enumerate(WIDTHS):
+                for exponent in range(-9, -3):
+                    off = exponent + 6.1 + (doublings if label == "sp" else 0)
+                    for seed in range(3):
+                        diverged = off > 2 or (off > 1 and seed == 2)
+                        rows.append(
+                            {
+                                "axis": axis,
+                                "scale_name": axis,
+                                "scale": scale,
+                                "shape": f"{axis}{scale:g}",
+                                "is_base": doublings == 0,
+                                "parameterization": label,
+                                "value": 2.0**exponent,
+                                "seed": seed,
+                                "loss": math.nan if diverged else 3 - 0.1 * doublings + 0.05 * off**2 + 0.01 * seed,
+                                "status": "diverged" if diverged else "finished",
+                            }
+                        )
+    return pd.DataFrame(rows)
+
+
+def info_of(frame: pd.DataFrame) -> TransferInfo:
+    return transfer_info(report_line(frame, sweep="planted", hp="lr", loss="validation"), frame)
+
+
+def panel_of(frame: pd.DataFrame, label: str) -> Panel:
+    return next(panel for panel in info_of(frame).panels if panel.parameterization == label)
+
+
+def test_one_panel_a_parameterization_one_row_an_axis() -> None:
+    info = info_of(planted(axes=("width", "depth")))
+    assert [[(one.axis, one.parameterization) for one in row] for row in info.rows] == [
+        [("depth", "completep-moe"), ("depth", "sp")],
+        [("width", "completep-moe"), ("width", "sp")],
+    ]
+    assert (info.x_label, info.y_label) == ("log2 lr", "validation loss (nats)")
+
+
+def test_the_conclusion_is_the_title() -> None:
+    titles = [panel.title for panel in info_of(planted()).panels]
+    assert titles == [
+        "completep-moe: transfers (regret 0 at every shape)",
+        "sp: drifts (diverges at width 128)",
+    ]
+
+
+def test_series_hold_medians_ranges_and_diverged_values() -> None:
+    base, _, top = panel_of(planted(), "sp").series
+    assert (base.name, base.scale, top.name) == ("32 (base)", 32.0, "128")
+    assert base.x == (-9.0, -8.0, -7.0, -6.0, -5.0)
+    assert base.censored == (-4.0,)
+    at = base.x.index(-6.0)
+    assert (base.y_min[at], base.y_median[at], base.y_max[at]) == pytest.approx((3.0005, 3.0105, 3.0205))
+    last = base.x.index(-5.0)  # one of three seeds diverged: the median is the higher of the two others
+    assert (base.y_min[last], base.y_median[last], base.y_max[last]) == pytest.approx((3.0605, 3.0705, 3.0705))
+    assert top.censored == (-6.0, -5.0, -4.0)
+
+
+def test_optima_are_marked_and_bounds_are_marked_as_bounds() -> None:
+    frame = planted(labels=("sp",))
+    kinds = [one.optimum.kind for one in panel_of(frame, "sp").series if one.optimum]
+    assert kinds == ["interior"] * 3
+    top = panel_of(frame, "sp").series[-1]
+    assert top.optimum is not None
+    assert top.optimum.x == pytest.approx(-8.1, abs=0.1)
+    assert top.optimum.x_low is not None
+    assert min(top.y_median) <= top.optimum.y <= min(top.y_median) + 0.05
+    cut = planted()
+    bound = panel_of(cut[cut["value"] <= 2.0**-7], "completep-moe").series[-1].optimum
+    assert bound is not None
+    assert (bound.kind, bound.x) == ("upper_edge", -7.0)
+
+
+def test_the_transferred_hp_is_the_base_s_best_on_the_grid() -> None:
+    panels = info_of(planted()).panels
+    assert [panel.transferred_log2 for panel in panels] == [-6.0, -6.0]
+    nothing = info_of(planted().assign(is_base=False)).panels
+    assert [panel.transferred_log2 for panel in nothing] == [None, None]
+
+
+def test_a_row_shares_limits_in_which_every_optimum_is_seen() -> None:
+    panels = info_of(planted()).panels
+    assert len({(one.x_low, one.x_high, one.y_low, one.y_top, one.y_high) for one in panels}) == 1
+    for panel in panels:
+        assert panel.y_top < panel.y_high  # the strip for diverged HPs
+        for one in panel.series:
+            assert one.optimum is not None
+            assert panel.y_low < one.optimum.y < panel.y_top
+
+
+def test_a_blown_up_loss_goes_off_scale_and_flattens_nothing() -> None:
+    frame = planted()
+    blown = frame["loss"].where(frame["value"] != 2.0**-9, 500.0 + frame["seed"])
+    plain, hot = info_of(frame).panels[0], info_of(frame.assign(loss=blown)).panels[0]
+    assert max(hot.series[0].y_median) == 501.0  # kept as data
+    assert hot.y_top - hot.y_low < 3 * (plain.y_top - plain.y_low)
+
+
+def test_no_strip_without_divergence_and_no_mark_without_an_optimum() -> None:
+    frame = planted()
+    calm = frame[frame["value"] <= 2.0**-6]
+    panel = panel_of(calm[calm["scale"] < 128], "completep-moe")
+    assert panel.y_high == panel.y_top
+    few = panel_of(frame[frame["value"] <= 2.0**-8], "completep-moe")
+    assert all(one.optimum is None for one in few.series)
+
+
+def texts(info: TransferInfo) -> set[str]:
+    figure = draw_transfer(info)
+    legends = [*figure.legends, *(axes.legend_ for axes in figure.axes if axes.legend_)]
+    labels = {text.get_text() for legend in legends for text in (*legend.get_texts(), legend.get_title())}
+    axes_texts = {t for axes in figure.axes for t in (axes.get_title(), axes.get_xlabel(), axes.get_ylabel())}
+    return {" ".join(text.split()) for text in labels | axes_texts}
+
+
+def test_the_drawing_names_scales_units_marks_and_the_conclusion() -> None:
+    shown = texts(info_of(planted()))
+    assert {
+        "width",
+        "32 (base)",
+        "64",
+        "128",
+        "log2 lr",
+        "validation loss (nats)",
+        "diverged",
+        "range of seeds",
+    } <= shown
+    assert "sp: drifts (diverges at width 128)" in shown
+    assert "at the grid's edge: optimum beyond" not in shown
+    assert "off scale" not in texts(info_of(planted(labels=("completep-moe",)).query("value > 0.005")))
+
+
+@pytest.mark.parametrize("axes", [("width",), ("width", "depth")])
+@pytest.mark.parametrize("labels", [("sp",), ("a", "sp"), ("a", "b", "sp")])
+def test_it_draws_any_number_of_panels(axes: tuple[str, ...], labels: tuple[str, ...]) -> None:
+    figure = draw_transfer(info_of(planted(axes, labels)))
+    figure.draw_without_rendering()
+    assert len(figure.axes) == len(axes) * len(labels)
+
+
+def test_it_draws_ragged_rows_and_nothing_at_all() -> None:
+    info = info_of(planted(("width", "depth")))
+    ragged = draw_transfer(replace(info, panels=info.panels[:-1]))
+    ragged.draw_without_rendering()
+    assert len(ragged.axes) == 3
+    empty = info_of(planted().iloc[:0])
+    assert empty.panels == ()
+    draw_transfer(empty).draw_without_rendering()
+
+
+def test_it_draws_a_line_where_everything_diverged() -> None:
+    frame = planted().assign(status="diverged", loss=np.nan)
+    draw_transfer(info_of(frame)).draw_without_rendering()
+
+
+def test_equal_infos_give_equal_files_and_nothing_else(tmp_path: Path) -> None:
+    first = save_transfer(info_of(planted()), tmp_path / "a" / "new")
+    second = save_transfer(info_of(planted().sample(frac=1.0, random_state=1)), tmp_path / "b")
+    assert [path.name for path in first] == ["transfer.png", "transfer.svg"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["transfer.png", "transfer.svg"]
+    ElementTree.parse(first[1])
+    other = save_transfer(info_of(planted(labels=("sp",))), tmp_path / "b")
+    assert other[1].read_bytes() != first[1].read_bytes()
+
+
+def test_no_pyplot() -> None:
+    code = "import sys, hpxfer.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
