@@ -7,11 +7,8 @@ from hpxfer.data.sources import find
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.trial import DataRef
-
-DEFAULT_TOKENIZER = {"builtin": "ascii", "text": "bytes", "tokens": "gpt2"}
-VOCAB_SIZE = {"ascii": 128, "bytes": 256, "gpt2": 50304}  # gpt2: 50257, padded to whole tiles of 128
-ANY_IDS = "ids"  # the tokenizer of shards that give only a vocab_size
 
 
 def data_ref(spec: DataSpec) -> DataRef:
@@ -20,11 +17,7 @@ def data_ref(spec: DataSpec) -> DataRef:
     Data that is not on this machine is known by `spec.digest`. Raises HpxferError if neither is there, and if the
     data that is here has another digest.
     """
-    if spec.vocab_size is not None:
-        tokenizer, vocab_size = ANY_IDS, spec.vocab_size
-    else:
-        tokenizer = spec.tokenizer or DEFAULT_TOKENIZER[spec.source.partition(":")[0]]
-        vocab_size = VOCAB_SIZE[tokenizer]
+    tokenizer, vocab_size = vocabulary(spec)
     source = find(spec.source)
     if source is None and spec.digest is None:
         raise HpxferError(

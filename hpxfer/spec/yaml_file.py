@@ -88,7 +88,8 @@ def parse_yaml(text: str, name: str) -> YamlFile:
 
 def write_yaml(data: Any) -> str:
     """Return YAML that `parse_yaml` reads back as `data`, keys in the order given."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    # ASCII with escapes: PyYAML writes a next-line character (U+0085) bare and reads it back as a space.
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
 
 
 def _read(loader: _Loader, lines: dict[Path_, int], name: str) -> Any:

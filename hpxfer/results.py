@@ -1,0 +1,130 @@
+"""Results: the folder of a sweep as tables: its trials, its curves, and every cell of its grid with what is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec.vocabulary import vocabulary
+from hpxfer.store import SWEEP_FILE, Store
+from hpxfer.trial import PRODUCT, DataRef, Expansion, base_hps
+
+# The status of a cell whose trial is not in the store.
+MISSING = "missing"
+LOSSES = {"validation": "validation_loss_nats", "final_window": "final_window_loss_nats"}
+# What a cell shows of its trial; the rest is in `trials`, under the same trial_id.
+_OF_TRIAL = ["trial_id", "status", *LOSSES.values(), "diverged_step", "last_finite_loss_nats"]
+_LINE = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Results:
+    """A sweep and what has been measured of it. Made by `load_results`. The columns' units: `hpxfer.store.schema`."""
+
+    folder: Path
+    spec: SweepSpec
+    trials: pd.DataFrame  # a row for each stored trial, unique by trial_id, also those that an edited sweep left behind
+    problems: tuple[str, ...]  # the files that were passed over, and why
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """The curves of `trials`, a row for each point: trial_id, metric, layer, role, step, value."""
+        table: pd.DataFrame = Store.open(self.folder, write=False).read_curves().to_pandas()
+        return table[table["trial_id"].isin(self.trials["trial_id"])].reset_index(drop=True)
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """A row for each cell of the grid, with its place, its HPs and what its trial gave; cells may share a trial."""
+        cells = pd.DataFrame(list(_cells(self.spec)))
+        out = cells.merge(self.trials[_OF_TRIAL], how="left", on="trial_id", validate="many_to_one")
+        return out.fillna({"status": MISSING})
+
+    def line(self, hp: str | None = None, loss: str | None = None) -> pd.DataFrame:
+        """Return the cells that scan `hp` (default: the judged one), all else at its base value.
+
+        Columns: axis, scale_name, scale, shape, is_base, parameterization, value (of the HP), seed, loss (nats; null
+        unless finished), status. `loss` is validation or final_window, by default the one that the sweep judges by.
+        """
+        hp = hp or self.spec.judged_hp
+        loss = loss or self.spec.judge.loss
+        if hp not in self.spec.grid:
+            raise HpxferError(
+                f"{self.folder}: hp: must be scanned by the sweep, got {hp!r}; {nearest(hp, self.spec.grid)}"
+            )
+        if loss not in LOSSES:
+            raise HpxferError(f"loss: must be one of {', '.join(LOSSES)}, got {loss!r}; {nearest(loss, LOSSES)}")
+        cells = self.cells
+        rows = cells["line"].isin([hp, PRODUCT])
+        if self.spec.product:
+            for other in self.spec.grid:
+                if other != hp:
+                    rows &= cells[other] == self._base_value(other, hp)
+        found = cells[rows].rename(columns={hp: "value", LOSSES[loss]: "loss"})[_LINE]
+        return found.assign(loss=found["loss"].where(found["status"] == "finished")).reset_index(drop=True)
+
+    def _base_value(self, other: str, hp: str) -> float:
+        """Return the base value of `other` as the grid spells it; raise HpxferError if the grid goes past it."""
+        where = f"{self.folder}: the line of {hp} needs {other} at its base value"
+        values = self.spec.grid[other].numbers()
+        spelled = ", ".join(f"{value:g}" for value in values)
+        if other == "lr" and self.spec.hps.lr is None:
+            raise HpxferError(f"{where}, got none; give hps.lr one of {spelled} in the sweep file and run it again")
+        base = base_hps(self.spec).get(other)
+        for value in values:
+            if math.isclose(value, base, rel_tol=1e-9):
+                return value
+        raise HpxferError(
+            f"{where} {base:g}, got only {spelled} in grid.{other}; add {base:g} to it, or give {other} one of these "
+            f"base values in the sweep file, and run it again"
+        )
+
+
+def load_results(folder: str | Path) -> Results:
+    """Return what is known of the sweep in a results folder; raise HpxferError if it is none.
+
+    Needs neither the data nor a finished run. Files that cannot be read are named in `problems`.
+    """
+    path = Path(folder)
+    fix = "`hpxfer run SWEEP.yaml` makes it"
+    if not (path / SWEEP_FILE).exists():
+        raise HpxferError(
+            f"{path}: must be a results folder with {SWEEP_FILE} and trials*.parquet, got no {SWEEP_FILE}; {fix}"
+        )
+    spec = load_sweep(path / SWEEP_FILE)
+    if spec.data.digest is None:
+        raise HpxferError(f"{path / SWEEP_FILE}: data.digest: must be given, as in the file that a run leaves; {fix}")
+    store = Store.open(path, write=False)
+    trials = store.read_trials().to_pandas()
+    if trials.empty:
+        passed_over = "".join(f"\n{problem}" for problem in store.problems)
+        raise HpxferError(f"{path}: must hold at least one trial in trials*.parquet, got none; {fix}{passed_over}")
+    return Results(folder=path, spec=spec, trials=trials, problems=tuple(store.problems))
+
+
+def _cells(spec: SweepSpec) -> Iterator[dict[str, Any]]:
+    """Yield the cells of a sweep whose data.digest is given."""
+    assert spec.data.digest is not None, "load_results checks it"
+    tokenizer, vocab_size = vocabulary(spec.data)
+    data = DataRef(digest=spec.data.digest, tokenizer=tokenizer, vocab_size=vocab_size)
+    for cell in Expansion(spec, data).cells():
+        trial = cell.trial
+        yield {
+            "axis": cell.axis,
+            "scale_name": cell.scale_name,
+            "scale": cell.scale,
+            "shape": trial.shape.label(),
+            "is_base": trial.shape == trial.base,
+            "parameterization": cell.parameterization,
+            "line": cell.line,
+            "seed": trial.seed,
+            "trial_id": trial.id,
+            **{hp: trial.hps.get(hp) for hp in spec.grid},
+        }

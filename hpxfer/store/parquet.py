@@ -1,0 +1,108 @@
+"""One Parquet file: written, read, or why it is none of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hpxfer import __version__
+from hpxfer.errors import HpxferError
+from hpxfer.store.schema import SCHEMA_VERSION, VERSION_KEY
+
+# Rows held in memory at a time.
+BATCH_ROWS = 2**20
+
+
+class Unreadable(Exception):
+    """A file that has to be passed over. The message says why."""
+
+
+def check(path: Path, schema: pa.Schema) -> bool:
+    """Return True; raise Unreadable unless the end of the file, which describes the rest, is that of `schema`."""
+    with _opened(path, schema):
+        return True
+
+
+def check_all(path: Path, schema: pa.Schema) -> bool:
+    """Return True; raise Unreadable unless every row can be read."""
+    for _ in batches(path, schema):
+        pass
+    return True
+
+
+def table(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+    """Return the file's rows; raise Unreadable if it is not a whole file of `schema`."""
+    with _opened(path, schema) as file:
+        return file.read(columns or schema.names)
+
+
+def batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the file's rows; raise Unreadable if it is not a whole file of `schema`."""
+    with _opened(path, schema) as file:
+        yield from file.iter_batches(BATCH_ROWS, columns=schema.names)
+
+
+def write(file: IO[bytes], schema: pa.Schema, chunks: Iterable[pa.RecordBatch]) -> None:
+    """Write rows as a Parquet file, in groups that are worth compressing however small the chunks are."""
+    with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
+        held: list[pa.RecordBatch] = []
+
+        def write_held() -> None:
+            writer.write_table(pa.Table.from_batches(held, schema), row_group_size=2 * BATCH_ROWS)
+            held.clear()
+
+        for chunk in chunks:
+            held.append(chunk)
+            if sum(map(len, held)) >= BATCH_ROWS:
+                write_held()
+        write_held()
+
+
+@contextmanager
+def _opened(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
+    """Yield the open file; raise HpxferError on a newer version of it and Unreadable on anything else but `schema`."""
+    try:
+        if not path.stat().st_size:
+            raise Unreadable("an empty file")
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            _check_version(path, file.schema_arrow.metadata or {})
+            _check_columns(file.schema_arrow, schema)
+            yield file
+    except HpxferError:
+        raise
+    except (pa.ArrowException, ValueError) as error:
+        raise Unreadable(f"not a whole Parquet file ({_first_line(error)})") from None
+    except OSError as error:
+        # Damage that Arrow finds is an OSError without a number.
+        why = f"cannot be read: {error.strerror}" if error.errno else f"damaged ({_first_line(error)})"
+        raise Unreadable(why) from None
+
+
+def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
+    text = metadata.get(VERSION_KEY, b"").decode(errors="replace")
+    if not text.isascii() or not text.isdigit():
+        raise Unreadable("a Parquet file that hpxfer did not write")
+    if int(text) > SCHEMA_VERSION:
+        raise HpxferError(
+            f"{path}: written with version {text} of the store's schema; hpxfer {__version__} knows up to version "
+            f"{SCHEMA_VERSION}; upgrade hpxfer (pip install --upgrade hpxfer), or give another folder with --results; "
+            f"nothing was changed"
+        )
+
+
+def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:
+    for field in schema:
+        index = found.get_field_index(field.name)
+        if index < 0 or found.field(index).type != field.type:
+            raise Unreadable(f"has no column {field.name} of type {field.type}")
+    if len(found) != len(schema):
+        raise Unreadable(f"has columns beyond the schema: {', '.join(sorted(set(found.names) - set(schema.names)))}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")

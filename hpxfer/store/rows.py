@@ -1,0 +1,91 @@
+"""From trials and their results to the rows of a file. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hpxfer.hps import SCALARS
+from hpxfer.result import Curve, TrialResult
+from hpxfer.shape import REQUIRED, Shape
+from hpxfer.store.schema import CURVES, TRIALS
+from hpxfer.trial import Setting, Trial, canonical
+
+Pair = tuple[Trial, TrialResult]
+
+# Parts of the setting that are columns of their own; the rest is one JSON object.
+_SETTING_COLUMNS = (
+    "context",
+    "vocab_size",
+    "tokenizer",
+    "data_digest",
+    "batch_tokens",
+    "steps",
+    "optimizer",
+    "precision",
+)
+# Not in the file: the digest stands for it, and it is a path on one machine.
+_SETTING_LOCAL = ("data_source",)
+
+
+def trials_table(pairs: Sequence[Pair]) -> pa.Table:
+    """Return a row of TRIALS for each pair."""
+    return pa.Table.from_pylist([_trial_row(trial, result) for trial, result in pairs], schema=TRIALS)
+
+
+def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
+    assert trial.id == result.trial_id, f"result of {result.trial_id} given for trial {trial.id}"
+    choice, setting = trial.parameterization, asdict(trial.setting)
+    total, active = _num_params(trial.shape, trial.setting)
+    rest = {name: value for name, value in setting.items() if name not in (*_SETTING_COLUMNS, *_SETTING_LOCAL)}
+    numbers = {name: value for name, value in vars(result).items() if name != "curves"}
+    return {
+        "parameterization": None if choice is None else choice.name,
+        "conventions": None if choice is None else canonical(dict(choice.conventions)),
+        **{name: getattr(trial.shape, name) for name in REQUIRED},
+        "base_shape": canonical(trial.base.dims()),
+        **{name: trial.hps.get(name) for name in SCALARS},
+        "multipliers": canonical(dict(trial.hps.multipliers)),
+        "resolved": canonical({role: asdict(one) for role, one in trial.resolved().items()}),
+        "seed": trial.seed,
+        **{name: setting[name] for name in _SETTING_COLUMNS},
+        "setting": canonical(rest),
+        "params_total": total,
+        "params_active": active,
+        **numbers,
+    }
+
+
+@lru_cache(maxsize=256)
+def _num_params(shape: Shape, setting: Setting) -> tuple[int, int]:
+    from hpxfer.model.cost import count_params  # here: reading a store needs no model
+
+    count = count_params(shape, setting)
+    return count.total, count.active
+
+
+def curves_table(results: Sequence[TrialResult]) -> pa.Table:
+    """Return the curves of all results as rows of CURVES."""
+    curves = [(result.trial_id, curve) for result in results for curve in result.curves]
+    for _, curve in curves:
+        assert len(curve.steps) == len(curve.values), f"{curve.metric}: steps and values must be as many"
+    spread = pa.array(np.repeat(np.arange(len(curves)), [len(curve.steps) for _, curve in curves]))
+
+    def names(of: Callable[[str, Curve], str | None]) -> pa.DictionaryArray:
+        return pa.array([of(*one) for one in curves], pa.string()).dictionary_encode().take(spread)
+
+    columns = [
+        names(lambda trial_id, _: trial_id),
+        names(lambda _, curve: curve.metric),
+        pa.array([curve.layer for _, curve in curves], pa.int16()).take(spread),
+        names(lambda _, curve: curve.role),
+        pa.array(chain.from_iterable(curve.steps for _, curve in curves), pa.int32()),
+        pa.array(chain.from_iterable(curve.values for _, curve in curves), pa.float64()),
+    ]
+    return pa.Table.from_arrays(columns, schema=CURVES)

@@ -1,0 +1,86 @@
+"""The schema: every column of the tables `trials` and `curves`, with its unit. A missing value is null, never 0.
+
+The unit and a line of text stand in each field's metadata, so they are in every file; `1` is a pure number, `text`
+a name, `JSON` canonical JSON. Losses are cross entropy.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+# Raised by whoever changes a column; a file of a newer version is refused, not guessed at.
+SCHEMA_VERSION = 1
+VERSION_KEY = b"hpxfer.schema"
+
+
+def _field(name: str, kind: pa.DataType, unit: str, doc: str, *, null: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=null, metadata={"unit": unit, "description": doc})
+
+
+def _schema(*fields: pa.Field) -> pa.Schema:
+    return pa.schema(fields, metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()})
+
+
+_TEXT = pa.string()
+_INT = pa.int64()
+_FLOAT = pa.float64()
+# Few distinct strings in many rows: readers get them as a dictionary (in pandas: a categorical).
+_NAME = pa.dictionary(pa.int32(), pa.string())
+
+TRIALS = _schema(
+    _field("trial_id", _TEXT, "text", "hash of everything that determines the trial's numbers"),
+    _field("parameterization", _TEXT, "text", "table by name; null at the base shape, where all agree", null=True),
+    _field("conventions", _TEXT, "JSON", "the table's conventions, all spelled out", null=True),
+    _field("width", _INT, "1", "features of the residual stream"),
+    _field("depth", _INT, "1", "blocks"),
+    _field("num_experts", _INT, "1", "experts of a MoE layer"),
+    _field("num_active", _INT, "1", "experts that a token uses"),
+    _field("expert_width", _INT, "1", "hidden features of one expert"),
+    _field("head_dim", _INT, "1", "features of one attention head"),
+    _field("base_shape", _TEXT, "JSON", "the shape that the HPs belong to"),
+    _field("lr", _FLOAT, "1", "base HP: peak learning rate"),
+    _field("init_scale", _FLOAT, "1", "base HP: factor on the init std of every matrix"),
+    _field("residual_scale", _FLOAT, "1", "base HP: factor on every residual branch"),
+    _field("weight_decay", _FLOAT, "1", "base HP: weight decay"),
+    _field("eps", _FLOAT, "1", "base HP: Adam's eps"),
+    _field("beta1", _FLOAT, "1", "base HP: Adam's beta1"),
+    _field("beta2", _FLOAT, "1", "base HP: Adam's beta2"),
+    _field("router_bias_lr", _FLOAT, "1", "base HP: rate of the expert balancing rule"),
+    _field("multipliers", _TEXT, "JSON", "base HPs: role.lr_mult and role.init_mult that are not 1"),
+    _field("resolved", _TEXT, "JSON", "role -> absolute init_std, lr, eps, weight_decay, forward at this shape"),
+    _field("seed", _INT, "1", "seed of the init and of the order of the data"),
+    _field("context", _INT, "tokens", "length of a sequence"),
+    _field("vocab_size", _INT, "tokens", "size of the vocabulary"),
+    _field("tokenizer", _TEXT, "text", "tokenizer of the data"),
+    _field("data_digest", _TEXT, "text", "hash of the data"),
+    _field("batch_tokens", _INT, "tokens", "tokens of one step"),
+    _field("steps", _INT, "1", "training steps"),
+    _field("optimizer", _TEXT, "text", "adamw or sgd"),
+    _field("precision", _TEXT, "text", "type that the model computes in"),
+    _field("setting", _TEXT, "JSON", "what else of model and training determines the trial's numbers"),
+    _field("params_total", _INT, "1", "parameters"),
+    _field("params_active", _INT, "1", "parameters that one token uses"),
+    _field("status", _TEXT, "text", "finished, diverged (a result too) or failed (none: it runs again)"),
+    _field("final_window_loss_nats", _FLOAT, "nats", "mean training loss over the last window of steps", null=True),
+    _field("validation_loss_nats", _FLOAT, "nats", "loss on the held-out tokens after the last step", null=True),
+    _field("diverged_step", _INT, "1", "first step whose loss was not finite or blew up", null=True),
+    _field("last_finite_loss_nats", _FLOAT, "nats", "training loss of the step before that", null=True),
+    _field("error", _TEXT, "text", "what stopped a failed trial", null=True),
+    _field("wall_s", _FLOAT, "s", "time of the whole stack that the trial was trained in", null=True),
+    _field("tokens_per_s", _FLOAT, "tokens/s", "training tokens of the whole stack over wall_s", null=True),
+    _field("peak_bytes", _INT, "bytes", "peak memory: of the process (CPU) or of the device (CUDA)", null=True),
+    _field("stack_size", _INT, "1", "trials in the stack", null=True),
+    _field("device", _TEXT, "text", "what it was trained on", null=True),
+    _field("host", _TEXT, "text", "the machine's name", null=True),
+    _field("versions", _TEXT, "JSON", "versions of hpxfer, torch and python", null=True),
+    _field("finished_at", _TEXT, "UTC", "when the trial ended, ISO 8601", null=True),
+)
+
+CURVES = _schema(
+    _field("trial_id", _NAME, "text", "the trial, as in trials"),
+    _field("metric", _NAME, "text", "what was measured; a unit, if it has one, ends the name"),
+    _field("layer", pa.int16(), "1", "block, from 0; null for the whole model", null=True),
+    _field("role", _NAME, "text", "role of the tensors; null for the whole model", null=True),
+    _field("step", pa.int32(), "1", "training step"),
+    _field("value", _FLOAT, "as the metric says", "value of the metric"),
+)

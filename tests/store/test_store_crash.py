@@ -1,0 +1,109 @@
+"""A process that dies between any two steps on the disk loses no result and makes none of them count twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_results import files, made, snapshot, trials_of
+
+from hpxfer.store import Store
+
+TRIALS_OF_SPEC = trials_of()
+
+
+class Death(BaseException):
+    """Not an Exception: nothing that tidies up after an error may count on being run."""
+
+
+def die_after(num_steps: int, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> bool:
+    """Return whether `act` died: after so many steps on the disk, this one and all further ones raise Death."""
+    left = num_steps
+
+    def mortal(step: Callable[..., Any]) -> Callable[..., Any]:
+        def one(*args: Any) -> Any:
+            nonlocal left
+            if left <= 0:
+                raise Death
+            left -= 1
+            return step(*args)
+
+        return one
+
+    with monkeypatch.context() as patch:
+        for name in ("replace", "unlink", "fsync"):
+            patch.setattr(os, name, mortal(getattr(os, name)))
+        try:
+            act()
+        except Death:
+            return True
+    return False
+
+
+def filled(folder: Path, *, compacted: bool) -> Store:
+    """Return a store of several parts in which results supersede each other."""
+    first, second, third, fourth, *_ = TRIALS_OF_SPEC
+    store = Store.open(folder, write=True)
+    store.append([made(first, "failed", at=1), made(second, at=2)])
+    if compacted:
+        store.compact()
+    store.append([made(first, at=3), made(third, "diverged", at=4)])
+    store.append([made(fourth, "failed", at=5)])
+    return store
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool) -> None:
+    filled(tmp_path / "plain", compacted=False)
+    expected = snapshot(tmp_path / "plain")
+    num_steps, died = 0, True
+    while died:
+        folder = tmp_path / str(num_steps)
+        died = die_after(num_steps, monkeypatch, filled(folder, compacted=compacted).compact)
+        assert snapshot(folder) == expected
+        store = Store.open(folder, write=True)
+        store.compact()
+        assert snapshot(folder) == expected
+        tidy = {name for name in files(folder) if not name.endswith(".tmp")}
+        assert tidy == {"trials.parquet", "curves.parquet"}
+        num_steps += 1
+    # 2 files are flushed and renamed, a folder flushed after each, and 2 or 3 parts of 2 files are removed.
+    assert num_steps == 2 + 2 * 2 + (4 if compacted else 6) + 1
+
+
+@pytest.mark.parametrize("then_compact", [False, True])
+def test_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then_compact: bool) -> None:
+    new = made(TRIALS_OF_SPEC[6], at=7)
+    filled(tmp_path / "before", compacted=True)
+    filled(tmp_path / "after", compacted=True).append([new])
+    before, after = snapshot(tmp_path / "before"), snapshot(tmp_path / "after")
+    num_steps, died, seen = 0, True, []
+    while died:
+        folder = tmp_path / str(num_steps)
+        store = filled(folder, compacted=True)
+        died = die_after(num_steps, monkeypatch, lambda store=store: store.append([new]))
+        found = snapshot(folder)
+        seen.append(found == after)
+        assert found in (before, after)
+        again = Store.open(folder, write=True)
+        if new[0].id not in again.done_ids():
+            again.append([new])
+        if then_compact:
+            again.compact()
+        assert snapshot(folder) == after
+        num_steps += 1
+    # Both files are flushed, the curves renamed and that flushed: the trials' new name is what commits.
+    assert seen == [False] * 5 + [True] * 2
+
+
+def test_curves_of_an_append_that_died_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(tmp_path, write=True)
+    assert die_after(3, monkeypatch, lambda: store.append([made(TRIALS_OF_SPEC[0])]))
+    assert [name for name in files(tmp_path) if name.endswith(".parquet")] == ["curves-000001.parquet"]
+    (problem,) = Store.open(tmp_path, write=True).problems
+    assert "curves-000001.parquet: has no trials file beside it" in problem
+    store.append([made(TRIALS_OF_SPEC[0])])
+    assert "trials-000002.parquet" in files(tmp_path)
