@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpxfer.analysis import transfer_report
+    from hpxfer.driver import run
     from hpxfer.errors import HpxferError
     from hpxfer.recipe import Recipe
     from hpxfer.results import load_results
-    from hpxfer.run import run
     from hpxfer.spec import load_sweep
 
 __version__ = "0.1.0"
@@ -21,7 +21,7 @@ _HOME = {
     "Recipe": "hpxfer.recipe",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",
-    "run": "hpxfer.run",
+    "run": "hpxfer.driver",
     "transfer_report": "hpxfer.analysis",
 }
 

@@ -1,0 +1,57 @@
+"""What every worker does with a stack, whatever started it: train, and turn exceptions into failed results."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hpxfer.errors import HpxferError
+from hpxfer.executors.executor import Train
+from hpxfer.result import TrialResult
+from hpxfer.stack import Stack
+from hpxfer.train.event import Event
+
+
+@dataclass(frozen=True)
+class TrainStack:
+    """`hpxfer.train.trainer.train` on a device; imports torch only where it runs."""
+
+    device: str = "auto"
+
+    def __call__(self, stack: Stack) -> Iterator[Event]:
+        from hpxfer.train.trainer import train
+
+        yield from train(stack, self.device)
+
+
+def guarded(train: Train, stack: Stack) -> Iterator[Event]:
+    """Yield what `train` yields; on an exception yield failed results, out of memory: train the halves."""
+    try:
+        yield from train(stack)
+    except HpxferError as error:
+        yield _failed(stack, str(error))
+        return
+    except Exception as error:
+        if not _out_of_memory(error) or len(stack.trials) == 1:
+            yield _failed(stack, traceback.format_exc())
+            return
+    else:
+        return
+    # Out of the except block: the exception's frames hold the stack's tensors, whose memory the halves need.
+    middle = len(stack.trials) // 2
+    for half in (stack.trials[:middle], stack.trials[middle:]):
+        yield from guarded(train, replace(stack, trials=half))
+
+
+def _failed(stack: Stack, message: str) -> tuple[TrialResult, ...]:
+    return tuple(TrialResult(trial_id=trial.id, status="failed", error=message) for trial in stack.trials)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    # torch.OutOfMemoryError by name: this module must not import torch; the CPU allocator raises a plain RuntimeError.
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    )

@@ -1,0 +1,1 @@
+"""What others may test with: the conformance suite that every executor passes."""
