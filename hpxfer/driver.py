@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from hpxfer.data import check_length, data_ref
@@ -52,14 +53,19 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A sweep made ready: its plan, and the trials that are missing from its results folder."""
+    """A sweep made ready: its plan, and what its results folder has of it."""
 
     spec: SweepSpec
     expansion: Expansion
     folder: Path
     plan: Plan
-    missing: tuple[Trial, ...]
+    done: frozenset[str]  # trial ids
     cuda: bool
+
+    @cached_property
+    def missing(self) -> tuple[Trial, ...]:
+        """The trials that are not done."""
+        return tuple(trial for trial in self.expansion.trials() if trial.id not in self.done)
 
 
 def prepare(sweep: SweepSpec | str | Path, *, results: str | Path = RESULTS) -> Job:
@@ -69,14 +75,14 @@ def prepare(sweep: SweepSpec | str | Path, *, results: str | Path = RESULTS) -> 
     check_length(spec)
     folder = Path(results) / spec.name
     store = Store.open(folder, write=False)
-    done = store.done_ids()
+    done = frozenset(store.done_ids())
     cuda = has_cuda(spec.resources.device)
     return Job(
         spec=spec,
         expansion=expansion,
         folder=folder,
         plan=make_plan(expansion, done, cuda=cuda, measured=measured_trial_s(store) if done else None),
-        missing=tuple(trial for trial in expansion.trials() if trial.id not in done),
+        done=done,
         cuda=cuda,
     )
 

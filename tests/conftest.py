@@ -1,16 +1,23 @@
-"""Fixtures that several test modules share."""
+"""Fixtures that several test modules share, and the same random examples in every run.
+
+pytest puts this folder on the import path because this file is in it: tests import `strategies` and other helpers.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from hpxfer.data import data_ref
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.trial import Setting, setting_of
 
 ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile("hpxfer", deadline=None, derandomize=True, database=None, max_examples=20)
+settings.load_profile("hpxfer")
 
 
 @pytest.fixture(scope="session")

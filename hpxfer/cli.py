@@ -1,0 +1,278 @@
+"""The command line: `hpxfer plan|run|report|recipe|explain|bench`.
+
+Exit codes: 0 ok, 1 trials failed, 2 bad input. What a program reads goes to stdout, progress and errors to stderr.
+Every command imports what it needs when it runs, so that `hpxfer --help` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpxfer.errors import HpxferError
+
+if TYPE_CHECKING:
+    from hpxfer.results import Results
+    from hpxfer.scaling.table import Optimizer
+    from hpxfer.spec import SweepSpec
+
+OK, TRIALS_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="hpxfer",
+    help="Tune LR and initialization on a small MoE model, prove that they transfer, reuse them on the big one.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+bench_app = typer.Typer(name="bench", help="Measure this machine.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(bench_app)
+
+Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g. sweeps/quickstart.yaml.")]
+Folder = Annotated[Path, typer.Argument(metavar="RESULTS", help="A results folder, e.g. results/quickstart.")]
+ResultsRoot = Annotated[Path, typer.Option("--results", help="The folder above the sweep's own.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for a program to read.")]
+Hp = Annotated[str | None, typer.Option("--hp", help="The HP to judge; default: the sweep's.")]
+Loss = Annotated[str | None, typer.Option("--loss", help="validation or final_window; default: the sweep's.")]
+Name = Annotated[str | None, typer.Option("--parameterization", help="By name; default: the sweep's first.")]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one message on stderr and exit code 2."""
+    try:
+        app()
+    except HpxferError as error:
+        print(f"hpxfer: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(BAD_INPUT)
+
+
+@app.command()
+def plan(sweep: Sweep, results: ResultsRoot = Path("results"), as_json: AsJson = False) -> None:
+    """Say what a sweep will run and what it will cost. Runs nothing.
+
+    Example: hpxfer plan sweeps/quickstart.yaml
+    """
+    from hpxfer.driver import prepare
+    from hpxfer.plan_text import plan_text
+
+    job = prepare(sweep, results=results)
+    _say(json.dumps(job.plan.to_dict()) if as_json else plan_text(job.plan))
+
+
+@app.command()
+def run(
+    sweep: Sweep,
+    results: ResultsRoot = Path("results"),
+    executor: Annotated[str | None, typer.Option(help="ray or local; default: the sweep's.")] = None,
+    address: Annotated[str | None, typer.Option(help="Join a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train what is missing of a sweep, then report. A second run of a finished sweep trains nothing.
+
+    Example: hpxfer run sweeps/quickstart.yaml
+    """
+    from rich.console import Console
+
+    from hpxfer.driver import prepare
+    from hpxfer.driver import run as train
+    from hpxfer.plan_text import plan_text
+    from hpxfer.progress import ProgressLine
+    from hpxfer.spec import load_sweep
+
+    spec = _with_executor(load_sweep(sweep), executor)
+    job = prepare(spec, results=results)
+    if not as_json:
+        _say(plan_text(job.plan))
+    progress = ProgressLine(Console(stderr=True))
+    try:
+        with progress:
+            outcome = train(job, address=address, on_event=progress)
+    except KeyboardInterrupt:
+        _say(f"interrupted; what was done is in {job.folder}, the same command goes on from there", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    _conclude(outcome, as_json=as_json, plan=job.plan.to_dict())
+
+
+@app.command()
+def report(
+    results: Folder,
+    output: Annotated[Path | None, typer.Option(help="Where the figure goes; default: the results folder.")] = None,
+    hp: Hp = None,
+    loss: Loss = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether the HP transfers, and draw it.
+
+    Example: hpxfer report results/quickstart
+    """
+    from hpxfer.analysis import transfer_report
+    from hpxfer.results import load_results
+
+    outcome = load_results(results)
+    found = transfer_report(outcome, hp, loss)
+    files = _draw(outcome, found, output or results)
+    _warn(outcome)
+    if as_json:
+        _say(json.dumps({**found.to_dict(), "files": [str(one) for one in files]}))
+    else:
+        _say(f"{found.summary()}\n\n" + _written(files))
+
+
+@app.command()
+def recipe(
+    results: Folder,
+    parameterization: Name = None,
+    output: Annotated[Path | None, typer.Option(help="Default: recipe.yaml in the results folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the tuned base HPs as a recipe for your own model.
+
+    Example: hpxfer recipe results/quickstart --parameterization completep-moe
+    """
+    from hpxfer.analysis import transfer_report
+    from hpxfer.recipe import recipe_from_results, write_recipe
+    from hpxfer.results import load_results
+
+    outcome = load_results(results)
+    made = recipe_from_results(outcome, transfer_report(outcome), parameterization)
+    path = output or results / "recipe.yaml"
+    write_recipe(made, path)
+    _warn(outcome)
+    _say(json.dumps({"recipe": str(path)}) if as_json else f"{made.dump()}\n{_written([path])}")
+
+
+@app.command()
+def explain(
+    parameterization: Name = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="adam or sgd; default: the sweep's or recipe's, or adam.")
+    ] = None,
+    base: Annotated[Path | None, typer.Option(help="JSON file with the base shape.")] = None,
+    target: Annotated[Path | None, typer.Option(help="JSON file with the target shape.")] = None,
+    sweep: Annotated[Path | None, typer.Option(help="Take base, HPs and initialization from a sweep file.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="Take them from a recipe.")] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List the parameterizations and their conventions.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say which init std, LR, eps, weight decay and forward multiplier every role gets at a shape, and why.
+
+    Examples: hpxfer explain --list
+    hpxfer explain --parameterization completep-moe --base base.json --target target.json
+    hpxfer explain --sweep sweeps/quickstart.yaml
+    """
+    from hpxfer.explain import explain as explain_table
+    from hpxfer.explain import list_parameterizations, parameterizations_to_dict
+    from hpxfer.explain_source import from_files, from_recipe, from_sweep
+
+    if list_all:
+        _say(json.dumps(parameterizations_to_dict()) if as_json else list_parameterizations())
+        return
+    if sweep is not None and recipe is not None:
+        raise HpxferError("give one of --sweep and --recipe, got both")
+    if sweep is not None:
+        source = from_sweep(sweep, parameterization, base, target)
+    elif recipe is not None:
+        source = from_recipe(recipe, parameterization, base, target)
+    else:
+        source = from_files(parameterization, base, target)
+    column = _column(optimizer) or source.optimizer
+    found = explain_table(source.choice, source.base, source.target, column, values=source.values)
+    _say(json.dumps(found.to_dict()) if as_json else found.table())
+    if source.note:
+        _say(f"note: {source.note}", err=True)
+
+
+@bench_app.command()
+def trainer(
+    output: Annotated[Path | None, typer.Option(help="Append the numbers to trainer.jsonl in this folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what stacking trials gains over training them one at a time.
+
+    Example: hpxfer bench trainer --output results/bench
+    """
+    from hpxfer.bench.trainer import append, bench_text, bench_trainer
+
+    rows = bench_trainer()
+    if output is not None:
+        append(rows, output)
+    _say(json.dumps(rows) if as_json else bench_text(rows))
+
+
+def _with_executor(spec: SweepSpec, executor: str | None) -> SweepSpec:
+    if executor is None:
+        return spec
+    if executor not in ("ray", "local"):
+        raise HpxferError(f"--executor must be ray or local, got {executor!r}")
+    return spec.model_copy(update={"resources": spec.resources.model_copy(update={"executor": executor})})
+
+
+def _column(optimizer: str | None) -> Optimizer | None:
+    match optimizer:
+        case None:
+            return None
+        case "adam" | "adamw":
+            return "adam"
+        case "sgd":
+            return "sgd"
+        case _:
+            raise HpxferError(f"--optimizer must be adam or sgd, got {optimizer!r}")
+
+
+def _conclude(outcome: Results, *, as_json: bool, plan: dict[str, Any]) -> None:
+    """Report on a run: summary, figure, recipe, where they are; exit 1 if trials failed."""
+    from hpxfer.analysis import transfer_report
+    from hpxfer.recipe import recipe_from_results, write_recipe
+
+    found = transfer_report(outcome)
+    files = [*sorted(outcome.folder.glob("*.parquet")), *_draw(outcome, found, outcome.folder)]
+    try:
+        path = outcome.folder / "recipe.yaml"
+        write_recipe(recipe_from_results(outcome, found), path)
+        files.append(path)
+        no_recipe = None
+    except HpxferError as error:
+        no_recipe = f"no recipe: {error}"
+    failed = outcome.trials[outcome.trials["status"] == "failed"]
+    _warn(outcome)
+    if as_json:
+        data = {"plan": plan, "report": found.to_dict(), "num_failed": len(failed), "no_recipe": no_recipe}
+        _say(json.dumps({**data, "files": [str(one) for one in files]}))
+    else:
+        _say(found.summary() + "\n\n" + _written(files))
+        if no_recipe:
+            _say(no_recipe)
+    if len(failed):
+        kinds = failed["error"].drop_duplicates()
+        _say(f"{len(failed)} trials failed; the next run tries them again. First errors:", err=True)
+        for text in kinds.head(3):
+            _say(str(text), err=True)
+        raise typer.Exit(TRIALS_FAILED)
+
+
+def _draw(outcome: Results, found: Any, folder: Path) -> list[Path]:
+    from hpxfer.figures import save_transfer, transfer_info
+
+    return save_transfer(transfer_info(found, outcome.line(found.hp, found.loss)), folder)
+
+
+def _warn(outcome: Results) -> None:
+    for problem in outcome.problems:
+        _say(f"warning: {problem}", err=True)
+
+
+def _written(files: list[Path]) -> str:
+    return "written:\n" + "\n".join(f"  {one}" for one in files)
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    typer.echo(text, err=err)
+
+
+if __name__ == "__main__":
+    main()

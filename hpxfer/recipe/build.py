@@ -1,0 +1,172 @@
+"""Build: from the results of a sweep and the report on them to a recipe. Pure: the same results, the same recipe."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import hpxfer
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.recipe.file import (
+    RECIPE_VERSION,
+    AxisPart,
+    FittedPart,
+    HPsPart,
+    InitPart,
+    ModelPart,
+    ProvenancePart,
+    RecipeFile,
+    TrainingPart,
+)
+from hpxfer.recipe.reach import DIMS
+from hpxfer.recipe.recipe import Recipe
+from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.spec import SweepSpec, paths
+from hpxfer.spec.sweep import ParameterizationSpec
+from hpxfer.spec.vocabulary import vocabulary
+from hpxfer.trial import base_hps
+
+if TYPE_CHECKING:
+    from hpxfer.analysis import Finding, Optimum, ShapeFinding, TransferReport
+    from hpxfer.results import Results
+
+
+def recipe_from_results(results: Results, report: TransferReport, parameterization: str | None = None) -> Recipe:
+    """Return the recipe of one parameterization of a sweep, given by name or label; by default the first one.
+
+    The judged HP takes its best measured value at the base, every other HP its base value. Raises HpxferError if the
+    base has no optimum.
+    """
+    spec = results.spec
+    choice = _choice(spec, parameterization)
+    findings = [one for one in report.findings if one.parameterization == choice.label()]
+    base, value = _base(findings, f"{results.folder}: no recipe for {choice.label()}", report.hp)
+    hps = base_hps(spec).with_value(report.hp, value)
+    init, model, training = spec.model.base_init(), spec.model, spec.training
+    return Recipe(
+        RecipeFile(
+            hpxfer_recipe=RECIPE_VERSION,
+            family=model.family,
+            parameterization=ParameterizationSpec(name=choice.name, conventions=dict(choice.conventions)),
+            optimizer=training.optimizer,
+            base_shape=spec.base_shape.dims(),
+            hps=HPsPart(**{**vars(hps), "multipliers": dict(hps.multipliers)}),
+            init=InitPart(**vars(init)),
+            model=ModelPart(**{name: getattr(model, name) for name in ModelPart.model_fields}),
+            training=TrainingPart(
+                steps=spec.steps,
+                batch_tokens=training.batch_tokens,
+                schedule=training.schedule,
+                gradient_clip=training.gradient_clip,
+                precision=spec.precision,
+            ),
+            fitted=_fitted(spec, report, findings, base, value),
+            provenance=_provenance(results),
+        )
+    )
+
+
+def _choice(spec: SweepSpec, name: str | None) -> Parameterization:
+    """Return the sweep's parameterization of this label or, if only one has it, of this name."""
+    choices = [parameterization(one.name, one.conventions) for one in spec.parameterizations]
+    if name is None:
+        return choices[0]
+    found = [one for one in choices if one.label() == name] or [one for one in choices if one.name == name]
+    labels = [one.label() for one in choices]
+    if not found:
+        raise HpxferError(f"parameterization: must be one of the sweep's, got {name!r}; {nearest(name, labels)}")
+    if len(found) > 1:
+        legal = " or ".join(one.label() for one in found)
+        raise HpxferError(f"parameterization: must name one of the sweep's, got {name!r}; give {legal}")
+    return found[0]
+
+
+def _base(findings: Sequence[Finding], where: str, hp: str) -> tuple[ShapeFinding, float]:
+    """Return the finding at the base shape and the best measured value of the HP there."""
+    base = next((shape for finding in findings for shape in finding.shapes if shape.is_base), None)
+    if base is None:
+        raise HpxferError(f"{where}: the base shape has no trials in the report; run the sweep again")
+    value = findings[0].base_value
+    if value is None or base.best_loss is None:
+        why = base.optimum.open_because or "no optimum"
+        rule = f"{hp} must have an optimum at the base, got none"
+        raise HpxferError(f"{where}: {rule}: {why}; run it again, or scan more values in grid.{hp}")
+    return base, value
+
+
+def _fitted(
+    spec: SweepSpec, report: TransferReport, findings: Sequence[Finding], base: ShapeFinding, value: float
+) -> FittedPart:
+    optimum = base.optimum
+    estimate = optimum.log2_value if optimum.kind == "interior" else None
+    assert base.best_loss is not None
+    return FittedPart(
+        hp=report.hp,
+        value=value,
+        optimum=None if estimate is None else 2.0**estimate,
+        optimum_of_seeds=_of_seeds(optimum),
+        open_because=optimum.open_because,
+        loss=_loss(report.loss),
+        loss_nats=base.best_loss,
+        axes={one.axis: _axis(spec, one) for one in findings},
+    )
+
+
+def _loss(name: str) -> Literal["validation", "final_window"]:
+    return "validation" if name == "validation" else "final_window"
+
+
+def _of_seeds(optimum: Optimum) -> tuple[float, float] | None:
+    if optimum.seed_low_log2 is None or optimum.seed_high_log2 is None:
+        return None
+    return 2.0**optimum.seed_low_log2, 2.0**optimum.seed_high_log2
+
+
+def _axis(spec: SweepSpec, finding: Finding) -> AxisPart:
+    """Return how far and how well the HP was transferred. A shape without a result there widens no range."""
+    reached = [shape for shape in finding.shapes if shape.is_base or shape.transferred != "missing"]
+    labels = {shape.shape for shape in reached}
+    shapes = [
+        point.shape
+        for path in paths(spec)
+        if path.name == finding.axis
+        for point in path.points
+        if point.shape.label() in labels
+    ]
+    ends = {name: [pick(float(getattr(shape, name)) for shape in shapes) for pick in (min, max)] for name in DIMS}
+    worst = finding.worst.regret_nats if finding.worst else None
+    return AxisPart(
+        scale_name=finding.scale_name,
+        range=(min(shape.scale for shape in reached), max(shape.scale for shape in reached)),
+        dims={name: (low, high) for name, (low, high) in ends.items() if low != high},
+        verdict=finding.verdict,
+        largest_regret_nats="diverges" if worst == math.inf else worst,
+        noise_nats=finding.noise_nats,
+    )
+
+
+def _provenance(results: Results) -> ProvenancePart:
+    """Return where the numbers come from; of the stored trials only those that the sweep still has."""
+    spec = results.spec
+    trials = results.trials[results.trials["trial_id"].isin(results.cells["trial_id"])]
+    done = trials[trials["status"] != "failed"]
+    versions: dict[str, set[str]] = {}
+    for text in done["versions"].dropna().unique():
+        for name, version in json.loads(text).items():
+            versions.setdefault(name, set()).add(version)
+    tokenizer, vocab_size = vocabulary(spec.data)
+    last = done["finished_at"].dropna().max()
+    assert spec.data.digest is not None, "load_results checks it"
+    return ProvenancePart(
+        sweep=spec.name,
+        data_digest=spec.data.digest,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        num_trials=len(done),
+        seeds=spec.seeds,
+        measured=last[:10] if isinstance(last, str) else None,
+        hpxfer=hpxfer.__version__,
+        versions={name: tuple(sorted(found)) for name, found in sorted(versions.items())},
+    )

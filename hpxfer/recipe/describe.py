@@ -1,0 +1,62 @@
+"""Describe: what a recipe gives at a target shape, as text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hpxfer.recipe.apply import BALANCED
+from hpxfer.scaling.roles import ROLES
+
+if TYPE_CHECKING:
+    from hpxfer.recipe.file import RecipeFile
+    from hpxfer.scaling.evaluate import Multipliers
+    from hpxfer.shape import Shape
+
+HEADER = ("role", "init std", "peak LR", "eps", "weight decay")
+
+
+def description(
+    recipe: RecipeFile,
+    target: Shape,
+    *,
+    values: Mapping[str, Multipliers],
+    forward: Sequence[tuple[str, float, str]],
+    cautions: Sequence[str],
+) -> str:
+    """Return the description; `forward` holds (key, multiplier, where it goes)."""
+    fitted, rows = recipe.fitted, [HEADER, *(_row(role, one) for role, one in values.items() if role != BALANCED)]
+    parts = [
+        [
+            f"{recipe.parameterization.name}, {recipe.optimizer}, tuned by the sweep {recipe.provenance.sweep}: "
+            f"{fitted.hp} {fitted.value:g}",
+            f"target {_spell(target.dims())}",
+            f"base   {_spell(recipe.base_shape)}",
+            f"base model: {_spell(recipe.model.model_dump())}",
+        ],
+        [
+            "Multiply in the forward pass",
+            *(f"  {key:<11}  {value:<12.6g}  {where}" for key, value, where in forward),
+        ],
+        ["Optimizer and initialization", *_aligned(rows)],
+    ]
+    if BALANCED in values:
+        rule = f"bias -= {values[BALANCED].lr:g} * (load - {target.kappa:g}) after every step, outside the optimizer"
+        parts.append([f"Router bias: {rule}"])
+    if cautions:
+        parts.append([f"warning: {one}" for one in cautions])
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _spell(parts: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in parts.items())
+
+
+def _row(role: str, at: Multipliers) -> tuple[str, ...]:
+    std = "ones" if ROLES[role] == "ones" else f"{at.init_std:.6g}"
+    return (role, std, *(f"{value:.6g}" for value in (at.lr, at.eps, at.weight_decay)))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  " + "  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,229 @@
+"""What a recipe file says, field by field, and how it is read: every error names the line, the rule and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ValidationError
+
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.hps import check_hp_name, check_hp_value
+from hpxfer.scaling.evaluate import parameterization
+from hpxfer.shape import shape_from_mapping
+from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec, Section, Seq
+from hpxfer.spec.yaml_file import Path_, YamlFile, write_yaml
+
+# Raised by whoever changes a field: a file of a newer version is refused, not guessed at.
+RECIPE_VERSION: Final = 1
+VERSION_KEY = "hpxfer_recipe"
+FAMILIES = ("gpt",)
+
+COMMENT = """\
+# Tuned base hyperparameters, how they scale and where that was measured. From Python:
+#   recipe = hpxfer.Recipe.load("recipe.yaml"); print(recipe.describe(target_shape))
+"""
+
+Range = Annotated[tuple[float, float], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
+Verdict = Literal["transfers", "drifts", "undecided"]
+
+
+class HPsPart(Section):
+    """The base HPs. `multipliers` holds the constant ones by dotted name."""
+
+    lr: float
+    init_scale: float
+    residual_scale: float
+    weight_decay: float
+    eps: float
+    beta1: float
+    beta2: float
+    router_bias_lr: float
+    multipliers: dict[str, float]
+
+
+class InitPart(Section):
+    """How the base model starts; as `hpxfer.scaling.resolve.BaseInit`."""
+
+    matrices: Literal["fan_in", "constant"]
+    matrix_std: float
+    embedding_std: float
+    position_std: float
+
+
+class ModelPart(Section):
+    """What the base model was, beside its shape. Another model may want other HPs."""
+
+    context: int  # tokens
+    gate: Literal["sigmoid", "softmax"]
+    attention_scale: Literal["1/d_head", "1/sqrt(d_head)"]
+    tied_embeddings: bool
+    norm_gains: bool
+    biases: bool
+
+
+class TrainingPart(Section):
+    """How the base was trained."""
+
+    steps: int
+    batch_tokens: int
+    schedule: ScheduleSpec
+    gradient_clip: float | None
+    precision: Literal["float32", "bfloat16"]
+
+
+class AxisPart(Section):
+    """How far the HP was transferred along one axis, and how that went."""
+
+    scale_name: str
+    range: Range  # of the scale, over the shapes that have a result at the transferred HP; starts at the base
+    dims: dict[str, Range]  # the dimensions that moved over these shapes
+    verdict: Verdict
+    largest_regret_nats: float | Literal["diverges"] | None  # beyond the base; null if none could be measured
+    noise_nats: float | None  # standard deviation of one seed's loss
+
+
+class FittedPart(Section):
+    """What was measured: the base optimum of one HP, and how it transfers."""
+
+    hp: str
+    value: float  # what `hps` holds: the best on the grid
+    optimum: float | None  # estimate between the values of the grid; null where the grid gives none
+    optimum_of_seeds: Range | None  # lowest and highest of single seeds; null with fewer than two
+    open_because: str | None  # why a better value may lie where nothing was measured; null if it is bracketed
+    loss: Literal["validation", "final_window"]
+    loss_nats: float  # at the base, median over the seeds
+    axes: dict[str, AxisPart]
+
+
+class ProvenancePart(Section):
+    """Where the numbers come from."""
+
+    sweep: str
+    data_digest: str
+    tokenizer: str
+    vocab_size: int
+    num_trials: int  # of the whole sweep, finished or diverged
+    seeds: Seq[int]
+    measured: str | None  # UTC date of the last trial
+    hpxfer: str  # version that wrote the recipe
+    versions: dict[str, Seq[str]]  # of hpxfer, python and torch that trained
+
+
+class RecipeFile(Section):
+    """One recipe file."""
+
+    hpxfer_recipe: Literal[1]
+    family: Literal["gpt"]
+    parameterization: ParameterizationSpec
+    optimizer: Literal["adamw", "sgd"]
+    base_shape: dict[str, int]
+    hps: HPsPart
+    init: InitPart
+    model: ModelPart
+    training: TrainingPart
+    fitted: FittedPart
+    provenance: ProvenancePart
+
+
+def is_recipe(data: Any) -> bool:
+    """Return whether the data of a YAML file calls itself an hpxfer recipe."""
+    return isinstance(data, dict) and VERSION_KEY in data
+
+
+def read_recipe(file: YamlFile) -> RecipeFile:
+    """Return the checked recipe in a YAML file. Raises HpxferError with one line for each broken rule."""
+    _check_kind(file)
+    try:
+        recipe = RecipeFile.model_validate(file.data)
+    except ValidationError as error:
+        raise HpxferError("\n".join(dict.fromkeys(_explain(file, one) for one in error.errors()))) from None
+    broken = [f"{file.where(path)}: {message}" for path, message in _problems(recipe)]
+    if broken:
+        raise HpxferError("\n".join(broken))
+    return recipe
+
+
+def dump_recipe(recipe: RecipeFile) -> str:
+    """Return YAML that reads back as an equal recipe."""
+    return COMMENT + write_yaml(recipe.model_dump(mode="json"))
+
+
+def _check_kind(file: YamlFile) -> None:
+    """Raise HpxferError unless this is a recipe of a version and a family that this hpxfer knows."""
+    if not is_recipe(file.data):
+        raise HpxferError(
+            f"{file.name}: must be a recipe, a mapping with the key {VERSION_KEY}, got none; "
+            "`hpxfer recipe RESULTS` writes one"
+        )
+    version = file.data[VERSION_KEY]
+    at = file.where((VERSION_KEY,))
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise HpxferError(f"{at}: must be a version, 1 to {RECIPE_VERSION}, got {version!r}")
+    if version > RECIPE_VERSION:
+        raise HpxferError(
+            f"{at}: must be at most {RECIPE_VERSION}, got {version}: a newer hpxfer wrote this recipe; upgrade hpxfer, "
+            "or write the recipe again from its results with this one"
+        )
+    family = file.data.get("family")
+    if family is not None and family not in FAMILIES:
+        raise HpxferError(
+            f"{file.where(('family',))}: must be a model family that this hpxfer knows, {', '.join(FAMILIES)}, "
+            f"got {family!r}; its roles and base model mean nothing here: use the hpxfer that wrote the recipe"
+        )
+
+
+def _problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
+    """Yield every rule that is broken and that no type guards."""
+    try:
+        chosen = recipe.parameterization
+        parameterization(chosen.name, chosen.conventions).rows("sgd" if recipe.optimizer == "sgd" else "adam")
+    except HpxferError as error:
+        yield ("parameterization",), str(error)
+    try:
+        shape_from_mapping(recipe.base_shape, "the base")
+    except HpxferError as error:
+        yield ("base_shape",), str(error)
+    scalars = [((name,), name, value) for name, value in recipe.hps if name != "multipliers"]
+    dotted = [(("multipliers", name), name, value) for name, value in recipe.hps.multipliers.items()]
+    for below, name, value in [*scalars, *dotted]:
+        try:
+            check_hp_name(name)
+            check_hp_value(name, value)
+        except HpxferError as error:
+            yield ("hps", *below), str(error)
+    for name in recipe.hps.multipliers:
+        if "." not in name:
+            yield ("hps", "multipliers", name), "must be a dotted name, e.g. router.lr_mult"
+    for name in ("matrix_std", "embedding_std", "position_std"):
+        if getattr(recipe.init, name) < 0:
+            yield ("init", name), f"must be >= 0, got {getattr(recipe.init, name):g}"
+
+
+def _explain(file: YamlFile, error: Any) -> str:
+    loc, kind = error["loc"], error["type"]
+    if kind == "missing":
+        return f"{file.where(loc)}: must be given"
+    if kind == "extra_forbidden":
+        return f"{file.where(loc)}: unknown key; {nearest(str(loc[-1]), _legal_keys(loc[:-1]))}"
+    while loc and loc not in file.lines:  # the members of a union, which no file spells
+        loc = loc[:-1]
+    got = repr(error["input"])
+    rule = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"{file.where(loc)}: must be {rule}, got {got if len(got) <= 80 else got[:77] + '...'}"
+
+
+def _legal_keys(loc: Path_) -> list[str]:
+    """Return the keys of the section at `loc`."""
+    model: type[BaseModel] = RecipeFile
+    for part in loc:
+        if isinstance(part, str) and part in model.model_fields:
+            model = _section(model.model_fields[part].annotation) or model
+    return list(model.model_fields)
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """Return the first section named inside a type annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for one in get_args(annotation) if (found := _section(one))), None)

@@ -1,0 +1,72 @@
+"""Match: from ordered name patterns to the role of every parameter. Pure; nothing is attached to tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.scaling.roles import ROLES
+
+# (pattern, role), the first that matches a name wins. `*` also matches dots: "*.experts.*.up.weight".
+Roles = Mapping[str, str] | Iterable[tuple[str, str]]
+
+
+def match_roles(
+    parameters: Sequence[str], optional: Sequence[str], roles: Roles, refused: Mapping[str, str]
+) -> dict[str, str]:
+    """Return name -> role of every parameter, and of the `optional` names (buffers, aliases) that a pattern matches.
+
+    `refused` says why a role cannot be had. Raises HpxferError with a line for each kind of fault, naming every
+    parameter that no pattern matches and every pattern that is of no use.
+    """
+    pairs = _pairs(roles)
+    names = [*parameters, *optional]
+    first = {name: hit for name in names if (hit := _first_match(name, pairs)) is not None}
+    faults = [
+        *_bad_roles(pairs, refused),
+        *_unmatched([name for name in parameters if name not in first]),
+        *_unused(pairs, names, set(first.values())),
+    ]
+    if faults:
+        raise HpxferError("\n".join(f"roles: {one}" for one in faults))
+    return {name: pairs[hit][1] for name, hit in first.items()}
+
+
+def _pairs(roles: Roles) -> tuple[tuple[str, str], ...]:
+    pairs = tuple(roles.items() if isinstance(roles, Mapping) else roles)
+    for pair in pairs:
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(one, str) for one in pair)):
+            raise HpxferError(f"roles: must be a mapping of name pattern to role, or such pairs in order, got {pair!r}")
+    return tuple((pattern, role) for pattern, role in pairs)
+
+
+def _first_match(name: str, pairs: Sequence[tuple[str, str]]) -> int | None:
+    return next((i for i, (pattern, _) in enumerate(pairs) if fnmatchcase(name, pattern)), None)
+
+
+def _bad_roles(pairs: Sequence[tuple[str, str]], refused: Mapping[str, str]) -> Iterable[str]:
+    for pattern, role in pairs:
+        if role not in ROLES:
+            yield f"{pattern!r}: unknown role {role!r}; {nearest(role, ROLES)}"
+        elif role in refused:
+            yield f"{pattern!r}: {role}: {refused[role]}"
+
+
+def _unmatched(names: Sequence[str]) -> Iterable[str]:
+    if names:
+        yield f"every parameter must match a pattern, got none for {', '.join(names)}; add patterns with their role"
+
+
+def _unused(pairs: Sequence[tuple[str, str]], names: Sequence[str], used: set[int]) -> Iterable[str]:
+    idle = [pattern for i, (pattern, _) in enumerate(pairs) if i not in used]
+    hidden = [pattern for pattern in idle if any(fnmatchcase(name, pattern) for name in names)]
+    dead = [pattern for pattern in idle if pattern not in hidden]
+    if dead:
+        yield f"every pattern must match a parameter or buffer, got no match for {_quoted(dead)}; correct or remove"
+    if hidden:
+        yield f"the first match wins, and earlier patterns take all that {_quoted(hidden)} match; move these up"
+
+
+def _quoted(patterns: Sequence[str]) -> str:
+    return ", ".join(repr(one) for one in patterns)

@@ -1,0 +1,239 @@
+"""A user's own model under a recipe is the stacked trainer's model: the same losses, step by step, at another shape.
+
+Both start from the same weights and see the same batches. What float32 may differ by is measured, not guessed: the own
+model is trained in float64 too, and both float32 models must lie within the tolerance of that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
+from recipe_data import TARGET, data, recipe
+
+from hpxfer.data import data_ref, open_data
+from hpxfer.model.flat import Flat, draw
+from hpxfer.model.layout import tensors
+from hpxfer.recipe import Recipe
+from hpxfer.shape import Shape
+from hpxfer.spec import parse_sweep
+from hpxfer.spec.yaml_file import write_yaml
+from hpxfer.stack import Stack
+from hpxfer.train.event import Progress
+from hpxfer.train.schedule import lr_factor
+from hpxfer.train.trainer import train
+from hpxfer.trial import Expansion, Trial
+
+STEPS = 8
+# Relative, of a loss. A rounding to float32 is 6e-8; over these steps 1e-7 became of it, and 1e-6 with a seed whose
+# rounding sends a token to another expert (12 seeds, either model against float64, 2026-11). Ten times the worst.
+TOLERANCE = 1e-5
+# What counts as another model: far above the tolerance, and the least that one missing multiplier cost was 3e-2.
+MISS = 500 * TOLERANCE
+
+SHAPE = Shape(**TARGET)
+# Tensor of the stacked model -> its layer's tensor in the own model; matrices are [in, out] there, [out, in] here.
+INSIDE = {
+    "attn_norm": "norm1.weight",
+    "moe_norm": "norm2.weight",
+    "attn_q": "attention.query.weight",
+    "attn_k": "attention.key.weight",
+    "attn_v": "attention.value.weight",
+    "attn_out": "attention.out.weight",
+    "router": "moe.router.weight",
+}
+OUTSIDE = {
+    "embedding": "token_embedding.weight",
+    "position": "position_embedding.weight",
+    "final_norm": "norm.weight",
+    "readout": "head.weight",
+}
+EXPERT = {"expert_in": "up.weight", "expert_out": "down.weight"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A trial at the target, its recipe, and what the own model must be built with."""
+
+    trial: Trial
+    recipe: Recipe
+    biases: bool
+    tied: bool
+
+    @property
+    def roles(self) -> Mapping[str, str]:
+        return ROLES_WITH_BIASES if self.biases else ROLES
+
+
+def make_case(folder: Path, *, biases: bool = False, tied: bool = False) -> Case:
+    """Return the case; trial and recipe are spelled out from the same data."""
+    one = recipe(model__biases=biases, model__tied_embeddings=tied, provenance__tokenizer="bytes")
+    source = _text(folder)
+    values, training = data()["hps"], {"batch_tokens": 128, "steps": STEPS, "validation_tokens": 128}
+    sweep = {
+        "name": "own",
+        "model": {
+            "family": "gpt",
+            "base": data()["base_shape"],
+            "context": 32,
+            "biases": biases,
+            "tied_embeddings": tied,
+            "embedding_std": 0.5,
+            "position_std": 0.25,
+        },
+        "data": {"source": f"text:{source}", "tokenizer": "ascii"},
+        "training": {
+            **training,
+            "eps": values["eps"],
+            "weight_decay": values["weight_decay"],
+            "schedule": {"decay": "linear", "warmup_steps": 3},
+        },
+        "parameterizations": ["completep-moe"],
+        "axes": {"joint": [{"width": 64, "depth": 3, "num_experts": 8, "expert_ratio": 2}]},
+        "hps": {name: values[name] for name in ("lr", "init_scale", "residual_scale", "router_bias_lr", "multipliers")},
+        "grid": {"lr": [values["lr"]]},
+    }
+    spec = parse_sweep(write_yaml(sweep))
+    (trial,) = (one for one in Expansion(spec, data_ref(spec.data)).trials() if one.shape == SHAPE)
+    return Case(trial=trial, recipe=one, biases=biases, tied=tied)
+
+
+def _text(folder: Path) -> Path:
+    rng = random.Random(4)
+    words = [bytes(rng.choices(range(97, 123), k=rng.randint(1, 8))).decode() for _ in range(40)]
+    path = folder / "words.txt"
+    path.write_text(" ".join(rng.choices(words, k=400)))
+    return path
+
+
+def stacked_losses(trial: Trial) -> np.ndarray:
+    """Return the training loss of every step, as the stacked trainer has it."""
+    (result,) = (
+        one for event in train(Stack(trials=(trial,)), "cpu") if not isinstance(event, Progress) for one in event
+    )
+    (curve,) = (one for one in result.curves if one.metric == "train_loss_nats")
+    assert curve.steps == tuple(range(STEPS))
+    return np.array(curve.values)
+
+
+def initial_weights(case: Case) -> dict[str, torch.Tensor]:
+    """Return a state dict of the own model: the weights that the stacked trainer starts from."""
+    trial = case.trial
+    layout = Flat(tensors=tensors(trial.shape, trial.setting), num_trials=1)
+    stds = {role: one.init_std for role, one in trial.resolved().items()}
+    out = {}
+    for name, layers in layout.weights(draw(layout, [trial.seed], [stds])).items():
+        for layer, (one,) in enumerate(layers):
+            if name in OUTSIDE:
+                out[OUTSIDE[name]] = one.T if name == "readout" else one
+            elif name in INSIDE:
+                out[f"blocks.{layer}.{INSIDE[name]}"] = one.T if one.ndim == 2 else one
+            elif name in EXPERT:
+                for number, matrix in enumerate(one):
+                    out[f"blocks.{layer}.moe.experts.{number}.{EXPERT[name]}"] = matrix.T
+            else:
+                assert name.endswith("_bias"), name
+                assert not one.any(), name
+    return {name: one.clone() for name, one in out.items()}
+
+
+def own_losses(
+    case: Case,
+    *,
+    dtype: torch.dtype = torch.float32,
+    multipliers: Mapping[str, float] | None = None,
+    one_lr: bool = False,
+) -> np.ndarray:
+    """Return the training loss of every step of the own model: an ordinary training loop."""
+    one, setting = case.recipe, case.trial.setting
+    chosen = one.forward_multipliers(TARGET) if multipliers is None else multipliers
+    model = OwnGPT(SHAPE, setting.vocab_size, setting.context, chosen, biases=case.biases, tied=case.tied).to(dtype)
+    one.init_(model, case.roles, TARGET)
+    _load(model, initial_weights(case))
+    groups: Any = one.param_groups(model, case.roles, TARGET)
+    if one_lr:
+        groups = [{**group, "lr": one.hps.lr} for group in groups]
+    optimizer = torch.optim.AdamW(groups)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(setting, step))
+    losses, batches = [], open_data(setting)
+    for step in range(STEPS):
+        inputs, targets = (torch.from_numpy(one) for one in batches.train_batch(case.trial.seed, step))
+        loss = model.loss(inputs, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        model.balance(one.router_bias_lr(TARGET))
+        losses.append(loss.item())
+    return np.array(losses)
+
+
+def _load(model: OwnGPT, weights: Mapping[str, torch.Tensor]) -> None:
+    """Load the weights; all that they leave out is a bias, which `init_` has set to zero."""
+    missing, unexpected = model.load_state_dict(dict(weights), strict=False)
+    assert not unexpected
+    assert all("bias" in name or name == "head.weight" for name in missing), missing
+
+
+def apart(losses: np.ndarray, others: np.ndarray) -> float:
+    """Return the largest relative difference of two loss curves."""
+    return float(np.abs(losses / others - 1).max())
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """One torch thread, as the trainer takes: the tensors are small, more threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("options", [{}, {"biases": True}, {"tied": True}], ids=["plain", "biases", "tied"])
+def test_the_own_model_trains_as_the_stacked_one(tmp_path: Path, options: dict[str, bool]) -> None:
+    case = make_case(tmp_path, **options)
+    exact = own_losses(case, dtype=torch.float64)
+    assert apart(own_losses(case), exact) < TOLERANCE
+    assert apart(stacked_losses(case.trial), exact) < TOLERANCE
+    assert exact[-1] < 0.9 * exact[0], "the steps must have changed the model for them to be compared"
+
+
+@pytest.mark.parametrize("left_out", ["attn_logits", "attn_out", "expert_out", "readout"])
+def test_the_own_model_misses_without_a_forward_multiplier(tmp_path: Path, left_out: str) -> None:
+    case = make_case(tmp_path)
+    wrong = own_losses(case, multipliers={**case.recipe.forward_multipliers(TARGET), left_out: 1.0})
+    assert apart(wrong, stacked_losses(case.trial)) > MISS
+
+
+def test_the_own_model_misses_with_one_global_lr(tmp_path: Path) -> None:
+    case = make_case(tmp_path)
+    wrong, right = own_losses(case, one_lr=True), stacked_losses(case.trial)
+    assert apart(wrong[:1], right[:1]) < TOLERANCE, "the first loss knows no LR"
+    assert apart(wrong, right) > MISS
+
+
+def test_the_recipe_and_the_trial_give_every_role_the_same_numbers(tmp_path: Path) -> None:
+    case = make_case(tmp_path)
+    values = case.recipe.multipliers(TARGET)
+    assert {role: one for role, one in case.trial.resolved().items() if role in values} == values
+    left_out = case.trial.resolved().keys() - values.keys()
+    assert all(role.startswith("dense_") for role in left_out)
+
+
+def test_init_draws_with_the_stds_of_the_stacked_model(tmp_path: Path) -> None:
+    """Tensor by tensor, the same standard deviation up to what two draws of this size differ by."""
+    case = make_case(tmp_path)
+    setting = case.trial.setting
+    model = OwnGPT(SHAPE, setting.vocab_size, setting.context, case.recipe.forward_multipliers(TARGET))
+    case.recipe.init_(model, case.roles, TARGET, generator=torch.Generator().manual_seed(2))
+    drawn = dict(model.named_parameters())
+    for name, weights in initial_weights(case).items():
+        mine, theirs = drawn[name].detach().std().item(), weights.std().item()
+        assert abs(mine - theirs) <= 5 * theirs / weights.numel() ** 0.5, name

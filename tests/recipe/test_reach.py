@@ -1,0 +1,84 @@
+"""Reach: inside the fitted range nothing is said, outside every step too far is."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from own_model import ROLES, OwnGPT
+from recipe_data import BASE, TARGET, data, recipe
+
+from hpxfer.recipe import OutOfRangeWarning, Recipe
+
+
+def said(one: Recipe, **changes: int) -> str:
+    """Return what is warned of at the base with `changes`, or nothing."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        one.forward_multipliers({**BASE, **changes})
+    return "".join(str(one.message) for one in caught)
+
+
+def with_axes(**axes: Any) -> Recipe:
+    joint = data()["fitted"]["axes"]["joint"]
+    return recipe(fitted__axes={name: {**joint, **axis} for name, axis in axes.items()})
+
+
+@given(st.sampled_from((32, 64, 96, 128)), st.integers(2, 4), st.integers(1, 4), st.sampled_from((1, 2)))
+@settings(max_examples=20)
+def test_nothing_is_said_inside_the_range(width: int, depth: int, active: int, ratio: int) -> None:
+    shape = {"width": width, "depth": depth, "num_active": active, "num_experts": 4 * active}
+    assert said(recipe(), **shape, expert_width=ratio * width) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"width": 256, "expert_width": 256}, "width 256: fitted from 32 to 128"),
+        ({"depth": 1}, "depth 1: fitted from 2 to 4"),
+        ({"num_experts": 32, "num_active": 8}, "num_experts 32: fitted from 4 to 16; num_active 8: fitted from 1 to 4"),
+        ({"expert_width": 128}, "expert_ratio 4: fitted from 1 to 2"),
+        ({"num_active": 2}, "completep-moe holds kappa fixed"),
+        ({"head_dim": 32}, "completep-moe holds head_dim fixed: it goes from 16 to 32"),
+        ({"dense_width": 64}, "dense_width 64: fitted without it"),
+    ],
+)
+def test_a_step_too_far_is_said(changes: dict[str, int], why: str) -> None:
+    assert why in said(recipe(), **changes)
+
+
+def test_a_dimension_that_no_axis_moved_is_known_at_the_base_only() -> None:
+    one = with_axes(width={"dims": {"width": [32.0, 128.0]}})
+    assert said(one, width=128, expert_width=128) == ""
+    assert "depth 3: fitted at 2 only" in said(one, depth=3)
+
+
+def test_the_ranges_of_all_axes_count() -> None:
+    one = with_axes(a={"dims": {"depth": [2.0, 4.0]}}, b={"dims": {"depth": [2.0, 8.0]}})
+    assert said(one, depth=8) == ""
+    assert "depth 9: fitted from 2 to 8" in said(one, depth=9)
+
+
+@pytest.mark.parametrize("verdict", ["drifts", "undecided"])
+def test_an_axis_without_transfer_is_said_where_the_target_moves_along_it(verdict: str) -> None:
+    one = with_axes(width={"dims": {"width": [32.0, 128.0]}, "verdict": verdict}, depth={"dims": {"depth": [2.0, 4.0]}})
+    assert f"lr along the axis width: the verdict is '{verdict}'" in said(one, width=64, expert_width=64)
+    assert said(one, depth=4) == ""
+
+
+def test_the_warning_points_at_the_line_of_the_user() -> None:
+    far, one = {**TARGET, "depth": 99}, recipe()
+    model = OwnGPT(one.base_shape, 8, 8, one.forward_multipliers(BASE))
+    for call in (
+        lambda: one.forward_multipliers(far),
+        lambda: one.multipliers(far),
+        lambda: one.router_bias_lr(far),
+        lambda: one.param_groups(model, ROLES, {**BASE, "depth": 99}),
+        lambda: one.init_(model, ROLES, {**BASE, "depth": 99}),
+    ):
+        with pytest.warns(OutOfRangeWarning, match="is beyond what was measured: depth 99") as caught:
+            call()
+        assert [warning.filename for warning in caught] == [__file__]

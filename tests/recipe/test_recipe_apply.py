@@ -1,0 +1,314 @@
+"""A recipe on a torch model: groups, initialization, forward multipliers, and what they refuse."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
+from recipe_data import BASE, TARGET, data, recipe
+from torch import nn
+
+from hpxfer.errors import HpxferError
+from hpxfer.recipe import Recipe
+from hpxfer.scaling.resolve import resolve
+from hpxfer.shape import Shape
+
+SHAPE = Shape(**TARGET)
+VOCAB, CONTEXT = 40, 8
+
+
+def own(one: Recipe | None = None, **options: bool) -> OwnGPT:
+    return OwnGPT(SHAPE, VOCAB, CONTEXT, (one or recipe()).forward_multipliers(SHAPE), **options)
+
+
+def sgd() -> Recipe:
+    fitted = data()["fitted"]["axes"]
+    return recipe(parameterization={"name": "sp"}, optimizer="sgd", fitted__axes=fitted)
+
+
+def named_groups(one: Recipe, model: nn.Module, roles: Any = ROLES) -> dict[str, dict[str, Any]]:
+    return {name: group for group in one.param_groups(model, roles, TARGET) for name in group["names"]}
+
+
+def test_every_parameter_has_the_numbers_of_its_role() -> None:
+    one, model = recipe(), own(biases=True)
+    values, groups = one.multipliers(TARGET), named_groups(one, model, ROLES_WITH_BIASES)
+    for name, role in (
+        ("token_embedding.weight", "embedding"),
+        ("blocks.2.norm1.weight", "norm"),
+        ("norm.weight", "final_norm"),
+        ("blocks.0.attention.key.weight", "attn_k"),
+        ("blocks.1.moe.router.weight", "router"),
+        ("blocks.1.moe.experts.7.up.weight", "expert_in"),
+        ("blocks.1.moe.experts.7.down.weight", "expert_out"),
+        ("blocks.1.moe.experts.7.down.bias", "hidden_bias"),
+        ("head.weight", "readout"),
+    ):
+        group, at = groups[name], values[role]
+        assert (group["lr"], group["weight_decay"], group["eps"]) == (at.lr, at.weight_decay, at.eps)
+        assert group["betas"] == (0.9, 0.95)
+        assert role in group["roles"]
+    assert groups.keys() == {name for name, _ in model.named_parameters()}
+    assert values == {role: value for role, value in _resolved(one).items() if not role.startswith("dense_")}
+
+
+def _resolved(one: Recipe) -> dict[str, Any]:
+    return resolve(one.parameterization, one.base_shape, SHAPE, "adam", one.hps, one.init)
+
+
+def test_groups_hold_each_parameter_once_and_differ_in_numbers() -> None:
+    model = own()
+    groups = recipe().param_groups(model, ROLES, TARGET)
+    tensors = [id(tensor) for group in groups for tensor in group["params"]]
+    assert len(tensors) == len(set(tensors)) == len(list(model.parameters()))
+    numbers = [(group["lr"], group["weight_decay"], group["eps"]) for group in groups]
+    assert len(numbers) == len(set(numbers))
+    by_roles = [set(group["roles"]) for group in groups]
+    assert {"attn_q", "attn_k", "attn_v", "attn_out"} in by_roles
+    assert len(groups) < len(ROLES)
+    for group in groups:
+        by_name = dict(model.named_parameters())
+        assert all(by_name[name] is tensor for name, tensor in zip(group["names"], group["params"], strict=True))
+
+
+def test_sp_under_sgd_is_two_groups_with_and_without_decay() -> None:
+    groups = sgd().param_groups(own(sgd()), ROLES, TARGET)
+    # The router's LR has a constant multiplier of its own.
+    assert sorted((group["lr"], group["weight_decay"]) for group in groups) == [
+        (2.0**-8, 0.1),
+        (2.0**-6, 0.0),
+        (2.0**-6, 0.1),
+    ]
+    assert all(group.keys() == {"params", "lr", "weight_decay", "names", "roles"} for group in groups)
+
+
+@pytest.mark.parametrize(("one", "kind"), [(recipe(), torch.optim.AdamW), (sgd(), torch.optim.SGD)])
+def test_torch_optimizers_take_the_groups_and_their_state_survives(one: Recipe, kind: Any) -> None:
+    model = one.init_(own(one), ROLES, TARGET, generator=torch.Generator().manual_seed(1))
+    optimizer = kind(one.param_groups(model, ROLES, TARGET))
+    before = copy.deepcopy(model.state_dict())
+    tokens = torch.arange(2 * CONTEXT).view(2, CONTEXT) % VOCAB
+    model.loss(tokens, tokens).backward()
+    optimizer.step()
+    assert not torch.equal(model.head.weight, before["head.weight"])
+    twin = copy.deepcopy(model)
+    again = kind(one.param_groups(twin, ROLES, TARGET))
+    again.load_state_dict(pickle.loads(pickle.dumps(optimizer.state_dict())))
+    assert [group["lr"] for group in again.param_groups] == [group["lr"] for group in optimizer.param_groups]
+    for which, step in ((model, optimizer), (twin, again)):
+        step.zero_grad()
+        which.loss(tokens, tokens).backward()
+        step.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_the_caller_may_change_the_groups_he_got() -> None:
+    one, model = recipe(), own()
+    groups = one.param_groups(model, ROLES, TARGET)
+    groups[0]["params"].clear()
+    groups[0]["lr"] = -1.0
+    assert one.param_groups(model, ROLES, TARGET)[0]["params"]
+
+
+@pytest.mark.parametrize("roles", [ROLES, {name: role for name, role in ROLES.items() if role != "readout"}])
+def test_tied_weights_are_one_embedding(roles: Any) -> None:
+    one, model = recipe(), own(tied=True)
+    groups = named_groups(one, model, roles)
+    assert "head.weight" not in groups
+    assert groups["token_embedding.weight"]["lr"] == one.multipliers(TARGET)["embedding"].lr
+    one.init_(model, roles, TARGET)
+    assert model.head.weight is model.token_embedding.weight
+    assert model.head.weight.std().item() == pytest.approx(0.5, rel=0.1)
+
+
+def test_shared_weights_with_two_other_roles_are_refused() -> None:
+    model = own()
+    model.blocks[0].attention.key.weight = model.blocks[0].attention.query.weight
+    with pytest.raises(HpxferError, match=r"query\.weight \(attn_q\), .*key\.weight \(attn_k\) are one tensor"):
+        recipe().param_groups(model, ROLES, TARGET)
+
+
+def test_frozen_parameters_are_left_out_but_must_have_a_role() -> None:
+    model = own()
+    model.token_embedding.weight.requires_grad_(False)
+    assert "token_embedding.weight" not in named_groups(recipe(), model)
+    fewer = {name: role for name, role in ROLES.items() if role != "embedding"}
+    with pytest.raises(HpxferError, match=r"none for token_embedding\.weight;"):
+        recipe().param_groups(model, fewer, TARGET)
+
+
+def test_a_router_bias_is_no_business_of_the_optimizer() -> None:
+    model = own()
+    for block in model.blocks:
+        del block.moe.router_bias
+        block.moe.router_bias = nn.Parameter(torch.ones(8))
+    assert not [name for name in named_groups(recipe(), model) if "router_bias" in name]
+    recipe().init_(model, ROLES, TARGET)
+    assert not model.blocks[0].moe.router_bias.any()
+    assert recipe(hps__multipliers={"router_bias.lr_mult": 3.0}).router_bias_lr(TARGET) == pytest.approx(0.03)
+
+
+def test_only_buffers_of_router_biases_are_initialized() -> None:
+    model = own()
+    model.register_buffer("mask", torch.ones(3))
+    model.blocks[1].moe.router_bias.fill_(7.0)
+    recipe().init_(model, {**ROLES, "mask*": "position"}, TARGET)
+    assert not model.blocks[1].moe.router_bias.any()
+    assert torch.equal(model.mask, torch.ones(3))
+
+
+@pytest.mark.parametrize("method", ["param_groups", "init_"])
+def test_a_model_that_roles_do_not_fit_is_refused_untouched(method: str) -> None:
+    model = own(biases=True)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(HpxferError) as error:
+        getattr(recipe(), method)(model, {**ROLES, "*.gate.weight": "expert_gate"}, TARGET)
+    unmatched, unused = str(error.value).splitlines()
+    assert all(name in unmatched for name in before if name.endswith(".bias"))
+    assert ".weight" not in unmatched
+    assert "'*.gate.weight'" in unused
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+def test_roles_without_a_rule_and_without_a_dimension_are_told_apart() -> None:
+    with pytest.raises(HpxferError) as error:
+        recipe().param_groups(own(), {**ROLES, "*.up.weight": "shared_in", "*.down.weight": "dense_out"}, TARGET)
+    no_rule, no_dim = str(error.value).splitlines()
+    assert "'*.up.weight': shared_in: completep-moe has no rule for it; it has: embedding, position" in no_rule
+    assert "'*.down.weight': dense_out: the recipe's base_shape has no dense_width" in no_dim
+
+
+def test_the_wrong_target_shape_is_caught() -> None:
+    with pytest.raises(HpxferError) as error:
+        recipe().param_groups(own(), ROLES, {**TARGET, "width": 32, "expert_width": 64})
+    lines = str(error.value).splitlines()
+    assert "target_shape: token_embedding.weight (embedding) must have the target's width 32" in lines[0]
+    assert "got size (40, 64); give the shape of this model" in lines[0]
+    # Every matrix but one: 1 + 1 + 1 around the blocks, and 4 + 1 + 8 * 2 in each.
+    assert len(lines) == 3 + 3 * 21
+
+
+def test_a_vector_is_no_matrix() -> None:
+    bad = [("*.attention.query.*", "attn_q"), *ROLES_WITH_BIASES.items()]
+    del bad[[pattern for pattern, _ in bad].index("*.attention.query.weight")]
+    with pytest.raises(HpxferError, match=r"query\.bias: a tensor of role attn_q must be a matrix, got size \(64,\)"):
+        recipe().param_groups(own(biases=True), bad, TARGET)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ({"width": 64}, "target_shape: must give depth"),
+        ({**TARGET, "wdith": 1}, "target_shape: wdith: unknown key; did you mean 'width'"),
+        ({**TARGET, "num_active": 9}, "target_shape: num_active must be at most num_experts"),
+    ],
+)
+def test_a_target_that_is_no_shape_is_refused(target: Any, said: str) -> None:
+    with pytest.raises(HpxferError, match=said):
+        recipe().forward_multipliers(target)
+
+
+def test_a_shape_and_its_dimensions_are_the_same_target() -> None:
+    assert recipe().multipliers(SHAPE) == recipe().multipliers(TARGET)
+
+
+def test_every_tensor_starts_with_the_std_of_its_role() -> None:
+    one = recipe(hps__multipliers={"attn_q.init_mult": 2.0})
+    model = one.init_(own(biases=True), ROLES_WITH_BIASES, TARGET, generator=torch.Generator().manual_seed(3))
+    matrices = {
+        "token_embedding": 0.5,
+        "position_embedding": 0.25,
+        "blocks.1.attention.query": 2 * 1.5 * 64**-0.5,
+        "blocks.2.attention.out": 1.5 * 64**-0.5,
+        "blocks.0.moe.router": 1.5 * 32**-0.5 / 2,  # width^-1
+        "blocks.2.moe.experts.5.up": 1.5 * 64**-0.5,
+        "blocks.2.moe.experts.5.down": 1.5 * 32**-0.5 * 2**-0.5 / 2,  # width^-1/2 expert_ratio^-1
+        "head": 1.5 * 32**-0.5,
+    }
+    for name, std in matrices.items():
+        tensor = model.get_submodule(name).weight
+        error = std / math.sqrt(2 * tensor.numel())
+        assert abs(tensor.std().item() - std) < 4 * error, name
+        assert abs(tensor.mean().item()) < 4 * std / math.sqrt(tensor.numel()), name
+    assert torch.equal(model.norm.weight, torch.ones(64))
+    assert not any(tensor.any() for name, tensor in model.named_parameters() if name.endswith("bias"))
+
+
+def test_a_std_does_not_depend_on_the_layout_of_the_tensor() -> None:
+    class Packed(nn.Module):
+        def __init__(self, *sizes: tuple[int, ...]) -> None:
+            super().__init__()
+            self.tensors = nn.ParameterList(nn.Parameter(torch.empty(size)) for size in sizes)
+
+    sizes = ((64, 128), (128, 64), (8, 64, 128), (8, 128, 64), (8 * 128, 64))
+    model = recipe().init_(Packed(*sizes), {"*": "expert_out"}, TARGET, generator=torch.Generator().manual_seed(5))
+    std = recipe().multipliers(TARGET)["expert_out"].init_std
+    for tensor in model.tensors:
+        assert abs(tensor.std().item() / std - 1) < 4 / math.sqrt(2 * tensor.numel()), tensor.shape
+
+
+def test_a_generator_decides_the_draw() -> None:
+    def head(seed: int) -> torch.Tensor:
+        model = recipe().init_(own(), ROLES, TARGET, generator=torch.Generator().manual_seed(seed))
+        return model.head.weight
+
+    assert torch.equal(head(1), head(1))
+    assert not torch.equal(head(1), head(2))
+
+
+def test_a_zero_router_is_exactly_zero() -> None:
+    one = recipe(parameterization={"name": "completep-moe", "conventions": {"router_init_exponent": "inf"}})
+    model = one.init_(own(one), ROLES, TARGET)
+    assert not model.blocks[0].moe.router.weight.any()
+    assert model.blocks[0].moe.experts[0].up.weight.all()
+
+
+def test_forward_multipliers_are_absolute() -> None:
+    depth, width, active = 3 / 2, 64 / 32, 2 / 1
+    assert recipe().forward_multipliers(TARGET) == pytest.approx(
+        {"attn_logits": 1 / 16, "attn_out": 0.7 / depth, "expert_out": 0.7 / depth / active, "readout": 1 / width}
+    )
+    base = recipe(base_shape__num_active=2).forward_multipliers({**BASE, "num_active": 2})
+    assert base == pytest.approx({"attn_logits": 1 / 16, "attn_out": 0.7, "expert_out": 0.35, "readout": 1.0})
+
+
+def test_the_attention_scale_is_that_of_the_base_model() -> None:
+    assert recipe(model__attention_scale="1/sqrt(d_head)").forward_multipliers(TARGET)["attn_logits"] == 0.25
+
+
+def test_optional_layers_have_numbers_where_both_shapes_have_the_layer() -> None:
+    ranges = data()["fitted"]["axes"]
+    ranges["joint"]["dims"] |= {"dense_width": [64.0, 256.0]}
+    one = recipe(base_shape__dense_width=64, fitted__axes=ranges)
+    assert one.forward_multipliers({**TARGET, "dense_width": 128})["dense_out"] == pytest.approx(0.7 / 1.5)
+    assert "dense_out" not in one.forward_multipliers(TARGET)
+    with pytest.raises(HpxferError, match="the target shape has no dense_width"):
+        one.init_(own(), {**ROLES, "*.down.weight": "dense_out"}, TARGET)
+
+
+def test_every_multiplier_has_its_place_and_the_gate_is_named() -> None:
+    sites = recipe().forward_sites()
+    assert sites.keys() == recipe().forward_multipliers(TARGET).keys()
+    assert "gate = sigmoid(router logit)" in sites["expert_out"]
+    assert "gate = num_active * softmax" in recipe(model__gate="softmax").forward_sites()["expert_out"]
+
+
+def test_a_description_has_the_numbers_and_the_places() -> None:
+    text = recipe().describe(TARGET)
+    for key, value in recipe().forward_multipliers(TARGET).items():
+        line = next(line for line in text.splitlines() if line.strip().startswith(key))
+        assert f"{value:.6g}" in line
+        assert recipe().forward_sites()[key] in line
+    for role, at in recipe().multipliers(TARGET).items():
+        if role != "router_bias":
+            line = next(line for line in text.splitlines() if line.split()[:1] == [role] and f"{at.eps:.6g}" in line)
+            assert f"{at.lr:.6g}" in line
+            assert line.split()[1] == ("ones" if role in ("norm", "final_norm") else f"{at.init_std:.6g}")
+    assert "Router bias: bias -= 0.01 * (load - 0.25)" in text
+    assert "warning" not in text
+    assert "warning: depth 9: fitted from 2 to 4" in recipe().describe({**TARGET, "depth": 9})

@@ -1,0 +1,216 @@
+"""From results to a recipe: planted losses in, the base optimum, the fitted range and the provenance out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import hpxfer
+from hpxfer.analysis import transfer_report
+from hpxfer.errors import HpxferError
+from hpxfer.recipe import Recipe, recipe_from_results
+from hpxfer.results import Results
+from hpxfer.spec import parse_sweep
+from hpxfer.spec.yaml_file import write_yaml
+from hpxfer.trial import Cell, DataRef, Expansion, base_hps
+
+GRID = tuple(2.0**exponent for exponent in (-9, -8, -7, -6, -5))
+ZERO_ROUTER = {"name": "completep-moe", "conventions": {"router_init_exponent": "inf"}}
+Loss = Callable[[Cell], float | None]
+
+
+def basin(cell: Cell) -> float:
+    """Return a loss with its optimum at 2^-6.8, all over the grid; NaN would be a divergence, None no trial."""
+    return 3.0 + 0.04 * (math.log2(cell.trial.hps.lr) + 6.8) ** 2 + 0.001 * cell.trial.seed
+
+
+def results(loss: Loss = basin, *, only: tuple[str, ...] = (), **changes: Any) -> Results:
+    """Return results of a sweep with these losses."""
+    sweep: dict[str, Any] = {
+        "name": "planted",
+        "model": {
+            "family": "gpt",
+            "base": {
+                "width": 32,
+                "depth": 2,
+                "num_experts": 4,
+                "num_active": 1,
+                "expert_ratio": 1.0,
+                "head_dim": 16,
+            },
+            "context": 64,
+            "gate": "softmax",
+            "norm_gains": False,
+            "embedding_std": 0.5,
+        },
+        "data": {"source": "builtin:stdlib", "digest": "abc"},
+        "training": {
+            "batch_tokens": 128,
+            "tokens": 12800,
+            "betas": [0.8, 0.9],
+            "weight_decay": 0.1,
+            "gradient_clip": 1.0,
+            "validation_tokens": 128,
+        },
+        "parameterizations": ["completep-moe", "sp"],
+        "axes": {"width": [64, 128], "free": [{"depth": 4, "num_experts": 8}]},
+        "hps": {"residual_scale": 0.7, "multipliers": {"router.lr_mult": 0.25}},
+        "grid": {"lr": list(GRID)},
+        "seeds": [3, 5],
+        **changes,
+    }
+    spec = parse_sweep(write_yaml(sweep))
+    data = DataRef(digest="abc", tokenizer="ascii", vocab_size=128)
+    cells = {cell.trial.id: cell for cell in Expansion(spec, data).cells()}
+    rows = [_row(cell, value) for cell in cells.values() if (value := loss(cell)) is not None]
+    return Results(folder=Path("results/planted"), spec=spec, trials=pd.DataFrame(rows), problems=())
+
+
+def _row(cell: Cell, loss: float) -> dict[str, Any]:
+    diverged = math.isnan(loss)
+    return {
+        "trial_id": cell.trial.id,
+        "status": "diverged" if diverged else "finished",
+        "validation_loss_nats": loss,
+        "final_window_loss_nats": loss,
+        "diverged_step": 7 if diverged else None,
+        "last_finite_loss_nats": None,
+        "versions": json.dumps({"hpxfer": "0.1.0", "torch": "2.12.0" if cell.trial.seed == 3 else "2.13.0"}),
+        "finished_at": f"2026-11-{20 + (cell.trial.seed == 5)}T10:00:00.000+00:00",
+    }
+
+
+def build(outcome: Results, name: str | None = None, **judged: str) -> Recipe:
+    return recipe_from_results(outcome, transfer_report(outcome, **judged), name)
+
+
+def test_the_judged_hp_is_the_best_measured_one_and_the_others_are_the_base_ones() -> None:
+    outcome = results()
+    one = build(outcome)
+    assert one.hps == base_hps(outcome.spec).with_value("lr", 2.0**-7)
+    assert one.hps.lr in GRID
+    assert (one.hps.beta1, one.hps.weight_decay, one.hps.residual_scale) == (0.8, 0.1, 0.7)
+    assert one.base_shape == outcome.spec.base_shape
+    assert one.init == outcome.spec.model.base_init()
+    fitted = one.file.fitted
+    assert (fitted.hp, fitted.value, fitted.loss, fitted.open_because) == ("lr", 2.0**-7, "validation", None)
+    assert fitted.optimum == pytest.approx(2.0**-6.8)
+    assert fitted.optimum_of_seeds == pytest.approx((2.0**-6.8, 2.0**-6.8))
+    assert fitted.loss_nats == pytest.approx(3.0 + 0.04 * 0.2**2 + 0.004)
+
+
+def test_what_the_base_was_and_where_it_comes_from() -> None:
+    file = build(results()).file
+    assert (file.model.gate, file.model.norm_gains, file.model.context) == ("softmax", False, 64)
+    assert (file.training.steps, file.training.batch_tokens, file.training.gradient_clip) == (100, 128, 1.0)
+    provenance = file.provenance
+    assert (provenance.sweep, provenance.data_digest) == ("planted", "abc")
+    assert (provenance.tokenizer, provenance.vocab_size) == ("ascii", 128)
+    assert provenance.seeds == (3, 5)
+    assert provenance.measured == "2026-11-21"
+    assert provenance.hpxfer == hpxfer.__version__
+    assert provenance.versions == {"hpxfer": ("0.1.0",), "torch": ("2.12.0", "2.13.0")}
+    assert provenance.num_trials == len(GRID) * 2 * (1 + 3 * 2)  # the base once, three shapes under two tables
+
+
+def test_trials_that_the_sweep_no_longer_has_are_not_counted() -> None:
+    outcome = results()
+    stale = outcome.trials.iloc[:3].assign(trial_id=["x", "y", "z"], finished_at="2027-01-01T00:00:00.000+00:00")
+    failed = outcome.trials.iloc[3:4].index
+    outcome.trials.loc[failed, "status"] = "failed"
+    more = Results(folder=outcome.folder, spec=outcome.spec, trials=pd.concat([outcome.trials, stale]), problems=())
+    provenance = build(more).file.provenance
+    assert (provenance.num_trials, provenance.measured) == (len(outcome.trials) - 1, "2026-11-21")
+
+
+def test_every_axis_has_its_range_and_verdict() -> None:
+    axes = build(results()).file.fitted.axes
+    assert axes.keys() == {"width", "free"}
+    width = axes["width"]
+    assert (width.scale_name, width.range, width.dims) == ("width", (32.0, 128.0), {"width": (32.0, 128.0)})
+    assert width.verdict == "transfers"
+    assert width.largest_regret_nats == pytest.approx(0.0)
+    assert width.noise_nats == pytest.approx(0.001 * math.sqrt(2))
+    moved = {"depth": (2.0, 4.0), "num_experts": (4.0, 8.0), "num_active": (1.0, 2.0)}
+    assert (axes["free"].scale_name, axes["free"].dims) == ("hidden weights", moved)
+
+
+def test_a_shape_without_a_result_at_the_transferred_hp_widens_no_range() -> None:
+    one = build(results(lambda cell: None if cell.trial.shape.width == 128 else basin(cell)))
+    width = one.file.fitted.axes["width"]
+    assert (width.range, width.dims, width.verdict) == ((32.0, 64.0), {"width": (32.0, 64.0)}, "undecided")
+
+
+def test_divergence_is_spelled_out_and_the_file_loads() -> None:
+    def loss(cell: Cell) -> float:
+        far = cell.trial.shape.width == 128 and cell.trial.hps.lr > 2.0**-8
+        return math.nan if far else basin(cell)
+
+    one = build(results(loss))
+    width = one.file.fitted.axes["width"]
+    assert (width.largest_regret_nats, width.verdict, width.range) == ("diverges", "drifts", (32.0, 128.0))
+    assert Recipe.parse(one.dump()) == one
+
+
+def test_the_same_results_give_the_same_recipe_and_it_loads() -> None:
+    one = build(results())
+    assert build(results()) == one
+    assert Recipe.parse(one.dump()) == one
+
+
+def test_an_optimum_on_the_edge_is_a_bound_and_said_to_be_open() -> None:
+    fitted = build(results(lambda cell: 3.0 - math.log2(cell.trial.hps.lr))).file.fitted
+    assert (fitted.value, fitted.optimum) == (GRID[-1], None)
+    assert fitted.open_because == "the optimum is on the upper edge of the grid"
+    assert {axis.verdict for axis in fitted.axes.values()} == {"undecided"}
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        (lambda cell: None if cell.trial.shape == cell.trial.base else basin(cell), "0 HP values have a finite loss"),
+        (lambda cell: math.nan if cell.trial.hps.lr > 2.0**-8 else basin(cell), "2 HP values have a finite loss"),
+    ],
+)
+def test_no_base_optimum_is_no_recipe(loss: Loss, why: str) -> None:
+    with pytest.raises(HpxferError) as error:
+        build(results(loss))
+    text = str(error.value)
+    assert text.startswith(
+        "results/planted: no recipe for completep-moe: lr must have an optimum at the base, got none"
+    )
+    assert why in text
+    assert text.endswith("run it again, or scan more values in grid.lr")
+
+
+def test_the_parameterization_is_the_first_or_the_named_one() -> None:
+    outcome = results(parameterizations=["completep-moe", "sp", ZERO_ROUTER])
+    assert build(outcome).parameterization.label() == "completep-moe"
+    assert build(outcome, "sp").parameterization.label() == "sp"
+    label = "completep-moe[router_init_exponent=inf]"
+    assert build(outcome, label).parameterization.label() == label
+
+
+def test_a_name_that_two_have_and_one_that_none_has_are_refused() -> None:
+    halved = {"name": "completep-moe", "conventions": {"router_init_exponent": 0.5}}
+    outcome = results(parameterizations=[ZERO_ROUTER, halved])
+    with pytest.raises(HpxferError, match=r"give completep-moe\[.*inf\] or completep-moe\[.*0\.5\]"):
+        build(outcome, "completep-moe")
+    with pytest.raises(HpxferError, match="must be one of the sweep's, got 'sp'"):
+        build(outcome, "sp")
+
+
+def test_another_hp_and_loss_may_be_judged() -> None:
+    def loss(cell: Cell) -> float:
+        return 3.0 + math.log2(cell.trial.hps.init_scale / 2) ** 2 + 0.001 * cell.trial.seed
+
+    outcome = results(loss, hps={"lr": 0.01}, grid={"lr": list(GRID), "init_scale": [0.5, 1.0, 2.0, 4.0]})
+    one = build(outcome, hp="init_scale", loss="final_window")
+    assert (one.hps.lr, one.hps.init_scale) == (0.01, 2.0)
+    assert (one.file.fitted.hp, one.file.fitted.loss) == ("init_scale", "final_window")

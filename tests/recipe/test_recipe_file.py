@@ -1,0 +1,147 @@
+"""Recipe files: what is written loads to the same, and every fault is named with its line and its fix."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from recipe_data import data, recipe, recipes
+
+from hpxfer.errors import HpxferError
+from hpxfer.hps import HPs
+from hpxfer.recipe import Recipe, write_recipe
+from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.resolve import BaseInit
+from hpxfer.shape import Shape
+from hpxfer.spec.yaml_file import write_yaml
+
+
+@given(recipes())
+@settings(max_examples=25)
+def test_what_is_dumped_loads_to_an_equal_recipe(one: Recipe) -> None:
+    again = Recipe.parse(one.dump())
+    assert again == one
+    assert again.dump() == one.dump()
+
+
+def test_a_recipe_gives_what_its_file_says() -> None:
+    one = recipe()
+    assert one.parameterization == parameterization("completep-moe")
+    assert (one.optimizer, one.column) == ("adamw", "adam")
+    assert one.base_shape == Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=16)
+    assert one.init == BaseInit(embedding_std=0.5, position_std=0.25)
+    assert one.hps == HPs(
+        lr=2.0**-6,
+        init_scale=1.5,
+        residual_scale=0.7,
+        weight_decay=0.1,
+        eps=1e-12,
+        multipliers=(("router.lr_mult", 0.25),),
+    )
+
+
+def test_an_unequal_recipe_is_unequal() -> None:
+    assert recipe() == recipe()
+    assert recipe(hps__lr=0.5) != recipe()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hpxfer_recipe": 2}, "<recipe>:1: hpxfer_recipe: must be at most 1, got 2: a newer hpxfer wrote"),
+        ({"hpxfer_recipe": True}, "<recipe>:1: hpxfer_recipe: must be a version, 1 to 1, got True"),
+        ({"family": "mamba"}, "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, got 'mamba'"),
+        ({"family": 7}, "got 7; its roles and base model mean nothing here"),
+        ({"optimizer": "adam"}, "optimizer: must be 'adamw' or 'sgd', got 'adam'"),
+        ({"parameterization": {"name": "completep_moe"}}, "unknown parameterization 'completep_moe'; did you mean"),
+        ({"optimizer": "sgd"}, "parameterization: parameterization completep-moe: the source has no sgd column"),
+        (
+            {"parameterization": {"name": "completep", "conventions": {"depth_alpha": 2.0}}},
+            "parameterization: parameterization completep: depth_alpha must be a number from 0.5 to 1",
+        ),
+        ({"base_shape": {"width": 32}}, "base_shape: the base: must give depth, num_experts"),
+        ({"base_shape__wdith": 3}, "base_shape: the base: wdith: unknown key; did you mean 'width'?"),
+        ({"base_shape__width": 32.5}, "base_shape.width: must be a valid integer, got 32.5"),
+        ({"hps__lr": -1.0}, "hps.lr: lr must be > 0, got -1"),
+        ({"hps__lr": "fast"}, "hps.lr: must be a valid number, got 'fast'"),
+        ({"hps__multipliers": {"ruoter.lr_mult": 1.0}}, "unknown role 'ruoter'; did you mean 'router'?"),
+        ({"hps__multipliers": {"lr": 1.0}}, "hps.multipliers.lr: must be a dotted name"),
+        ({"hps__betas": 0.9}, "hps.betas: unknown key; did you mean 'beta2'?"),
+        ({"init__matrix_std": -0.5}, "init.matrix_std: must be >= 0, got -0.5"),
+        ({"fitted__axes": {"width": {"verdict": "yes"}}}, "fitted.axes.width.verdict: must be 'transfers', 'drifts'"),
+        ({"fitted__axes": {"width": {}}}, "fitted.axes.width.range: must be given"),
+        ({"colour": 1}, "colour: unknown key; legal: base_shape, family"),
+    ],
+)
+def test_a_fault_is_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(HpxferError) as error:
+        recipe(**changes)
+    assert said in str(error.value)
+    assert all(line.startswith("<recipe>:") for line in str(error.value).splitlines())
+
+
+def test_all_faults_are_named_at_once() -> None:
+    with pytest.raises(HpxferError) as error:
+        recipe(hps__lr=-1.0, base_shape__width=33)
+    assert len(str(error.value).splitlines()) == 2
+
+
+def test_a_missing_key_is_named() -> None:
+    incomplete = data()
+    del incomplete["provenance"]["seeds"]
+    with pytest.raises(HpxferError, match=r"<recipe>:\d+: provenance\.seeds: must be given"):
+        Recipe.parse(write_yaml(incomplete))
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "name: a sweep\n"])
+def test_what_is_no_recipe_is_refused(text: str) -> None:
+    with pytest.raises(HpxferError, match="must be a recipe, a mapping with the key hpxfer_recipe"):
+        Recipe.parse(text)
+
+
+def test_load_names_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(HpxferError, match=r"gone\.yaml: cannot be read"):
+        Recipe.load(tmp_path / "gone.yaml")
+
+
+def test_a_written_recipe_loads_and_gives_way_to_a_newer_one(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    write_recipe(recipe(), path)
+    assert Recipe.load(path) == recipe()
+    write_recipe(recipe(hps__lr=0.5), path)
+    assert Recipe.load(path) == recipe(hps__lr=0.5)
+    assert [one.name for one in tmp_path.iterdir()] == ["recipe.yaml"]
+
+
+@pytest.mark.parametrize("text", ["name: a sweep\n", "", "{", "\x00"])
+def test_another_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    with pytest.raises(HpxferError, match="must be a new file or an older recipe, got another file"):
+        write_recipe(recipe(), path)
+    assert path.read_text() == text
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(HpxferError, match="cannot be written: No such file or directory"):
+        write_recipe(recipe(), tmp_path / "gone" / "recipe.yaml")
+
+
+def test_loading_and_writing_load_no_torch_and_nothing_of_training(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    write_recipe(recipe(), path)
+    code = f"""
+import sys
+from hpxfer.recipe import Recipe, recipe_from_results, write_recipe
+recipe = Recipe.load({str(path)!r})
+write_recipe(recipe, {str(path)!r})
+recipe.describe(recipe.base_shape)
+print(sorted(one for one in sys.modules if one.split(".")[0] in ("torch", "ray", "triton", "matplotlib")
+             or one.startswith(("hpxfer.train", "hpxfer.driver", "hpxfer.executors", "hpxfer.model"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

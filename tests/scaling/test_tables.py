@@ -1,0 +1,143 @@
+"""The tables against numbers worked out by hand from their sources."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hpxfer.hps import HPs
+from hpxfer.scaling.evaluate import Multipliers, evaluate, parameterization
+from hpxfer.scaling.monomial import expert_ratio, width
+from hpxfer.scaling.resolve import BaseInit, resolve
+from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.tables import TABLES
+from hpxfer.shape import Shape
+
+BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
+# m_N = 4, m_L = 2, m_E = 4, m_act = 4, m_a = 2; the expert width grows by m_N m_a = 8.
+JOINT = Shape(width=128, depth=4, num_experts=16, num_active=4, expert_width=256, head_dim=32)
+
+
+def factors(init_std: float, lr: float, eps: float, weight_decay: float, forward: float) -> Multipliers:
+    return Multipliers(init_std=init_std, lr=lr, eps=eps, weight_decay=weight_decay, forward=forward)
+
+
+DENSE_IN_BLOCK = factors(1 / 2, 1 / 4, 1 / 8, 4, 1)  # m_N^-1/2, m_N^-1, m_N^-1 m_L^-1, m_N, 1
+DENSE_BRANCH_OUT = factors(1 / 2, 1 / 4, 1 / 8, 4, 1 / 2)  # the same, forward m_L^-1
+COMPLETEP = {
+    "embedding": factors(1, 1, 1 / 4, 1, 1),
+    "position": factors(1, 1, 1 / 4, 0, 1),
+    "norm": factors(1, 1, 1 / 8, 0, 1),
+    "final_norm": factors(1, 1, 1 / 4, 0, 1),
+    "hidden_bias": factors(0, 1, 1 / 8, 0, 1),
+    "attn_q": DENSE_IN_BLOCK,
+    "attn_k": DENSE_IN_BLOCK,
+    "attn_v": DENSE_IN_BLOCK,
+    "attn_out": DENSE_BRANCH_OUT,
+    "dense_in": DENSE_IN_BLOCK,
+    "dense_gate": DENSE_IN_BLOCK,
+    "dense_out": DENSE_BRANCH_OUT,
+    "readout": factors(1, 1, 1 / 4, 1, 1 / 4),
+}
+EXPERT_UP = factors(1 / 2, 1 / 4, 1 / 64, 4, 1)  # eps m_N^-1 m_E^-1 m_a^-1 m_L^-1
+COMPLETEP_MOE = {
+    **COMPLETEP,
+    "router": factors(1 / 4, 1 / 4, 1 / 8, 4, 1),  # init m_N^-1, eps m_E^-1 m_L^-1
+    "router_bias": factors(0, 1, 1, 0, 1),
+    "expert_in": EXPERT_UP,
+    "expert_gate": EXPERT_UP,
+    # init m_N^-1/2 m_a^-1, LR m_N^-1 m_a^-1, eps m_N^-1 m_E^-1 m_L^-1, decay m_N m_a, forward m_L^-1 m_act^-1
+    "expert_out": factors(1 / 4, 1 / 8, 1 / 32, 8, 1 / 8),
+}
+PLAIN = factors(1, 1, 1, 1, 1)
+NO_DECAY = factors(1, 1, 1, 0, 1)
+ZERO_START = factors(0, 1, 1, 0, 1)
+FAN_IN_WIDTH = factors(1 / 2, 1, 1, 1, 1)
+SP = {
+    "embedding": PLAIN,
+    "position": NO_DECAY,
+    "norm": NO_DECAY,
+    "final_norm": NO_DECAY,
+    "hidden_bias": ZERO_START,
+    "router_bias": ZERO_START,
+    **dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_out", "router", "readout"), FAN_IN_WIDTH),
+    **dict.fromkeys(("expert_in", "expert_gate", "dense_in", "dense_gate", "shared_in", "shared_gate"), FAN_IN_WIDTH),
+    "expert_out": factors(8**-0.5, 1, 1, 1, 1),  # fan-in is the expert width
+    "dense_out": PLAIN,  # its fan-in is no dimension of these shapes
+    "shared_out": PLAIN,
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), [("completep", COMPLETEP), ("completep-moe", COMPLETEP_MOE), ("sp", SP)])
+def test_every_factor_at_a_joint_target(name: str, expected: dict[str, Multipliers]) -> None:
+    assert evaluate(parameterization(name), BASE, JOINT) == expected
+
+
+def test_expert_out_is_not_fan_in() -> None:
+    mine = evaluate(parameterization("completep-moe"), BASE, JOINT)["expert_out"].init_std
+    fan_in = (width**-0.5 * expert_ratio**-0.5)({"width": 4, "expert_ratio": 2})
+    assert mine == 0.25
+    assert mine != fan_in == evaluate(parameterization("sp"), BASE, JOINT)["expert_out"].init_std
+
+
+def test_sp_dense_out_is_fan_in_where_there_is_a_dense_layer() -> None:
+    base, target = (dataclasses.replace(one, dense_width=4 * one.width) for one in (BASE, JOINT))
+    assert evaluate(parameterization("sp"), base, target)["dense_out"].init_std == 0.5
+
+
+def test_sp_has_the_same_rows_for_sgd() -> None:
+    assert evaluate(parameterization("sp"), BASE, JOINT, "sgd") == SP
+
+
+@pytest.mark.parametrize(("exponent", "init_std"), [(0.5, 1 / 2), (1.0, 1 / 4), ("inf", 0.0)])
+def test_router_init_exponent(exponent: float | str, init_std: float) -> None:
+    choice = parameterization("completep-moe", {"router_init_exponent": exponent})
+    got = evaluate(choice, BASE, JOINT)
+    assert got == {**COMPLETEP_MOE, "router": dataclasses.replace(COMPLETEP_MOE["router"], init_std=init_std)}
+
+
+@pytest.mark.parametrize("name", ["completep", "completep-moe"])
+def test_depth_alpha_one_half(name: str) -> None:
+    """Branches get depth^-1/2, the LR inside them depth^-1/2, and the eps follows the branch; nothing else moves."""
+    deeper = dataclasses.replace(BASE, depth=8)
+    got = evaluate(parameterization(name, {"depth_alpha": 0.5}), BASE, deeper)
+    outside = {"embedding", "position", "final_norm", "readout", "router_bias"}
+    for role, one in got.items():
+        inside = 1.0 if role in outside else 0.5
+        assert (one.lr, one.eps) == (inside, inside), role
+        assert one.forward == (0.5 if role.endswith("_out") else 1.0), role
+        assert one.init_std == (0.0 if role in ("hidden_bias", "router_bias") else 1.0), role
+
+
+def test_known_values() -> None:
+    """Width x4, depth x2 from LR 1, decay 0.1, eps 1e-8, std 0.02: the worked example of a dense CompleteP model."""
+    base = Shape(width=64, depth=2, num_experts=1, num_active=1, expert_width=64, head_dim=64, dense_width=256)
+    target = dataclasses.replace(base, width=256, depth=4, expert_width=256, dense_width=1024)
+    hps = HPs(lr=1.0, weight_decay=0.1, eps=1e-8)
+    init = BaseInit(matrices="constant", matrix_std=0.02, embedding_std=0.02)
+    got = resolve(parameterization("completep"), base, target, "adam", hps, init)
+    assert got["dense_in"] == factors(0.01, 0.25, 1.25e-9, 0.4, 1)
+    assert got["attn_out"] == factors(0.01, 0.25, 1.25e-9, 0.4, 0.5)
+    assert got["embedding"] == factors(0.02, 1, 2.5e-9, 0.1, 1)
+    plain = resolve(parameterization("sp"), base, target, "adam", hps, init)["dense_in"]
+    assert plain == factors(0.01, 1, 1e-8, 0.1, 1)  # the twin: sp keeps LR, eps and decay
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_a_table_names_known_roles_once_each_with_a_source(name: str) -> None:
+    for optimizer in TABLES[name].rows:
+        rows = parameterization(name).rows(optimizer)
+        roles = [row.role for row in rows]
+        assert len(set(roles)) == len(roles)
+        assert set(roles) <= set(ROLES)
+        assert all(row.source for row in rows)
+    assert TABLES[name].name == name
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_defaults_of_conventions_are_legal(name: str) -> None:
+    for convention in TABLES[name].conventions.values():
+        assert convention.allows(convention.default)
+        assert not convention.allows("nonsense")
+        assert not convention.allows(True)

@@ -1,0 +1,394 @@
+"""Rules that join several fields: one whole message a rule."""
+
+from __future__ import annotations
+
+import pytest
+from sweep_text import SWEEP, edited
+
+from hpxfer.errors import HpxferError
+from hpxfer.spec import parse_sweep
+
+Edit = tuple[str, str]
+
+BASE = "width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32"
+PARAMETERIZATIONS = "[completep-moe, sp]"
+AXIS = "  width: [32, 64]"
+SCHEDULE = "{decay: constant, warmup_steps: 20}"
+GRID = "  lr: [0.01]"
+HPS = "  router_bias_lr: 0.01"
+
+
+def message_of(*edits: Edit) -> str:
+    with pytest.raises(HpxferError) as caught:
+        parse_sweep(edited(*edits), "s.yaml")
+    return str(caught.value)
+
+
+def test_the_sweep_that_the_edits_start_from_is_legal() -> None:
+    parse_sweep(SWEEP)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("a/b", "must be letters, digits, '.', '_' and '-', starting with a letter or digit, got 'a/b'"),
+        ("-a", "must be letters, digits, '.', '_' and '-', starting with a letter or digit, got '-a'"),
+        ("..", "must be letters, digits, '.', '_' and '-', starting with a letter or digit, got '..'"),
+        ("published", "'published' is a folder of results/ with another use; choose another name"),
+        ("bench", "'bench' is a folder of results/ with another use; choose another name"),
+    ],
+)
+def test_name(name: str, problem: str) -> None:
+    assert message_of(("name: small", f"name: {name}")) == f"s.yaml:1: name: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("expert_ratio: 1, ", "", "model.base: must give exactly one of expert_ratio and expert_width"),
+        (
+            "expert_ratio: 1",
+            "expert_ratio: 1, expert_width: 32",
+            "model.base: must give exactly one of expert_ratio and expert_width",
+        ),
+        (
+            "expert_ratio: 1",
+            "expert_ratio: 0.3",
+            "model.base.expert_ratio: expert_ratio * width must be a whole number, got 9.6",
+        ),
+        (
+            "expert_ratio: 1",
+            "expert_width: 12",
+            "model.base: expert_width must be a multiple of 8 (rows of whole 16-byte units), got 12",
+        ),
+        (
+            "head_dim: 32",
+            "head_dim: 24",
+            "model.base: width must be a multiple of head_dim, got width 32 and head_dim 24",
+        ),
+        ("num_active: 1", "num_active: 5", "model.base: num_active must be at most num_experts, got 5 of 4"),
+    ],
+)
+def test_base(old: str, new: str, problem: str) -> None:
+    assert message_of((BASE, BASE.replace(old, new))) == f"s.yaml:4: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (
+            "source: stdlib",
+            "7: data.source: must be builtin:stdlib, text:PATH-or-glob or tokens:GLOB, got 'stdlib'",
+        ),
+        (
+            "source: file:a.txt",
+            "7: data.source: must be builtin:stdlib, text:PATH-or-glob or tokens:GLOB, got 'file:a.txt'",
+        ),
+        ("source: builtin:wiki", "7: data.source: unknown built-in data 'wiki'; legal: stdlib"),
+        ("source: 'text:'", "7: data.source: must name a path after text:, got 'text:'"),
+        (
+            "source: builtin:stdlib\n  vocab_size: 128",
+            "8: data.vocab_size: only for tokens: data; builtin: data has the vocabulary of its tokenizer",
+        ),
+        (
+            "source: text:a.txt\n  tokenizer: gpt2",
+            "8: data.tokenizer: text: data is read as bytes; legal: ascii, bytes",
+        ),
+        (
+            "source: tokens:a\n  tokenizer: gpt2\n  vocab_size: 128",
+            "9: data.vocab_size: must give one of tokenizer and vocab_size, got both",
+        ),
+        (
+            "source: tokens:a\n  tokenizer: ascii",
+            "8: data.tokenizer: tokens: data holds token ids; legal: gpt2, or vocab_size, got 'ascii'",
+        ),
+        (
+            "source: tokens:a\n  vocab_size: 65537",
+            "8: data.vocab_size: tokens: shards hold uint16, so at most 65536, got 65537",
+        ),
+    ],
+)
+def test_data(data: str, problem: str) -> None:
+    assert message_of(("source: builtin:stdlib", data)) == f"s.yaml:{problem}"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "source: text:a.txt\n  tokenizer: ascii",
+        "source: tokens:a\n  tokenizer: gpt2",
+        "source: tokens:a\n  vocab_size: 65536",
+    ],
+)
+def test_legal_data(data: str) -> None:
+    parse_sweep(edited(("source: builtin:stdlib", data)))
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (("  steps: 200\n", ""), "8: training: must give exactly one of steps and tokens"),
+        (("steps: 200", "steps: 200\n  tokens: 512"), "8: training: must give exactly one of steps and tokens"),
+        (
+            ("context: 64\n", "context: 16\n"),
+            None,  # the twin of the next two: 512 is a multiple of 16 and of 32
+        ),
+        (
+            ("context: 64\n", "context: 48\n"),
+            "9: training.batch_tokens: must be whole sequences of 48 tokens, got 512",
+        ),
+        (
+            ("steps: 200", "tokens: 51300"),
+            "10: training.tokens: must be whole batches of 512 tokens, got 51300",
+        ),
+        (
+            ("validation_tokens: 1024", "validation_tokens: 1000"),
+            "13: training.validation_tokens: must be whole batches of 512 tokens, got 1000",
+        ),
+        (("[0.9, 0.95]", "[0.9]"), "11: training.betas: must be two numbers in [0, 1), got [0.9]"),
+        (("[0.9, 0.95]", "[0.9, 1.0]"), "11: training.betas: must be two numbers in [0, 1), got [0.9, 1.0]"),
+        (
+            ("steps: 200", "steps: 200\n  final_window_steps: 201"),
+            "11: training.final_window_steps: must be at most the run's 200 steps, got 201",
+        ),
+        (("steps: 200", "steps: 200\n  final_window_steps: 200"), None),
+        (
+            (SCHEDULE, "{warmup_steps: 201}"),
+            "12: training.schedule.warmup_steps: the warm-up must not be longer than the run of 200 steps, got 201",
+        ),
+        ((SCHEDULE, "{warmup_steps: 200}"), None),
+        (
+            (SCHEDULE, "{decay: wsd}"),
+            "12: training.schedule.decay_steps: must be given with decay wsd and only there, got none with wsd",
+        ),
+        (
+            (SCHEDULE, "{decay: cosine, decay_steps: 9}"),
+            "12: training.schedule.decay_steps: must be given with decay wsd and only there, got 9 with cosine",
+        ),
+        (
+            (SCHEDULE, "{decay: wsd, warmup_steps: 20, decay_steps: 181}"),
+            "12: training.schedule.decay_steps: warm-up and decay must fit in the run of 200 steps, got 20 + 181",
+        ),
+        ((SCHEDULE, "{decay: wsd, warmup_steps: 20, decay_steps: 180}"), None),
+    ],
+)
+def test_training(edit: Edit, problem: str | None) -> None:
+    if problem is None:
+        parse_sweep(edited(edit))
+    else:
+        assert message_of(edit) == f"s.yaml:{problem}"
+
+
+def test_a_batch_must_not_have_a_tail() -> None:
+    edits = (("context: 64", "context: 8"), ("batch_tokens: 512", "batch_tokens: 72"))
+    assert message_of(*edits, ("validation_tokens: 1024", "validation_tokens: 144")) == (
+        "s.yaml:9: training.batch_tokens: must be a multiple of 32, got 72"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ("[]", "parameterizations: must name at least one"),
+        ("[completp]", "parameterizations[0]: unknown parameterization 'completp'; did you mean 'completep'?"),
+        (
+            "[sp, {name: sp, conventions: {x: 1}}]",
+            "parameterizations[1]: parameterization sp: unknown convention 'x'; it has none",
+        ),
+        (
+            "[{name: completep-moe, conventions: {router_init_exponent: 2}}]",
+            "parameterizations[0]: parameterization completep-moe: router_init_exponent must be 0.5 | 1.0 | inf, "
+            "got 2.0",
+        ),
+        (
+            "[sp, completep]",
+            "parameterizations[1]: completep has no rule for expert_in, expert_out, router, router_bias, "
+            "which this model has",
+        ),
+        (
+            "[completep-moe, {name: completep-moe, conventions: {depth_alpha: 1}}]",
+            "parameterizations[1]: completep-moe stands twice; keep one",
+        ),
+    ],
+)
+def test_parameterizations(names: str, problem: str) -> None:
+    assert message_of((PARAMETERIZATIONS, names)) == f"s.yaml:14: {problem}"
+
+
+def test_one_table_may_stand_with_several_conventions() -> None:
+    both = "[completep-moe, {name: completep-moe, conventions: {depth_alpha: 0.5}}]"
+    assert len(parse_sweep(edited((PARAMETERIZATIONS, both))).parameterizations) == 2
+
+
+def test_a_table_without_the_optimizer_s_column() -> None:
+    assert message_of(("steps: 200", "steps: 200\n  optimizer: sgd")) == (
+        "s.yaml:15: parameterizations[0]: parameterization completep-moe: the source has no sgd column; it has: adam"
+    )
+    parse_sweep(edited(("steps: 200", "steps: 200\n  optimizer: sgd"), (PARAMETERIZATIONS, "[sp]")))
+
+
+KAPPA = (
+    "kappa = num_active/num_experts must stay 0.25, got {}; transfer is not expected along such an axis, "
+    "set allow_kappa_change: true on it to run it all the same"
+)
+
+
+@pytest.mark.parametrize(
+    ("axis", "problem"),
+    [
+        ("  width: []", "axes.width: must hold at least one shape"),
+        ("  width: {}", "axes.width: must give exactly one of values and shapes"),
+        ("  width: {values: [64], shapes: [{depth: 4}]}", "axes.width: must give exactly one of values and shapes"),
+        ("  widht: [64]", "axes.widht: an axis of bare values must be named after a dimension; did you mean 'width'?"),
+        (
+            "  zzz: [64]",
+            "axes.zzz: an axis of bare values must be named after a dimension; "
+            "legal: active, depth, expert_ratio, expert_width, experts, width",
+        ),
+        (
+            "  width: {values: [64], num_active: 2}",
+            "axes.width.num_active: only for the values of the axis experts; in shapes, give it in each",
+        ),
+        (
+            "  experts: {shapes: [{depth: 4}], num_active: 2}",
+            "axes.experts.num_active: only for the values of the axis experts; in shapes, give it in each",
+        ),
+        ("  depth: [1.5]", "axes.depth: depth must be whole numbers, got 1.5"),
+        ("  depth: [0]", "axes.depth: depth must be > 0, got 0"),
+        ("  expert_ratio: [-1]", "axes.expert_ratio: expert_ratio must be > 0, got -1"),
+        (
+            "  width: [64, 48]",
+            "axes.width[1]: width must be a multiple of head_dim, got width 48 and head_dim 32",
+        ),
+        (
+            "  expert_ratio: [2, 0.3]",
+            "axes.expert_ratio[1]: expert_width must be a whole number, got 9.6 at width 32",
+        ),
+        (
+            "  a: [{depth: 4}, {expert_ratio: 2, expert_width: 64}]",
+            "axes.a[1]: give one of expert_ratio and expert_width, got both",
+        ),
+        (
+            "  experts: [6]",
+            "axes.experts[0]: num_active must follow num_experts to hold kappa 0.25, got 1.5 of 6; "
+            "give num_active, or another num_experts",
+        ),
+        ("  experts: {values: [8], num_active: 1}", "axes.experts.values[0]: " + KAPPA.format("1/8")),
+        ("  active: [1, 2]", "axes.active[1]: " + KAPPA.format("2/4")),
+        ("  a: [{num_active: 2}]", "axes.a[0]: " + KAPPA.format("2/4")),
+    ],
+)
+def test_axes(axis: str, problem: str) -> None:
+    assert message_of((AXIS, axis)) == f"s.yaml:16: {problem}"
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [
+        "  experts: [8, 12]",
+        "  experts: {values: [8], num_active: 1, allow_kappa_change: true}",
+        "  a: [{num_experts: 12, num_active: 3}]",
+        "  expert_ratio: [0.25]",
+        "  whatever: [{width: 64, depth: 4}]",
+    ],
+)
+def test_legal_axes(axis: str) -> None:
+    parse_sweep(edited((AXIS, axis)))
+
+
+def test_no_axis_at_all() -> None:
+    assert message_of((f"axes:\n{AXIS}", "axes: {}")) == "s.yaml:15: axes: must name at least one axis"
+
+
+@pytest.mark.parametrize(
+    ("hps", "problem"),
+    [
+        ("  lr: 0", "18: hps.lr: lr must be > 0, got 0"),
+        ("  init_scale: 0.0", "18: hps.init_scale: init_scale must be > 0, got 0"),
+        ("  router_bias_lr: -1", "18: hps.router_bias_lr: router_bias_lr must be >= 0, got -1"),
+        ("  multipliers: {lr: 2}", "18: hps.multipliers.lr: must be a dotted name, e.g. router.lr_mult"),
+        (
+            "  multipliers: {routr.lr_mult: 2}",
+            "18: hps.multipliers.routr.lr_mult: unknown role 'routr'; did you mean 'router'?",
+        ),
+        (
+            "  multipliers: {router.lr: 2}",
+            "18: hps.multipliers.router.lr: unknown multiplier 'lr'; legal: init_mult, lr_mult",
+        ),
+        (
+            "  multipliers: {router.lr_mult: -2}",
+            "18: hps.multipliers.router.lr_mult: router.lr_mult must be >= 0, got -2",
+        ),
+    ],
+)
+def test_hps(hps: str, problem: str) -> None:
+    assert message_of((HPS, hps)) == f"s.yaml:{problem}"
+
+
+@pytest.mark.parametrize(
+    ("grid", "problem"),
+    [
+        ("  lrr: [0.1]\n  lr: [0.1]", "20: grid.lrr: unknown HP; did you mean 'lr'?"),
+        ("  lr: []", "20: grid.lr: must hold at least one value"),
+        ("  lr: {}", "20: grid.lr: must be a list of values, or {log2: [low, high]}"),
+        ("  lr: {values: [1], log2: [0, 1]}", "20: grid.lr: must be a list of values, or {log2: [low, high]}"),
+        ("  lr: {log2: [0]}", "20: grid.lr.log2: must be [low, high] with low <= high, got [0.0]"),
+        ("  lr: {log2: [-4, -9]}", "20: grid.lr.log2: must be [low, high] with low <= high, got [-4.0, -9.0]"),
+        ("  lr: {log2: [0, 5000]}", "20: grid.lr.log2[1]: lr must be finite, got inf"),
+        ("  lr: {log2: [-5000, 0]}", "20: grid.lr.log2[0]: lr must be > 0, got 0"),
+        ("  lr: [0.1, 0]", "20: grid.lr[1]: lr must be > 0, got 0"),
+        ("  lr: {values: [0.1, -1]}", "20: grid.lr.values[1]: lr must be > 0, got -1"),
+        ("  lr: [0.1, 0.2, 0.1]", "20: grid.lr: a value stands twice in [0.1, 0.1, 0.2]"),
+    ],
+)
+def test_grid(grid: str, problem: str) -> None:
+    edits = [(GRID, grid)]
+    if "lrr" in grid:
+        edits.append((HPS, "  lr: 0.1"))  # so that the line of the unknown HP is not at fault too
+    assert message_of(*edits) == f"s.yaml:{problem}"
+
+
+def test_values_that_an_hp_may_not_have_are_refused_in_a_range_too() -> None:
+    assert message_of((GRID, "  beta1: {log2: [-1, 0]}"), (HPS, "  lr: 0.1")) == (
+        "s.yaml:20: grid.beta1.log2[1]: beta1 must be in [0, 1), got 1"
+    )
+    parse_sweep(edited((GRID, "  beta1: {log2: [-2, -1]}"), (HPS, "  lr: 0.1")))
+
+
+def test_an_empty_grid() -> None:
+    assert message_of((f"grid:\n{GRID}", "grid: {}"), (HPS, "  lr: 0.1")) == (
+        "s.yaml:19: grid: must scan at least one HP"
+    )
+
+
+def test_lr_must_come_from_somewhere() -> None:
+    init = (GRID, "  init_scale: [0.5, 1]")
+    both = (GRID, "  lr: [0.1]\n  init_scale: [0.5, 1]")
+    assert message_of(init) == "s.yaml:17: hps.lr: must be given, because the grid does not scan lr"
+    assert message_of(both) == (
+        "s.yaml:17: hps.lr: must be given: the line of init_scale runs through it (or set product: true)"
+    )
+    parse_sweep(edited(both, ("seeds: 2", "product: true")))
+    parse_sweep(edited(both, (HPS, "  lr: 0.1")))
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (("seeds: 2", "judge: {hp: init_scale}"), "judge.hp: must be an HP of the grid; legal: lr"),
+        (("seeds: 2", "judge: {hp: lrr}"), "judge.hp: must be an HP of the grid; did you mean 'lr'?"),
+        (("seeds: 2", "seeds: []"), "seeds: must hold at least one seed"),
+        (("seeds: 2", "seeds: [3, 3]"), "seeds: a seed stands twice in [3, 3]"),
+    ],
+)
+def test_judge_and_seeds(edit: Edit, problem: str) -> None:
+    assert message_of(edit) == f"s.yaml:21: {problem}"
+
+
+def test_every_broken_rule_is_named_at_once() -> None:
+    got = message_of(("name: small", "name: bench"), (AXIS, "  depth: [0]"), ("seeds: 2", "seeds: []"))
+    assert got.splitlines() == [
+        "s.yaml:1: name: 'bench' is a folder of results/ with another use; choose another name",
+        "s.yaml:16: axes.depth: depth must be > 0, got 0",
+        "s.yaml:21: seeds: must hold at least one seed",
+    ]

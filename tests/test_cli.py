@@ -1,0 +1,235 @@
+"""The command line: what it prints, its exit codes, and one clear message for every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tiny import write_tiny
+
+from hpxfer.cli import main
+from hpxfer.driver import prepare
+
+BAD_INPUTS = (
+    *("broken YAML", "no file", "a folder", "unknown key", "wrong type", "impossible shape"),
+    *("no data", "short data", "wrong header", "token id", "another family", "no results"),
+    *("unknown parameterization", "nothing to explain", "unknown executor", "nonsense address", "results is a file"),
+)
+COMMANDS = ("plan", "run", "report", "recipe", "explain", "bench")
+
+
+def hpxfer(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr of a command."""
+    sys.argv = ["hpxfer", *map(str, arguments)]
+    try:
+        main()
+        code: object = 0
+    except SystemExit as end:
+        code = end.code or 0
+    out = capsys.readouterr()
+    assert isinstance(code, int)
+    return code, out.out, out.err
+
+
+@pytest.fixture(autouse=True)
+def _keep_argv() -> Iterator[None]:
+    before = sys.argv
+    yield
+    sys.argv = before
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds tiny.yaml and, in results/, its finished run."""
+    folder = tmp_path_factory.mktemp("done")
+    sweep = write_tiny(folder)
+    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(folder / "results")]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = hpxfer(capsys, command, *(["trainer"] if command == "bench" else []), "--help")
+    assert code == 0
+    assert f"hpxfer {command}" in out.partition("Example")[2]
+
+
+def test_a_finished_sweep_runs_nothing_again_and_says_where_everything_is(
+    done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = hpxfer(capsys, "run", done / "tiny.yaml", "--results", done / "results")
+    assert code == 0
+    assert "30 trials, all done" in out
+    assert "trials " not in err
+    for name in ("trials.parquet", "curves.parquet", "transfer.png", "transfer.svg", "recipe.yaml"):
+        assert str(done / "results" / "tiny" / name) in out
+        assert (done / "results" / "tiny" / name).stat().st_size > 0
+
+
+def test_json_is_alone_on_stdout(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep, results = done / "tiny.yaml", done / "results"
+    code, out, _ = hpxfer(capsys, "plan", sweep, "--results", results, "--json")
+    assert (code, json.loads(out)["num_done"]) == (0, 30)
+    code, out, _ = hpxfer(capsys, "run", sweep, "--results", results, "--json")
+    assert (code, json.loads(out)["num_failed"]) == (0, 0)
+    code, out, _ = hpxfer(capsys, "report", results / "tiny", "--json")
+    assert code == 0
+    assert {one["parameterization"] for one in json.loads(out)["findings"]} == {"completep-moe", "sp"}
+    code, out, _ = hpxfer(capsys, "recipe", results / "tiny", "--json", "--output", done / "mine.yaml")
+    if code == 0:
+        assert json.loads(out) == {"recipe": str(done / "mine.yaml")}
+    code, out, _ = hpxfer(capsys, "explain", "--list", "--json")
+    assert (code, set(json.loads(out))) == (0, {"sp", "completep", "completep-moe"})
+
+
+def test_explain_writes_the_factors_of_two_shape_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 32}
+    base, target = tmp_path / "base.json", tmp_path / "target.json"
+    base.write_text(json.dumps(shape), encoding="utf-8")
+    target.write_text(json.dumps({**shape, "width": 128, "depth": 4, "expert_width": 256}), encoding="utf-8")
+    shapes = ("--optimizer", "adam", "--base", base, "--target", target)
+    code, out, _ = hpxfer(capsys, "explain", "--parameterization", "completep-moe", *shapes, "--json")
+    roles = json.loads(out)["roles"]
+    assert code == 0
+    assert roles["expert_out"] == {
+        "init_std": 0.25, "lr": 0.125, "eps": 0.125, "weight_decay": 8.0, "forward": 0.5
+    }  # fmt: skip
+    assert roles["readout"]["forward"] == 0.25
+    code, out, _ = hpxfer(capsys, "explain", "--parameterization", "sp", *shapes)
+    assert code == 0
+    assert "0.5 (width^-0.5)" in out
+
+
+def test_explain_takes_values_from_a_sweep_or_a_recipe(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = hpxfer(capsys, "explain", "--sweep", done / "tiny.yaml", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert data["target"]["width"] == 32
+    assert data["values"]["target"]["attn_q"]["lr"] == 2**-9
+    assert "names no base value" in err
+    code, out, _ = hpxfer(capsys, "explain", "--recipe", done / "results" / "tiny" / "recipe.yaml")
+    assert code == 0
+    assert "Values at the base" in out
+
+
+def bad_inputs(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
+    """Return name -> (arguments, what the message must say)."""
+    text, binary, long = folder / "text.txt", folder / "a.bin", folder / "b.bin"
+    text.write_bytes(b"x" * 300)
+    binary.write_bytes(b"\0" * 2048)
+    header = [20240520, 1, 5000] + [0] * 253
+    ids = [7] * 4999 + [600]
+    long.write_bytes(b"".join(n.to_bytes(4, "little") for n in header) + b"".join(n.to_bytes(2, "little") for n in ids))
+    other = folder / "other.yaml"
+    other.write_text("hpxfer_recipe: 1\nfamily: mamba\n", encoding="utf-8")
+
+    def sweep(name: str, *edits: tuple[str, str]) -> Path:
+        (folder / name).mkdir()
+        return write_tiny(folder / name, *edits)
+
+    data = 'data: {source: "builtin:stdlib"}'
+    plan = ("plan",)
+    return {
+        "broken YAML": ((*plan, sweep("broken", ("seeds: 2", "seeds: [2"))), "not valid YAML"),
+        "no file": ((*plan, folder / "none.yaml"), "none.yaml: cannot be read: No such file"),
+        "a folder": ((*plan, folder), "cannot be read: Is a directory"),
+        "unknown key": ((*plan, sweep("key", ("seeds: 2", "seed: 2"))), "did you mean 'seeds'?"),
+        "wrong type": ((*plan, sweep("type", ("context: 16", "context: wide"))), "model.context: must be"),
+        "impossible shape": ((*plan, sweep("shape", ("width: [16, 32]", "width: [16, 20]"))), "multiple of head_dim"),
+        "no data": ((*plan, sweep("data", (data, "data: {source: 'text:none.txt'}"))), "none.txt"),
+        "short data": ((*plan, sweep("short", (data, f"data: {{source: 'text:{text}'}}"))), "300"),
+        "wrong header": ((*plan, sweep("head", (data, f"data: {{source: 'tokens:{binary}'}}"))), "a.bin"),
+        "token id": ((*plan, sweep("id", (data, f"data: {{source: 'tokens:{long}', vocab_size: 512}}"))), "600"),
+        "another family": (("explain", "--recipe", other), "family"),
+        "no results": (("report", folder / "nothing"), "`hpxfer run SWEEP.yaml` makes it"),
+        "unknown parameterization": (("explain", "--parameterization", "mop"), "unknown parameterization 'mop'"),
+        "nothing to explain": (("explain",), "--list shows the names"),
+        "unknown executor": (("run", sweep("executor"), "--executor", "slurm"), "must be ray or local"),
+        "nonsense address": (("run", sweep("address"), "--address", "here"), "auto, HOST:PORT or ray://HOST:PORT"),
+        "results is a file": (("run", sweep("file"), "--results", text), "Not a directory"),
+    }
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_bad_input_is_one_message_and_exit_code_2(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, message = bad_inputs(tmp_path)[name]
+    monkeypatch.chdir(tmp_path)
+    code, out, err = hpxfer(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith("hpxfer: ")
+    assert "Traceback" not in err
+    assert not out or "sweep tiny" in out
+    assert not (tmp_path / "results").exists() or not list((tmp_path / "results").rglob("*.parquet"))
+
+
+def test_a_store_of_a_newer_schema_is_refused_and_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = write_tiny(tmp_path)
+    store = tmp_path / "results" / "tiny"
+    store.mkdir(parents=True)
+    schema = pa.schema([("trial_id", pa.string())], metadata={b"hpxfer.schema": b"999"})
+    pq.write_table(pa.table({"trial_id": ["x"]}, schema=schema), store / "trials.parquet")
+    before = (store / "trials.parquet").read_bytes()
+    code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path / "results")
+    assert code == 2
+    assert "999" in err
+    assert (store / "trials.parquet").read_bytes() == before
+
+
+def test_a_port_that_is_not_ray_is_said_so_within_20_s(tmp_path: Path) -> None:
+    sweep = write_tiny(tmp_path)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--address", address]
+        end = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert end.returncode == 2
+    assert f"no Ray cluster answers at {address} within 15 s" in end.stderr
+
+
+def test_failed_trials_give_exit_code_1_and_their_error(tmp_path: Path) -> None:
+    """The data is there for the plan and gone, with another digest, for the workers."""
+    text = tmp_path / "text.txt"
+    text.write_bytes(os.urandom(5000).hex().encode())
+    sweep = write_tiny(tmp_path, ('source: "builtin:stdlib"', f'source: "text:{text}", digest: {"ab" * 16}'))
+    text.unlink()
+    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results")]
+    end = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert end.returncode == 1
+    assert "30 trials failed; the next run tries them again" in end.stderr
+    assert "text.txt" in end.stderr
+    assert "Traceback" not in end.stderr
+
+
+def test_ctrl_c_leaves_a_store_from_which_the_next_run_goes_on(tmp_path: Path) -> None:
+    sweep = write_tiny(tmp_path, ("steps: 6", "steps: 400"), ("workers: 2", "workers: 1, stack_size: 2"))
+    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    store = tmp_path / "results" / "tiny"
+    deadline = time.monotonic() + 120
+    while not list(store.glob("trials-*.parquet")) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from there" in err
+    assert "Traceback" not in err
+    num_done = prepare(sweep, results=tmp_path / "results").plan.num_done
+    assert 0 < num_done < 30

@@ -1,0 +1,176 @@
+"""Imports go one way, and light modules stay light."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("torch", "ray", "triton")
+# Modules and packages that plan, store and judge: they run on machines without a GPU library.
+LIGHT = tuple(
+    f"hpxfer.{name}"
+    for name in (
+        *("spec", "trial", "scaling", "shape", "hps", "errors", "result", "data", "store"),
+        *("results", "analysis", "explain", "docs", "plan"),
+    )
+)
+FOUNDATION = ("hpxfer.spec", "hpxfer.scaling", "hpxfer.shape", "hpxfer.hps", "hpxfer.errors")
+# What starts trainings; `hpxfer.run` is the driver's function under its public name.
+DRIVING = ("hpxfer.train", "hpxfer.driver", "hpxfer.executors", "hpxfer.run")
+ABOVE = ("trial", "model", "train", "driver", "executors", "store", "results", "analysis", "recipe", "cli")
+IN_KERNELS = ("torch", "triton", "hpxfer.kernels", *sys.stdlib_module_names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Modules `inside` must not import anything `forbidden`, or, where `allowed` is given, anything else than that."""
+
+    inside: tuple[str, ...]
+    forbidden: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    but: tuple[str, ...] = ()
+
+    def breaks(self, module: str, imported: str) -> bool:
+        if not within(module, self.inside) or within(module, self.but):
+            return False
+        return within(imported, self.forbidden) or bool(self.allowed and not within(imported, self.allowed))
+
+
+RULES = (
+    Rule(inside=LIGHT, forbidden=HEAVY),
+    Rule(inside=("hpxfer.kernels",), allowed=IN_KERNELS),
+    Rule(inside=("hpxfer.analysis",), forbidden=DRIVING),
+    Rule(inside=("hpxfer.recipe",), forbidden=(*DRIVING, "ray")),
+    Rule(inside=("hpxfer",), forbidden=("ray",), but=("hpxfer.executors.ray",)),
+    Rule(inside=FOUNDATION, forbidden=tuple(f"hpxfer.{name}" for name in ABOVE)),
+    Rule(inside=("hpxfer", "tests"), forbidden=("kernels",)),
+)
+
+
+def within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == one or module.startswith(one + ".") for one in packages)
+
+
+def modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:
+    """Yield (dotted name, file) of every module below `root / package`, through the symlink hpxfer/kernels too."""
+    for folder, _, files in os.walk(root / package, followlinks=True):
+        for file in sorted(files):
+            if file.endswith(".py"):
+                path = Path(folder, file)
+                parts = path.relative_to(root).with_suffix("").parts
+                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports(module: str, path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, dotted name) of everything that a file imports, at any depth; `from a import b` is a and a.b."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*parents, *([node.module] if node.module else [])])
+            yield node.lineno, source
+            yield from ((node.lineno, f"{source}.{alias.name}") for alias in node.names)
+
+
+def violations(root: Path, package: str = "hpxfer") -> list[str]:
+    """Return `module:line imports name` of every import that breaks a rule."""
+    return [
+        f"{module}:{line} imports {imported}"
+        for module, path in modules(root, package)
+        for line, imported in imports(module, path)
+        if any(rule.breaks(module, imported) for rule in RULES)
+    ]
+
+
+def loaded_after(statements: str) -> set[str]:
+    """Return the top-level modules that a fresh interpreter holds after `statements`."""
+    code = f"{statements}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("package", ["hpxfer", "tests"])
+def test_imports_go_one_way(package: str) -> None:
+    assert violations(ROOT, package) == []
+
+
+def test_the_checker_sees_the_whole_package() -> None:
+    names = {name for name, _ in modules(ROOT, "hpxfer")}
+    assert {"hpxfer", "hpxfer.trial", "hpxfer.spec.load", "hpxfer.scaling.tables", "hpxfer.kernels.routing"} <= names
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "found"),
+    [
+        ("trial.py", "import torch", ["hpxfer.trial:1 imports torch"]),
+        ("spec/load.py", "def f():\n    import torch.nn as nn", ["hpxfer.spec.load:2 imports torch.nn"]),
+        ("data/__init__.py", "import triton", ["hpxfer.data:1 imports triton"]),
+        ("kernels/a.py", "import numpy", ["hpxfer.kernels.a:1 imports numpy"]),
+        (
+            "kernels/a.py",
+            "from hpxfer.errors import HpxferError",
+            ["hpxfer.kernels.a:1 imports hpxfer.errors", "hpxfer.kernels.a:1 imports hpxfer.errors.HpxferError"],
+        ),
+        (
+            "kernels/a.py",
+            "from ..errors import X",
+            ["hpxfer.kernels.a:1 imports hpxfer.errors", "hpxfer.kernels.a:1 imports hpxfer.errors.X"],
+        ),
+        ("analysis/a.py", "from hpxfer import run", ["hpxfer.analysis.a:1 imports hpxfer.run"]),
+        ("analysis/a.py", "import hpxfer.executors.local", ["hpxfer.analysis.a:1 imports hpxfer.executors.local"]),
+        ("analysis/a.py", "import hpxfer.train.step", ["hpxfer.analysis.a:1 imports hpxfer.train.step"]),
+        ("recipe/__init__.py", "from .. import train", ["hpxfer.recipe:1 imports hpxfer.train"]),
+        ("recipe/a.py", "import ray", ["hpxfer.recipe.a:1 imports ray"]),
+        (
+            "executors/local.py",
+            "from ray import tune",
+            ["hpxfer.executors.local:1 imports ray", "hpxfer.executors.local:1 imports ray.tune"],
+        ),
+        ("spec/a.py", "from hpxfer import trial", ["hpxfer.spec.a:1 imports hpxfer.trial"]),
+        ("model/a.py", "import kernels", ["hpxfer.model.a:1 imports kernels"]),
+        (
+            "model/a.py",
+            "from kernels.routing import Groups",
+            ["hpxfer.model.a:1 imports kernels.routing", "hpxfer.model.a:1 imports kernels.routing.Groups"],
+        ),
+        # The twins: the same imports where they belong.
+        ("model/a.py", "import torch", []),
+        ("executors/ray.py", "import ray", []),
+        ("kernels/a.py", "import math, torch, triton.language\nfrom hpxfer.kernels.routing import Groups", []),
+        ("kernels/a.py", "from .routing import Groups", []),
+        ("recipe/a.py", "import torch", []),
+        ("analysis/a.py", "from hpxfer.trial import Cell\nfrom hpxfer.runner import x", []),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path: Path, file: str, text: str, found: list[str]) -> None:
+    path = tmp_path / "hpxfer" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert violations(tmp_path) == found
+
+
+def test_light_modules_load_nothing_heavy() -> None:
+    names = [name for name, _ in modules(ROOT, "hpxfer") if within(name, LIGHT)]
+    assert "hpxfer.trial" in names
+    assert loaded_after("\n".join(f"import {name}" for name in names)).isdisjoint(HEAVY)
+
+
+def test_import_hpxfer_loads_next_to_nothing() -> None:
+    loaded = loaded_after("import hpxfer")
+    assert "hpxfer" in loaded
+    assert loaded.isdisjoint({*HEAVY, "matplotlib", "pandas", "pydantic", "numpy", "scipy", "yaml"})
+
+
+def test_what_a_fresh_interpreter_has_loaded_is_seen() -> None:
+    assert {"hpxfer", "pydantic", "yaml"} <= loaded_after("import hpxfer\nhpxfer.load_sweep")
