@@ -1,0 +1,1 @@
+"""Benchmarks: every speed that the project claims is measured here, beside its own yardstick, in one run."""

@@ -1,0 +1,84 @@
+"""What a trial logs and when: pure choices of steps, and the curves made of what was kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from hpxfer.result import Curve
+
+LOSS_HEAD = 100  # every step of the beginning, where loss curves of different shapes should collapse
+LOSS_POINTS = 256  # of the rest
+BALANCE_POINTS = 64
+PROBE_POINTS = 8  # gradient and update RMS
+
+
+def spaced(first: int, stop: int, points: int) -> list[int]:
+    """Return at most `points` evenly spaced steps of [first, stop), both ends included."""
+    count = stop - first
+    if count <= points:
+        return list(range(first, stop))
+    return sorted({first + round(k * (count - 1) / (points - 1)) for k in range(points)})
+
+
+def loss_steps(steps: int) -> list[int]:
+    """Return the steps whose training loss is kept."""
+    head = min(steps, LOSS_HEAD)
+    return [*range(head), *spaced(head, steps, LOSS_POINTS)]
+
+
+def balance_steps(steps: int) -> set[int]:
+    """Return the steps at which load deviation and router entropy are kept."""
+    return set(spaced(0, steps, BALANCE_POINTS))
+
+
+def probe_steps(steps: int) -> set[int]:
+    """Return the few steps, in even ratios from the first to the last, at which gradient and update RMS are kept."""
+    last = steps - 1
+    ratio = (last + 1) ** (1 / max(1, PROBE_POINTS - 1))
+    return {min(last, math.ceil(ratio**k) - 1) for k in range(PROBE_POINTS)} | {last}
+
+
+class Recorder:
+    """Collects (metric, layer, role) -> values of all K trials at given steps; gives each trial its curves."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, int | None, str | None], tuple[list[int], list[Sequence[float]]]] = {}
+
+    def add(
+        self, step: int, metric: str, values: Sequence[float], *, layer: int | None = None, role: str | None = None
+    ) -> None:
+        """Keep one value a trial."""
+        steps, rows = self._series.setdefault((metric, layer, role), ([], []))
+        steps.append(step)
+        rows.append(values)
+
+    def curves(self, trial: int, before: int | None) -> tuple[Curve, ...]:
+        """Return the curves of one trial, up to the step at which it diverged, without values that are not finite."""
+        out = []
+        for (metric, layer, role), (steps, rows) in self._series.items():
+            kept = [
+                (step, row[trial])
+                for step, row in zip(steps, rows, strict=True)
+                if (before is None or step < before) and math.isfinite(row[trial])
+            ]
+            if kept:
+                at, values = zip(*kept, strict=True)
+                out.append(Curve(metric=metric, layer=layer, role=role, steps=at, values=values))
+        return tuple(out)
+
+
+def loss_curve(losses: Sequence[float], before: int | None) -> Curve:
+    """Return the kept part of a trial's training loss, `losses[step]`, up to the step at which it diverged."""
+    stop = len(losses) if before is None else before
+    steps = [step for step in loss_steps(len(losses)) if step < stop]
+    return Curve(metric="train_loss_nats", steps=tuple(steps), values=tuple(losses[step] for step in steps))
+
+
+def rms_by_role(sums: Mapping[str, tuple[int, Sequence[float]]], roles: Mapping[str, str]) -> dict[str, list[float]]:
+    """Return role -> RMS of every trial, from tensor name -> (elements of a trial, sum of squares of every trial)."""
+    by_role: dict[str, tuple[int, list[float]]] = {}
+    for name, (count, squares) in sums.items():
+        so_far, total = by_role.get(roles[name], (0, [0.0] * len(squares)))
+        by_role[roles[name]] = (so_far + count, [a + b for a, b in zip(total, squares, strict=True)])
+    return {role: [math.sqrt(one / count) for one in total] for role, (count, total) in by_role.items()}

@@ -1,0 +1,71 @@
+"""Parameters and FLOPs against formulas written out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import shapes
+from tiny_trials import BASE, JOINT, SETTING
+
+from hpxfer.model.cost import count_params, flops_per_token, train_flops
+from hpxfer.model.flat import Flat
+from hpxfer.model.layout import tensors
+from hpxfer.shape import Shape
+
+# The base model of arXiv 2601.20205 with GPT-2's padded vocabulary.
+PAPER_BASE = Shape(width=512, depth=8, num_experts=4, num_active=1, expert_width=512, head_dim=64)
+PAPER_SETTING = replace(SETTING, vocab_size=50304, context=1024, tied_embeddings=True)
+
+
+@given(shapes(present=False), st.booleans())
+def test_total_is_the_formula(shape: Shape, tied: bool) -> None:
+    setting = replace(SETTING, tied_embeddings=tied)
+    dim, depth, num_experts = shape.width, shape.depth, shape.num_experts
+    expected = dim * (setting.context + setting.vocab_size)
+    expected += depth * dim * num_experts  # routers
+    expected += depth * (4 * dim**2 + 2 * num_experts * dim * shape.expert_width)  # n^2 L (4 + 2 n_exp alpha)
+    expected += 0 if tied else dim * setting.vocab_size
+    assert count_params(shape, setting).total == expected
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("gains_and_biases", [False, True])
+@pytest.mark.parametrize("shape", [BASE, JOINT])
+def test_total_is_what_is_stored(shape: Shape, gains_and_biases: bool, tied: bool) -> None:
+    setting = replace(SETTING, tied_embeddings=tied, norm_gains=gains_and_biases, biases=gains_and_biases)
+    layout = Flat(tensors=tensors(shape, setting), num_trials=3)
+    assert 3 * count_params(shape, setting).total == layout.numel
+
+
+def test_active_leaves_out_the_experts_that_a_token_does_not_meet() -> None:
+    setting = replace(SETTING, biases=True)
+    count = count_params(JOINT, setting)
+    one_expert = JOINT.depth * (2 * 32 * 64 + 64 + 32)
+    assert count.total - count.active == (JOINT.num_experts - JOINT.num_active) * one_expert
+    dense = replace(JOINT, num_active=JOINT.num_experts)
+    assert count_params(dense, setting).active == count_params(dense, setting).total
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_flops_of_the_papers_base(tied: bool) -> None:
+    """38M active matmul parameters, of which the head has 26M; then attention."""
+    setting = replace(PAPER_SETTING, tied_embeddings=tied)
+    attention = 12 * 8 * 512 * 1024
+    matmul = (flops_per_token(PAPER_BASE, setting) - attention) / 6
+    assert matmul == 8 * (4 * 512**2 + 2 * 512**2 + 512 * 4) + 512 * 50304
+    assert matmul == 38_354_944
+
+
+def test_flops_ignore_what_is_no_matrix_product() -> None:
+    plain = flops_per_token(JOINT, SETTING)
+    assert flops_per_token(JOINT, replace(SETTING, norm_gains=True, biases=True)) == plain
+    assert flops_per_token(JOINT, replace(SETTING, tied_embeddings=True)) == plain
+    more_experts = replace(JOINT, num_experts=2 * JOINT.num_experts)
+    assert flops_per_token(more_experts, SETTING) - plain == 6 * JOINT.depth * JOINT.width * JOINT.num_experts  # router
+
+
+def test_training_flops_count_every_token() -> None:
+    assert train_flops(BASE, SETTING) == flops_per_token(BASE, SETTING) * 6 * 64

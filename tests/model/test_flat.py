@@ -1,0 +1,103 @@
+"""The flat storage: views, drawing, sums and gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_trials import BASE, SETTING, trial
+from tolerances import assert_near
+
+from hpxfer.model.flat import Flat, Weights, draw, gradients, sums_of_squares
+from hpxfer.model.layout import tensors
+
+SMALL = replace(SETTING, norm_gains=True, biases=True)
+STDS = {role: one.init_std for role, one in trial(SMALL).resolved().items()}
+
+
+def layout(num_trials: int) -> Flat:
+    return Flat(tensors=tensors(BASE, SMALL), num_trials=num_trials)
+
+
+def drawn(*seeds: int) -> Weights:
+    return layout(len(seeds)).weights(draw(layout(len(seeds)), seeds, [STDS] * len(seeds)))
+
+
+def test_views_cover_the_vector_once_and_in_order() -> None:
+    flat = torch.arange(float(layout(2).numel))
+    views = layout(2).weights(flat)
+    joined = torch.cat([copy.flatten() for copies in views.values() for copy in copies])
+    assert torch.equal(joined, flat)
+    for tensor in layout(2).tensors:
+        assert [copy.shape for copy in views[tensor.name]] == [(2, *tensor.size)] * tensor.layers
+
+
+def test_leaves_show_what_is_written_to_the_vector() -> None:
+    flat = torch.zeros(layout(2).numel)
+    leaves = layout(2).leaves(flat)
+    flat.fill_(3.0)
+    for copies in leaves.values():
+        assert all(copy.is_leaf and copy.requires_grad and bool((copy == 3.0).all()) for copy in copies)
+
+
+def test_gradients_are_contiguous_and_named_as_the_weights() -> None:
+    flat = torch.ones(layout(2).numel)
+    leaves = layout(2).leaves(flat)
+    # A transposed use gives autograd gradients with other strides.
+    turned = [copy.transpose(0, -1) for copies in leaves.values() for copy in copies]
+    losses = torch.stack([sum(one[..., k].square().sum() for one in turned) for k in (0, 1)])
+    found = gradients(losses, leaves, torch.tensor([1.0, 3.0]))
+    for name, copies in leaves.items():
+        for copy, grad in zip(copies, found[name], strict=True):
+            assert grad.is_contiguous()
+            assert grad.shape == copy.shape
+            assert bool((grad[0] == 2.0).all())
+            assert bool((grad[1] == 6.0).all())
+
+
+def test_draws_are_normal_with_the_std_of_the_role() -> None:
+    weights = drawn(5)
+    for tensor in layout(1).tensors:
+        values = torch.stack([copy.flatten() for copy in weights[tensor.name]]).flatten()
+        if tensor.role in ("norm", "final_norm"):
+            assert bool((values == 1.0).all())
+        elif tensor.role == "hidden_bias":
+            assert not values.any()
+        else:
+            normal = values / STDS[tensor.role]
+            # Five standard errors of the mean and of the second moment.
+            assert abs(float(normal.mean())) < 5 * values.numel() ** -0.5
+            assert abs(float(normal.square().mean()) - 1) < 5 * (2 / values.numel()) ** 0.5
+
+
+def test_a_draw_depends_on_seed_name_and_layer_alone() -> None:
+    alone, stacked = drawn(7), drawn(3, 7, 7)
+    for name, copies in alone.items():
+        for layer, copy in enumerate(copies):
+            for slot in (1, 2):
+                assert torch.equal(copy[0], stacked[name][layer][slot]), name
+    matrices = [alone["attn_q"][0], alone["attn_k"][0], alone["attn_q"][1], drawn(8)["attn_q"][0]]
+    assert len({one.numpy().tobytes() for one in matrices}) == len(matrices)
+
+
+def test_parameterizations_scale_the_same_draw() -> None:
+    doubled = [STDS, {role: 2 * std for role, std in STDS.items()}]
+    weights = layout(2).weights(draw(layout(2), (1, 1), doubled))
+    assert torch.equal(2 * weights["router"][0][0], weights["router"][0][1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_of_squares(dtype: torch.dtype) -> None:
+    weights = drawn(0, 1)
+    for name, got in sums_of_squares(weights, dtype).items():
+        own, exact = (
+            torch.stack(weights[name]).to(to).square().flatten(2).sum((0, 2)) for to in (dtype, torch.float64)
+        )
+        assert_near(got, own, exact, name)
+
+
+def test_sums_of_squares_do_not_depend_on_the_stack() -> None:
+    alone, stacked = drawn(1), drawn(0, 1, 2)
+    for name, got in sums_of_squares(alone, torch.float32).items():
+        assert got[0] == sums_of_squares(stacked, torch.float32)[name][1]

@@ -1,0 +1,117 @@
+"""Divergence is a result: where it is seen, what is kept, and when a stack stops."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from tiny_trials import JOINT, numbers, trained, trial
+
+from hpxfer.result import TrialResult
+from hpxfer.train import trainer
+from hpxfer.train.trainer import BLOW_UP
+from hpxfer.trial import Setting
+
+
+def train_losses(result: TrialResult) -> tuple[float, ...]:
+    return next((curve.values for curve in result.curves if curve.metric == "train_loss_nats"), ())
+
+
+def assert_diverged(result: TrialResult, step: int) -> None:
+    assert result.status == "diverged"
+    assert result.diverged_step == step
+    assert result.validation_loss_nats is None
+    assert result.final_window_loss_nats is None
+    assert len(train_losses(result)) == step
+    assert result.last_finite_loss_nats == (train_losses(result)[-1] if step else None)
+    assert all(
+        at < step and math.isfinite(one) for c in result.curves for at, one in zip(c.steps, c.values, strict=True)
+    )
+
+
+@pytest.fixture
+def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of a run, in order: the schedule is asked once in each."""
+    taken: list[int] = []
+    plain = trainer.lr_factor
+
+    def counted(setting: Setting, step: int) -> float:
+        taken.append(step)
+        return plain(setting, step)
+
+    monkeypatch.setattr(trainer, "lr_factor", counted)
+    return taken
+
+
+def test_nan_from_the_first_step(setting: Setting, steps_taken: list[int]) -> None:
+    (result,) = trained(trial(setting, init_scale=1e30))
+    assert_diverged(result, 0)
+    assert result.curves == ()
+    assert steps_taken == [0]
+    assert result.tokens_per_s is not None
+    assert result.tokens_per_s > 0
+
+
+def test_an_infinite_first_loss(setting: Setting) -> None:
+    # Finite logits and losses whose mean is beyond float32.
+    hps = {"multipliers": (("readout.init_mult", 5e37),)}
+    (result,) = trained(trial(setting, **hps))
+    assert_diverged(result, 0)
+
+
+def test_a_blow_up_later(setting: Setting) -> None:
+    one = trial(setting, lr=1e6)
+    (result,) = trained(one)
+    assert result.diverged_step is not None
+    assert 0 < result.diverged_step < setting.steps
+    assert_diverged(result, result.diverged_step)
+    bound = BLOW_UP * max(train_losses(result)[0], math.log(setting.vocab_size))
+    assert all(loss <= bound for loss in train_losses(result))
+
+
+def test_a_blow_up_at_the_last_step_is_seen_by_validation(setting: Setting) -> None:
+    one_step = replace(setting, steps=1, warmup_steps=0, final_window_steps=1)
+    (result,) = trained(trial(one_step, lr=1e6))
+    assert_diverged(result, 1)
+    assert trained(trial(one_step))[0].status == "finished"
+
+
+@pytest.mark.parametrize(("times", "status"), [(0.5, "diverged"), (0.9, "diverged"), (2.0, "finished")])
+def test_the_bound_is_a_multiple_of_the_larger_of_first_loss_and_uniform_guess(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, times: float, status: str
+) -> None:
+    monkeypatch.setattr(trainer, "BLOW_UP", times)
+    # With a tiny readout the first loss is ln(V) up to rounding, and so is the bound's unit.
+    hps = {"multipliers": (("readout.init_mult", 1e-6),)}
+    (result,) = trained(trial(replace(setting, steps=2, warmup_steps=0), lr=2.0**-9, **hps))
+    assert result.status == status
+    assert result.diverged_step == (0 if status == "diverged" else None)
+
+
+def test_a_large_first_loss_is_its_own_measure(setting: Setting) -> None:
+    # First losses far above BLOW_UP * ln(V): bad, but no blow-up.
+    hps = {"multipliers": (("readout.init_mult", 50.0),)}
+    (result,) = trained(trial(setting, lr=2.0**-12, **hps))
+    assert result.status == "finished"
+    assert train_losses(result)[0] > BLOW_UP * math.log(setting.vocab_size)
+
+
+def test_the_stack_goes_on_while_one_trial_lives(setting: Setting, steps_taken: list[int]) -> None:
+    results = trained(trial(setting, init_scale=1e30), trial(setting), trial(setting, lr=1e6))
+    assert [one.status for one in results] == ["diverged", "finished", "diverged"]
+    assert steps_taken == list(range(setting.steps))
+
+
+def test_the_stack_stops_when_the_last_trial_dies(setting: Setting, steps_taken: list[int]) -> None:
+    later, at_once = trained(trial(setting, lr=1e6), trial(setting, init_scale=1e30))
+    assert at_once.diverged_step == 0
+    assert later.diverged_step is not None
+    assert later.diverged_step > 0
+    assert steps_taken == list(range(later.diverged_step + 1))
+
+
+def test_divergence_is_the_same_in_every_stack(setting: Setting) -> None:
+    one = trial(setting, JOINT, "completep-moe", lr=1e6)
+    (alone,) = trained(one)
+    assert numbers(trained(trial(setting, JOINT), one)[1]) == numbers(alone)

@@ -1,0 +1,92 @@
+"""Which steps are logged, and the curves made of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpxfer.result import Curve
+from hpxfer.train.log import (
+    BALANCE_POINTS,
+    LOSS_HEAD,
+    LOSS_POINTS,
+    PROBE_POINTS,
+    Recorder,
+    balance_steps,
+    loss_curve,
+    loss_steps,
+    probe_steps,
+    rms_by_role,
+    spaced,
+)
+
+STEPS = st.integers(1, 100_000)
+
+
+@given(STEPS)
+def test_losses_of_the_beginning_are_all_kept_and_the_rest_is_thinned(steps: int) -> None:
+    found = loss_steps(steps)
+    head = min(steps, LOSS_HEAD)
+    assert found[:head] == list(range(head))
+    assert len(found) - head <= LOSS_POINTS
+    assert found == sorted(set(found))
+    assert found[-1] == steps - 1
+
+
+@given(STEPS)
+def test_balance_and_probe_steps_are_few_and_include_both_ends(steps: int) -> None:
+    for found, most in ((balance_steps(steps), BALANCE_POINTS), (probe_steps(steps), PROBE_POINTS + 1)):
+        assert len(found) <= most
+        assert {0, steps - 1} <= found <= set(range(steps))
+
+
+def test_a_long_run_uses_all_points() -> None:
+    assert len(loss_steps(10_000)) == LOSS_HEAD + LOSS_POINTS
+    assert len(balance_steps(10_000)) == BALANCE_POINTS
+    assert sorted(probe_steps(2187)) == [0, 2, 8, 26, 80, 242, 728, 2186]  # ratio 3
+
+
+@given(st.integers(0, 50), st.integers(0, 300), st.integers(2, 40))
+def test_spaced_steps_are_even(first: int, count: int, points: int) -> None:
+    found = spaced(first, first + count, points)
+    assert len(found) == min(count, points)
+    gaps = {high - low for low, high in itertools.pairwise(found)}
+    assert not gaps or max(gaps) - min(gaps) <= 1
+    assert found[:1] == [first][: min(count, 1)]
+    assert found[-1:] == [first + count - 1][: min(count, 1)]
+
+
+@pytest.mark.parametrize("before", [None, 0, 1, 150, 199])
+def test_loss_curve_stops_before_divergence(before: int | None) -> None:
+    losses = [float(step) for step in range(500)]
+    curve = loss_curve(losses, before)
+    assert curve.metric == "train_loss_nats"
+    assert curve.steps == tuple(step for step in loss_steps(500) if before is None or step < before)
+    assert curve.values == tuple(map(float, curve.steps))
+
+
+def test_recorder_gives_each_trial_its_own_finite_values() -> None:
+    recorder = Recorder()
+    for step in (0, 5, 9):
+        recorder.add(step, "grad_rms", [step + 0.25, math.inf if step == 5 else step + 0.5, math.nan], role="router")
+    recorder.add(0, "load_deviation", [1.0, 2.0, 3.0], layer=1)
+    rms = {"metric": "grad_rms", "role": "router"}
+    load = {"metric": "load_deviation", "layer": 1, "steps": (0,)}
+    assert recorder.curves(0, None) == (
+        Curve(**rms, steps=(0, 5, 9), values=(0.25, 5.25, 9.25)),
+        Curve(**load, values=(1.0,)),
+    )
+    assert recorder.curves(0, 5) == (Curve(**rms, steps=(0,), values=(0.25,)), Curve(**load, values=(1.0,)))
+    assert recorder.curves(1, None)[0] == Curve(**rms, steps=(0, 9), values=(0.5, 9.5))
+    assert recorder.curves(2, None) == (Curve(**load, values=(3.0,)),)
+    assert recorder.curves(0, 0) == ()
+
+
+def test_rms_joins_the_tensors_of_a_role() -> None:
+    roles = {"attn_norm": "norm", "moe_norm": "norm", "router": "router"}
+    sums = {"attn_norm": (3, [9.0, 0.0]), "moe_norm": (1, [7.0, 4.0]), "router": (4, [1.0, 36.0])}
+    assert rms_by_role(sums, roles) == {"norm": [2.0, 1.0], "router": [0.5, 3.0]}

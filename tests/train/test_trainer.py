@@ -1,0 +1,172 @@
+"""The training loop: what it reports, what it learns, and on which device and precision it runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny_trials import BASE, JOINT, trained, trial
+from tolerances import same_run
+
+from hpxfer.data import open_data
+from hpxfer.data.batches import Batch
+from hpxfer.model.flat import Flat, Weights, draw
+from hpxfer.model.gpt import GPT, forward_multipliers
+from hpxfer.model.layout import tensors
+from hpxfer.result import TrialResult
+from hpxfer.stack import Stack
+from hpxfer.train import trainer
+from hpxfer.train.event import Progress
+from hpxfer.train.trainer import train
+from hpxfer.trial import Setting, Trial
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def curve(result: TrialResult, metric: str, *, layer: int | None = None, role: str | None = None) -> dict[int, float]:
+    (found,) = [one for one in result.curves if (one.metric, one.layer, one.role) == (metric, layer, role)]
+    return dict(zip(found.steps, found.values, strict=True))
+
+
+@pytest.mark.parametrize("interval_s", [0.0, math.inf])
+def test_progress_adds_up_and_results_come_last(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, interval_s: float
+) -> None:
+    monkeypatch.setattr(trainer, "PROGRESS_S", interval_s)
+    trials = tuple(trial(setting, seed=seed) for seed in (0, 1))
+    *progress, results = train(Stack(trials=trials), "cpu")
+    assert isinstance(results, tuple)
+    assert [one.trial_id for one in results] == [one.id for one in trials]
+    assert all(isinstance(one, Progress) for one in progress)
+    assert sum(one.tokens for one in progress if isinstance(one, Progress)) == 2 * setting.steps * setting.batch_tokens
+    assert len(progress) == (1 + setting.steps if interval_s == 0.0 else 1)
+
+
+def test_the_callers_threads_are_restored(setting: Setting) -> None:
+    torch.set_num_threads(2)
+    events = train(Stack(trials=(trial(setting),)), "cpu")
+    next(events)
+    assert torch.get_num_threads() == 1
+    events.close()
+    assert torch.get_num_threads() == 2
+
+
+def model_losses(one: Trial, weights: Weights, batch: Batch) -> torch.Tensor:
+    """Return the losses [T] of one trial without router bias."""
+    forward = forward_multipliers([one.resolved()], torch.device("cpu"))
+    model = GPT(shape=one.shape, setting=one.setting, num_trials=1, forward=forward)
+    bias = torch.zeros(one.shape.depth, 1, one.shape.num_experts)
+    inputs, targets = (torch.from_numpy(part)[None] for part in batch)
+    return model(weights, bias, inputs, targets).losses_KT[0]
+
+
+def drawn(one: Trial) -> Weights:
+    """Return the leaves that a trial starts from."""
+    layout = Flat(tensors=tensors(one.shape, one.setting), num_trials=1)
+    stds = {role: values.init_std for role, values in one.resolved().items()}
+    return layout.leaves(draw(layout, [one.seed], [stds]))
+
+
+def test_losses_before_training_are_the_models(setting: Setting) -> None:
+    """With no LR, every loss is that of the drawn model, and validation is the mean over the whole tail."""
+    one = trial(setting, JOINT, "completep-moe", lr=0.0, router_bias_lr=0.0, seed=4)
+    (result,) = trained(one)
+    data, weights = open_data(setting), drawn(one)
+    found = curve(result, "train_loss_nats")
+    batches = [data.train_batch(4, step) for step in range(setting.steps)]
+    assert list(found.values()) == [float(model_losses(one, weights, batch).detach().mean()) for batch in batches]
+    assert result.final_window_loss_nats == np.mean([found[4], found[5]])
+    tail = [float(model_losses(one, weights, batch).detach().double().mean()) for batch in data.validation_batches()]
+    assert len(tail) == 2
+    assert result.validation_loss_nats == np.mean(tail)
+
+
+def test_the_gradient_is_that_of_the_mean_loss(setting: Setting) -> None:
+    one = trial(setting, JOINT, "completep-moe")
+    (result,) = trained(one)
+    weights = drawn(one)
+    loss = model_losses(one, weights, open_data(setting).train_batch(0, 0)).mean()
+    for name in ("embedding", "position", "router", "expert_in", "expert_out", "attn_q", "attn_out", "readout"):
+        grads = torch.autograd.grad(loss, weights[name], retain_graph=True)
+        rms = float(torch.stack(grads).double().square().mean().sqrt())
+        assert curve(result, "grad_rms", role=name)[0] == pytest.approx(rms)
+
+
+def test_training_learns(setting: Setting) -> None:
+    longer = replace(setting, steps=40)
+    (result,) = trained(trial(longer))
+    found = curve(result, "train_loss_nats")
+    assert result.validation_loss_nats is not None
+    assert result.validation_loss_nats < 0.8 * found[0]
+
+
+def test_provenance(setting: Setting) -> None:
+    first, second = trained(trial(setting), trial(setting, seed=1))
+    assert first.stack_size == second.stack_size == 2
+    assert first.device == "cpu"
+    assert first.wall_s == second.wall_s
+    assert first.tokens_per_s == pytest.approx(2 * setting.steps * setting.batch_tokens / first.wall_s)
+    assert (first.peak_bytes or 0) > 2**20
+    assert set(json.loads(first.versions or "")) == {"hpxfer", "python", "torch"}
+
+
+def test_curves_of_gradients_updates_and_balance(setting: Setting) -> None:
+    (result,) = trained(trial(replace(setting, norm_gains=True), weight_decay=0.0))
+    last = setting.steps - 1
+    roles = {tensor.role for tensor in tensors(BASE, replace(setting, norm_gains=True))}
+    for metric in ("grad_rms", "update_rms"):
+        assert {one.role for one in result.curves if one.metric == metric} == roles
+        for role in roles:
+            found = curve(result, metric, role=role)
+            assert {0, last} <= set(found)
+            assert all(value > 0 for value in found.values())
+    # Adam's first step moves every parameter that has a gradient by the LR, here half of its peak.
+    moved = curve(result, "update_rms", role="attn_q")[0]
+    assert same_run(moved, trial(setting).hps.lr / 2, torch.float32)
+    for layer in range(BASE.depth):
+        deviation = curve(result, "load_deviation", layer=layer)
+        assert all(0 <= value <= 1 - BASE.kappa for value in deviation.values())
+        entropy = curve(result, "router_entropy_nats", layer=layer)
+        assert all(0 < value <= math.log(BASE.num_experts) for value in entropy.values())
+        assert len(entropy) == len(deviation) == setting.steps
+
+
+def test_clipping_does_not_change_the_recorded_gradient(setting: Setting) -> None:
+    plain, clipped = (trained(trial(replace(setting, gradient_clip=clip)))[0] for clip in (None, 1e-3))
+    for role in ("readout", "router"):
+        assert curve(plain, "grad_rms", role=role)[0] == curve(clipped, "grad_rms", role=role)[0]
+    assert plain.validation_loss_nats != clipped.validation_loss_nats
+
+
+def test_the_balancing_rule_evens_the_load(setting: Setting) -> None:
+    longer = replace(setting, steps=60)
+    off, on = (trained(trial(longer, router_bias_lr=rate, lr=1e-9))[0] for rate in (0.0, 0.05))
+    for layer in range(BASE.depth):
+        late = [np.mean(list(curve(one, "load_deviation", layer=layer).values())[-20:]) for one in (off, on)]
+        assert late[1] < 0.5 * late[0]
+
+
+def test_bfloat16_is_near_float32(setting: Setting) -> None:
+    (exact,) = trained(trial(setting, JOINT, "completep-moe"))
+    (rough,) = trained(trial(replace(setting, precision="bfloat16"), JOINT, "completep-moe"))
+    assert exact.validation_loss_nats is not None
+    assert rough.validation_loss_nats is not None
+    assert rough.validation_loss_nats != exact.validation_loss_nats
+    assert same_run(rough.validation_loss_nats, exact.validation_loss_nats, torch.bfloat16)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_cuda_is_near_the_cpu(setting: Setting, precision: str) -> None:
+    trials = [trial(replace(setting, precision=precision), JOINT, name) for name in ("sp", "completep-moe")]
+    dtype = torch.float32 if precision == "float32" else torch.bfloat16
+    for cpu, cuda in zip(trained(*trials), trained(*trials, device="cuda"), strict=True):
+        assert cuda.device != "cpu"
+        assert cpu.validation_loss_nats is not None
+        assert cuda.validation_loss_nats is not None
+        assert same_run(cuda.validation_loss_nats, cpu.validation_loss_nats, dtype)
