@@ -1,11 +1,15 @@
-"""The generated part of the README: `python -m hpxfer.docs README.md` writes its rule tables from those in code."""
+"""The generated parts of the README: `python -m hpxfer.docs README.md` writes them from code and committed results.
+
+A part stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
@@ -13,8 +17,6 @@ from hpxfer.explain import FIELDS
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Row
 
-BEGIN = "<!-- rules:begin -->"
-END = "<!-- rules:end -->"
 SHOWN = ("completep-moe", "sp")
 HEADINGS = ("role", "init std", "LR", "eps", "weight decay", "forward", "source")
 
@@ -24,13 +26,50 @@ def rules_markdown() -> str:
     return "\n\n".join(_table(parameterization(name)) for name in SHOWN)
 
 
-def with_rules(readme: str) -> str:
-    """Return `readme` with the rule tables between its markers; raise HpxferError unless it has them once, in order."""
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1 or readme.index(BEGIN) > readme.index(END):
-        raise HpxferError(f"must hold the line {BEGIN} and, below it, the line {END}, each once; add them")
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{rules_markdown()}\n\n{END}{after}"
+def quickstart_text(root: Path) -> str:
+    """Return the report on the published quickstart, as a code block."""
+    from hpxfer.analysis import transfer_report
+    from hpxfer.results import load_results
+
+    summary = transfer_report(load_results(root / "results" / "published" / "quickstart")).summary()
+    return f"```text\n{summary.strip()}\n```"
+
+
+def bench_markdown(root: Path) -> str:
+    """Return the latest committed run of `hpxfer bench trainer` as a Markdown table with its date and versions."""
+    path = root / "results" / "bench" / "trainer.jsonl"
+    last = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+    lines = [_line(("width", "K = 1, ms a trial-step", "K = 8, ms a trial-step", "throughput, K = 8 over K = 1"))]
+    lines.append(_line(["---"] * 4))
+    for row in last["rows"]:
+        ratio = f"{row['throughput_ratio']:.2f}x"
+        lines.append(_line((str(row["width"]), f"{row['single_ms']:.2f}", f"{row['stacked_ms']:.2f}", ratio)))
+    versions = ", ".join(f"{name} {version}" for name, version in last["versions"].items())
+    return "\n".join([*lines, "", f"{last['date']}, {last['machine']}, {versions}."])
+
+
+PARTS: dict[str, Callable[[Path], str]] = {
+    "rules": lambda root: rules_markdown(),
+    "quickstart": quickstart_text,
+    "bench": bench_markdown,
+}
+
+
+def with_part(readme: str, name: str, text: str) -> str:
+    """Return `readme` with `text` between the markers of a part; raise HpxferError unless they stand once, in order."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    if readme.count(begin) != 1 or readme.count(end) != 1 or readme.index(begin) > readme.index(end):
+        raise HpxferError(f"must hold the line {begin} and, below it, the line {end}, each once; add them")
+    before, _, rest = readme.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+def generated(readme: str, root: Path) -> str:
+    """Return `readme` with every part written anew; `root` is the folder that holds results/."""
+    for name, make in PARTS.items():
+        readme = with_part(readme, name, make(root))
+    return readme
 
 
 def main(args: Sequence[str]) -> int:
@@ -51,7 +90,7 @@ def _rewrite(path: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise HpxferError(f"{path}: cannot be read: {error}") from None
     try:
-        new = with_rules(text)
+        new = generated(text, path.resolve().parent)
     except HpxferError as error:
         raise HpxferError(f"{path}: {error}") from None
     # Beside the file, so that the replacement is one rename and no reader sees half a README.

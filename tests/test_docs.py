@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from hpxfer.docs import BEGIN, END, SHOWN, main, rules_markdown, with_rules
+from hpxfer.docs import PARTS, SHOWN, generated, main, rules_markdown, with_part
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.spec import parse_sweep
+from hpxfer.spec.yaml_file import parse_yaml, read_yaml, write_yaml
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- rules:begin -->", "<!-- rules:end -->"
 TEXT = f"# Title\n\n{BEGIN}\nold\n{END}\nafter\n"
 
 
@@ -22,10 +26,13 @@ def rows_of(name: str) -> list[str]:
     return [line for line in block.splitlines() if line.startswith("| `")]
 
 
-def test_the_committed_readme_holds_the_generated_tables() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert BEGIN in text, f"README.md has no {BEGIN}"
-    assert text == with_rules(text), "run `make docs`"
+def with_rules(text: str) -> str:
+    return with_part(text, "rules", rules_markdown())
+
+
+def test_the_committed_readme_holds_what_code_and_committed_results_say() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text == generated(text, ROOT), "run `make docs`"
 
 
 def test_a_row_of_each_table() -> None:
@@ -65,12 +72,16 @@ def test_markers_that_are_missing_or_misplaced(text: str) -> None:
     assert str(caught.value) == f"must hold the line {BEGIN} and, below it, the line {END}, each once; add them"
 
 
-def test_main_rewrites_the_file_in_place(tmp_path: Path) -> None:
+def test_main_rewrites_the_file_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PARTS:
+        monkeypatch.setitem(PARTS, name, lambda root, name=name: f"{name} of {root.name}")
     path = tmp_path / "README.md"
-    path.write_bytes(TEXT.replace("after\n", "after\r\n").encode())
+    text = "".join(f"<!-- {name}:begin -->\nold\n<!-- {name}:end -->\r\n" for name in PARTS)
+    path.write_bytes(text.encode())
     path.chmod(0o640)
     assert main([str(path)]) == 0
-    assert path.read_bytes() == with_rules(TEXT).replace("after\n", "after\r\n").encode()
+    new = [f"\n{name} of {tmp_path.name}\n" for name in PARTS]
+    assert path.read_bytes().decode() == text.replace("old", "{}").format(*new)
     assert path.stat().st_mode & 0o777 == 0o640
     assert os.listdir(tmp_path) == ["README.md"]
 
@@ -93,3 +104,19 @@ def test_main_names_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.Capt
 def test_main_wants_one_argument(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert capsys.readouterr().err == "usage: python -m hpxfer.docs README.md\n"
+
+
+def test_the_readmes_sweep_parts_and_python_are_legal() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    parts = parse_yaml(text.partition("```yaml\n")[2].partition("```")[0], "README.md").data
+    spec = parse_sweep(write_yaml({**read_yaml(ROOT / "sweeps" / "quickstart.yaml").data, **parts}))
+    assert set(spec.axes) == {"width", "experts", "joint"}
+    for block in text.split("```python\n")[1:]:
+        compile(block.partition("```")[0], "README.md", "exec")
+
+
+def test_every_file_that_the_readme_links_to_is_there() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    assert len(links) > 5
+    assert [link for link in links if not (ROOT / link).exists()] == []
