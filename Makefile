@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test lint types docs figure clean-venv
+.PHONY: quickstart test docs
 
 # What a user does first: a bare machine with Python >= 3.11 in, a transfer verdict out.
 quickstart: $(VENV)/.runtime

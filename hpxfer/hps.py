@@ -42,7 +42,7 @@ class HPs:
 
 SCALARS = tuple(f.name for f in fields(HPs) if f.name != "multipliers")
 # Which HPs must be above zero; the others may be zero.
-POSITIVE = ("lr", "init_scale", "residual_scale")
+POSITIVE = ("lr", "init_scale", "residual_scale", "eps")
 
 
 def check_hp_name(name: str) -> None:

@@ -130,7 +130,7 @@ class TrainingSpec(Section):
     tokens: Count | None = None
     optimizer: Literal["adamw", "sgd"] = "adamw"
     betas: Seq[float] = (0.9, 0.95)
-    eps: Annotated[float, Field(ge=0)] = 1e-12
+    eps: Annotated[float, Field(gt=0)] = 1e-12  # 0 would divide 0 by 0 at the embedding of a token not yet seen
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: ScheduleSpec = ScheduleSpec()
     final_window_steps: Count | None = None  # default: the last tenth of the run
