@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import BeforeValidator
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError
 from hpxfer.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.shape import shape_from_mapping
+from hpxfer.spec.sections import validated
 from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec, Section, Seq
 from hpxfer.spec.yaml_file import Path_, YamlFile, write_yaml
 
@@ -134,10 +135,7 @@ def is_recipe(data: Any) -> bool:
 def read_recipe(file: YamlFile) -> RecipeFile:
     """Return the checked recipe in a YAML file. Raises HpxferError with one line for each broken rule."""
     _check_kind(file)
-    try:
-        recipe = RecipeFile.model_validate(file.data)
-    except ValidationError as error:
-        raise HpxferError("\n".join(dict.fromkeys(_explain(file, one) for one in error.errors()))) from None
+    recipe = validated(RecipeFile, file)
     broken = [f"{file.where(path)}: {message}" for path, message in _problems(recipe)]
     if broken:
         raise HpxferError("\n".join(broken))
@@ -198,32 +196,3 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
     for name in ("matrix_std", "embedding_std", "position_std"):
         if getattr(recipe.init, name) < 0:
             yield ("init", name), f"must be >= 0, got {getattr(recipe.init, name):g}"
-
-
-def _explain(file: YamlFile, error: Any) -> str:
-    loc, kind = error["loc"], error["type"]
-    if kind == "missing":
-        return f"{file.where(loc)}: must be given"
-    if kind == "extra_forbidden":
-        return f"{file.where(loc)}: unknown key; {nearest(str(loc[-1]), _legal_keys(loc[:-1]))}"
-    while loc and loc not in file.lines:  # the members of a union, which no file spells
-        loc = loc[:-1]
-    got = repr(error["input"])
-    rule = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{file.where(loc)}: must be {rule}, got {got if len(got) <= 80 else got[:77] + '...'}"
-
-
-def _legal_keys(loc: Path_) -> list[str]:
-    """Return the keys of the section at `loc`."""
-    model: type[BaseModel] = RecipeFile
-    for part in loc:
-        if isinstance(part, str) and part in model.model_fields:
-            model = _section(model.model_fields[part].annotation) or model
-    return list(model.model_fields)
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """Return the first section named inside a type annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for one in get_args(annotation) if (found := _section(one))), None)

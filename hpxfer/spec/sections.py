@@ -1,0 +1,75 @@
+"""Sections: pydantic models of a YAML file's parts, and their errors in the words of the file."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.spec.yaml_file import Path_, YamlFile
+
+M = TypeVar("M", bound=BaseModel)
+
+# Parts of a key path that a short form leaves out, and the members of a union, which no file spells.
+_LEFT_OUT = ("values", "shapes", "name", "float", "str")
+# What may stand where a section with a short form is wanted.
+_FORMS = {"ParameterizationSpec": "a name", "AxisSpec": "a list", "GridValues": "a list"}
+
+
+def validated(model: type[M], file: YamlFile) -> M:
+    """Return the file's data as `model`; raise HpxferError with one line for each broken rule."""
+    try:
+        return model.model_validate(file.data)
+    except ValidationError as error:
+        raise HpxferError("\n".join(dict.fromkeys(_explain(model, file, one) for one in error.errors()))) from None
+
+
+def in_file(file: YamlFile, path: Path_) -> Path_:
+    """Return the path as it stands in the file, without the keys that a short form leaves out."""
+    out: Path_ = ()
+    for part in path:
+        if part in _LEFT_OUT and out and (*out, part) not in file.lines:
+            continue
+        out = (*out, part)
+    return out
+
+
+def _explain(model: type[BaseModel], file: YamlFile, error: Any) -> str:
+    loc, kind = error["loc"], error["type"]
+    where = file.where(in_file(file, loc))
+    got = repr(error["input"])
+    got = got if len(got) <= 80 else got[:77] + "..."
+    if kind == "extra_forbidden":
+        return f"{where}: unknown key; {nearest(str(loc[-1]), _legal_keys(model, loc[:-1]))}"
+    if kind == "missing":
+        return f"{file.where(loc)}: must be given"
+    if kind == "invalid_key" or loc[-1] == "[key]":
+        section = loc[:-1] if kind == "invalid_key" else loc[:-2]
+        return f"{file.where((*section, str(error['input'])))}: a key must be text, got {got}; quote it"
+    match kind:
+        case "tuple_type":
+            rule = "a list"
+        case "dict_type":
+            rule = "a mapping"
+        case "model_type":
+            form = _FORMS.get(error["ctx"]["class_name"])
+            rule = f"{form} or a mapping" if form else "a mapping"
+        case _:
+            rule = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"{where}: must be {rule}, got {got}"
+
+
+def _legal_keys(model: type[BaseModel], loc: Path_) -> list[str]:
+    """Return the keys of the section at `loc` below `model`."""
+    for part in loc:
+        if isinstance(part, str) and part in model.model_fields:
+            model = _section(model.model_fields[part].annotation) or model
+    return list(model.model_fields)
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """Return the first section named inside a type annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for one in get_args(annotation) if (found := _section(one))), None)
