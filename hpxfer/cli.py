@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-bench_app = typer.Typer(name="bench", help="Measure this machine.", no_args_is_help=True, rich_markup_mode=None)
+bench_app = typer.Typer(name="bench", invoke_without_command=True, rich_markup_mode=None)
 app.add_typer(bench_app)
 
 Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g. sweeps/quickstart.yaml.")]
@@ -161,9 +161,11 @@ def explain(
 ) -> None:
     """Say which init std, LR, eps, weight decay and forward multiplier every role gets at a shape, and why.
 
-    Examples: hpxfer explain --list
-    hpxfer explain --parameterization completep-moe --base base.json --target target.json
-    hpxfer explain --sweep sweeps/quickstart.yaml
+    \b
+    Examples:
+      hpxfer explain --list
+      hpxfer explain --sweep sweeps/quickstart.yaml
+      hpxfer explain --parameterization completep-moe --base base.json --target target.json
     """
     from hpxfer.explain import explain as explain_table
     from hpxfer.explain import list_parameterizations, parameterizations_to_dict
@@ -185,6 +187,16 @@ def explain(
     _say(json.dumps(found.to_dict()) if as_json else found.table())
     if source.note:
         _say(f"note: {source.note}", err=True)
+
+
+@bench_app.callback()
+def bench(context: typer.Context) -> None:
+    """Measure this machine. Alone it runs every benchmark there is: today, `trainer`.
+
+    Example: hpxfer bench
+    """
+    if context.invoked_subcommand is None:
+        trainer()
 
 
 @bench_app.command()
