@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from hpxfer.data import check_length, data_ref
+from hpxfer.data import check_length, data_ref, require_here
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Executor
 from hpxfer.executors.worker import TrainStack
-from hpxfer.plan import Plan, make_plan
+from hpxfer.machine import has_cuda
+from hpxfer.plan import Plan, make_plan, num_workers
 from hpxfer.results import Results, load_results
 from hpxfer.shape import REQUIRED, Shape
 from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec.yaml_file import read_yaml
 from hpxfer.stack import Stack, pack
 from hpxfer.store import Store
 from hpxfer.train.event import Event, Progress
-from hpxfer.trial import Expansion, Trial
+from hpxfer.trial import Expansion, Setting, Trial
 
 RESULTS = "results"
 
@@ -56,11 +59,13 @@ class Job:
     """A sweep made ready: its plan, and what its results folder has of it."""
 
     spec: SweepSpec
+    file: Path | None  # where the sweep was read from
     expansion: Expansion
     folder: Path
     plan: Plan
     done: frozenset[str]  # trial ids
     cuda: bool
+    problems: tuple[str, ...]  # files of the store that were passed over
 
     @cached_property
     def missing(self) -> tuple[Trial, ...]:
@@ -68,31 +73,55 @@ class Job:
         return tuple(trial for trial in self.expansion.trials() if trial.id not in self.done)
 
 
-def prepare(sweep: SweepSpec | str | Path, *, results: str | Path = RESULTS) -> Job:
-    """Return the sweep made ready: data found and digested, store looked through. Writes nothing."""
+def prepare(sweep: SweepSpec | str | Path, *, results: str | Path = RESULTS, executor: str | None = None) -> Job:
+    """Return the sweep made ready: data found and digested, store looked through. Writes nothing.
+
+    `executor` overrides the sweep's: ray | local.
+    """
     spec = sweep if isinstance(sweep, SweepSpec) else load_sweep(sweep)
-    expansion = Expansion(spec, data_ref(spec.data))
-    check_length(spec)
+    if executor is not None:
+        if executor not in ("ray", "local"):
+            raise HpxferError(f"--executor must be ray or local, got {executor!r}")
+        spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"executor": executor})})
+    with _located(None if isinstance(sweep, SweepSpec) else sweep):
+        expansion = Expansion(spec, data_ref(spec.data))
+        check_length(spec)
     folder = Path(results) / spec.name
     store = Store.open(folder, write=False)
     done = frozenset(store.done_ids())
+    measured = measured_trial_s(store, expansion.setting) if done else None
     cuda = has_cuda(spec.resources.device)
     return Job(
         spec=spec,
+        file=None if isinstance(sweep, SweepSpec) else Path(sweep),
         expansion=expansion,
         folder=folder,
-        plan=make_plan(expansion, done, cuda=cuda, measured=measured_trial_s(store) if done else None),
+        plan=make_plan(expansion, done, cuda=cuda, measured=measured),
         done=done,
         cuda=cuda,
+        problems=tuple(store.problems),
     )
 
 
-def measured_trial_s(store: Store) -> dict[str, float]:
-    """Return shape label -> median worker seconds of one stored trial: its share of its stack's time."""
-    columns = ["width", "depth", "num_experts", "num_active", "expert_width", "head_dim", "wall_s", "stack_size"]
+@contextmanager
+def _located(file: str | Path | None) -> Iterator[None]:
+    """Put file and line before an error that starts with its key path, e.g. `data.source: ...`."""
+    try:
+        yield
+    except HpxferError as error:
+        key, _, rest = str(error).partition(": ")
+        if file is None or not key.startswith("data."):
+            raise
+        raise HpxferError(f"{read_yaml(file).where(tuple(key.split('.')))}: {rest}") from None
+
+
+def measured_trial_s(store: Store, setting: Setting) -> dict[str, float]:
+    """Return shape label -> median worker seconds of one stored trial of this many tokens: its share of its stack."""
+    columns = [*REQUIRED, "wall_s", "stack_size", "batch_tokens", "steps"]
     seconds: dict[str, list[float]] = {}
     for row in store.read_trials().select(columns).to_pylist():
-        if row["wall_s"] is not None and row["stack_size"]:
+        tokens = (row["batch_tokens"], row["steps"])
+        if row["wall_s"] is not None and row["stack_size"] and tokens == (setting.batch_tokens, setting.steps):
             shape = Shape(**{name: row[name] for name in REQUIRED})
             seconds.setdefault(shape.label(), []).append(row["wall_s"] / row["stack_size"])
     return {label: statistics.median(one) for label, one in seconds.items()}
@@ -114,11 +143,14 @@ def run(
     stored stays, and the next run goes on from there.
     """
     job = sweep if isinstance(sweep, Job) else prepare(sweep, results=results)
+    if job.missing and address is None:
+        with _located(job.file):
+            require_here(job.spec.data)  # a digest stands in for planning, and on a cluster for the nodes' own data
     store = Store.open(job.folder, write=True)
     store.save_sweep(job.spec, job.expansion.setting.data_digest)
     if job.missing:
         _train(job, store, executor or make_executor(job.spec, address), on_event)
-        store.compact()
+    store.compact()
     return load_results(job.folder)
 
 
@@ -128,7 +160,7 @@ def make_executor(spec: SweepSpec, address: str | None) -> Executor:
     if resources.executor == "local" and address is None:
         from hpxfer.executors.local import LocalExecutor
 
-        return LocalExecutor(workers=resources.workers)
+        return LocalExecutor(workers=num_workers(resources.workers, cuda=has_cuda(resources.device)))
     from hpxfer.executors.ray import RayExecutor
 
     return RayExecutor(
@@ -137,11 +169,6 @@ def make_executor(spec: SweepSpec, address: str | None) -> Executor:
         device=resources.device,
         gpus_per_stack=resources.gpus_per_stack,
     )
-
-
-def has_cuda(device: str) -> bool:
-    """Return whether stacks of this machine run on a GPU; looks without importing torch."""
-    return device == "cuda" or (device == "auto" and Path("/dev/nvidia0").exists())
 
 
 def _train(job: Job, store: Store, executor: Executor, on_event: Callable[[Event, Tally], None] | None) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hpxfer.machine import num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.shape import Shape
 from hpxfer.stack import stack_size
@@ -111,7 +111,7 @@ def make_plan(
 
 def num_workers(asked: int | None, *, cuda: bool) -> int:
     """Return how many stacks run at once on this machine."""
-    return asked or (1 if cuda else os.cpu_count() or 1)
+    return asked or (1 if cuda else num_cpus())
 
 
 def assumed_trial_s(shape: Shape, setting: Setting, *, cuda: bool) -> float:

@@ -98,6 +98,14 @@ def test_failed_trials_are_tried_again_and_finished_ones_are_not(tmp_path: Path)
     assert last.trials["trial_id"].is_unique
 
 
+def test_time_is_measured_on_trials_of_the_same_length(tmp_path: Path) -> None:
+    run(write_tiny(tmp_path), results=tmp_path, executor=InProcess())
+    more = prepare(write_tiny(tmp_path, ("seeds: 2", "seeds: 3")), results=tmp_path).plan
+    assert more.rate_from == "measured: 2 shapes of this sweep in the store"
+    longer = prepare(write_tiny(tmp_path, ("steps: 6", "steps: 600")), results=tmp_path).plan
+    assert longer.rate_from.startswith("assumed")
+
+
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     sweep = write_tiny(tmp_path, ("workers: 2", "workers: 2, stack_size: 4"))
     with pytest.raises(KeyboardInterrupt):

@@ -18,12 +18,9 @@ def data_ref(spec: DataSpec) -> DataRef:
     data that is here has another digest.
     """
     tokenizer, vocab_size = vocabulary(spec)
+    if spec.digest is None:
+        require_here(spec)
     source = find(spec.source)
-    if source is None and spec.digest is None:
-        raise HpxferError(
-            f"data.source: must name data on this machine, got {spec.source}, which no file matches; correct the path "
-            f"(a relative one starts at the sweep file's folder), or give data.digest to plan without the data"
-        )
     found = spec.digest if source is None else digest(source, vocab_size)
     assert found is not None
     if spec.digest not in (None, found):
@@ -32,6 +29,15 @@ def data_ref(spec: DataSpec) -> DataRef:
             f"the digest was taken of, or remove the key to accept this data"
         )
     return DataRef(digest=found, tokenizer=tokenizer, vocab_size=vocab_size)
+
+
+def require_here(spec: DataSpec) -> None:
+    """Raise HpxferError unless the data is on this machine."""
+    if find(spec.source) is None:
+        raise HpxferError(
+            f"data.source: must name data on this machine, got {spec.source}, which no file matches; correct the path "
+            f"(a relative one starts at the sweep file's folder), or give data.digest to plan without the data"
+        )
 
 
 def check_length(spec: SweepSpec) -> None:

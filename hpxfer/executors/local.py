@@ -15,15 +15,11 @@ from multiprocessing.connection import Connection, wait
 
 from hpxfer.executors.executor import TRIES, Train, lost
 from hpxfer.executors.worker import guarded
+from hpxfer.machine import num_cpus
 from hpxfer.stack import Stack
 from hpxfer.train.event import Event
 
 _SOFT_STOP_S = 5.0
-
-
-@dataclass(frozen=True)
-class _Done:
-    """The worker's word that a stack has been trained."""
 
 
 @dataclass
@@ -45,7 +41,7 @@ class LocalExecutor:
         tries: dict[Stack, int] = {}
         workers: list[_Worker] = []
         try:
-            for _ in range(min(self.workers or os.cpu_count() or 1, len(waiting))):
+            for _ in range(min(self.workers or num_cpus(), len(waiting))):
                 workers.append(_start(train))
             while waiting or any(worker.stack for worker in workers):
                 for worker in workers:
@@ -58,9 +54,9 @@ class LocalExecutor:
                     stack = worker.stack
                     assert stack is not None
                     message = _receive(worker)
-                    if isinstance(message, _Done):
-                        worker.stack = None
-                    elif message is not None:
+                    if message is not None:
+                        if isinstance(message, tuple):  # the last word on a stack
+                            worker.stack = None
                         on_event(message)
                     else:
                         why = _end(worker)
@@ -71,6 +67,10 @@ class LocalExecutor:
                         else:
                             on_event(lost(stack, why))
         finally:
+            for worker in workers:
+                if worker.stack is not None:
+                    worker.process.kill()  # in the middle of a stack that nobody waits for
+                worker.pipe.close()
             for worker in workers:
                 _end(worker)
 
@@ -93,25 +93,21 @@ def _send(worker: _Worker, message: object) -> None:
         worker.pipe.send(message)
 
 
-def _receive(worker: _Worker) -> Event | _Done | None:
+def _receive(worker: _Worker) -> Event | None:
     """Return the worker's next message, or None if it is gone."""
     try:
-        message: Event | _Done = worker.pipe.recv()
+        message: Event = worker.pipe.recv()
     except (EOFError, OSError):
         return None
     return message
 
 
 def _end(worker: _Worker) -> str:
-    """End a worker and return how it ended."""
+    """End a worker and return how it ended: an idle one leaves when its pipe closes, a lost one has left already."""
     worker.pipe.close()
-    if worker.stack is None:
-        # Idle: it sees the closed pipe and leaves by itself.
-        try:
-            worker.process.wait(_SOFT_STOP_S)
-        except subprocess.TimeoutExpired:
-            worker.process.kill()
-    else:
+    try:
+        worker.process.wait(_SOFT_STOP_S)
+    except subprocess.TimeoutExpired:
         worker.process.kill()
     code = worker.process.wait()
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -124,13 +120,9 @@ def _work(pipe: Connection) -> None:
         while True:
             for event in guarded(train, pipe.recv()):
                 pipe.send(event)
-            pipe.send(_Done())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
 
 if __name__ == "__main__":
-    # Run as a module this file is `__main__`; the driver knows `_Done` under the module's own name.
-    from hpxfer.executors import local
-
-    local._work(Connection(int(sys.argv[1])))
+    _work(Connection(int(sys.argv[1])))

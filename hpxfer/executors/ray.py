@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 import tempfile
 import threading
 import warnings
@@ -27,8 +28,9 @@ os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray turns token authentication on for a cluster it starts, but a driver that joins by address must say so itself.
+# Read once, when ray is imported: set later it would reach Ray's processes and not this one.
 _TOKENS = (os.environ.get("RAY_AUTH_TOKEN"), os.environ.get("RAY_AUTH_TOKEN_PATH"))
-if any(_TOKENS) or (Path.home() / ".ray" / "auth_token").exists():
+if "ray" not in sys.modules and (any(_TOKENS) or (Path.home() / ".ray" / "auth_token").exists()):
     os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray
@@ -37,6 +39,7 @@ from ray import tune
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import TRIES, Train, lost
 from hpxfer.executors.worker import guarded
+from hpxfer.machine import num_cpus
 from hpxfer.stack import Stack
 from hpxfer.train.event import Event
 
@@ -110,7 +113,7 @@ def _round(
 
         def fit() -> None:
             try:
-                tuner.fit()
+                errors.extend(error for error in tuner.fit().errors if _is_broken(error))
             except BaseException as error:
                 errors.append(error)
             finally:
@@ -122,10 +125,9 @@ def _round(
             while not over:
                 over = ended.is_set()  # looked at before the mailbox: what was sent before the end is still taken
                 for number, index, event in ray.get(mailbox.take.remote(_POLL_S)):
-                    if event is None:
+                    if isinstance(event, tuple):  # the last word on a stack
                         pending.discard((number, index))
-                    else:
-                        on_event(event)
+                    on_event(event)
         finally:
             if not ended.is_set():
                 mailbox.stop.remote()
@@ -166,14 +168,14 @@ class _Mailbox:
     """An actor beside the driver: events wait here, and the stacks that are done are remembered."""
 
     def __init__(self) -> None:
-        self._events: list[tuple[int, int, Event | None]] = []
+        self._events: list[tuple[int, int, Event]] = []
         self._arrived = asyncio.Event()
         self._done: set[tuple[int, int]] = set()
         self._stopped = False
 
-    async def put(self, number: int, index: int, event: Event | None) -> bool:
-        """Leave an event of a stack; None says that the stack has been trained. Return whether to go on."""
-        if event is None:
+    async def put(self, number: int, index: int, event: Event) -> bool:
+        """Leave an event of a stack; its results are the last. Return whether to go on."""
+        if isinstance(event, tuple):
             self._done.add((number, index))
         self._events.append((number, index, event))
         self._arrived.set()
@@ -191,7 +193,7 @@ class _Mailbox:
         """Return the stacks of a package that have been trained."""
         return {index for package, index in self._done if package == number}
 
-    async def take(self, timeout_s: float) -> list[tuple[int, int, Event | None]]:
+    async def take(self, timeout_s: float) -> list[tuple[int, int, Event]]:
         """Return all waiting events, after `timeout_s` at the latest."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._arrived.wait(), timeout_s)
@@ -217,20 +219,11 @@ class _PackageRunner(tune.Trainable):
         done, stopped = ray.get([self._mailbox.done.remote(number), self._mailbox.stopped.remote()])
         self._events = iter(()) if stopped else self._all_events(number, done)
 
-    def _all_events(self, number: int, done: set[int]) -> Iterator[tuple[int, int, Event | None]]:
+    def _all_events(self, number: int, done: set[int]) -> Iterator[tuple[int, int, Event]]:
         for index, stack in enumerate(self._packages[number]):
             if index not in done:
-                # Results wait until training has ended, so that a worker lost in between repeats the whole stack
-                # and no result is sent twice.
-                kept: list[Event] = []
                 for event in guarded(self._train, stack):
-                    if isinstance(event, tuple):
-                        kept.append(event)
-                    else:
-                        yield number, index, event
-                for event in kept:
                     yield number, index, event
-                yield number, index, None
 
     def step(self) -> dict[str, Any]:
         """Send the next event to the mailbox."""
@@ -259,10 +252,18 @@ def _ray_errors() -> Iterator[None]:
     try:
         yield
     except (ray.exceptions.RayError, tune.TuneError) as error:
-        hint = "the driver's RAY_AUTH_MODE (token or disabled) must be the cluster's"
-        raise HpxferError(
-            f"Ray gave up: {_first_line(error)}; what was done is stored, run again to go on ({hint})"
-        ) from error
+        if _is_broken(error):
+            why = str(error).strip().splitlines()[-1]
+            fix = "every node needs this hpxfer and this Python's packages"
+        else:
+            why = _first_line(error)
+            fix = "the driver's RAY_AUTH_MODE (token or disabled) must be the cluster's"
+        raise HpxferError(f"Ray gave up: {why}; what was done is stored, run again to go on ({fix})") from error
+
+
+def _is_broken(error: Exception) -> bool:
+    """Return whether a worker failed by itself, e.g. has no hpxfer to import: no retry helps, unlike a lost worker."""
+    return isinstance(error, ray.exceptions.RayTaskError) or "creation task" in str(error)
 
 
 def _first_line(error: BaseException) -> str:
@@ -282,7 +283,7 @@ def _session(address: str | None, workers: int | None) -> Iterator[None]:
         if address is None:
             ray.init(
                 address="local",
-                num_cpus=max(workers or 0, os.cpu_count() or 1),
+                num_cpus=max(workers or 0, num_cpus()),
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

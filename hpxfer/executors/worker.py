@@ -26,7 +26,21 @@ class TrainStack:
 
 
 def guarded(train: Train, stack: Stack) -> Iterator[Event]:
-    """Yield what `train` yields; on an exception yield failed results, out of memory: train the halves."""
+    """Yield progress, then the results of all trials as the last event.
+
+    An exception gives failed results; out of memory, the halves are trained. Results wait until all of the stack has
+    been trained: a worker that is lost before repeats the whole stack, and no result is sent twice.
+    """
+    results: list[TrialResult] = []
+    for event in _attempt(train, stack):
+        if isinstance(event, tuple):
+            results += event
+        else:
+            yield event
+    yield tuple(results)
+
+
+def _attempt(train: Train, stack: Stack) -> Iterator[Event]:
     try:
         yield from train(stack)
     except HpxferError as error:
@@ -41,7 +55,7 @@ def guarded(train: Train, stack: Stack) -> Iterator[Event]:
     # Out of the except block: the exception's frames hold the stack's tensors, whose memory the halves need.
     middle = len(stack.trials) // 2
     for half in (stack.trials[:middle], stack.trials[middle:]):
-        yield from guarded(train, replace(stack, trials=half))
+        yield from _attempt(train, replace(stack, trials=half))
 
 
 def _failed(stack: Stack, message: str) -> tuple[TrialResult, ...]:

@@ -27,7 +27,7 @@ from hpxfer.train.event import Event, Progress
 from hpxfer.trial import Setting, Trial
 
 # What a stack of the suite does, by the seed of its trials.
-FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG = range(6)
+FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG, TOO_BIG_THEN_LOST = range(7)
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,10 @@ class Misbehave:
             raise HpxferError("the data is not on this machine")
         if act == LOST_ALWAYS or (act == LOST_ONCE and not earlier):
             os.kill(os.getpid(), signal.SIGKILL)
-        if act == TOO_BIG and len(stack.trials) > 1:
+        if act in (TOO_BIG, TOO_BIG_THEN_LOST) and len(stack.trials) > 1:
             raise MemoryError
+        if act == TOO_BIG_THEN_LOST and earlier == 2:  # whole, first half, and now the second half
+            os.kill(os.getpid(), signal.SIGKILL)
         yield tuple(_finished(trial, stack) for trial in stack.trials)
 
 
@@ -83,7 +85,7 @@ class ExecutorSuite:
         self, executor: Executor, setting: Setting, tmp_path: Path
     ) -> None:
         """One run of well-behaved and misbehaving stacks: nothing is lost, doubled, or retried without need."""
-        acts = (FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG)
+        acts = (FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG, TOO_BIG_THEN_LOST)
         stacks = [tiny_stack(setting, act, size=2) for act in acts]
         events = collect(executor, stacks, Misbehave(str(tmp_path)))
         results = {one.trial_id: one for event in events if isinstance(event, tuple) for one in event}
@@ -97,9 +99,12 @@ class ExecutorSuite:
             LOST_ONCE: {"finished"},
             LOST_ALWAYS: {"failed"},
             TOO_BIG: {"finished"},
+            TOO_BIG_THEN_LOST: {"finished"},
         }
         calls = Counter(int(path.name.partition("-")[0]) for path in tmp_path.iterdir())
-        assert calls == {FINE: 1, RAISES: 1, BAD_INPUT: 1, LOST_ONCE: 2, LOST_ALWAYS: TRIES, TOO_BIG: 3}
+        assert calls == {
+            FINE: 1, RAISES: 1, BAD_INPUT: 1, LOST_ONCE: 2, LOST_ALWAYS: TRIES, TOO_BIG: 3, TOO_BIG_THEN_LOST: 6
+        }  # fmt: skip
         error = results[f"{RAISES}-0"].error or ""
         assert "Traceback" in error
         assert "ZeroDivisionError: a bug in the user's code" in error
