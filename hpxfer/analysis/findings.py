@@ -29,7 +29,7 @@ class ShapeFinding:
     regret_nats: float | None  # +inf if it diverged
     regret_percent: float | None  # of best_loss
     regret_noise_units: float | None  # in standard deviations of one seed
-    regret_se_nats: float | None
+    regret_se_nats: float | None  # from the differences of HPs within seeds: see `noise.paired_noise`
     num_seeds: int
     num_diverged: int  # trials
     num_missing: int  # trials that failed or were not run

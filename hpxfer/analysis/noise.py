@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -35,11 +35,33 @@ def seed_noise(cells: Iterable[Point]) -> float | None:
     return math.sqrt(squares / freedom)
 
 
+def paired_noise(shapes: Iterable[Sequence[Point]]) -> float | None:
+    """Return the standard deviation of one seed's loss once what its seed adds to all cells of a shape is taken off.
+
+    A seed's trials share batches and initial draws, so much of its luck cancels in a difference of two HPs. Pooled
+    over `shapes`, each the cells that a regret there rests on; a seed counts where no cell of its shape lacks it. None
+    if no shape has two such seeds and two cells.
+    """
+    squares, freedom = 0.0, 0
+    for cells in shapes:
+        losses = [dict(zip(cell.seeds, cell.losses, strict=True)) for cell in cells]
+        seeds = [seed for seed in sorted(losses[0]) if _in_all(losses, seed)] if losses else []
+        if len(seeds) > 1 and len(cells) > 1:
+            table = np.array([[cell[seed] for seed in seeds] for cell in losses])
+            rest = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+            squares += float((rest**2).sum())
+            freedom += (len(cells) - 1) * (len(seeds) - 1)
+    return math.sqrt(squares / freedom) if freedom else None
+
+
+def _in_all(losses: Sequence[Mapping[int, float]], seed: int) -> bool:
+    return all(math.isfinite(cell.get(seed, math.inf)) for cell in losses)
+
+
 def difference_se(noise: float, a: Point, b: Point) -> float:
     """Return the standard error of the difference of two cells' medians, in nats; 0 for a cell and itself.
 
-    The cells count as independent. Seeds share data order and initial weights across HPs, which makes the true error
-    smaller, not larger.
+    `noise` is `paired_noise`, or `seed_noise` where seeds are not paired, which is larger.
     """
     if a == b:
         return 0.0

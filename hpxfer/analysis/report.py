@@ -13,7 +13,7 @@ import pandas as pd
 from hpxfer.analysis.basin import Basin, Point, basins
 from hpxfer.analysis.drift import fit_drift
 from hpxfer.analysis.findings import Finding, ShapeFinding, Transferred, TransferReport
-from hpxfer.analysis.noise import cells_near_optimum, difference_se, seed_noise
+from hpxfer.analysis.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
 from hpxfer.analysis.optimum import Optimum, basin_optimum
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.analysis.verdict import control_reason, judge
@@ -59,14 +59,19 @@ def _finding(group: tuple[Basin, ...]) -> Finding:
     """Return the finding of one parameterization along one axis."""
     optima = [basin_optimum(basin) for basin in group]
     base_value = next((optimum.grid_value for basin, optimum in zip(group, optima, strict=True) if basin.is_base), None)
-    noise = seed_noise(cell for basin in group for cell in cells_near_optimum(basin, base_value))
+    near = [cells_near_optimum(basin, base_value) for basin in group]
+    noise = seed_noise(cell for cells in near for cell in cells)
+    paired = paired_noise(near)
     interior = [i for i, optimum in enumerate(optima) if optimum.kind == "interior"]
     finding = Finding(
         axis=group[0].axis,
         scale_name=group[0].scale_name,
         parameterization=group[0].parameterization,
         base_value=base_value,
-        shapes=tuple(_shape(*pair, base_value, noise) for pair in zip(group, optima, strict=True)),
+        shapes=tuple(
+            _shape(*pair, base_value, noise, noise if paired is None else paired)
+            for pair in zip(group, optima, strict=True)
+        ),
         drift=fit_drift(
             [group[i].scale for i in interior],
             [value for i in interior if (value := optima[i].log2_value) is not None],
@@ -80,7 +85,9 @@ def _finding(group: tuple[Basin, ...]) -> Finding:
     return replace(finding, verdict=verdict, reasons=(*reasons, *_notes(group, optima)))
 
 
-def _shape(basin: Basin, optimum: Optimum, base_value: float | None, noise: float | None) -> ShapeFinding:
+def _shape(
+    basin: Basin, optimum: Optimum, base_value: float | None, noise: float | None, of_difference: float | None
+) -> ShapeFinding:
     """Return the finding at one shape. Regret compares measured cells; nothing is interpolated."""
     measured = [(point.median, point.value, point) for point in basin.points if point.finite and not point.censored]
     best_loss, best_value, best = min(measured, default=(None, None, None), key=lambda one: one[:2])
@@ -88,8 +95,8 @@ def _shape(basin: Basin, optimum: Optimum, base_value: float | None, noise: floa
     moved_loss = moved.median if moved else None
     regret = _regret(best_loss, moved_loss)
     se = None
-    if noise is not None and best and moved and regret is not None and math.isfinite(regret):
-        se = difference_se(noise, moved, best)
+    if of_difference is not None and best and moved and regret is not None and math.isfinite(regret):
+        se = difference_se(of_difference, moved, best)
     finite = regret if regret is not None and math.isfinite(regret) else None
     return ShapeFinding(
         shape=basin.shape,

@@ -85,8 +85,6 @@ def _open_question(finding: Finding) -> str | None:
     for shape in finding.shapes:
         if shape.regret_nats is None:
             return f"{finding.name(shape)}: no result at the transferred HP"
-        if shape.optimum.open_because:
-            return f"{finding.name(shape)}: {shape.optimum.open_because}"
     return None
 
 

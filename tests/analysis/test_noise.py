@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpxfer.analysis.basin import Basin, Point
-from hpxfer.analysis.noise import cells_near_optimum, difference_se, seed_noise
+from hpxfer.analysis.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
 
 
 def point(value: float, *losses: float) -> Point:
@@ -67,3 +67,28 @@ def test_the_error_bounds_a_simulated_one(num_seeds: int) -> None:
     true = float(np.std(np.diff(np.median(draws, axis=2), axis=1)))
     claimed = difference_se(1.0, point(1, *[1.0] * num_seeds), point(2, *[1.0] * num_seeds))
     assert 0.99 * true <= claimed <= 1.2 * true
+
+
+def test_what_a_seed_adds_to_every_cell_is_no_noise_of_a_difference() -> None:
+    lucky = [point(1, 1.0, 3.0), point(2, 1.5, 3.5), point(3, 5.0, 7.0)]
+    assert paired_noise([lucky]) == pytest.approx(0.0, abs=1e-12)
+    assert seed_noise(lucky) == pytest.approx(math.sqrt(2))
+
+
+@pytest.mark.parametrize("luck", [0.0, 1.0])
+def test_paired_noise_is_the_planted_one_whatever_the_luck_of_the_seeds(luck: float) -> None:
+    rng = np.random.default_rng(1)
+    shapes = []
+    for _ in range(2000):
+        seeds = luck * rng.standard_normal(3)
+        shapes.append([point(k, *(k + seeds + 0.1 * rng.standard_normal(3))) for k in range(1, 4)])
+    assert paired_noise(shapes) == pytest.approx(0.1, rel=0.05)
+    unpaired = seed_noise(cell for cells in shapes for cell in cells)
+    assert unpaired == pytest.approx(math.hypot(0.1, luck), rel=0.05)
+
+
+def test_seeds_that_a_cell_lacks_are_left_out() -> None:
+    whole = [point(1, 1.0, 3.0, 9.0), point(2, 2.0, 4.5, math.inf)]
+    assert paired_noise([whole]) == pytest.approx(paired_noise([[point(1, 1.0, 3.0), point(2, 2.0, 4.5)]]))
+    assert paired_noise([whole]) == pytest.approx(0.25)
+    assert paired_noise([[point(1, 1.0, 2.0)], [], [point(1, 1.0), point(2, 2.0)]]) is None

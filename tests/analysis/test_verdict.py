@@ -84,7 +84,7 @@ def test_regret_in_units_of_the_seed_noise() -> None:
     top = control.shapes[-1]
     assert top.regret_nats is not None
     assert top.regret_noise_units == pytest.approx(top.regret_nats / control.noise_nats)
-    assert top.regret_se_nats == pytest.approx(control.noise_nats * math.sqrt(math.pi / 2 * (1 / 4 + 1 / 4)))
+    assert top.regret_se_nats == pytest.approx(0.002 * math.sqrt(math.pi / 2 * (1 / 4 + 1 / 4)), rel=0.4)
 
 
 @pytest.mark.parametrize(("octaves", "verdict"), [(0.5, "transfers"), (1.0, "transfers"), (1.4, "drifts")])
@@ -101,20 +101,29 @@ def test_one_percent_of_the_loss_is_the_limit_without_noise(octaves: float, verd
 
 
 def test_noise_widens_the_limit_and_a_regret_in_between_is_undecided() -> None:
-    """Two SE over a limit of two SE are needed: a regret of three is undecided, of five a drift, of one a transfer."""
+    """Two SE over a limit of two SE are needed: a regret of three is undecided, of eight a drift, of one a transfer."""
     frame = line(MOVES, scales=(32.0, 64.0), noise=0.0)
     loss_at_base = 2.9 + 0.04 * 1.2**2
     best = 2.9 + 0.04 * 0.2**2
     regret = loss_at_base - best
-    for num_se, verdict in ((1.5, "transfers"), (3.0, "undecided"), (5.0, "drifts")):
-        noise = regret / num_se  # two cells of two seeds: SE = noise
+    for num_se, verdict in ((1.0, "transfers"), (3.0, "undecided"), (8.0, "drifts")):
+        noise = regret / num_se  # two cells of two seeds: SE = noise, up to the degrees of freedom of few cells
         noisy = frame.copy()
-        noisy["loss"] += noise / math.sqrt(2) * noisy["seed"].map({0: -1.0, 1: 1.0})
+        turn = noisy["value"].map(lambda value: (-1.0) ** round(math.log2(value)))  # no seed is lucky everywhere
+        noisy["loss"] += noise / math.sqrt(2) * turn * noisy["seed"].map({0: -1.0, 1: 1.0})
         control = finding(noisy, "sp")
         assert control.noise_nats == pytest.approx(noise)
-        assert control.shapes[1].regret_se_nats == pytest.approx(noise)
+        assert control.shapes[1].regret_se_nats == pytest.approx(noise, rel=0.3)
         assert control.verdict == verdict
     assert "over the limit" in reasons(finding(noisy, "sp"))
+
+
+def test_luck_of_a_seed_that_all_hps_share_does_not_hide_a_drift() -> None:
+    frame = line(MOVES, scales=(32.0, 64.0), noise=1e-6)
+    frame["loss"] += 0.1 * frame["seed"]
+    control = finding(frame, "sp")
+    assert control.noise_nats == pytest.approx(0.1 / math.sqrt(2), rel=0.01)
+    assert control.verdict == "drifts"
 
 
 def test_one_seed_is_undecided_and_says_what_to_add() -> None:
