@@ -12,6 +12,7 @@ from hpxfer.errors import HpxferError, nearest
 
 # The grouped matrix product wants rows of whole 16-byte units in every precision; bfloat16 has 8 to a unit.
 ROW_MULTIPLE = 8
+MAX_DIM = 10**9
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -67,10 +68,19 @@ def check_shape(shape: Shape) -> str | None:
         floor = 1 if name in REQUIRED or name == "num_groups" else 0
         if value < floor:
             return f"{name} must be at least {floor}, got {value}"
+        if value > MAX_DIM:
+            return f"{name} must be at most {MAX_DIM}, got {str(value)[:20]}..."
     if shape.width % shape.head_dim:
         return f"width must be a multiple of head_dim, got width {shape.width} and head_dim {shape.head_dim}"
     if shape.num_active > shape.num_experts:
         return f"num_active must be at most num_experts, got {shape.num_active} of {shape.num_experts}"
+    return None
+
+
+def check_trainable(shape: Shape) -> str | None:
+    """Return why the built-in trainer cannot run this shape, or None."""
+    if problem := check_shape(shape):
+        return problem
     for name in ("width", "expert_width"):
         value = getattr(shape, name)
         if value % ROW_MULTIPLE:
@@ -101,7 +111,7 @@ def load_shape(path: str | Path) -> Shape:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise HpxferError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HpxferError(f"{path}: not a JSON file: {error}") from None
     if not isinstance(data, dict):
         raise HpxferError(f"{path}: must hold one JSON object of dimensions, got {type(data).__name__}")

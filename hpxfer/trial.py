@@ -124,7 +124,7 @@ def setting_of(spec: SweepSpec, data: DataRef) -> Setting:
         decay=training.schedule.decay,
         warmup_steps=training.schedule.warmup_steps,
         decay_steps=training.schedule.decay_steps or 0,
-        final_fraction=training.schedule.final_fraction,
+        final_fraction=0.0 if training.schedule.decay == "constant" else training.schedule.final_fraction,
         final_window_steps=spec.final_window_steps,
         validation_tokens=training.validation_tokens,
         gradient_clip=training.gradient_clip,

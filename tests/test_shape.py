@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpxfer.errors import HpxferError
-from hpxfer.shape import Shape, check_shape, load_shape, shape_from_mapping
+from hpxfer.shape import Shape, check_shape, check_trainable, load_shape, shape_from_mapping
 
 LEGAL: dict[str, Any] = {
     "width": 128,
@@ -43,15 +43,30 @@ def test_label_and_dims() -> None:
         ({"num_shared": -1}, "num_shared must be at least 0, got -1"),
         ({"head_dim": 48}, "width must be a multiple of head_dim, got width 128 and head_dim 48"),
         ({"num_active": 9}, "num_active must be at most num_experts, got 9 of 8"),
+    ],
+)
+def test_check_shape(dims: dict[str, int], problem: str | None) -> None:
+    shape = dataclasses.replace(SHAPE, **dims)
+    assert check_shape(shape) == problem
+    assert check_trainable(shape) == problem
+
+
+@pytest.mark.parametrize(
+    ("dims", "problem"),
+    [
         (
             {"width": 132, "head_dim": 33},
             "width must be a multiple of 8 (rows of whole 16-byte units), got 132",
         ),
-        ({"expert_width": 4}, "expert_width must be a multiple of 8 (rows of whole 16-byte units), got 4"),
+        ({"expert_width": 2730}, "expert_width must be a multiple of 8 (rows of whole 16-byte units), got 2730"),
     ],
 )
-def test_check_shape(dims: dict[str, int], problem: str | None) -> None:
-    assert check_shape(dataclasses.replace(SHAPE, **dims)) == problem
+def test_the_trainer_wants_whole_units_and_a_users_own_model_need_not_have_them(
+    dims: dict[str, int], problem: str
+) -> None:
+    shape = dataclasses.replace(SHAPE, **dims)
+    assert check_shape(shape) is None
+    assert check_trainable(shape) == problem
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_an_id_is_the_hash_of_what_determines_the_numbers(spec: SweepSpec) -> No
         ("steps: 200", "steps: 200\n  final_window_steps: 30"),
         ("warmup_steps: 20", "warmup_steps: 21"),
         ("decay: constant", "decay: cosine"),
-        ("decay: constant", "decay: constant, final_fraction: 0.5"),
+        ("decay: constant", "decay: cosine, final_fraction: 0.5"),
         ("decay: constant", "decay: wsd, decay_steps: 9"),
         ("validation_tokens: 1024", "validation_tokens: 512"),
         ("context: 64", "context: 32"),
@@ -130,6 +130,8 @@ def test_the_data_change_every_id(change: dict[str, object]) -> None:
     ("old", "new"),
     [
         ("name: small", "name: other"),
+        ("decay: constant", "decay: constant, final_fraction: 0.5"),  # read by the other decays only
+        ("context: 64", "context: 64\n  matrix_std: 0.5"),  # read with init: constant only
         ("steps: 200", "tokens: 102400"),  # the same number of steps
         ("steps: 200", "steps: 200\n  final_window_steps: 20"),  # the default
         ("steps: 200", "steps: 200\n  eps: 1e-12"),

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from hpxfer.errors import HpxferError
-from hpxfer.shape import Shape, check_shape
+from hpxfer.shape import Shape, check_trainable
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
 
 # Axes that may be given as bare values, and the dimension that moves.
@@ -66,7 +66,7 @@ def moved(base: Shape, change: ShapeChange) -> Shape:
         num_active=num_active,
         expert_width=round(expert_width),
     )
-    if problem := check_shape(shape):
+    if problem := check_trainable(shape):
         raise HpxferError(problem)
     return shape
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.shape import check_shape
+from hpxfer.scaling.roles import ROLES
+from hpxfer.shape import check_trainable
 from hpxfer.spec.axes import DIMENSION, changes, moved
 from hpxfer.spec.sweep import GridValues, SweepSpec, power_of_two
 from hpxfer.spec.yaml_file import Path_
 
 Problem = tuple[Path_, str]
+
+MAX_POINTS = 10_000  # of one HP's range: more is a slip of the step
 
 # Folders of results/ that hold something else than a sweep.
 RESERVED_NAMES = ("published", "bench")
@@ -53,7 +57,7 @@ def _base(spec: SweepSpec) -> Iterator[Problem]:
         if abs(wanted - round(wanted)) > 1e-9 or round(wanted) < 1:
             yield (*at, "expert_ratio"), f"expert_ratio * width must be a whole number, got {wanted:g}"
             return
-    if problem := check_shape(spec.base_shape):
+    if problem := check_trainable(spec.base_shape):
         yield at, problem
 
 
@@ -202,12 +206,29 @@ def _hps(spec: SweepSpec) -> Iterator[Problem]:
         if "." not in name:
             yield at, "must be a dotted name, e.g. router.lr_mult"
             continue
-        yield from _value(at, name, value)
+        broken = list(_value(at, name, value))
+        yield from broken
+        if not broken and (why := _without_effect(spec, name)):
+            yield at, why
     others = [name for name in spec.grid if name != "lr"]
     if hps.lr is None and "lr" not in spec.grid:
         yield ("hps", "lr"), "must be given, because the grid does not scan lr"
     elif hps.lr is None and others and not spec.product:
-        yield ("hps", "lr"), f"must be given: the line of {others[0]} runs through it (or set product: true)"
+        yield ("hps", "lr"), f"must be given: the line of {others[0]} runs through it"
+
+
+def _without_effect(spec: SweepSpec, name: str) -> str | None:
+    """Return why an HP can change nothing in this sweep, or None: its trials would differ by nothing but their ids."""
+    role, dot, kind = name.partition(".")
+    if not dot:
+        adam_only = spec.training.optimizer == "sgd" and name in ("eps", "beta1", "beta2")
+        return f"{name} has no effect under sgd; take it out" if adam_only else None
+    roles = [one for one in gpt_roles(spec) if one != "readout" or not spec.model.tied_embeddings]
+    if role not in roles:
+        return f"this model has no tensor of role {role}; {nearest(role, roles)}"
+    if kind == "init_mult" and ROLES[role] in ("ones", "zeros"):
+        return f"{name} has no effect: the role starts at exact {ROLES[role]}; take it out"
+    return None
 
 
 def _value(at: Path_, name: str, value: float) -> Iterator[Problem]:
@@ -228,7 +249,11 @@ def _grid(spec: SweepSpec) -> Iterator[Problem]:
         except HpxferError as error:
             yield at, str(error)
             continue
+        if why := _without_effect(spec, name):
+            yield at, why
+            continue
         yield from _grid_values(at, name, values)
+    yield from _product_without_base(spec)
     if spec.judge.hp is not None and spec.judge.hp not in spec.grid:
         yield ("judge", "hp"), f"must be an HP of the grid; {nearest(spec.judge.hp, spec.grid)}"
     if not spec.seeds:
@@ -237,12 +262,34 @@ def _grid(spec: SweepSpec) -> Iterator[Problem]:
         yield ("seeds",), f"a seed stands twice in {list(spec.seeds)}"
 
 
+def _product_without_base(spec: SweepSpec) -> Iterator[Problem]:
+    """The judged HP's line runs through the base values of the others, which a product must therefore hold."""
+    if not spec.product or spec.judged_hp not in spec.grid:
+        return
+    base = {"weight_decay": spec.training.weight_decay, "eps": spec.training.eps}
+    base |= dict(zip(("beta1", "beta2"), spec.training.betas, strict=False))
+    for name, values in spec.grid.items():
+        if name == spec.judged_hp or any(True for _ in _grid_values(("grid", name), name, values)):
+            continue
+        known = base.get(name, spec.hps.multipliers.get(name, getattr(spec.hps, name, 1.0)))
+        if known is None or not any(math.isclose(known, one, rel_tol=1e-9) for one in values.numbers()):
+            got = "none" if known is None else f"{known:g}"
+            yield (
+                ("grid", name),
+                f"a product must hold the base value of {name}, through which the line of the judged "
+                f"{spec.judged_hp} runs, got {got} as the base value; add it here, or give {name} one of these",
+            )
+
+
 def _grid_values(at: Path_, name: str, values: GridValues) -> Iterator[Problem]:
     if (values.values is None) == (values.log2 is None):
         yield at, "must be a list of values, or {log2: [low, high]}"
         return
     if values.log2 is not None and (len(values.log2) != 2 or values.log2[0] > values.log2[1]):
         yield (*at, "log2"), f"must be [low, high] with low <= high, got {list(values.log2)}"
+        return
+    if values.log2 is not None and (values.log2[1] - values.log2[0]) / values.step >= MAX_POINTS:
+        yield (*at, "step"), f"must leave at most {MAX_POINTS} values, got {values.step:g} over {list(values.log2)}"
         return
     if values.log2 is None:
         key, given = "values", values.values or ()

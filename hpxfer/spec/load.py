@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
@@ -20,7 +21,7 @@ def load_sweep(path: str | Path) -> SweepSpec:
     kind, _, rest = spec.data.source.partition(":")
     if kind == "builtin" or Path(rest).is_absolute():
         return spec
-    absolute = Path(path).resolve().parent / rest
+    absolute = Path(glob.escape(str(Path(path).resolve().parent))) / rest
     return spec.model_copy(update={"data": spec.data.model_copy(update={"source": f"{kind}:{absolute}"})})
 
 

@@ -32,7 +32,9 @@ def _power_of_two(value: Any) -> Any:
 
 
 def power_of_two(exponent: float) -> float:
-    """Return 2^exponent, infinity where no float is large enough."""
+    """Return 2^exponent, infinity where no float is large enough and zero where none is small enough."""
+    if exponent < -2000:
+        return 0.0
     return 2.0**exponent if exponent < sys.float_info.max_exp else math.inf
 
 
@@ -47,7 +49,16 @@ def _into(key: str, *kinds: type) -> Callable[[Any], Any]:
 
 Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
 Number = Annotated[float, BeforeValidator(_power_of_two)]
-Count = Annotated[int, Field(ge=1)]
+# No dimension or count is as large; beyond it arithmetic on sizes would stop to be exact.
+Count = Annotated[int, Field(ge=1, le=10**9)]
+MAX_SEEDS = 100_000
+
+
+def _spelled_infinity(value: Any) -> Any:
+    """YAML's `.inf` as conventions spell it."""
+    if not isinstance(value, dict):
+        return value
+    return {key: "inf" if isinstance(one, float) and one == math.inf else one for key, one in value.items()}
 
 
 class Section(BaseModel):
@@ -64,7 +75,7 @@ class ShapeSpec(Section):
     num_experts: Count
     num_active: Count
     head_dim: Count
-    expert_ratio: Annotated[float, Field(gt=0)] | None = None
+    expert_ratio: Annotated[float, Field(gt=0, le=1e6)] | None = None
     expert_width: Count | None = None
 
 
@@ -75,7 +86,7 @@ class ShapeChange(Section):
     depth: Count | None = None
     num_experts: Count | None = None
     num_active: Count | None = None
-    expert_ratio: Annotated[float, Field(gt=0)] | None = None
+    expert_ratio: Annotated[float, Field(gt=0, le=1e6)] | None = None
     expert_width: Count | None = None
 
 
@@ -98,7 +109,7 @@ class ModelSpec(Section):
     def base_init(self) -> BaseInit:
         return BaseInit(
             matrices=self.init,
-            matrix_std=self.matrix_std,
+            matrix_std=self.matrix_std if self.init == "constant" else BaseInit.matrix_std,
             embedding_std=self.embedding_std,
             position_std=self.position_std,
         )
@@ -142,13 +153,13 @@ class ParameterizationSpec(Section):
     """A table by name, with the conventions that differ from its defaults."""
 
     name: str
-    conventions: dict[str, float | str] = {}
+    conventions: Annotated[dict[str, float | str], BeforeValidator(_spelled_infinity)] = {}
 
 
 class AxisSpec(Section):
     """A path of shapes: `values` of the dimension that the axis is named after, or whole `shapes`."""
 
-    values: Seq[float] | None = None
+    values: Seq[Annotated[float, Field(le=1e9)]] | None = None
     shapes: Seq[ShapeChange] | None = None
     num_active: Count | None = None  # axis `experts`: hold num_active here instead of holding kappa
     allow_kappa_change: bool = False
@@ -210,10 +221,10 @@ def _axis(value: Any) -> Any:
 
 def _seeds(value: Any) -> Any:
     """`seeds: 3` is seeds 0, 1, 2."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SEEDS:
         return tuple(range(value))
     if not isinstance(value, list | tuple):
-        raise ValueError("a count of at least 1, or a list of seeds")
+        raise ValueError(f"a count from 1 to {MAX_SEEDS}, or a list of seeds")
     return tuple(value)
 
 
@@ -229,7 +240,7 @@ class SweepSpec(Section):
     hps: HPsSpec = HPsSpec()
     grid: dict[str, Values]
     product: bool = False  # every combination of the grid instead of one line an HP
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_seeds)] = (0,)
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], BeforeValidator(_seeds)] = (0,)
     judge: JudgeSpec = JudgeSpec()
     precision: Literal["float32", "bfloat16"] = "float32"
     resources: ResourcesSpec = ResourcesSpec()

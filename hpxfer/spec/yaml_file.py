@@ -14,6 +14,9 @@ from hpxfer.errors import HpxferError
 Path_ = tuple[str | int, ...]
 
 
+MAX_VALUES = 200_000
+
+
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, plus YAML 1.2 floats: in YAML 1.1 `1e-12` is a string."""
 
@@ -106,6 +109,8 @@ def _read(loader: _Loader, lines: dict[Path_, int], name: str) -> Any:
 
 def _walk(node: yaml.Node, path: Path_, lines: dict[Path_, int], name: str) -> None:
     lines.setdefault(path, node.start_mark.line + 1)
+    if len(lines) > MAX_VALUES:
+        raise HpxferError(f"{name}: must hold at most {MAX_VALUES} values, got more; are aliases nested?")
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner = (*path, str(key.value))

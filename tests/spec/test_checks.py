@@ -365,9 +365,7 @@ def test_lr_must_come_from_somewhere() -> None:
     init = (GRID, "  init_scale: [0.5, 1]")
     both = (GRID, "  lr: [0.1]\n  init_scale: [0.5, 1]")
     assert message_of(init) == "s.yaml:17: hps.lr: must be given, because the grid does not scan lr"
-    assert message_of(both) == (
-        "s.yaml:17: hps.lr: must be given: the line of init_scale runs through it (or set product: true)"
-    )
+    assert message_of(both) == "s.yaml:17: hps.lr: must be given: the line of init_scale runs through it"
     parse_sweep(edited(both, ("seeds: 2", "product: true")))
     parse_sweep(edited(both, (HPS, "  lr: 0.1")))
 
@@ -392,3 +390,57 @@ def test_every_broken_rule_is_named_at_once() -> None:
         "s.yaml:16: axes.depth: depth must be > 0, got 0",
         "s.yaml:21: seeds: must hold at least one seed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("lr: [0.01]", "dense_in.lr_mult: [1, 2]", "this model has no tensor of role dense_in"),
+        ("lr: [0.01]", "hidden_bias.lr_mult: [1, 2]", "this model has no tensor of role hidden_bias"),
+        ("lr: [0.01]", "readout.lr_mult: [1, 2]", "this model has no tensor of role readout"),
+        ("lr: [0.01]", "norm.init_mult: [1, 2]", "norm.init_mult has no effect: the role starts at exact ones"),
+        ("lr: [0.01]", "router_bias.init_mult: [1]", "router_bias.init_mult has no effect: the role starts at exact"),
+    ],
+)
+def test_hps_that_can_change_nothing(old: str, new: str, problem: str) -> None:
+    message = message_of(("router_bias_lr: 0.01", "lr: 0.1"), (old, new))
+    assert message.startswith(f"s.yaml:20: grid.{new.partition(':')[0]}: {problem}")
+    name = new.partition(":")[0]
+    message = message_of(("router_bias_lr: 0.01", f"multipliers: {{{name}: 2}}"))
+    assert message.startswith(f"s.yaml:18: hps.multipliers.{name}: {problem}")
+
+
+def test_adams_hps_have_no_effect_under_sgd() -> None:
+    edits = (("router_bias_lr: 0.01", "lr: 0.1"), ("[completep-moe, sp]", "[sp]"), ("lr: [0.01]", "eps: [1e-8]"))
+    sgd = ("batch_tokens: 512", "batch_tokens: 512\n  optimizer: sgd")
+    assert message_of(*edits, sgd) == "s.yaml:21: grid.eps: eps has no effect under sgd; take it out"
+
+
+@pytest.mark.parametrize(
+    ("values", "got"), [("[0.5, 2]", "1"), ("[1, 2]", None), ("{log2: [-1, 1]}", None), ("{log2: [1, 2]}", "1")]
+)
+def test_a_product_must_hold_the_base_values_of_what_is_not_judged(values: str, got: str | None) -> None:
+    edits = (("lr: [0.01]", f"lr: [0.01]\n  init_scale: {values}"), ("seeds: 2", "seeds: 2\nproduct: true"))
+    if got is None:
+        assert parse_sweep(edited(*edits), "s.yaml").product
+    else:
+        assert message_of(*edits) == (
+            "s.yaml:21: grid.init_scale: a product must hold the base value of init_scale, through which the line of "
+            f"the judged lr runs, got {got} as the base value; add it here, or give init_scale one of these"
+        )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("lr: [0.01]", "lr: {log2: [-8, -4], step: 1e-300}", "grid.lr.step: must leave at most 10000 values"),
+        ("lr: [0.01]", "lr: {log2: [-1e9, -4]}", "grid.lr.step: must leave at most 10000 values"),
+        ("seeds: 2", "seeds: 100000000000", "seeds: must be a count from 1 to 100000"),
+        ("seeds: 2", "seeds: [9223372036854775808]", "seeds[0]: must be less than 9223372036854775808"),
+        ("expert_ratio: 1", "expert_ratio: 1e308", "expert_ratio: must be less than or equal to 1000000"),
+        ("width: [32, 64]", "width: [32, 1e300]", "axes.width[1]: must be less than or equal to 1000000000"),
+        ("router_bias_lr: 0.01", f"lr: {{log2: -{'9' * 400}}}", "hps.lr: lr must be > 0, got 0"),
+    ],
+)
+def test_numbers_beyond_all_sense(old: str, new: str, message: str) -> None:
+    assert message in message_of((old, new))

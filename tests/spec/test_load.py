@@ -163,8 +163,8 @@ def test_derived_values() -> None:
             ("context: 64", "context: 64\n  gate: relu"),
             "s.yaml:6: model.gate: must be 'sigmoid' or 'softmax', got 'relu'",
         ),
-        (("seeds: 2", "seeds: 0"), "s.yaml:21: seeds: must be a count of at least 1, or a list of seeds, got 0"),
-        (("seeds: 2", "seeds: x"), "s.yaml:21: seeds: must be a count of at least 1, or a list of seeds, got 'x'"),
+        (("seeds: 2", "seeds: 0"), "s.yaml:21: seeds: must be a count from 1 to 100000, or a list of seeds, got 0"),
+        (("seeds: 2", "seeds: x"), "s.yaml:21: seeds: must be a count from 1 to 100000, or a list of seeds, got 'x'"),
         (("seeds: 2", "seeds: [0, -1]"), "s.yaml:21: seeds[1]: must be greater than or equal to 0, got -1"),
     ],
 )

@@ -123,3 +123,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(HpxferError) as caught:
         read_yaml(binary)
     assert str(caught.value) == f"{binary}: must be UTF-8 text: invalid start byte at byte 3"
+
+
+def test_nested_aliases_are_not_unfolded_for_ever() -> None:
+    text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+    text += "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 9))
+    with pytest.raises(HpxferError, match="at most 200000 values, got more; are aliases nested"):
+        parse_yaml(text, "laughs.yaml")
