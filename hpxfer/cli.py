@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,6 @@ from hpxfer.errors import HpxferError
 if TYPE_CHECKING:
     from hpxfer.results import Results
     from hpxfer.scaling.table import Optimizer
-    from hpxfer.spec import SweepSpec
 
 OK, TRIALS_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -61,6 +61,7 @@ def plan(sweep: Sweep, results: ResultsRoot = Path("results"), as_json: AsJson =
     from hpxfer.plan_text import plan_text
 
     job = prepare(sweep, results=results)
+    _warn(job.problems)
     _say(json.dumps(job.plan.to_dict()) if as_json else plan_text(job.plan))
 
 
@@ -82,10 +83,11 @@ def run(
     from hpxfer.driver import run as train
     from hpxfer.plan_text import plan_text
     from hpxfer.progress import ProgressLine
-    from hpxfer.spec import load_sweep
 
-    spec = _with_executor(load_sweep(sweep), executor)
-    job = prepare(spec, results=results)
+    if executor == "local" and address is not None:
+        raise HpxferError("--address joins a Ray cluster, --executor local uses none; leave one out")
+    job = prepare(sweep, results=results, executor=executor)
+    _warn(job.problems)
     if not as_json:
         _say(plan_text(job.plan))
     progress = ProgressLine(Console(stderr=True))
@@ -116,7 +118,7 @@ def report(
     outcome = load_results(results)
     found = transfer_report(outcome, hp, loss)
     files = _draw(outcome, found, output or results)
-    _warn(outcome)
+    _warn(outcome.problems)
     if as_json:
         _say(json.dumps({**found.to_dict(), "files": [str(one) for one in files]}))
     else:
@@ -142,7 +144,7 @@ def recipe(
     made = recipe_from_results(outcome, transfer_report(outcome), parameterization)
     path = output or results / "recipe.yaml"
     write_recipe(made, path)
-    _warn(outcome)
+    _warn(outcome.problems)
     _say(json.dumps({"recipe": str(path)}) if as_json else f"{made.dump()}\n{_written([path])}")
 
 
@@ -216,14 +218,6 @@ def trainer(
     _say(json.dumps(rows) if as_json else bench_text(rows))
 
 
-def _with_executor(spec: SweepSpec, executor: str | None) -> SweepSpec:
-    if executor is None:
-        return spec
-    if executor not in ("ray", "local"):
-        raise HpxferError(f"--executor must be ray or local, got {executor!r}")
-    return spec.model_copy(update={"resources": spec.resources.model_copy(update={"executor": executor})})
-
-
 def _column(optimizer: str | None) -> Optimizer | None:
     match optimizer:
         case None:
@@ -242,7 +236,8 @@ def _conclude(outcome: Results, *, as_json: bool, plan: dict[str, Any]) -> None:
     from hpxfer.recipe import recipe_from_results, write_recipe
 
     found = transfer_report(outcome)
-    files = [*sorted(outcome.folder.glob("*.parquet")), *_draw(outcome, found, outcome.folder)]
+    tables = [outcome.folder / name for name in ("trials.parquet", "curves.parquet")]
+    files = [*(one for one in tables if one.exists()), *_draw(outcome, found, outcome.folder)]
     try:
         path = outcome.folder / "recipe.yaml"
         write_recipe(recipe_from_results(outcome, found), path)
@@ -250,8 +245,9 @@ def _conclude(outcome: Results, *, as_json: bool, plan: dict[str, Any]) -> None:
         no_recipe = None
     except HpxferError as error:
         no_recipe = f"no recipe: {error}"
-    failed = outcome.trials[outcome.trials["status"] == "failed"]
-    _warn(outcome)
+    # Of this sweep: the store may hold failures of cells that an edit has since removed.
+    trials = outcome.trials[outcome.trials["trial_id"].isin(outcome.cells["trial_id"])]
+    failed = trials[trials["status"] == "failed"]
     if as_json:
         data = {"plan": plan, "report": found.to_dict(), "num_failed": len(failed), "no_recipe": no_recipe}
         _say(json.dumps({**data, "files": [str(one) for one in files]}))
@@ -273,8 +269,8 @@ def _draw(outcome: Results, found: Any, folder: Path) -> list[Path]:
     return save_transfer(transfer_info(found, outcome.line(found.hp, found.loss)), folder)
 
 
-def _warn(outcome: Results) -> None:
-    for problem in outcome.problems:
+def _warn(problems: Iterable[str]) -> None:
+    for problem in problems:
         _say(f"warning: {problem}", err=True)
 
 

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import math
-import os
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import IO
 
 import matplotlib
 import numpy as np
@@ -28,6 +29,8 @@ from hpxfer.analysis import Finding, TransferReport
 from hpxfer.analysis.basin import Basin, basins
 from hpxfer.analysis.optimum import Kind
 from hpxfer.analysis.text import headline, loss_name
+from hpxfer.errors import HpxferError
+from hpxfer.files import write_files
 
 PANEL_INCHES = (4.6, 3.4)
 PNG_DPI = 150
@@ -119,7 +122,10 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
     panels: list[Panel] = []
     for axis, group in groupby(report.findings, key=lambda finding: finding.axis):
         findings = tuple(group)
-        panels += _panels(findings, [tuple(series_of[axis, one.parameterization]) for one in findings])
+        row = _panels(findings, [tuple(series_of[axis, one.parameterization]) for one in findings])
+        if len({one.axis for one in report.findings}) > 1:
+            row = [replace(panel, title=f"{axis} | {panel.title}") for panel in row]
+        panels += row
     return TransferInfo(
         title=f"{report.sweep}: does {report.hp} transfer?",
         x_label=f"log2 {report.hp}",
@@ -154,17 +160,21 @@ def draw_transfer(info: TransferInfo) -> Figure:
 
 def save_transfer(info: TransferInfo, folder: Path) -> list[Path]:
     """Return the paths of the PNG and SVG files written. Equal infos give equal bytes; no reader sees half a file."""
-    folder.mkdir(parents=True, exist_ok=True)
     figure = draw_transfer(info)
-    out = []
-    for kind, metadata in (("png", {}), ("svg", {"Date": None})):
-        path = folder / f"transfer.{kind}"
-        partial = folder / f".transfer.{kind}.partial"
-        with matplotlib.rc_context({"svg.hashsalt": "hpxfer"}):
-            figure.savefig(partial, format=kind, dpi=PNG_DPI, metadata=metadata)
-        os.replace(partial, path)
-        out.append(path)
-    return out
+    paths = {kind: folder / f"transfer.{kind}" for kind in ("png", "svg")}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_files({path: partial(_save, figure, kind) for kind, path in paths.items()})
+    except OSError as error:
+        raise HpxferError(
+            f"{folder}: the figure cannot be written: {error.strerror}; choose another folder with --output"
+        ) from None
+    return list(paths.values())
+
+
+def _save(figure: Figure, kind: str, file: IO[bytes]) -> None:
+    with matplotlib.rc_context({"svg.hashsalt": "hpxfer"}):
+        figure.savefig(file, format=kind, dpi=PNG_DPI, metadata={"Date": None} if kind == "svg" else {})
 
 
 def _series(basin: Basin, finding: Finding) -> Series:

@@ -19,7 +19,7 @@ def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
 
     Raises what a writer or the disk raises; then no temporary file is left.
     """
-    temporary = {path: path.with_name(f"{path.name}.tmp") for path in writers}
+    temporary = {path: path.with_name(f"{path.name}.{os.getpid()}.tmp") for path in writers}
     try:
         for path, write in writers.items():
             with open(temporary[path], "wb") as file:

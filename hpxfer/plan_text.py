@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Table
 
 from hpxfer.plan import Plan, ShapePlan
-from hpxfer.progress import spell_time
 
 
 def plan_text(plan: Plan) -> str:
@@ -49,6 +48,13 @@ def _totals(plan: Plan) -> str:
         f"{plan.num_trials} trials, {plan.num_done} done, {plan.num_left} to run in {stacks} stacks: {tokens} tokens, "
         f"{flops:.2g} FLOPs, about {spell_time(plan.wall_s)} on {plan.workers} workers ({plan.rate_from})"
     )
+
+
+def spell_time(seconds: float) -> str:
+    """Return e.g. `45 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _big(count: float) -> str:

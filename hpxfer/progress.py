@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from hpxfer.driver import Tally
+from hpxfer.plan_text import spell_time
 from hpxfer.train.event import Event
 
 PLAIN_LINE_S = 10.0
@@ -25,13 +26,6 @@ def status_text(tally: Tally, elapsed_s: float) -> str:
     return f"{trials} | {rate:,.0f} tokens/s | ETA {spell_time(left_s)}"
 
 
-def spell_time(seconds: float) -> str:
-    """Return e.g. `45 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 class ProgressLine:
     """Shows a run's progress on stderr while it is entered. Call it with every event."""
 
@@ -39,7 +33,7 @@ class ProgressLine:
         self._console = console
         self._tally: Tally | None = None
         self._started = time.monotonic()
-        self._first_tokens: float | None = None
+        self._rate_since: float | None = None
         self._last_plain = self._started
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render, transient=True)
 
@@ -59,15 +53,15 @@ class ProgressLine:
     def __call__(self, event: Event, tally: Tally) -> None:
         """Take note of an event; on a terminal the line refreshes by itself."""
         now = time.monotonic()
-        if self._first_tokens is None:
+        if self._rate_since is None:
             # The rate counts from here: workers need seconds to start, and that is no rate.
-            self._first_tokens = now - 1.0
+            self._rate_since = now - 1.0
         self._tally = tally
         if not self._console.is_terminal and now - self._last_plain >= PLAIN_LINE_S:
             self._last_plain = now
             self._console.print(self._render())
 
     def _render(self) -> Text:
-        if self._tally is None or self._first_tokens is None:
+        if self._tally is None or self._rate_since is None:
             return Text(f"starting workers, {time.monotonic() - self._started:.0f} s")
-        return Text(status_text(self._tally, time.monotonic() - self._first_tokens))
+        return Text(status_text(self._tally, time.monotonic() - self._rate_since))

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tiny import write_tiny
 
 from hpxfer.cli import main
-from hpxfer.driver import prepare
+from hpxfer.driver import prepare, run
+from hpxfer.executors.executor import Train
+from hpxfer.result import TrialResult
+from hpxfer.stack import Stack
+from hpxfer.train.event import Event
 
 BAD_INPUTS = (
     *("broken YAML", "no file", "a folder", "unknown key", "wrong type", "impossible shape"),
     *("no data", "short data", "wrong header", "token id", "another family", "no results"),
     *("unknown parameterization", "nothing to explain", "unknown executor", "nonsense address", "results is a file"),
+    "address without Ray",
 )
 COMMANDS = ("plan", "run", "report", "recipe", "explain", "bench")
 
@@ -39,6 +44,24 @@ def hpxfer(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
     out = capsys.readouterr()
     assert isinstance(code, int)
     return code, out.out, out.err
+
+
+class Fails:
+    """An executor that makes results up: the first `number` trials fail."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def run(self, stacks: Sequence[Stack], train: Train, on_event: Callable[[Event], None]) -> None:
+        by_lr = sorted((trial for stack in stacks for trial in stack.trials), key=lambda trial: trial.hps.lr)
+        on_event(
+            tuple(
+                TrialResult(trial_id=trial.id, status="failed", error="a bug")
+                if place < self.number
+                else TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=2.0)
+                for place, trial in enumerate(by_lr)
+            )
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -87,8 +110,7 @@ def test_json_is_alone_on_stdout(done: Path, capsys: pytest.CaptureFixture[str])
     assert code == 0
     assert {one["parameterization"] for one in json.loads(out)["findings"]} == {"completep-moe", "sp"}
     code, out, _ = hpxfer(capsys, "recipe", results / "tiny", "--json", "--output", done / "mine.yaml")
-    if code == 0:
-        assert json.loads(out) == {"recipe": str(done / "mine.yaml")}
+    assert (code, json.loads(out)) == (0, {"recipe": str(done / "mine.yaml")})
     code, out, _ = hpxfer(capsys, "explain", "--list", "--json")
     assert (code, set(json.loads(out))) == (0, {"sp", "completep", "completep-moe"})
 
@@ -147,7 +169,10 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
         "unknown key": ((*plan, sweep("key", ("seeds: 2", "seed: 2"))), "did you mean 'seeds'?"),
         "wrong type": ((*plan, sweep("type", ("context: 16", "context: wide"))), "model.context: must be"),
         "impossible shape": ((*plan, sweep("shape", ("width: [16, 32]", "width: [16, 20]"))), "multiple of head_dim"),
-        "no data": ((*plan, sweep("data", (data, "data: {source: 'text:none.txt'}"))), "none.txt"),
+        "no data": (
+            (*plan, sweep("data", (data, "data: {source: 'text:none.txt'}"))),
+            "tiny.yaml:6: data.source: must",
+        ),
         "short data": ((*plan, sweep("short", (data, f"data: {{source: 'text:{text}'}}"))), "300"),
         "wrong header": ((*plan, sweep("head", (data, f"data: {{source: 'tokens:{binary}'}}"))), "a.bin"),
         "token id": ((*plan, sweep("id", (data, f"data: {{source: 'tokens:{long}', vocab_size: 512}}"))), "600"),
@@ -158,6 +183,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
         "unknown executor": (("run", sweep("executor"), "--executor", "slurm"), "must be ray or local"),
         "nonsense address": (("run", sweep("address"), "--address", "here"), "auto, HOST:PORT or ray://HOST:PORT"),
         "results is a file": (("run", sweep("file"), "--results", text), "Not a directory"),
+        "address without Ray": (("run", sweep("local"), "--executor", "local", "--address", "auto"), "leave one out"),
     }
 
 
@@ -204,17 +230,27 @@ def test_a_port_that_is_not_ray_is_said_so_within_20_s(tmp_path: Path) -> None:
 
 
 def test_failed_trials_give_exit_code_1_and_their_error(tmp_path: Path) -> None:
-    """The data is there for the plan and gone, with another digest, for the workers."""
-    text = tmp_path / "text.txt"
-    text.write_bytes(os.urandom(5000).hex().encode())
-    sweep = write_tiny(tmp_path, ('source: "builtin:stdlib"', f'source: "text:{text}", digest: {"ab" * 16}'))
-    text.unlink()
+    """No machine has the memory for the second width; the first is trained all the same."""
+    sweep = write_tiny(tmp_path, ("width: [16, 32]", "width: [16, 8388608]"))
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results")]
     end = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert end.returncode == 1
-    assert "30 trials failed; the next run tries them again" in end.stderr
-    assert "text.txt" in end.stderr
-    assert "Traceback" not in end.stderr
+    assert "20 trials failed; the next run tries them again" in end.stderr
+    assert "memory" in end.stderr
+    trials = pd.read_parquet(tmp_path / "results" / "tiny" / "trials.parquet")
+    assert trials["status"].value_counts().to_dict() == {"failed": 20, "finished": 10}
+
+
+def test_data_that_only_a_digest_stands_in_for_is_missed_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = write_tiny(tmp_path, ('source: "builtin:stdlib"', f'source: "text:none.txt", digest: {"ab" * 16}'))
+    code, _, _ = hpxfer(capsys, "plan", sweep, "--results", tmp_path)
+    assert code == 0
+    code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
+    assert code == 2
+    assert f"{sweep}:6: data.source: must name data on this machine" in err
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_ctrl_c_leaves_a_store_from_which_the_next_run_goes_on(tmp_path: Path) -> None:
@@ -233,3 +269,21 @@ def test_ctrl_c_leaves_a_store_from_which_the_next_run_goes_on(tmp_path: Path) -
     assert "Traceback" not in err
     num_done = prepare(sweep, results=tmp_path / "results").plan.num_done
     assert 0 < num_done < 30
+
+
+def test_a_figure_that_cannot_be_written_is_said_so(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = done / "results" / "tiny"
+    code, _, err = hpxfer(capsys, "report", results, "--output", results / "sweep.yaml" / "below")
+    assert code == 2
+    assert "the figure cannot be written: Not a directory; choose another folder with --output" in err
+
+
+def test_failures_of_cells_that_an_edit_removed_are_not_held_against_the_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = write_tiny(tmp_path)
+    results = run(sweep, results=tmp_path, executor=Fails(3))
+    assert (results.trials["status"] == "failed").sum() == 3
+    write_tiny(tmp_path, ("{log2: [-8, -4]}", "{log2: [-7, -4]}"))  # the three were of the first value
+    code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
+    assert (code, err) == (0, "")

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from own_model import ROLES, OwnGPT
 
 import hpxfer
 from hpxfer.data import data_ref, open_data
@@ -23,10 +24,6 @@ from hpxfer.train.schedule import lr_factor
 from hpxfer.trial import Setting, setting_of
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "recipe"))
-
-from own_model import ROLES, OwnGPT  # noqa: E402
-
 # The built-in model as it is at the base: a user who forgets the multipliers trains this.
 PLAIN = {"attn_logits": 1 / 32, "attn_out": 1.0, "expert_out": 1.0, "readout": 1.0}
 # The same batches from other initial draws: six of them lay 0.02 to 0.08 nats from the sweep's curve, the twin 0.36.

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from made_results import files, made, trials_of
 
+from hpxfer.files import locked, write_files
 from hpxfer.store import Store, parquet
-from hpxfer.store.write import locked, write_files
 
 TRIALS_OF_SPEC = trials_of()
 

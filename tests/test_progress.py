@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from hpxfer.driver import Tally
-from hpxfer.progress import ProgressLine, spell_time, status_text
+from hpxfer.plan_text import spell_time
+from hpxfer.progress import ProgressLine, status_text
 from hpxfer.result import TrialResult
 from hpxfer.train.event import Event, Progress
 

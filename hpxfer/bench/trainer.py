@@ -13,6 +13,7 @@ import torch
 
 import hpxfer
 from hpxfer.data import data_ref
+from hpxfer.errors import HpxferError
 from hpxfer.hps import HPs
 from hpxfer.shape import Shape
 from hpxfer.spec import parse_sweep
@@ -58,7 +59,6 @@ def bench_text(rows: list[dict[str, Any]]) -> str:
 
 def append(rows: list[dict[str, Any]], folder: Path) -> None:
     """Append one JSON line with date, versions and rows to trainer.jsonl in `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
     entry = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "hpxfer bench trainer",
@@ -66,8 +66,12 @@ def append(rows: list[dict[str, Any]], folder: Path) -> None:
         "versions": {"hpxfer": hpxfer.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "rows": rows,
     }
-    with (folder / "trainer.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "trainer.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+    except OSError as error:
+        raise HpxferError(f"{folder}: cannot be written: {error.strerror}; choose another --output") from None
 
 
 def _bench_width(width: int, steps: int) -> dict[str, Any]:

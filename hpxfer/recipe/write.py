@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
+from hpxfer.files import write_files
 from hpxfer.recipe.file import is_recipe
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.spec.yaml_file import read_yaml
@@ -15,8 +16,6 @@ def write_recipe(recipe: Recipe, path: str | Path) -> None:
 
     Raises HpxferError, and changes nothing, if another file is there or the disk refuses.
     """
-    from hpxfer.store.write import write_files  # here: reading a recipe needs no store
-
     place, content = Path(path), recipe.dump().encode()
     if place.exists() and not _holds_recipe(place):
         raise HpxferError(f"{place}: must be a new file or an older recipe, got another file; choose another path")

@@ -20,13 +20,13 @@ from typing import TypeVar
 import pyarrow as pa
 
 from hpxfer.errors import HpxferError
+from hpxfer.files import locked, prove_writable, write_files
 from hpxfer.spec import SweepSpec
 from hpxfer.store import merge, parquet
 from hpxfer.store.parts import Listing, Part, list_parts, part_path
 from hpxfer.store.rows import Pair, curves_table, trials_table
 from hpxfer.store.schema import CURVES, TRIALS
 from hpxfer.store.sweep_file import save_sweep
-from hpxfer.store.write import locked, prove_writable, write_files
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Store:
 
         If a file of that name cannot be read, it is left alone and the numbered parts become one.
         """
-        fix = "nothing is lost; make room in the folder and compact again"
+        fix = "nothing is lost; make room in the folder and run the sweep again"
         with locked(self.folder, exclusive=True), self._writing(fix):
             sources = self._sources(parquet.check_all)
             # A part whose curves cannot be read today stays: its trials are copied, not moved.

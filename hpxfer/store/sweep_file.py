@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from hpxfer.files import write_files
 from hpxfer.spec import SweepSpec, dump_sweep
-from hpxfer.store.write import write_files
 
 SWEEP_FILE = "sweep.yaml"
 

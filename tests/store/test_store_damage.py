@@ -313,6 +313,6 @@ def test_a_disk_that_is_full_in_compact(folder: Path) -> None:
     with largest_file(2**13), pytest.raises(HpxferError) as error:
         store.compact()
     assert str(error.value) == (
-        f"{folder}: cannot be written: File too large; nothing is lost; make room in the folder and compact again"
+        f"{folder}: cannot be written: File too large; nothing is lost; make room in the folder and run the sweep again"
     )
     assert files(folder) == before
