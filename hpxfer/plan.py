@@ -105,7 +105,7 @@ def make_plan(
         sweep=spec.name,
         shapes=tuple(shapes),
         workers=num_workers(spec.resources.workers, cuda=cuda),
-        rate_from=f"measured: {len(known)} shapes of this sweep in the store" if known else assumed,
+        rate_from=f"measured: {len(known)} of {len(total)} shapes, from the store" if known else assumed,
     )
 
 

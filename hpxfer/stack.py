@@ -9,8 +9,8 @@ from hpxfer.model.cost import count_params, train_flops
 from hpxfer.shape import Shape
 from hpxfer.trial import Setting, Trial
 
-# Stacking wins until the tokens of a step fill a core: 8 trials of 512 tokens did in float32 on two cores (2026-11,
-# `hpxfer bench trainer`); more only coarsens the progress and the balance between workers.
+# 8 trials of 512 tokens, the stack that `hpxfer bench trainer` measures: it wins at every width there, most at 32
+# (float32, 2026-11). Larger ones are unmeasured, and coarsen the progress and the balance between workers.
 CPU_STEP_TOKENS = 4096
 # On a GPU a step of 64k tokens fills the chip (derived from its occupancy; unmeasured here).
 GPU_STEP_TOKENS = 65536

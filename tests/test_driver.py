@@ -101,7 +101,7 @@ def test_failed_trials_are_tried_again_and_finished_ones_are_not(tmp_path: Path)
 def test_time_is_measured_on_trials_of_the_same_length(tmp_path: Path) -> None:
     run(write_tiny(tmp_path), results=tmp_path, executor=InProcess())
     more = prepare(write_tiny(tmp_path, ("seeds: 2", "seeds: 3")), results=tmp_path).plan
-    assert more.rate_from == "measured: 2 shapes of this sweep in the store"
+    assert more.rate_from == "measured: 2 of 2 shapes, from the store"
     longer = prepare(write_tiny(tmp_path, ("steps: 6", "steps: 600")), results=tmp_path).plan
     assert longer.rate_from.startswith("assumed")
 

@@ -37,7 +37,7 @@ def test_time_is_assumed_until_a_shape_has_been_measured_and_then_scaled(tmp_pat
     assert "assumed" in make_plan(sweep, ()).rate_from
     slow = 3 * assumed_trial_s(base.shape, sweep.setting, cuda=False)
     measured = make_plan(sweep, (), measured={base.shape.label(): slow})
-    assert measured.rate_from == "measured: 1 shapes of this sweep in the store"
+    assert measured.rate_from == "measured: 1 of 2 shapes, from the store"
     assert measured.shapes[0].worker_s == 10 * slow
     assert abs(measured.shapes[1].worker_s / wide.worker_s - 3) < 1e-9
 

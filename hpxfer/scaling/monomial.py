@@ -20,11 +20,8 @@ class Monomial:
         return _monomial(powers, self.coefficient * other.coefficient)
 
     def __pow__(self, power: float) -> Monomial:
+        assert self.coefficient or power > 0, "division by an exact zero"
         return _monomial({name: exponent * power for name, exponent in self.exponents}, self.coefficient)
-
-    def __truediv__(self, other: Monomial) -> Monomial:
-        assert other.coefficient, "division by an exact zero"
-        return self * other**-1
 
     def __call__(self, ratios: Mapping[str, float]) -> float:
         """Return the value at `ratios`: ratio name -> shape/base."""

@@ -23,7 +23,7 @@ def close(one: float, other: float) -> bool:
 @given(MONOMIALS, MONOMIALS, RATIOS)
 def test_operators_act_on_values(a: Monomial, b: Monomial, at: dict[str, float]) -> None:
     assert close((a * b)(at), a(at) * b(at))
-    assert close((a / b)(at), a(at) / b(at))
+    assert close((a * b**-1)(at), a(at) / b(at))
     assert close((a**-0.5)(at), a(at) ** -0.5)
 
 
@@ -44,7 +44,7 @@ def test_powers_that_cancel_leave_one() -> None:
 
 def test_division_by_an_exact_zero_is_a_mistake_in_a_table() -> None:
     with pytest.raises(AssertionError, match="division by an exact zero"):
-        width / ZERO
+        ZERO**-1
 
 
 @pytest.mark.parametrize(
