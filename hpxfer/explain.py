@@ -7,10 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from hpxfer.errors import HpxferError
 from hpxfer.hps import HPs
-from hpxfer.scaling.evaluate import Multipliers, Parameterization, coverage_warnings, evaluate
-from hpxfer.scaling.resolve import BaseInit, resolve
-from hpxfer.scaling.roles import ROLES, fan_in_dim
+from hpxfer.scaling.coverage import ModelFacts, coverage_warnings, gate_warnings
+from hpxfer.scaling.evaluate import (
+    Globals,
+    Multipliers,
+    Parameterization,
+    Structure,
+    evaluate,
+    evaluate_globals,
+)
+from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_globals
+from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.table import Convention, Optimizer, Row, Table
 from hpxfer.scaling.tables import TABLES
 from hpxfer.shape import Shape
@@ -36,12 +45,15 @@ class Explanation:
     target: Shape
     rows: tuple[Row, ...]
     factors: Mapping[str, Multipliers]
+    globals: Globals
     warnings: tuple[str, ...]
     base_values: Mapping[str, Multipliers] | None = None  # absolute; None where only the table is known
     target_values: Mapping[str, Multipliers] | None = None
+    base_globals: GlobalValues | None = None
+    target_globals: GlobalValues | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the explanation as JSON-ready data: `roles` holds role -> the five factors."""
+        """Return the explanation as JSON-ready data: `roles` holds role -> five factors relative to the base."""
         out: dict[str, Any] = {
             "parameterization": self.choice.name,
             "conventions": dict(self.choice.conventions),
@@ -49,10 +61,14 @@ class Explanation:
             "base": self.base.dims(),
             "target": self.target.dims(),
             "roles": _plain(self.factors),
+            "globals": asdict(self.globals),
+            "structure": asdict(self.choice.structure()),
             "warnings": list(self.warnings),
         }
         if self.base_values is not None and self.target_values is not None:
             out["values"] = {"base": _plain(self.base_values), "target": _plain(self.target_values)}
+        if self.base_globals is not None and self.target_globals is not None:
+            out["global_values"] = {"base": asdict(self.base_globals), "target": asdict(self.target_globals)}
         return out
 
     def table(self) -> str:
@@ -66,15 +82,29 @@ class Explanation:
             [
                 "Factors, target over base",
                 *_aligned([("role", *FIELDS, "source"), *map(self._factor_cells, self.rows)]),
+                *self._global_lines(),
             ],
         ]
-        for title, values in (("base", self.base_values), ("target", self.target_values)):
-            if values is not None:
-                cells = [_value_cells(row.role, values[row.role], self.base) for row in self.rows]
-                parts.append([f"Values at the {title}", *_aligned([("role", *FIELDS), *cells])])
+        for title, values, others in (
+            ("base", self.base_values, self.base_globals),
+            ("target", self.target_values, self.target_globals),
+        ):
+            if values is not None and others is not None:
+                cells = [_value_cells(row.role, values[row.role]) for row in self.rows]
+                last = f"betas {others.beta1:.6g}, {others.beta2:.6g}; route scale {others.route_scale:g}"
+                parts.append([f"Values at the {title}", *_aligned([("role", *FIELDS), *cells]), last])
         if self.warnings:
             parts.append([f"warning: {one}" for one in self.warnings])
         return "\n\n".join("\n".join(part) for part in parts)
+
+    def _global_lines(self) -> list[str]:
+        table, factors = self.choice.table, self.globals
+        scale = _factor_cell(factors.route_scale, str(table.route_scale))
+        beta = _factor_cell(factors.one_minus_beta, str(table.one_minus_beta))
+        lines = [f"route scale (gates that sum to one): {scale}"]
+        if self.optimizer == "adam":
+            lines.append(f"1 - beta1 and 1 - beta2: {beta}")
+        return lines + _structure_lines(self.choice.structure())
 
     def _factor_cells(self, row: Row) -> tuple[str, ...]:
         factors = self.factors[row.role]
@@ -89,12 +119,20 @@ def explain(
     optimizer: Optimizer = "adam",
     *,
     values: BaseValues | None = None,
+    facts: ModelFacts | None = None,
 ) -> Explanation:
-    """Return what `choice` gives every role at `target`; with `values`, absolute numbers at both shapes too."""
+    """Return what `choice` gives every role at `target`; with `values`, absolute numbers at both shapes too.
+
+    `facts` are what a shape does not say of the model, for the warnings. Raises HpxferError if a beta leaves [0, 1).
+    """
 
     def at(shape: Shape) -> Mapping[str, Multipliers] | None:
         return None if values is None else resolve(choice, base, shape, optimizer, values.hps, values.init)
 
+    def globals_at(shape: Shape) -> GlobalValues | None:
+        return None if values is None else resolve_globals(choice, base, shape, values.hps)
+
+    gate = None if facts is None else facts.gate
     return Explanation(
         choice=choice,
         optimizer=optimizer,
@@ -102,15 +140,26 @@ def explain(
         target=target,
         rows=choice.rows(optimizer),
         factors=evaluate(choice, base, target, optimizer),
-        warnings=tuple(coverage_warnings(choice, base, target)),
+        globals=evaluate_globals(choice, base, target),
+        warnings=(*coverage_warnings(choice, base, target, facts, optimizer), *gate_warnings(target, gate)),
         base_values=at(base),
         target_values=at(target),
+        base_globals=globals_at(base),
+        target_globals=globals_at(target),
     )
 
 
+def require_covered(found: Explanation) -> None:
+    """Raise HpxferError, a line a warning, unless the source covers all of the way to the target."""
+    if found.warnings:
+        raise HpxferError("\n".join(f"not covered by {found.choice.table.source}: {one}" for one in found.warnings))
+
+
 def list_parameterizations() -> str:
-    """Return every parameterization with its source, scope and conventions, as text."""
-    return "\n\n".join(_table_text(table) for table in TABLES.values())
+    """Return every parameterization with its source and scope, and what each convention means, as text."""
+    conventions = {key: one for table in TABLES.values() for key, one in table.conventions.items()}
+    spelled = (f"  {key}: {one.spell()}\n      {one.doc}" for key, one in conventions.items())
+    return "\n\n".join([*map(_table_text, TABLES.values()), "\n".join(["Conventions", *spelled])])
 
 
 def parameterizations_to_dict() -> dict[str, Any]:
@@ -119,7 +168,9 @@ def parameterizations_to_dict() -> dict[str, Any]:
         name: {
             "source": table.source,
             "axes": list(table.axes),
+            "adam_axes": list(table.adam_axes),
             "fixed": list(_fixed(table)),
+            "regime": table.regime,
             "optimizers": list(table.rows),
             "conventions": {key: _convention_to_dict(one) for key, one in table.conventions.items()},
             "doc": table.doc,
@@ -129,20 +180,34 @@ def parameterizations_to_dict() -> dict[str, Any]:
 
 
 def _table_text(table: Table) -> str:
-    conventions = [
-        f"    {key} = {one.default}; legal: {one.spell()}\n        {one.doc}" for key, one in table.conventions.items()
-    ]
+    defaults = ", ".join(f"{key}={one.default}" for key, one in table.conventions.items())
     return "\n".join(
         [
             f"{table.name} ({table.source})",
             f"  {table.doc}",
-            f"  axes:        {', '.join(table.axes)}",
+            f"  axes:        {', '.join(table.axes)}{_adam_axes(table)}",
             f"  fixed:       {', '.join(_fixed(table))}",
             f"  optimizers:  {', '.join(table.rows)}",
-            "  conventions:" + ("" if conventions else " none"),
-            *conventions,
+            f"  conventions: {defaults or 'none'}",
         ]
     )
+
+
+def _adam_axes(table: Table) -> str:
+    return f"; for adam also {', '.join(table.adam_axes)}" if table.adam_axes else ""
+
+
+def _structure_lines(structure: Structure) -> list[str]:
+    """Return what else is another model, in words."""
+    out = []
+    if structure.tied_experts:
+        out.append("init: all experts of a layer start from the same draw, and train on their own")
+    if structure.router_bias_std:
+        std = f"{structure.router_bias_std:g}"
+        out.append(
+            f"router: at every step normal numbers of std {std} are added to the logits, the same at every width"
+        )
+    return out
 
 
 def _fixed(table: Table) -> tuple[str, ...]:
@@ -169,12 +234,10 @@ def _factor_cell(factor: float, monomial: str) -> str:
     return monomial if monomial in ("0", "1") else f"{factor:.6g} ({monomial})"
 
 
-def _value_cells(role: str, values: Multipliers, base: Shape) -> tuple[str, ...]:
+def _value_cells(role: str, values: Multipliers) -> tuple[str, ...]:
     cells = {name: f"{getattr(values, name):.6g}" for name in FIELDS}
     if ROLES[role] in ("ones", "zeros"):
         cells["init_std"] = ROLES[role]  # an exact start, not a draw
-    elif not getattr(base, fan_in_dim(role)):
-        cells["init_std"] = "-"  # the base model has no such tensor, so no fan-in
     if values.lr > 0:
         cells["lr"] += f" (2^{round(math.log2(values.lr), 2):g})"
     return (role, *cells.values())

@@ -17,22 +17,23 @@ MAX_DIM = 10**9
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Shape:
-    """The dimensions of a model. Counts are `num_*`; everything else is a number of features.
+    """The dimensions of a model and of its run. Counts are `num_*`; everything else is a number of features or tokens.
 
-    The fields with a default are read by parameterizations that scale them; 0 means "not there".
+    0 means "not there": a dense model has no experts, most models no shared ones, and a shape whose schedule nobody
+    knows no batch and no steps.
     """
 
     width: int  # features of the residual stream (n_embd)
     depth: int  # blocks
-    num_experts: int  # experts a MoE layer
-    num_active: int  # experts a token
-    expert_width: int  # hidden features of one expert
+    num_experts: int = 0  # experts a MoE layer
+    num_active: int = 0  # routed experts a token
+    expert_width: int = 0  # hidden features of one expert
     head_dim: int  # features of one attention head
-    num_shared: int = 0
-    shared_width: int = 0
-    num_groups: int = 1
-    dense_width: int = 0
-    batch_tokens: int = 0
+    num_shared: int = 0  # experts that every token meets
+    shared_width: int = 0  # hidden features of one shared expert
+    num_groups: int = 1  # groups of experts, in each of which num_active / num_groups are chosen
+    dense_width: int = 0  # hidden features of a dense FFN
+    batch_tokens: int = 0  # tokens a step
     steps: int = 0
 
     @property
@@ -41,24 +42,56 @@ class Shape:
 
     @property
     def kappa(self) -> float:
-        """Share of the experts that a token uses."""
-        return self.num_active / self.num_experts
+        """Share of the experts that a token uses; 1 for a dense model, whose FFN is one expert that is always active."""
+        return self.num_active / self.num_experts if self.num_experts else 1.0
 
     @property
     def expert_ratio(self) -> float:
         """Expert hidden size in units of the width (alpha_ffn)."""
         return self.expert_width / self.width
 
-    def label(self) -> str:
-        """Return a short name, e.g. `w128 d2 E4A1 h128`."""
-        return f"w{self.width} d{self.depth} E{self.num_experts}A{self.num_active} h{self.expert_width}"
+    @property
+    def dense_ratio(self) -> float:
+        """Hidden size of a dense FFN in units of the width."""
+        return self.dense_width / self.width
+
+    @property
+    def active_width(self) -> int:
+        """Hidden features of one FFN layer that a token meets (H_act): the dense FFN, or shared and active experts."""
+        if not self.num_experts:
+            return self.dense_width
+        return self.num_shared * self.shared_width + self.num_active * self.expert_width
+
+    @property
+    def active_ratio(self) -> float:
+        """H_act in units of the width (rho_H)."""
+        return self.active_width / self.width
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the run."""
+        return self.batch_tokens * self.steps
+
+    def label(self, *, schedule: bool = False) -> str:
+        """Return a short name, e.g. `w128 d2 E4A1 h128`; with `schedule`, batch and steps too: `... b512 t200`."""
+        out = f"w{self.width} d{self.depth}"
+        if self.num_experts:
+            out += f" E{self.num_experts}A{self.num_active} h{self.expert_width}"
+        if self.num_shared:
+            out += f" S{self.num_shared}x{self.shared_width}"
+        if self.num_groups > 1:
+            out += f" G{self.num_groups}"
+        if self.dense_width:
+            out += f" D{self.dense_width}"
+        return out + (f" b{self.batch_tokens} t{self.steps}" if schedule else "")
 
     def dims(self) -> dict[str, int]:
         """Return the dimensions that are present, in field order."""
         return {name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name)}
 
 
-REQUIRED = ("width", "depth", "num_experts", "num_active", "expert_width", "head_dim")
+REQUIRED = ("width", "depth", "head_dim")
+EXPERT_DIMS = ("num_experts", "num_active", "expert_width")
 _DEFAULTS = {f.name: f.default for f in fields(Shape) if f.name not in REQUIRED}
 
 
@@ -72,8 +105,28 @@ def check_shape(shape: Shape) -> str | None:
             return f"{name} must be at most {MAX_DIM}, got {str(value)[:20]}..."
     if shape.width % shape.head_dim:
         return f"width must be a multiple of head_dim, got width {shape.width} and head_dim {shape.head_dim}"
+    return _check_experts(shape)
+
+
+def _check_experts(shape: Shape) -> str | None:
+    given = [name for name in EXPERT_DIMS if getattr(shape, name)]
+    if given and len(given) < len(EXPERT_DIMS):
+        missing = ", ".join(name for name in EXPERT_DIMS if name not in given)
+        return f"num_experts, num_active and expert_width belong together, got no {missing}; give all, or none if dense"
+    if not given and not shape.dense_width:
+        return "must have experts (num_experts, num_active, expert_width) or a dense FFN (dense_width), got neither"
+    if bool(shape.num_shared) != bool(shape.shared_width):
+        return (
+            f"num_shared and shared_width belong together, got num_shared {shape.num_shared} and shared_width "
+            f"{shape.shared_width}; give both or none"
+        )
+    if not given and (shape.num_shared or shape.num_groups > 1):
+        return "shared experts and groups belong to a MoE layer, got no num_experts; give experts, or leave them out"
     if shape.num_active > shape.num_experts:
         return f"num_active must be at most num_experts, got {shape.num_active} of {shape.num_experts}"
+    for name in ("num_experts", "num_active"):
+        if given and getattr(shape, name) % shape.num_groups:
+            return f"{name} must be a multiple of num_groups {shape.num_groups}, got {getattr(shape, name)}"
     return None
 
 
@@ -81,7 +134,7 @@ def check_trainable(shape: Shape) -> str | None:
     """Return why the built-in trainer cannot run this shape, or None."""
     if problem := check_shape(shape):
         return problem
-    for name in ("width", "expert_width"):
+    for name in ("width", "expert_width", "shared_width", "dense_width"):
         value = getattr(shape, name)
         if value % ROW_MULTIPLE:
             return f"{name} must be a multiple of {ROW_MULTIPLE} (rows of whole 16-byte units), got {value}"

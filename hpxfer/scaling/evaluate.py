@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
@@ -22,6 +22,22 @@ class Multipliers:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Globals:
+    """The factors that belong to no role, relative to the base."""
+
+    route_scale: float  # on gates that are normalized to sum to one
+    one_minus_beta: float  # on 1 - beta1 and 1 - beta2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """What a parameterization changes beside numbers: it then is another model at the base shape too."""
+
+    tied_experts: bool = False  # all experts of a layer start from the same draw, and are independent afterwards
+    router_bias_std: float = 0.0  # of the shared router-bias schedule; 0 is none
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parameterization:
     """A table and the conventions chosen for it, all of them spelled out. Made by `parameterization`."""
 
@@ -38,13 +54,21 @@ class Parameterization:
         changed = [f"{key}={value}" for key, value in self.conventions if value != known[key].default]
         return self.name + (f"[{','.join(changed)}]" if changed else "")
 
+    def structure(self) -> Structure:
+        """Return what differs from the plain model beside numbers."""
+        std = float(dict(self.conventions).get("router_bias_std", 0.0))
+        return Structure(tied_experts=self.table.tied_experts, router_bias_std=std)
+
     def rows(self, optimizer: Optimizer) -> tuple[Row, ...]:
         """Return the rows of the optimizer's column; raise HpxferError if the source has none."""
         column = self.table.rows.get(optimizer)
         if column is None:
             legal = ", ".join(self.table.rows)
             raise HpxferError(f"parameterization {self.name}: the source has no {optimizer} column; it has: {legal}")
-        return column(dict(self.conventions))
+        try:
+            return column(dict(self.conventions))
+        except HpxferError as error:
+            raise HpxferError(f"parameterization {self.name}: {error}") from None
 
 
 def parameterization(name: str, conventions: Conventions | None = None) -> Parameterization:
@@ -61,25 +85,49 @@ def parameterization(name: str, conventions: Conventions | None = None) -> Param
         if not known[key].allows(value):
             raise HpxferError(f"parameterization {name}: {key} must be {known[key].spell()}, got {given!r}")
         chosen[key] = float(value) if isinstance(value, int) else value
-    return Parameterization(name=name, conventions=tuple(sorted(chosen.items())))
+    choice = Parameterization(name=name, conventions=tuple(sorted(chosen.items())))
+    for optimizer in TABLES[name].rows:
+        choice.rows(optimizer)  # conventions that exclude each other are said now
+    return choice
+
+
+def reference(shape: Shape) -> Shape:
+    """Return the shape with counterparts for what it lacks, so that any layout can be held against any other.
+
+    A dense FFN is one expert that is always active, and as wide as all that is active in a MoE layer; a shared expert is
+    held against a routed one.
+    """
+    if not shape.num_experts:
+        shape = replace(shape, num_experts=1, num_active=1, expert_width=shape.dense_width)
+    return replace(
+        shape,
+        shared_width=shape.shared_width or shape.expert_width,
+        dense_width=shape.dense_width or shape.active_width,
+    )
 
 
 def ratios(base: Shape, target: Shape) -> dict[str, float]:
-    """Return target/base of every quantity that a monomial may hold; 1 where neither shape has it."""
+    """Return target/base of every quantity that a monomial may hold; 1 for a schedule that one does not have."""
+    new, old = reference(target), reference(base)
 
     def over(name: str) -> float:
-        new, old = getattr(target, name), getattr(base, name)
-        return new / old if new and old else 1.0
+        above, below = getattr(new, name), getattr(old, name)
+        return above / below if above and below else 1.0
 
+    width = over("width")
     return {
-        "width": over("width"),
+        "width": width,
         "depth": over("depth"),
         "experts": over("num_experts"),
         "active": over("num_active"),
         "expert_width": over("expert_width"),
-        "expert_ratio": over("expert_width") / over("width"),
-        "dense_width": over("dense_width"),
+        "expert_ratio": over("expert_width") / width,
+        "active_width": over("active_width") / width,
         "shared_width": over("shared_width"),
+        "dense_width": over("dense_width"),
+        "dense_ratio": over("dense_width") / width,
+        "batch": over("batch_tokens"),
+        "duration": over("tokens"),
     }
 
 
@@ -100,18 +148,7 @@ def evaluate(
     }
 
 
-def coverage_warnings(choice: Parameterization, base: Shape, target: Shape) -> list[str]:
-    """Return what takes `target` outside what the table's source covers."""
-    table = choice.table
-    out = []
+def evaluate_globals(choice: Parameterization, base: Shape, target: Shape) -> Globals:
+    """Return the factors of `target` relative to `base` that belong to no role."""
     at = ratios(base, target)
-    for name in ("width", "depth", "experts", "active", "expert_ratio", "dense_width", "shared_width"):
-        if abs(at[name] - 1) > 1e-12 and name not in table.axes:
-            out.append(f"{table.name} does not cover {name}: it changes by a factor of {at[name]:g}")
-    for name in table.fixed:
-        old, new = getattr(base, name), getattr(target, name)
-        if abs(new / old - 1) > 1e-12:
-            out.append(f"{table.name} holds {name} fixed: it goes from {old:g} to {new:g}; transfer is not expected")
-    if base.head_dim != target.head_dim:
-        out.append(f"{table.name} holds head_dim fixed: it goes from {base.head_dim} to {target.head_dim}")
-    return out
+    return Globals(route_scale=choice.table.route_scale(at), one_minus_beta=choice.table.one_minus_beta(at))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -22,6 +22,10 @@ class Monomial:
     def __pow__(self, power: float) -> Monomial:
         assert self.coefficient or power > 0, "division by an exact zero"
         return _monomial({name: exponent * power for name, exponent in self.exponents}, self.coefficient)
+
+    def only(self, names: Collection[str]) -> Monomial:
+        """Return the part in the named symbols."""
+        return _monomial({name: exponent for name, exponent in self.exponents if name in names}, self.coefficient)
 
     def __call__(self, ratios: Mapping[str, float]) -> float:
         """Return the value at `ratios`: ratio name -> shape/base."""
@@ -50,11 +54,19 @@ def ratio(name: str) -> Monomial:
 ONE = Monomial()
 ZERO = Monomial((), 0)
 
+# Each is target over base; `scaling.evaluate.ratios` computes them.
 width = ratio("width")
 depth = ratio("depth")
 experts = ratio("experts")
 active = ratio("active")
 expert_width = ratio("expert_width")
-expert_ratio = ratio("expert_ratio")
-dense_width = ratio("dense_width")
+expert_ratio = ratio("expert_ratio")  # expert_width / width
+active_width = ratio("active_width")  # H_act / width: shared and active experts, or the dense FFN
 shared_width = ratio("shared_width")
+dense_width = ratio("dense_width")
+dense_ratio = ratio("dense_ratio")  # dense_width / width
+batch = ratio("batch")  # tokens a step
+duration = ratio("duration")  # tokens of the run
+
+# The symbols that count features: what the width part of a factor is made of.
+WIDTHS = ("width", "expert_width", "expert_ratio", "active_width", "shared_width", "dense_width", "dense_ratio")

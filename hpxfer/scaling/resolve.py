@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from hpxfer.errors import HpxferError
 from hpxfer.hps import HPs
-from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate
+from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, evaluate_globals, reference
 from hpxfer.scaling.roles import ROLES, fan_in_dim
 from hpxfer.scaling.table import Optimizer
 from hpxfer.shape import Shape
@@ -22,12 +23,21 @@ class BaseInit:
     position_std: float = 0.02
 
 
+@dataclass(frozen=True, kw_only=True)
+class GlobalValues:
+    """The numbers of a shape that belong to no role."""
+
+    route_scale: float  # what gates that sum to one are multiplied by; a plain sigmoid gate is not
+    beta1: float
+    beta2: float
+
+
 def base_init_std(role: str, base: Shape, init: BaseInit, hps: HPs) -> float:
     """Return the init std of a role at the base shape; 0 for the roles that start at exact ones or zeros."""
     mult = hps.get(f"{role}.init_mult")
     match ROLES[role]:
         case "matrix":
-            fan_in = getattr(base, fan_in_dim(role))
+            fan_in = getattr(reference(base), fan_in_dim(role))
             std = init.matrix_std if init.matrices == "constant" else (fan_in**-0.5 if fan_in else 0.0)
             return float(hps.init_scale * std * mult)
         case "embedding":
@@ -41,14 +51,17 @@ def base_init_std(role: str, base: Shape, init: BaseInit, hps: HPs) -> float:
 def base_forward(role: str, base: Shape, hps: HPs) -> float:
     """Return what the base block multiplies this role's output by.
 
-    A branch is added to the residual stream times `residual_scale`; the MoE layer sums its active experts times
-    1/num_active of the *base*: at any other shape, averaging is the parameterization's business.
+    A branch is added to the residual stream times `residual_scale`; the MoE layer adds up its shared and its active
+    experts, times 1/num_active of the *base*: at any other shape, averaging is the parameterization's business. A dense
+    FFN that the base does not have stands where its experts stood.
     """
     match role:
-        case "attn_out" | "dense_out" | "shared_out":
+        case "attn_out":
             return hps.residual_scale
-        case "expert_out":
-            return hps.residual_scale / base.num_active
+        case "dense_out" if base.dense_width:
+            return hps.residual_scale
+        case "expert_out" | "shared_out" | "dense_out":
+            return hps.residual_scale / reference(base).num_active
         case _:
             return 1.0
 
@@ -73,3 +86,29 @@ def resolve(
             forward=base_forward(role, base, hps) * factor.forward,
         )
     return out
+
+
+def resolve_globals(choice: Parameterization, base: Shape, target: Shape, hps: HPs) -> GlobalValues:
+    """Return the route scale and the betas at `target`. Raises HpxferError if a beta leaves [0, 1).
+
+    The base's own route scale is its num_active, so that its gates have the size of a sigmoid's: about one each.
+    """
+    factors = evaluate_globals(choice, base, target)
+
+    def beta(name: str) -> float:
+        value = 1 - (1 - hps.get(name)) * factors.one_minus_beta
+        if not 0 <= value < 1:
+            raise HpxferError(
+                f"{choice.name}: {name} must be in [0, 1), got {value:g}: 1 - {name} is {1 - hps.get(name):g} at the "
+                f"base and grows by {factors.one_minus_beta:g} at {target.label(schedule=True)}; take a larger {name}, "
+                "or stay nearer to the base's batch and duration"
+            )
+        return float(value)
+
+    # Not through 1 - (1 - beta) where nothing moves: that may cost the last bit.
+    still = factors.one_minus_beta == 1.0
+    return GlobalValues(
+        route_scale=reference(base).num_active * factors.route_scale,
+        beta1=hps.beta1 if still else beta("beta1"),
+        beta2=hps.beta2 if still else beta("beta2"),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from hpxfer.scaling.monomial import ONE, Monomial
@@ -52,8 +52,18 @@ class Table:
 
     name: str
     source: str
-    axes: tuple[str, ...]  # the ratios that the source covers
-    fixed: tuple[str, ...] = ()  # properties of Shape that the source holds constant
+    axes: tuple[str, ...]  # what may move from the base; the names are those of `scaling.coverage.MOVES`
+    adam_axes: tuple[str, ...] = ()  # further ones, which the source covers for Adam alone
+    fixed: Mapping[str, str] = field(default_factory=dict)  # property of Shape that must stay -> why
+    regime: str | None = None  # the way in which width, expert width and experts must grow together
     rows: Mapping[Optimizer, Callable[[Conventions], tuple[Row, ...]]]
     conventions: Mapping[str, Convention]
+    route_scale: Monomial = ONE  # on gates that are normalized to sum to one
+    one_minus_beta: Monomial = ONE  # on 1 - beta1 and 1 - beta2
+    normalized_gate: bool = False  # the source's gates sum to one over the active experts
+    tied_experts: bool = False  # all experts of a layer start from the same draw
     doc: str
+
+    def covers(self, axis: str, optimizer: Optimizer) -> bool:
+        """Return whether the source says how to scale along an axis."""
+        return axis in self.axes or (optimizer == "adam" and axis in self.adam_axes)

@@ -4,78 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import shapes
+from table_cases import choices, layouts
 
 from hpxfer.errors import HpxferError
-from hpxfer.scaling.evaluate import (
-    Multipliers,
-    Parameterization,
-    coverage_warnings,
-    evaluate,
-    parameterization,
-    ratios,
-)
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.evaluate import Globals, evaluate, evaluate_globals, parameterization, ratios, reference
 from hpxfer.scaling.tables import TABLES
 from hpxfer.shape import Shape
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
-ALPHAS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries({"depth_alpha": st.floats(0.5, 1)})
-CHOICES = st.one_of(
-    st.just(parameterization("sp")),
-    ALPHAS.map(lambda chosen: parameterization("completep", chosen)),
-    st.builds(
-        lambda chosen, gamma: parameterization("completep-moe", {**chosen, "router_init_exponent": gamma}),
-        ALPHAS,
-        st.sampled_from((0.5, 1.0, "inf")),
-    ),
-)
-# Roles that start at exact zeros, and those that no weight decay touches.
-ZERO_INIT = {"hidden_bias", "router_bias"}
-NO_DECAY = {"position", "norm", "final_norm", "hidden_bias", "router_bias"}
+FIXED_KAPPA = ("completep", "completep-moe")
 
 
 def moved(**dims: int) -> Shape:
     return dataclasses.replace(BASE, **dims)
 
 
-@pytest.mark.parametrize(("name", "optimizer"), [(name, one) for name in TABLES for one in TABLES[name].rows])
-@given(shape=shapes())
-def test_base_is_the_identity(name: str, optimizer: Optimizer, shape: Shape) -> None:
-    for role, one in evaluate(parameterization(name), shape, shape, optimizer).items():
-        assert one == Multipliers(
-            init_std=0 if role in ZERO_INIT else 1,
-            lr=1,
-            eps=1,
-            weight_decay=0 if role in NO_DECAY else 1,
-            forward=1,
-        ), role
-
-
-@given(shapes())
-def test_a_zero_router_is_another_model_at_the_base_too(shape: Shape) -> None:
-    choice = parameterization("completep-moe", {"router_init_exponent": "inf"})
-    got = evaluate(choice, shape, shape)
-    assert {role for role, one in got.items() if one.init_std == 0} == {*ZERO_INIT, "router"}
-
-
-@pytest.mark.parametrize("present", [True, False])
-@given(choice=CHOICES, data=st.data())
-def test_two_steps_are_one(present: bool, choice: Parameterization, data: st.DataObject) -> None:
-    base, middle, target = (data.draw(shapes(present=present)) for _ in range(3))
-    first, second = evaluate(choice, base, middle), evaluate(choice, middle, target)
-    for role, whole in evaluate(choice, base, target).items():
-        for field in dataclasses.fields(Multipliers):
-            one, two, both = (getattr(part, field.name) for part in (first[role], second[role], whole))
-            assert math.isclose(one * two, both, rel_tol=1e-12), (role, field.name)
-
-
-@given(shapes(), shapes())
+@given(layouts(), layouts())
 def test_sp_multiplies_no_activation_and_no_rate(base: Shape, target: Shape) -> None:
     for one in evaluate(parameterization("sp"), base, target).values():
         assert (one.lr, one.eps, one.forward) == (1, 1, 1)
@@ -86,10 +34,11 @@ def test_completep_moe_does() -> None:
     assert 1 not in (one.lr, one.eps, one.forward)
 
 
-@given(shapes(), shapes(), shapes(), CHOICES)
-def test_no_init_and_no_lr_depends_on_the_number_of_experts(
-    base: Shape, target: Shape, other: Shape, choice: Parameterization
-) -> None:
+@pytest.mark.parametrize("name", FIXED_KAPPA)
+@given(data=st.data())
+def test_no_init_and_no_lr_depends_on_the_number_of_experts(name: str, data: st.DataObject) -> None:
+    choice = data.draw(choices(name))
+    base, target, other = (data.draw(layouts("moe")) for _ in range(3))
     more = dataclasses.replace(target, num_experts=other.num_experts, num_active=other.num_active)
     before, after = evaluate(choice, base, target), evaluate(choice, base, more)
     assert all((before[role].init_std, before[role].lr) == (after[role].init_std, after[role].lr) for role in before)
@@ -101,8 +50,12 @@ def test_the_expert_branch_and_its_eps_do_depend_on_it() -> None:
 
 
 def test_ratios() -> None:
-    base = moved(dense_width=128)
-    target = dataclasses.replace(base, width=64, expert_width=128, num_experts=8, num_active=2, shared_width=64)
+    schedule = {"batch_tokens": 64, "steps": 100}
+    base = moved(dense_width=128, num_shared=1, shared_width=32, **schedule)
+    target = dataclasses.replace(
+        base, width=64, expert_width=128, num_experts=8, num_active=2, shared_width=64, steps=50
+    )
+    target = dataclasses.replace(target, batch_tokens=256)
     assert ratios(base, target) == {
         "width": 2,
         "depth": 1,
@@ -110,8 +63,44 @@ def test_ratios() -> None:
         "active": 2,
         "expert_width": 4,
         "expert_ratio": 2,
+        "active_width": (64 + 2 * 128) / 64 / ((32 + 32) / 32),
+        "shared_width": 2,
         "dense_width": 1,
-        "shared_width": 1,  # the base has none: nothing to compare with
+        "dense_ratio": 0.5,
+        "batch": 4,
+        "duration": 2,  # tokens: four times the batch, half the steps
+    }
+
+
+def test_a_schedule_that_one_side_lacks_moves_nothing() -> None:
+    at = ratios(moved(), moved(batch_tokens=64, steps=100))
+    assert (at["batch"], at["duration"]) == (1, 1)
+
+
+def test_a_dense_ffn_that_the_base_lacks_is_held_against_all_that_is_active() -> None:
+    base = moved(num_active=2)
+    at = ratios(base, moved(num_active=2, dense_width=4 * base.active_width))
+    assert (at["dense_width"], at["dense_ratio"]) == (4, 4)
+
+
+def test_a_dense_ffn_is_one_expert_that_is_always_active() -> None:
+    dense = Shape(width=32, depth=2, head_dim=32, dense_width=128)
+    at = ratios(dense, moved(num_active=2, expert_width=64))
+    assert (at["experts"], at["active"], at["expert_width"], at["active_width"]) == (4, 2, 0.5, 1)
+    assert reference(dense).shared_width == 128
+    assert reference(moved()).shared_width == 32
+
+
+def test_the_factors_that_belong_to_no_role() -> None:
+    base = moved(batch_tokens=64, steps=100)
+    target = dataclasses.replace(base, num_experts=16, num_active=4, batch_tokens=128, steps=400)
+    got = {
+        name: evaluate_globals(parameterization(name), base, target) for name in ("sp", "completep-moe", "complete-mue")
+    }
+    assert got == {
+        "sp": Globals(route_scale=1, one_minus_beta=1),
+        "completep-moe": Globals(route_scale=4, one_minus_beta=1),
+        "complete-mue": Globals(route_scale=4, one_minus_beta=1 / 4),
     }
 
 
@@ -142,7 +131,12 @@ def test_every_spelling_of_a_choice_is_the_same_choice() -> None:
     ("name", "conventions", "message"),
     [
         ("completp", {}, "unknown parameterization 'completp'; did you mean 'completep'?"),
-        ("xyz", {}, "unknown parameterization 'xyz'; legal: completep, completep-moe, sp"),
+        (
+            "xyz",
+            {},
+            "unknown parameterization 'xyz'; legal: complete-mue, completep, completep-moe, mssp-i, mssp-ii, mssp-iii, "
+            "mup, mup-i, mup-ii, mup-iii, mup-moe, ntp, sp",
+        ),
         ("sp", {"depth_alpha": 1}, "parameterization sp: unknown convention 'depth_alpha'; it has none"),
         (
             "completep-moe",
@@ -177,6 +171,50 @@ def test_refused_choices(name: str, conventions: dict[str, float | str], message
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("name", [name for name in TABLES if "embeddings" in TABLES[name].conventions])
+def test_conventions_that_exclude_each_other_are_refused(name: str) -> None:
+    with pytest.raises(HpxferError) as caught:
+        parameterization(name, {"embeddings": "tied", "readout": "init_lr"})
+    assert str(caught.value) == (
+        f"parameterization {name}: embeddings: tied goes with readout: forward, got readout: init_lr; a tied tensor "
+        "has no second init and LR"
+    )
+    assert parameterization(name, {"embeddings": "tied", "readout": "forward"})
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if "readout_init" in TABLES[name].conventions])
+def test_a_tied_readout_does_not_start_at_zero(name: str) -> None:
+    with pytest.raises(HpxferError) as caught:
+        parameterization(name, {"embeddings": "tied", "readout": "forward", "readout_init": "zero"})
+    assert str(caught.value) == (
+        f"parameterization {name}: embeddings: tied goes with readout_init: random, got readout_init: zero; a tied "
+        "tensor starts as the embedding does"
+    )
+    assert parameterization(name, {"readout": "forward", "readout_init": "zero"})
+
+
+@pytest.mark.parametrize(
+    ("name", "convention", "value", "legal"),
+    [
+        ("mup", "readout", "forwards", "forward | init_lr"),
+        ("mup", "embeddings", "Tied", "untied | tied"),
+        ("mup", "weight_decay", 0.0, "source | coupled | independent"),
+        ("mup", "eps", "per-role", "per_role | global"),
+        ("completep", "depth_lr", "all", "block | matrices"),
+        ("completep", "depth_alpha", math.nan, "a number from 0.5 to 1"),
+        ("completep", "depth_alpha", math.inf, "a number from 0.5 to 1"),
+        ("mup-moe", "router_init", "inf", "random | zero"),
+        ("mup-moe", "router_eps_exponent", 1.0, "0.0 | 0.5"),
+        ("mup-moe", "router_bias_std", -1.0, "a number from 0 to 100"),
+        ("mssp-i", "router_bias_std", "1", "a number from 0 to 100"),
+    ],
+)
+def test_refused_values_of_conventions(name: str, convention: str, value: float | str, legal: str) -> None:
+    with pytest.raises(HpxferError) as caught:
+        parameterization(name, {convention: value})
+    assert str(caught.value) == f"parameterization {name}: {convention} must be {legal}, got {value!r}"
+
+
 def test_a_column_that_the_source_does_not_have_is_refused() -> None:
     with pytest.raises(HpxferError) as caught:
         evaluate(parameterization("completep-moe"), BASE, BASE, "sgd")
@@ -187,37 +225,3 @@ def test_label_names_what_differs_from_the_default() -> None:
     assert parameterization("completep-moe").label() == "completep-moe"
     choice = parameterization("completep-moe", {"router_init_exponent": "inf", "depth_alpha": 0.5})
     assert choice.label() == "completep-moe[depth_alpha=0.5,router_init_exponent=inf]"
-
-
-@pytest.mark.parametrize(
-    ("name", "dims", "warnings"),
-    [
-        ("completep-moe", {}, []),
-        (
-            "completep-moe",
-            {"width": 64, "expert_width": 256, "depth": 8, "num_experts": 8, "num_active": 2},
-            [],
-        ),
-        (
-            "completep-moe",
-            {"num_experts": 8},
-            ["completep-moe holds kappa fixed: it goes from 0.25 to 0.125; transfer is not expected"],
-        ),
-        ("sp", {"num_experts": 8}, []),
-        ("completep-moe", {"width": 64, "head_dim": 64}, ["completep-moe holds head_dim fixed: it goes from 32 to 64"]),
-        ("sp", {"head_dim": 16}, ["sp holds head_dim fixed: it goes from 32 to 16"]),
-        (
-            "completep",
-            {"num_experts": 8, "num_active": 2},
-            [
-                "completep does not cover experts: it changes by a factor of 2",
-                "completep does not cover active: it changes by a factor of 2",
-            ],
-        ),
-        ("completep", {"expert_width": 64}, ["completep does not cover expert_ratio: it changes by a factor of 2"]),
-        ("completep", {"width": 64, "expert_width": 64, "depth": 4}, []),
-    ],
-)
-def test_coverage_warnings(name: str, dims: dict[str, int], warnings: list[str]) -> None:
-    base = moved()
-    assert coverage_warnings(parameterization(name), base, moved(**dims)) == warnings

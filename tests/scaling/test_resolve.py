@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
-from strategies import shapes
 
+from hpxfer.errors import HpxferError
 from hpxfer.hps import HPs
-from hpxfer.scaling.evaluate import Multipliers, evaluate, parameterization
-from hpxfer.scaling.resolve import BaseInit, base_forward, base_init_std, resolve
+from hpxfer.scaling.evaluate import Multipliers, parameterization
+from hpxfer.scaling.resolve import BaseInit, base_forward, base_init_std, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES, fan_in_dim
 from hpxfer.shape import Shape
 
@@ -33,7 +32,7 @@ def at_target(hps: HPs = HPS, init: BaseInit = FAN_IN) -> dict[str, Multipliers]
         ("expert_in", 2 / 8),
         ("expert_out", 2 / 16),  # expert_width^-1/2
         ("dense_out", 2 / 4),  # dense_width^-1/2
-        ("shared_out", 0.0),  # the base has no such matrix
+        ("shared_out", 2 / 16),  # the base has no such matrix: held against a routed expert
         ("embedding", 0.3),  # not init_scale: that is for matrices
         ("position", 0.4),
         ("norm", 0.0),
@@ -95,17 +94,47 @@ def test_decay_and_eps_are_base_values_times_factors() -> None:
     assert got["expert_in"].eps == 1e-8 / 64
 
 
-@given(shapes())
-def test_all_tables_agree_at_the_base(shape: Shape) -> None:
-    moe, plain = (
-        resolve(parameterization(name), shape, shape, "adam", HPS, FAN_IN) for name in ("completep-moe", "sp")
+def test_a_dense_base_has_the_fan_in_of_its_ffn() -> None:
+    """An expert that a dense base lacks is held against the FFN, at its fan-in and alone in its layer."""
+    dense = Shape(width=64, depth=2, head_dim=32, dense_width=256)
+    assert base_init_std("expert_out", dense, FAN_IN, HPS) == base_init_std("dense_out", dense, FAN_IN, HPS) == 2 / 16
+    assert base_forward("expert_out", dense, HPS) == base_forward("dense_out", dense, HPS) == 3
+    target = dataclasses.replace(BASE, dense_width=0, expert_width=64, num_experts=8, num_active=4)
+    got = resolve(parameterization("complete-mue"), dense, target, "adam", HPS, FAN_IN)["expert_out"]
+    assert (got.init_std, got.forward) == (2 / 16, 3)  # the same active width: 4 x 64
+
+
+def test_route_scale_is_the_base_s_number_of_active_experts_times_the_factor() -> None:
+    schedule = {"batch_tokens": 64, "steps": 10}
+    base, target = (dataclasses.replace(one, **schedule) for one in (BASE, TARGET))
+    scales = {
+        name: resolve_globals(parameterization(name), base, target, HPS).route_scale for name in ("sp", "completep-moe")
+    }
+    assert scales == {"sp": 2, "completep-moe": 8}
+
+
+def test_betas_follow_batch_and_duration() -> None:
+    base = dataclasses.replace(BASE, batch_tokens=64, steps=100)
+    hps = HPs(lr=1.0, beta1=0.9, beta2=0.95)
+    mue = parameterization("complete-mue")
+    longer = resolve_globals(mue, base, dataclasses.replace(base, steps=400), hps)
+    assert (longer.beta1, longer.beta2) == pytest.approx((0.975, 0.9875))
+    still = resolve_globals(mue, base, dataclasses.replace(base, width=128), hps)
+    assert (still.beta1, still.beta2) == (0.9, 0.95)  # to the bit
+    bigger = dataclasses.replace(base, batch_tokens=640, steps=10)
+    assert resolve_globals(mue, base, bigger, hps).beta2 == pytest.approx(0.5)
+
+
+def test_a_beta_that_leaves_its_range_is_refused() -> None:
+    base = dataclasses.replace(BASE, batch_tokens=64, steps=100)
+    bigger = dataclasses.replace(base, batch_tokens=1280, steps=5)
+    with pytest.raises(HpxferError) as caught:
+        resolve_globals(parameterization("complete-mue"), base, bigger, HPs(lr=1.0, beta1=0.9, beta2=0.99))
+    assert str(caught.value) == (
+        "complete-mue: beta1 must be in [0, 1), got -1: 1 - beta1 is 0.1 at the base and grows by 20 at "
+        f"{bigger.label(schedule=True)}; take a larger beta1, or stay nearer to the base's batch and duration"
     )
-    assert moe == {role: plain[role] for role in moe}
-
-
-def test_they_do_not_elsewhere() -> None:
-    plain = resolve(parameterization("sp"), BASE, TARGET, "adam", HPS, FAN_IN)
-    assert at_target() != {role: plain[role] for role in evaluate(MOE, BASE, TARGET)}
+    assert resolve_globals(parameterization("sp"), base, bigger, HPs(lr=1.0)).beta1 == 0.9
 
 
 def test_fan_in_of_a_matrix() -> None:

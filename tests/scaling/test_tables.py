@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from hpxfer.hps import HPs
-from hpxfer.scaling.evaluate import Multipliers, evaluate, parameterization
+from hpxfer.scaling.evaluate import Multipliers, evaluate, evaluate_globals, parameterization
 from hpxfer.scaling.monomial import expert_ratio, width
 from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.roles import ROLES
@@ -64,14 +64,50 @@ SP = {
     **dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_out", "router", "readout"), FAN_IN_WIDTH),
     **dict.fromkeys(("expert_in", "expert_gate", "dense_in", "dense_gate", "shared_in", "shared_gate"), FAN_IN_WIDTH),
     "expert_out": factors(8**-0.5, 1, 1, 1, 1),  # fan-in is the expert width
-    "dense_out": PLAIN,  # its fan-in is no dimension of these shapes
-    "shared_out": PLAIN,
+    "dense_out": factors(32**-0.5, 1, 1, 1, 1),  # held against all that is active: 4 * 256 over 32
+    "shared_out": factors(8**-0.5, 1, 1, 1, 1),  # without one in the shapes, held against a routed expert
 }
 
 
 @pytest.mark.parametrize(("name", "expected"), [("completep", COMPLETEP), ("completep-moe", COMPLETEP_MOE), ("sp", SP)])
 def test_every_factor_at_a_joint_target(name: str, expected: dict[str, Multipliers]) -> None:
     assert evaluate(parameterization(name), BASE, JOINT) == expected
+
+
+# Ratios of which no product is another: m_N, m_L, m_E, m_act, m_a.
+APART = Shape(width=128, depth=6, num_experts=20, num_active=7, expert_width=32 * 44, head_dim=32)
+M_N, M_L, M_E, M_ACT, M_A = 4.0, 3.0, 5.0, 7.0, 11.0
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.75, 1.0])
+@pytest.mark.parametrize("gamma", [0.5, 1.0, "inf"])
+def test_completep_moe_where_no_factor_stands_in_for_another(alpha: float, gamma: float | str) -> None:
+    branch, lr = M_L**-alpha, M_L ** (alpha - 1)
+    hidden = (M_N**-0.5, lr / M_N, branch / M_N, M_N)
+    up = (M_N**-0.5, lr / M_N, branch / (M_N * M_E * M_A), M_N, 1)
+    expected = {
+        "embedding": (1, 1, 1 / M_N, 1, 1),
+        "position": (1, 1, 1 / M_N, 0, 1),
+        "norm": (1, lr, branch / M_N, 0, 1),
+        "final_norm": (1, 1, 1 / M_N, 0, 1),
+        "hidden_bias": (0, lr, branch / M_N, 0, 1),
+        **dict.fromkeys(("attn_q", "attn_k", "attn_v", "dense_in", "dense_gate"), (*hidden, 1)),
+        **dict.fromkeys(("attn_out", "dense_out"), (*hidden, branch)),
+        "readout": (1, 1, 1 / M_N, 1, 1 / M_N),
+        "router": (0 if isinstance(gamma, str) else M_N**-gamma, lr / M_N, branch / M_E, M_N, 1),
+        "router_bias": (0, 1, 1, 0, 1),
+        "expert_in": up,
+        "expert_gate": up,
+        "expert_out": (M_N**-0.5 / M_A, lr / (M_N * M_A), branch / (M_N * M_E), M_N * M_A, branch / M_ACT),
+    }
+    choice = parameterization("completep-moe", {"depth_alpha": alpha, "router_init_exponent": gamma})
+    got = evaluate(choice, BASE, APART)
+    assert got.keys() == expected.keys()
+    for role, one in got.items():
+        assert dataclasses.astuple(one) == pytest.approx(expected[role], rel=1e-12), role
+    dense = evaluate(parameterization("completep", {"depth_alpha": alpha}), BASE, APART)
+    assert dense == {role: got[role] for role in dense}
+    assert evaluate_globals(choice, BASE, APART).route_scale == M_ACT
 
 
 def test_expert_out_is_not_fan_in() -> None:
@@ -110,18 +146,46 @@ def test_depth_alpha_one_half(name: str) -> None:
         assert one.init_std == (0.0 if role in ("hidden_bias", "router_bias") else 1.0), role
 
 
+@pytest.mark.parametrize("name", ["completep", "completep-moe"])
+def test_depth_may_touch_matrices_alone(name: str) -> None:
+    deeper = dataclasses.replace(BASE, depth=8)
+    block, matrices = (
+        evaluate(parameterization(name, {"depth_alpha": 0.5, "depth_lr": where}), BASE, deeper)
+        for where in ("block", "matrices")
+    )
+    assert {role: one.lr for role, one in matrices.items() if one != block[role]} == {"norm": 1, "hidden_bias": 1}
+    assert (block["norm"].lr, matrices["attn_q"].lr) == (0.5, 0.5)
+
+
+# nanoGPT-mup, branch completep: width x4, depth x2 from LR 1, decay 0.1, eps 1e-8, std 0.02; one eps for all groups.
+NANO_BASE = Shape(width=64, depth=2, num_experts=1, num_active=1, expert_width=64, head_dim=64, dense_width=256)
+NANO = dataclasses.replace(NANO_BASE, width=256, depth=4, expert_width=256, dense_width=1024)
+NANO_HPS = HPs(lr=1.0, weight_decay=0.1, eps=1e-8)
+NANO_INIT = BaseInit(matrices="constant", matrix_std=0.02, embedding_std=0.02, position_std=0.02)
+
+
+def nano(name: str, **conventions: str) -> dict[str, Multipliers]:
+    return resolve(parameterization(name, conventions), NANO_BASE, NANO, "adam", NANO_HPS, NANO_INIT)
+
+
 def test_known_values() -> None:
-    """Width x4, depth x2 from LR 1, decay 0.1, eps 1e-8, std 0.02: the worked example of a dense CompleteP model."""
-    base = Shape(width=64, depth=2, num_experts=1, num_active=1, expert_width=64, head_dim=64, dense_width=256)
-    target = dataclasses.replace(base, width=256, depth=4, expert_width=256, dense_width=1024)
-    hps = HPs(lr=1.0, weight_decay=0.1, eps=1e-8)
-    init = BaseInit(matrices="constant", matrix_std=0.02, embedding_std=0.02)
-    got = resolve(parameterization("completep"), base, target, "adam", hps, init)
+    got = nano("completep", eps="global", embeddings="tied")
+    for role in ("attn_q", "attn_k", "attn_v", "dense_in"):
+        assert got[role] == factors(0.01, 0.25, 1.25e-9, 0.4, 1), role
+    for role in ("attn_out", "dense_out"):
+        assert got[role] == factors(0.01, 0.25, 1.25e-9, 0.4, 0.5), role
+    assert got["embedding"] == factors(0.02, 1, 1.25e-9, 0.1, 1)
+    assert got["readout"] == factors(0.02, 1, 1.25e-9, 0.1, 0.25)
+    assert got["position"] == factors(0.02, 1, 1.25e-9, 0, 1)
+    for role in ("norm", "final_norm", "hidden_bias"):
+        assert got[role] == factors(0, 1, 1.25e-9, 0, 1), role
+
+
+def test_known_values_are_of_that_convention_and_that_table() -> None:
+    got = nano("completep")
     assert got["dense_in"] == factors(0.01, 0.25, 1.25e-9, 0.4, 1)
-    assert got["attn_out"] == factors(0.01, 0.25, 1.25e-9, 0.4, 0.5)
     assert got["embedding"] == factors(0.02, 1, 2.5e-9, 0.1, 1)
-    plain = resolve(parameterization("sp"), base, target, "adam", hps, init)["dense_in"]
-    assert plain == factors(0.01, 1, 1e-8, 0.1, 1)  # the twin: sp keeps LR, eps and decay
+    assert nano("sp")["dense_in"] == factors(0.01, 1, 1e-8, 0.1, 1)  # the twin: sp keeps LR, eps and decay
 
 
 @pytest.mark.parametrize("name", list(TABLES))

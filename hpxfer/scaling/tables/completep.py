@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from hpxfer.scaling.conventions import (
+    DEPTH_LR,
+    EMBEDDINGS,
+    EPS,
+    WEIGHT_DECAY,
+    readout_convention,
+    with_eps,
+    with_readout,
+    with_weight_decay,
+)
 from hpxfer.scaling.monomial import ONE, ZERO, depth, width
 from hpxfer.scaling.table import Convention, Conventions, Row, Table
 
@@ -12,20 +22,29 @@ DEPTH_ALPHA = Convention(
     legal=("between", 0.5, 1.0),
     doc="residual branches get depth^-alpha, the LR inside them depth^(alpha-1); 1 is CompleteP",
 )
+CONVENTIONS = {
+    "depth_alpha": DEPTH_ALPHA,
+    "depth_lr": DEPTH_LR,
+    "readout": readout_convention("forward"),
+    "embeddings": EMBEDDINGS,
+    "weight_decay": WEIGHT_DECAY,
+    "eps": EPS,
+}
 
 
 def dense_rows(conventions: Conventions) -> tuple[Row, ...]:
-    """Return the rows of everything outside the MoE layer. Tied models read `readout` for its forward factor only."""
+    """Return the rows of everything outside the MoE layer, in the source's form."""
     alpha = float(conventions["depth_alpha"])
     branch = depth**-alpha  # residual multiplier
     lr = depth ** (alpha - 1)  # 1 at alpha = 1
+    vector_lr = ONE if conventions["depth_lr"] == "matrices" else lr
     hidden = {"init_std": width**-0.5, "lr": width**-1 * lr, "eps": width**-1 * branch, "weight_decay": width}
     return (
         Row(role="embedding", eps=width**-1, source=TABLE_1),
         Row(role="position", eps=width**-1, weight_decay=ZERO, source=TABLE_1),
-        Row(role="norm", lr=lr, eps=width**-1 * branch, weight_decay=ZERO, source=TABLE_1),
+        Row(role="norm", lr=vector_lr, eps=width**-1 * branch, weight_decay=ZERO, source=TABLE_1),
         Row(role="final_norm", eps=width**-1, weight_decay=ZERO, source=TABLE_1),
-        Row(role="hidden_bias", init_std=ZERO, lr=lr, eps=width**-1 * branch, weight_decay=ZERO, source=TABLE_1),
+        Row(role="hidden_bias", init_std=ZERO, lr=vector_lr, eps=width**-1 * branch, weight_decay=ZERO, source=TABLE_1),
         Row(role="attn_q", **hidden, source=TABLE_1),
         Row(role="attn_k", **hidden, source=TABLE_1),
         Row(role="attn_v", **hidden, source=TABLE_1),
@@ -37,11 +56,19 @@ def dense_rows(conventions: Conventions) -> tuple[Row, ...]:
     )
 
 
+def with_conventions(rows: tuple[Row, ...], conventions: Conventions) -> tuple[Row, ...]:
+    """Return the rows under CompleteP's conventions. Its single eps is that of the hidden matrices."""
+    rows = with_readout(rows, conventions, "adam", forward=width**-1, written="forward")
+    single = width**-1 * depth ** -float(conventions["depth_alpha"])
+    return with_eps(with_weight_decay(rows, conventions), conventions, single)
+
+
 COMPLETEP = Table(
     name="completep",
     source="arXiv 2505.01618",
-    axes=("width", "depth", "dense_width"),
-    rows={"adam": dense_rows},
-    conventions={"depth_alpha": DEPTH_ALPHA},
+    axes=("width", "depth"),
+    fixed={"dense_ratio": "the source keeps the FFN's ratio to the width"},
+    rows={"adam": lambda conventions: with_conventions(dense_rows(conventions), conventions)},
+    conventions=CONVENTIONS,
     doc="CompleteP for dense transformers: width and depth. The FFN keeps its ratio to the width.",
 )

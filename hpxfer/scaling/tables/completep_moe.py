@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpxfer.scaling.monomial import ZERO, active, depth, expert_ratio, experts, width
 from hpxfer.scaling.table import Convention, Conventions, Row, Table
-from hpxfer.scaling.tables.completep import DEPTH_ALPHA, dense_rows
+from hpxfer.scaling.tables.completep import CONVENTIONS, dense_rows, with_conventions
 
 TABLE_1 = "2601.20205 Table 1"
 EPS = "; eps from measured gradient sizes"
@@ -27,7 +27,7 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
         "eps": width**-1 * experts**-1 * expert_ratio**-1 * branch,
         "weight_decay": width,
     }
-    return (
+    rows = (
         *dense_rows(conventions),
         Row(
             role="router",
@@ -50,14 +50,16 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
             source=TABLE_1 + EPS,
         ),
     )
+    return with_conventions(rows, conventions)
 
 
 COMPLETEP_MOE = Table(
     name="completep-moe",
     source="arXiv 2601.20205",
-    axes=("width", "depth", "experts", "active", "expert_ratio", "dense_width"),
-    fixed=("kappa",),
+    axes=("width", "depth", "experts", "active", "expert_ratio"),
+    fixed={"kappa": "with another share of active experts transfer is not expected (2601.20205 Fig. 10)"},
     rows={"adam": _rows},
-    conventions={"depth_alpha": DEPTH_ALPHA, "router_init_exponent": ROUTER_INIT_EXPONENT},
+    conventions={**CONVENTIONS, "router_init_exponent": ROUTER_INIT_EXPONENT},
+    route_scale=active,  # the source's gate is a sigmoid; a gate that sums to one needs no average
     doc="CompleteP with MoE layers: width, depth, expert count at fixed kappa, expert size.",
 )

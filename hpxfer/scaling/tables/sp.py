@@ -37,7 +37,10 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
 SP = Table(
     name="sp",
     source="PyTorch's habit: std 1/sqrt(fan-in)",
-    axes=("width", "depth", "experts", "active", "expert_ratio", "dense_width", "shared_width"),
+    axes=(
+        *("width", "depth", "experts", "active", "expert_ratio", "granularity", "shared", "groups", "dense_ratio"),
+        *("batch", "duration"),
+    ),
     rows={"adam": _rows, "sgd": _rows},
     conventions={},
     doc="Standard parameterization: no factor but the fan-in of the initialization. The control.",

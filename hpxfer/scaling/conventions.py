@@ -1,0 +1,127 @@
+"""Conventions that several tables share, and what they do to rows. A table is written in its source's own form."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from hpxfer.errors import HpxferError
+from hpxfer.scaling.monomial import ONE, WIDTHS, ZERO, Monomial
+from hpxfer.scaling.table import Convention, Conventions, Optimizer, Row
+
+WEIGHT_DECAY = Convention(
+    default="source",
+    legal=("source", "coupled", "independent"),
+    doc="weight decay of decayed roles: as the source says; `coupled`: the inverse of the width part of the LR factor, "
+    "so that LR times decay stays; `independent`: the same number at every shape",
+)
+EPS = Convention(
+    default="per_role",
+    legal=("per_role", "global"),
+    doc="Adam's eps: per role, as gradients scale; `global`: one factor for all roles",
+)
+EMBEDDINGS = Convention(
+    default="untied",
+    legal=("untied", "tied"),
+    doc="`tied`: embedding and readout are one tensor, and the readout's row speaks of its forward multiplier alone",
+)
+DEPTH_LR = Convention(
+    default="block",
+    legal=("block", "matrices"),
+    doc="which roles the depth part of the LR touches (depth_alpha < 1): all inside the blocks, or matrices only",
+)
+ROUTER_BIAS_STD = Convention(
+    default=0.0,
+    legal=("between", 0.0, 100.0),
+    doc="shared router-bias schedule: normal numbers of this std are added to the router's logits, the same ones at "
+    "every width (another model at the base shape too)",
+)
+
+
+def readout_convention(default: str) -> Convention:
+    """Return the convention of where an output-like layer's factor goes."""
+    return Convention(
+        default=default,
+        legal=("forward", "init_lr"),
+        doc="output-like layers scale by a forward multiplier, or by init std and LR; the two train alike",
+    )
+
+
+def init_convention(role: str) -> Convention:
+    """Return the convention of how a role may start at zero."""
+    return Convention(
+        default="random",
+        legal=("random", "zero"),
+        doc=f"init of the {role}; `zero` is another model at the base shape too",
+    )
+
+
+def rescaled(row: Row, factor: Monomial, optimizer: Optimizer) -> Row:
+    """Return the row that trains alike with `factor` more in front of the weight (abc symmetry).
+
+    With W = M w: (M, std, LR, eps) ~ (M q, std/q, LR/q, eps q) for Adam and (M q, std/q, LR/q^2) for SGD; decoupled
+    decay shrinks w by LR times decay, which stays. (2203.03466, Lemma J.1.)
+    """
+    inverse = factor**-1
+    by = inverse if optimizer == "adam" else inverse * inverse
+    return replace(
+        row,
+        forward=row.forward * factor,
+        init_std=row.init_std * inverse,
+        lr=row.lr * by,
+        eps=row.eps * factor if optimizer == "adam" else row.eps,
+        weight_decay=row.weight_decay * by**-1,
+    )
+
+
+def with_readout(
+    rows: Iterable[Row],
+    conventions: Conventions,
+    optimizer: Optimizer,
+    *,
+    forward: Monomial,
+    written: str,
+    roles: Collection[str] = ("readout",),
+) -> tuple[Row, ...]:
+    """Return the rows with the output-like ones in the form asked for, out of the form that the table is `written` in.
+
+    `forward` is the multiplier of the forward form. A tied readout keeps nothing but it.
+    """
+    asked = conventions["readout"]
+    shift = ONE if asked == written else forward if asked == "forward" else forward**-1
+    out = tuple(rescaled(row, shift, optimizer) if row.role in roles else row for row in rows)
+    if conventions["embeddings"] != "tied":
+        return out
+    if asked != "forward":
+        raise HpxferError(
+            "embeddings: tied goes with readout: forward, got readout: init_lr; a tied tensor has no second init and LR"
+        )
+    if conventions.get("readout_init") == "zero":
+        raise HpxferError(
+            "embeddings: tied goes with readout_init: random, got readout_init: zero; a tied tensor starts as the "
+            "embedding does"
+        )
+    embedding = next(row for row in out if row.role == "embedding")
+    tied = replace(embedding, role="readout", source="tied: the embedding's numbers, but for the forward multiplier")
+    return tuple(replace(tied, forward=row.forward) if row.role == "readout" else row for row in out)
+
+
+def with_weight_decay(rows: Iterable[Row], conventions: Conventions) -> tuple[Row, ...]:
+    """Return the rows with the weight decay asked for; a role that is not decayed stays so."""
+    match conventions["weight_decay"]:
+        case "coupled":
+            return tuple(
+                row if row.weight_decay == ZERO else replace(row, weight_decay=row.lr.only(WIDTHS) ** -1)
+                for row in rows
+            )
+        case "independent":
+            return tuple(row if row.weight_decay == ZERO else replace(row, weight_decay=ONE) for row in rows)
+        case _:
+            return tuple(rows)
+
+
+def with_eps(rows: Iterable[Row], conventions: Conventions, single: Monomial) -> tuple[Row, ...]:
+    """Return the rows with Adam's eps per role, or all with the `single` one."""
+    if conventions["eps"] == "per_role":
+        return tuple(rows)
+    return tuple(replace(row, eps=single) for row in rows)

@@ -1,0 +1,166 @@
+"""Coverage: what takes a target outside what a table's source covers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hpxfer.scaling.evaluate import Parameterization, ratios
+from hpxfer.scaling.monomial import ZERO
+from hpxfer.scaling.regimes import regime_warning
+from hpxfer.scaling.table import Optimizer
+from hpxfer.shape import Shape
+
+SAME = 1e-9
+# What may move -> the axes of a table that speak of it. Any one is enough.
+MOVES = {
+    "width": ("width",),
+    "depth": ("depth",),
+    "experts": ("experts", "granularity"),
+    "active": ("active", "granularity"),
+    "expert_ratio": ("expert_ratio", "expert_width", "granularity"),
+    "shared": ("shared",),
+    "groups": ("groups",),
+    "dense_ratio": ("dense_ratio",),
+    "batch": ("batch",),
+    "duration": ("duration",),
+}
+# Dimension of a shape -> roles that every model with it has.
+TENSORS = {
+    "num_experts": ("router", "expert_in", "expert_out"),
+    "num_shared": ("shared_in", "shared_out"),
+    "dense_width": ("dense_in", "dense_out"),
+}
+# Gates that sum to one: with equal logits and equal experts, nothing tells two experts apart.
+NORMALIZED_GATES = ("softmax", "normalized_sigmoid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What a shape does not say of a model; None where it is not known."""
+
+    gate: str | None = None
+    tied_embeddings: bool | None = None
+
+
+def coverage_warnings(
+    choice: Parameterization,
+    base: Shape,
+    target: Shape,
+    facts: ModelFacts | None = None,
+    optimizer: Optimizer = "adam",
+) -> list[str]:
+    """Return what takes `target` outside what the table's source covers, a sentence each."""
+    known = facts or ModelFacts()
+    return [
+        *_roles(choice, target, optimizer),
+        *_axes(choice, base, target, optimizer),
+        *_fixed(choice, base, target),
+        *_regime(choice, base, target),
+        *_router(choice, target, known, optimizer),
+        *_embeddings(choice, known),
+    ]
+
+
+def gate_warnings(shape: Shape, gate: str | None) -> list[str]:
+    """Return what is wrong with a gate at a shape, whatever the table."""
+    if gate == "normalized_sigmoid" and shape.num_active == 1:
+        return [f"gate {gate} with num_active 1 ({shape.label()}): the gate is constant, the router does not learn"]
+    return []
+
+
+def _roles(choice: Parameterization, target: Shape, optimizer: Optimizer) -> Iterator[str]:
+    known = {row.role for row in choice.rows(optimizer)}
+    there = [role for dim, roles in TENSORS.items() if getattr(target, dim) for role in roles]
+    if missing := [role for role in there if role not in known]:
+        yield f"{choice.name} has no rule for {', '.join(missing)}, which a model {target.label()} has"
+
+
+def _moved(base: Shape, target: Shape) -> Iterator[tuple[str, str]]:
+    """Yield what moves and how, in words."""
+    at = ratios(base, target)
+    if not (base.num_experts or target.num_experts):
+        at["expert_ratio"] = 1.0  # a dense FFN's own ratio is said once
+    if not (base.dense_width and target.dense_width):
+        at["dense_ratio"] = 1.0  # held against experts, whose own dimensions say it
+    for name in ("width", "depth", "experts", "active", "expert_ratio", "dense_ratio", "batch", "duration"):
+        if not math.isclose(at[name], 1, rel_tol=SAME):
+            yield name, f"it changes by a factor of {at[name]:g}"
+    if _shared(base) != _shared(target):
+        yield "shared", f"it goes from {_shared(base):g} to {_shared(target):g} of the active width"
+    if base.num_groups != target.num_groups:
+        yield "groups", f"it goes from {base.num_groups} to {target.num_groups}"
+
+
+def _shared(shape: Shape) -> float:
+    """Return the share of the active width that is always active."""
+    return shape.num_shared * shape.shared_width / shape.active_width if shape.num_experts else 0.0
+
+
+def _axes(choice: Parameterization, base: Shape, target: Shape, optimizer: Optimizer) -> Iterator[str]:
+    table = choice.table
+    in_regime = ("width", "expert_ratio", "experts", "active") if table.regime else ()
+    for name, how in _moved(base, target):
+        covered = any(table.covers(axis, optimizer) for axis in MOVES[name])
+        if covered or name in in_regime or name in table.fixed:
+            continue
+        if name in ("experts", "active") and f"num_{name}" in table.fixed:
+            continue
+        for_sgd = " for sgd" if optimizer == "sgd" and any(axis in table.adam_axes for axis in MOVES[name]) else ""
+        yield f"{table.name} does not cover {name}{for_sgd}: {how}"
+    if bool(base.dense_width) != bool(target.dense_width) and base.num_experts:
+        has, lacks = ("base", "target") if base.dense_width else ("target", "base")
+        yield f"the {has} has dense FFNs and the {lacks} has none to compare them with"
+    if base.head_dim != target.head_dim:
+        yield f"{table.name} holds head_dim fixed: it goes from {base.head_dim} to {target.head_dim}"
+
+
+def _fixed(choice: Parameterization, base: Shape, target: Shape) -> Iterator[str]:
+    for name, why in choice.table.fixed.items():
+        old, new = getattr(base, name), getattr(target, name)
+        if not math.isclose(old, new, rel_tol=SAME):
+            yield f"{choice.name} holds {name} fixed: it goes from {old:g} to {new:g}; {why}"
+
+
+def _regime(choice: Parameterization, base: Shape, target: Shape) -> Iterator[str]:
+    if choice.table.regime and (found := regime_warning(choice.table, ratios(base, target))):
+        yield found
+
+
+def _router(choice: Parameterization, target: Shape, facts: ModelFacts, optimizer: Optimizer) -> Iterator[str]:
+    """Yield a gate of another kind than the source's, and a zero router that nothing moves away from zero."""
+    if choice.table.normalized_gate and target.num_experts and facts.gate not in (None, *NORMALIZED_GATES):
+        yield (
+            f"{choice.name}'s gate sums to one over the active experts, and {facts.gate} does not, so the route scale "
+            "has nothing to act on; take the gate normalized_sigmoid"
+        )
+    router = next((row for row in choice.rows(optimizer) if row.role == "router"), None)
+    if router is None or router.init_std != ZERO or choice.structure().router_bias_std or not target.num_experts:
+        return
+    if target.num_active == target.num_experts and facts.gate in (None, *NORMALIZED_GATES):
+        gate = "with a softmax gate" if facts.gate is None else f"with the gate {facts.gate}"
+        noise = "set the convention router_bias_std, or " if "router_bias_std" in dict(choice.conventions) else ""
+        yield (
+            f"{choice.label()} starts from a zero router, all {target.num_experts} experts are active and nothing "
+            f"breaks their symmetry: {gate} the router stays uniform; {noise}activate fewer experts than there are"
+        )
+
+
+def _embeddings(choice: Parameterization, facts: ModelFacts) -> Iterator[str]:
+    conventions = dict(choice.conventions)
+    if conventions.get("embeddings") == "tied" and facts.tied_embeddings is False:
+        yield (
+            f"{choice.label()} is for tied embeddings, and this model has a readout of its own, which would get the "
+            "embedding's init and LR; set embeddings: untied"
+        )
+    if conventions.get("readout") == "init_lr" and facts.tied_embeddings:
+        yield (
+            f"{choice.label()} scales the readout by init and LR, and this model's readout is tied to the embedding, "
+            "which keeps its own; set readout: forward"
+        )
+    if conventions.get("readout_init") == "zero" and facts.tied_embeddings:
+        yield (
+            f"{choice.label()} starts from a zero readout, and this model's readout is tied to the embedding, which "
+            "starts at random; set readout_init: random"
+        )

@@ -1,0 +1,53 @@
+"""`ntp`: the neural tangent parameterization for SGD, in its form without weight multipliers.
+
+1/sqrt(fan-in) in front of every matrix but the first, turned into init std and LR. Features stop to move as the width
+grows: a baseline beside `mup`, and a table whose coordinates are predicted to shrink.
+"""
+
+from __future__ import annotations
+
+from hpxfer.scaling.conventions import EMBEDDINGS, WEIGHT_DECAY, readout_convention, with_readout, with_weight_decay
+from hpxfer.scaling.monomial import ZERO, dense_width, expert_width, shared_width, width
+from hpxfer.scaling.table import Conventions, Row, Table
+
+G_1 = "MSSP Table G.1, NTP"
+ROUTER = "NTP read for the router: an output-like layer"
+
+
+def _rows(conventions: Conventions) -> tuple[Row, ...]:
+    hidden = {"init_std": width**-0.5, "lr": width**-1}
+    rows: tuple[Row, ...] = (
+        Row(role="embedding", source=G_1),
+        Row(role="position", weight_decay=ZERO, source=G_1),
+        Row(role="norm", weight_decay=ZERO, source=G_1),
+        Row(role="final_norm", weight_decay=ZERO, source=G_1),
+        Row(role="hidden_bias", init_std=ZERO, weight_decay=ZERO, source=G_1),
+        Row(role="attn_q", **hidden, source=G_1),
+        Row(role="attn_k", **hidden, source=G_1),
+        Row(role="attn_v", **hidden, source=G_1),
+        Row(role="attn_out", **hidden, source=G_1),
+        Row(role="dense_in", **hidden, source=G_1),
+        Row(role="dense_gate", **hidden, source=G_1),
+        Row(role="dense_out", init_std=dense_width**-0.5, lr=dense_width**-1, source=G_1),
+        Row(role="router", **hidden, source=ROUTER),
+        Row(role="router_bias", init_std=ZERO, weight_decay=ZERO, source="balancing rule, not the optimizer"),
+        Row(role="expert_in", **hidden, source=G_1),
+        Row(role="expert_gate", **hidden, source=G_1),
+        Row(role="expert_out", init_std=expert_width**-0.5, lr=expert_width**-1, source=G_1),
+        Row(role="shared_in", **hidden, source=G_1),
+        Row(role="shared_gate", **hidden, source=G_1),
+        Row(role="shared_out", init_std=shared_width**-0.5, lr=shared_width**-1, source=G_1),
+        Row(role="readout", **hidden, source=G_1),
+    )
+    rows = with_readout(rows, conventions, "sgd", forward=width**-0.5, written="init_lr")
+    return with_weight_decay(rows, conventions)
+
+
+NTP = Table(
+    name="ntp",
+    source="MSSP (HiLD 2026) Table G.1",
+    axes=("width",),
+    rows={"sgd": _rows},
+    conventions={"readout": readout_convention("forward"), "embeddings": EMBEDDINGS, "weight_decay": WEIGHT_DECAY},
+    doc="Neural tangent parameterization: stable, and lazy: features move less and less as the width grows. SGD.",
+)

@@ -1,0 +1,211 @@
+"""Laws that hold for every table, optimizer, legal set of conventions and layout."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from table_cases import COLUMNS, NO_DECAY, ZERO_INIT, choices, layouts, zeroed
+
+from hpxfer.hps import HPs
+from hpxfer.scaling.evaluate import Globals, Multipliers, evaluate, evaluate_globals, parameterization, ratios
+from hpxfer.scaling.monomial import WIDTHS, ZERO
+from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
+from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.tables import TABLES
+from hpxfer.shape import Shape
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Multipliers))
+GLOBALS = tuple(field.name for field in dataclasses.fields(Globals))
+HPS = HPs(lr=0.5, init_scale=2.0, residual_scale=3.0, weight_decay=0.25, eps=1e-8, router_bias_lr=0.125)
+DENSE = {"dense_in", "dense_gate", "dense_out"}
+# There are many columns, and each draws its own shapes.
+few = settings(max_examples=10)
+every_column = pytest.mark.parametrize(("name", "optimizer"), COLUMNS)
+
+
+def close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-9)
+
+
+@every_column
+@few
+@given(data=st.data())
+def test_the_base_is_the_identity(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+    choice, shape = data.draw(choices(name)), data.draw(layouts())
+    zeros = ZERO_INIT | zeroed(choice)
+    for role, one in evaluate(choice, shape, shape, optimizer).items():
+        assert one == Multipliers(
+            init_std=0 if role in zeros else 1, lr=1, eps=1, weight_decay=0 if role in NO_DECAY else 1, forward=1
+        ), role
+    assert evaluate_globals(choice, shape, shape) == Globals(route_scale=1, one_minus_beta=1)
+
+
+def test_only_mssp_three_ties_experts_and_only_mssp_one_is_zero_by_itself() -> None:
+    assert [name for name in TABLES if parameterization(name).structure().tied_experts] == ["mssp-iii"]
+    zero = [
+        (name, row.role)
+        for name, optimizer in COLUMNS
+        for row in parameterization(name).rows(optimizer)
+        if row.init_std == ZERO and row.role not in ZERO_INIT
+    ]
+    assert set(zero) == {("mssp-i", "router")}
+    assert all(parameterization(name).structure().router_bias_std == 0 for name in TABLES)
+
+
+@every_column
+@few
+@given(data=st.data())
+def test_two_steps_are_one(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+    """Along any way of layouts: dense, MoE, shared, hybrid."""
+    choice = data.draw(choices(name))
+    base, middle, target = (data.draw(layouts()) for _ in range(3))
+    first, second = evaluate(choice, base, middle, optimizer), evaluate(choice, middle, target, optimizer)
+    for role, whole in evaluate(choice, base, target, optimizer).items():
+        for field in FIELDS:
+            one, two, both = (getattr(part, field) for part in (first[role], second[role], whole))
+            assert close(one * two, both), (role, field)
+    parts = evaluate_globals(choice, base, middle), evaluate_globals(choice, middle, target)
+    for field in GLOBALS:
+        one, two = (getattr(part, field) for part in parts)
+        assert close(one * two, getattr(evaluate_globals(choice, base, target), field)), field
+
+
+@every_column
+@few
+@given(data=st.data())
+def test_every_factor_is_finite_and_only_the_named_ones_are_zero(
+    name: str, optimizer: Optimizer, data: st.DataObject
+) -> None:
+    choice, base, target = data.draw(choices(name)), data.draw(layouts()), data.draw(layouts())
+    zeros = ZERO_INIT | zeroed(choice)
+    for role, one in evaluate(choice, base, target, optimizer).items():
+        assert role in ROLES
+        assert all(math.isfinite(getattr(one, field)) and getattr(one, field) >= 0 for field in FIELDS), role
+        assert min(one.lr, one.eps, one.forward) > 0, role
+        assert (one.init_std == 0) == (role in zeros), role
+        assert (one.weight_decay == 0) == (role in NO_DECAY), role
+    assert min(dataclasses.astuple(evaluate_globals(choice, base, target))) > 0
+
+
+@every_column
+@few
+@given(data=st.data())
+def test_all_tables_agree_at_the_base(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+    """On every absolute number, but for what starts at zero by name."""
+    choice, shape = data.draw(choices(name)), data.draw(layouts())
+    init, plain = BaseInit(embedding_std=0.3, position_std=0.4), parameterization("sp")
+    mine, its = (resolve(one, shape, shape, optimizer, HPS, init) for one in (choice, plain))
+    for role in mine:
+        zero = {"init_std": 0.0} if role in zeroed(choice) else {}
+        assert mine[role] == dataclasses.replace(its[role], **zero), role
+    assert resolve_globals(choice, shape, shape, HPS) == resolve_globals(plain, shape, shape, HPS)
+
+
+@every_column
+def test_they_do_not_elsewhere(name: str, optimizer: Optimizer) -> None:
+    """The twin: at four times the width every other table differs from sp."""
+    base = Shape(width=16, depth=2, num_experts=4, num_active=1, expert_width=16, head_dim=8)
+    target = dataclasses.replace(base, width=64, expert_width=64)
+    mine, its = (resolve(parameterization(one), base, target, optimizer, HPS, BaseInit()) for one in (name, "sp"))
+    assert (mine == {role: its[role] for role in mine}) == (name == "sp")
+
+
+@every_column
+@few
+@given(data=st.data())
+def test_coupled_decay_keeps_the_part_of_the_lr_that_is_not_width(
+    name: str, optimizer: Optimizer, data: st.DataObject
+) -> None:
+    if "weight_decay" not in TABLES[name].conventions:
+        return
+    chosen = data.draw(choices(name))
+    choice = parameterization(name, {**dict(chosen.conventions), "weight_decay": "coupled"})
+    base, target = data.draw(layouts()), data.draw(layouts())
+    at = ratios(base, target)
+    still = {**at, **dict.fromkeys(WIDTHS, 1.0)}
+    got = evaluate(choice, base, target, optimizer)
+    for row in choice.rows(optimizer):
+        if row.role not in NO_DECAY:
+            assert close(got[row.role].lr * got[row.role].weight_decay, row.lr(still)), row.role
+
+
+@every_column
+@few
+@given(data=st.data())
+def test_independent_decay_and_global_eps_are_one_number(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+    known = TABLES[name].conventions
+    asked = {key: value for key, value in (("weight_decay", "independent"), ("eps", "global")) if key in known}
+    choice = parameterization(name, {**dict(data.draw(choices(name)).conventions), **asked})
+    got = evaluate(choice, data.draw(layouts()), data.draw(layouts()), optimizer)
+    if "weight_decay" in asked:
+        assert {one.weight_decay for role, one in got.items() if role not in NO_DECAY} == {1.0}
+    if "eps" in asked:
+        assert len({one.eps for one in got.values()}) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "sp"])
+def test_neither_is_the_default(name: str) -> None:
+    """The twin: by default both differ between roles, but for what a source does not say."""
+    base = Shape(width=16, depth=2, num_experts=4, num_active=1, expert_width=16, head_dim=8)
+    target = dataclasses.replace(base, width=64, depth=4, expert_width=64)
+    got = evaluate(parameterization(name), base, target, next(iter(TABLES[name].rows)))
+    decays = {one.weight_decay for role, one in got.items() if role not in NO_DECAY}
+    assert (len(decays) == 1) == (name in ("complete-mue", "mup-moe"))
+    assert (len({one.eps for one in got.values()}) == 1) == (name == "ntp")
+
+
+@every_column
+@few
+@given(data=st.data())
+def test_the_forms_of_the_readout_are_one_map(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+    """By the abc symmetry: what is fed forward, its step, eps against gradient and decay are the same product."""
+    if "readout" not in TABLES[name].conventions:
+        return
+    drawn = dict(data.draw(choices(name)).conventions)
+    plain = {key: value for key, value in (("eps", "per_role"), ("weight_decay", "source")) if key in drawn}
+    base, target = data.draw(layouts()), data.draw(layouts())
+    forward, init_lr = (
+        evaluate(
+            parameterization(name, {**drawn, **plain, "embeddings": "untied", "readout": form}),
+            base,
+            target,
+            optimizer,
+        )
+        for form in ("forward", "init_lr")
+    )
+    for role, one in forward.items():
+        for ours, its in zip(_invariants(one, optimizer), _invariants(init_lr[role], optimizer), strict=True):
+            assert close(ours, its), role
+    width = target.width / base.width
+    assert (forward["readout"] == init_lr["readout"]) == (width == 1)
+    assert init_lr["readout"].forward == 1
+
+
+def _invariants(one: Multipliers, optimizer: Optimizer) -> tuple[float, ...]:
+    step = one.lr * one.forward if optimizer == "adam" else one.lr * one.forward**2
+    eps = one.eps / one.forward if optimizer == "adam" else 1.0
+    return one.init_std * one.forward, step, eps, one.lr * one.weight_decay
+
+
+@every_column
+@few
+@given(data=st.data())
+def test_a_tied_readout_is_the_embedding_but_for_its_multiplier(
+    name: str, optimizer: Optimizer, data: st.DataObject
+) -> None:
+    if "embeddings" not in TABLES[name].conventions:
+        return
+    drawn = dict(data.draw(choices(name)).conventions)
+    drawn |= {"embeddings": "tied", "readout": "forward"} | (
+        {"readout_init": "random"} if "readout_init" in drawn else {}
+    )
+    base, target = data.draw(layouts()), data.draw(layouts())
+    tied = evaluate(parameterization(name, drawn), base, target, optimizer)
+    untied = evaluate(parameterization(name, {**drawn, "embeddings": "untied"}), base, target, optimizer)
+    assert tied["readout"] == dataclasses.replace(tied["embedding"], forward=untied["readout"].forward)
+    assert {**tied, "readout": None} == {**untied, "readout": None}

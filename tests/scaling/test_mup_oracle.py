@@ -1,0 +1,151 @@
+"""The table `mup` against the package `mup`, tensor by tensor: LR, weight decay, initialization, multiplier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import mup
+import pytest
+import torch
+import torch.nn.functional as F
+from mup_models import MLP, Transformer, role_of
+from torch import nn
+
+from hpxfer.scaling.evaluate import Multipliers, evaluate, parameterization
+from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.table import Optimizer
+from hpxfer.shape import Shape
+
+LR, DECAY, STD, REL = 0.1, 0.01, 0.02, 1e-6
+BASE = Shape(width=16, depth=2, head_dim=8, num_experts=4, num_active=1, expert_width=24, dense_width=40)
+# What the package does, in words of the table: a multiplier at the output, decay against the LR, one eps for all.
+MATCHING = {"readout": "forward", "weight_decay": "source", "eps": "global"}
+MODELS = pytest.mark.parametrize("make", [MLP, Transformer])
+# Width, and further growth of the hidden layers: their fan-in and fan-out then differ in their ratios to the base.
+SCALES = pytest.mark.parametrize(("times", "hidden"), [(1, 1), (2, 1), (4, 1), (8, 1), (2, 3), (4, 0.5)])
+COLUMNS = pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+Make = type[MLP] | type[Transformer]
+
+
+def at(times: int, hidden: float = 1) -> Shape:
+    wider = {name: round(times * hidden * getattr(BASE, name)) for name in ("expert_width", "dense_width")}
+    return replace(BASE, width=times * BASE.width, **wider)
+
+
+def seeded(make: Make, shape: Shape) -> MLP | Transformer:
+    torch.manual_seed(0)
+    return make(shape)
+
+
+def with_base_shapes(make: Make, shape: Shape) -> MLP | Transformer:
+    """Return the model as the package prepares it: it hangs shapes on the tensors and rescales some of them."""
+    return mup.set_base_shapes(seeded(make, shape), make(BASE), delta=make(at(2, 2)))
+
+
+def table(optimizer: Optimizer, shape: Shape, **conventions: str) -> dict[str, Multipliers]:
+    return evaluate(parameterization("mup", {**MATCHING, **conventions}), BASE, shape, optimizer)
+
+
+def theirs(model: MLP | Transformer, optimizer: Optimizer) -> dict[str, tuple[float, float]]:
+    """Return name -> LR and weight decay in the package's groups; vectors come in a group without decay."""
+    names = {id(tensor): name for name, tensor in model.named_parameters()}
+    vectors = [t for n, t in model.named_parameters() if table(optimizer, BASE)[role_of(model, n)].weight_decay == 0]
+    matrices = [tensor for tensor in model.parameters() if all(tensor is not one for one in vectors)]
+    make = mup.MuAdamW if optimizer == "adam" else mup.MuSGD
+    made = make([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], lr=LR, weight_decay=DECAY)
+    out = {
+        names[id(one)]: (group["lr"], group["weight_decay"]) for group in made.param_groups for one in group["params"]
+    }
+    assert out.keys() == dict(model.named_parameters()).keys()
+    return out
+
+
+def ours(model: MLP | Transformer, got: Mapping[str, Multipliers]) -> dict[str, tuple[float, float]]:
+    rows = {name: got[role_of(model, name)] for name, _ in model.named_parameters()}
+    return {name: (LR * row.lr, DECAY * row.weight_decay) for name, row in rows.items()}
+
+
+def agree(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:
+    return all(one[name] == pytest.approx(other[name], rel=REL) for name in one)
+
+
+@COLUMNS
+@MODELS
+@SCALES
+def test_lr_and_weight_decay_of_every_tensor(make: Make, times: int, hidden: float, optimizer: Optimizer) -> None:
+    model = with_base_shapes(make, at(times, hidden))
+    assert agree(ours(model, table(optimizer, at(times, hidden))), theirs(model, optimizer))
+
+
+@MODELS
+@pytest.mark.parametrize(
+    ("optimizer", "other"),
+    [
+        ("adam", {"readout": "init_lr"}),
+        ("sgd", {"readout": "init_lr"}),
+        ("adam", {"weight_decay": "independent"}),
+        ("sgd", {"weight_decay": "independent"}),
+    ],
+)
+def test_other_conventions_do_not_agree(make: Make, optimizer: Optimizer, other: dict[str, str]) -> None:
+    model = with_base_shapes(make, at(4))
+    assert not agree(ours(model, table(optimizer, at(4), **other)), theirs(model, optimizer))
+
+
+@pytest.mark.parametrize(("optimizer", "name"), [("adam", "sp"), ("adam", "completep-moe"), ("sgd", "mup-moe")])
+def test_other_tables_do_not_agree(optimizer: Optimizer, name: str) -> None:
+    """CompleteP has muP's rules along width, but it does not look at the shape of an expert that grows by itself."""
+    shape = at(4, 0.5)
+    model = with_base_shapes(Transformer, shape)
+    assert not agree(ours(model, evaluate(parameterization(name), BASE, shape, optimizer)), theirs(model, optimizer))
+
+
+def test_eps_is_one_number_as_in_the_package() -> None:
+    assert {row.eps for row in table("adam", at(8)).values()} == {1.0}
+    assert {row.eps for row in table("adam", at(8), eps="per_role").values()} != {1.0}
+
+
+@MODELS
+@SCALES
+def test_std_of_the_package_s_own_draws(make: Make, times: int, hidden: float) -> None:
+    """`mup.init.normal_` draws a scale times what torch draws from the same seed: the scale is read off exactly."""
+    model, got = with_base_shapes(make, at(times, hidden)), table("adam", at(times, hidden))
+    for name, tensor in model.named_parameters():
+        role = role_of(model, name)
+        if ROLES[role] in ("ones", "zeros"):
+            continue
+        torch.manual_seed(1)
+        mup.init.normal_(tensor, std=STD)
+        drawn = tensor.detach().clone()
+        torch.manual_seed(1)
+        nn.init.normal_(tensor, std=STD)
+        assert torch.allclose(drawn, got[role].init_std * tensor, rtol=REL, atol=0), name
+
+
+@MODELS
+@SCALES
+def test_std_of_torch_s_draws_as_the_package_rescales_them(make: Make, times: int, hidden: float) -> None:
+    """torch's own std goes as fan-in^-1/2 (1 for an embedding); what the package multiplies it by is read off."""
+    shape = at(times, hidden)
+    plain, scaled = dict(seeded(make, shape).named_parameters()), with_base_shapes(make, shape)
+    base = dict(make(BASE).named_parameters())
+    for name, tensor in scaled.named_parameters():
+        role = role_of(scaled, name)
+        if ROLES[role] in ("ones", "zeros"):
+            continue  # the package rescales torch's random biases; here they start at zero
+        fan_in = 1.0 if name.startswith(("token", "position")) else tensor.shape[1] / base[name].shape[1]
+        factor = table("adam", shape)[role].init_std / fan_in**-0.5
+        assert torch.allclose(tensor, factor * plain[name], rtol=REL, atol=0), name
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("times", [1, 2, 4, 8])
+def test_forward_multiplier_in_training_and_in_evaluation(times: int, training: bool) -> None:
+    """A trap: an output multiplier that is applied in training alone. The package applies it in both."""
+    model, got = with_base_shapes(Transformer, at(times)).train(training), table("adam", at(times))
+    x = torch.randn(3, at(times).width)
+    for layer, role in ((model.readout, "readout"), (model.blocks[0].router, "router")):
+        assert torch.allclose(layer(x), got[role].forward * F.linear(x, layer.weight), rtol=1e-5, atol=1e-6)
+        assert torch.allclose(layer(x), F.linear(x, layer.weight), rtol=1e-5, atol=1e-6) == (times == 1)
+    assert all(row.forward == 1 for role, row in got.items() if role not in ("readout", "router"))

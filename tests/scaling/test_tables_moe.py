@@ -1,0 +1,274 @@
+"""The tables beside completep and sp against their sources, row by row, at a target where every dimension moves.
+
+The letters are those of the sources: target over base of width N, depth L, experts M, active experts K, batch B. No
+product of them is another, so that no two factors can stand in for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from hpxfer.hps import HPs
+from hpxfer.scaling.evaluate import evaluate, evaluate_globals, parameterization
+from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
+from hpxfer.scaling.table import Optimizer
+from hpxfer.shape import Shape
+
+BASE = Shape(
+    width=32,
+    depth=2,
+    head_dim=32,
+    batch_tokens=64,
+    steps=100,
+    num_experts=4,
+    num_active=2,
+    expert_width=32,
+    num_shared=1,
+    shared_width=16,
+    dense_width=64,
+)
+JOINT = Shape(
+    width=128,
+    depth=6,
+    head_dim=32,
+    batch_tokens=96,
+    steps=950,
+    num_experts=20,
+    num_active=14,
+    expert_width=352,
+    num_shared=1,
+    shared_width=208,
+    dense_width=1088,
+)
+N, L, M, K, B = 4.0, 3.0, 5.0, 7.0, 1.5
+NE, S, D = 11.0, 13.0, 17.0  # widths of an expert, a shared expert and a dense FFN
+TOKENS = 1.5 * 9.5
+RHO = (208 + 14 * 352) / 128 / ((16 + 2 * 32) / 32)  # H_act / width, of the base's 2.5
+RHO_DENSE = D / N
+SGD: Optimizer = "sgd"
+ADAM: Optimizer = "adam"
+Rows = Mapping[str, tuple[float, ...]]  # role -> init std, LR, eps, weight decay, forward
+BALANCING = (0, 1, 1, 0, 1)
+ATTENTION = ("attn_q", "attn_k", "attn_v")
+UP = ("expert_in", "expert_gate", "shared_in", "shared_gate", "dense_in", "dense_gate")
+
+
+def check(name: str, optimizer: Optimizer, expected: Rows, **conventions: float | str) -> None:
+    got = evaluate(parameterization(name, conventions), BASE, JOINT, optimizer)
+    assert got.keys() == expected.keys()
+    for role, one in got.items():
+        eps = one.eps if optimizer == "adam" else expected[role][2]  # SGD has none
+        mine = (one.init_std, one.lr, eps, one.weight_decay, one.forward)
+        assert mine == pytest.approx(expected[role], rel=1e-12), role
+
+
+def test_complete_mue() -> None:
+    """complete-mue.md: Table 2 for the layers, Table 3's sqrt(B/D) on LR and decay and its inverse on eps."""
+    q = (B / TOKENS) ** 0.5
+    hidden = (N**-0.5, q / N, 1 / (N * L * q), q)
+    routed_and_shared = (N**-0.5 * RHO**0.5, *hidden[1:], 1 / (L * RHO))
+    check(
+        "complete-mue",
+        ADAM,
+        {
+            "embedding": (1, q, 1 / (N * q), q, 1),
+            "position": (1, q, 1 / (N * q), 0, 1),
+            "norm": (1, q, 1 / (N * L * q), 0, 1),
+            "final_norm": (1, q, 1 / (N * q), 0, 1),
+            "hidden_bias": (0, q, 1 / (N * L * q), 0, 1),
+            **dict.fromkeys((*ATTENTION, "router", *UP), (*hidden, 1)),
+            "attn_out": (*hidden, 1 / L),
+            "dense_out": (N**-0.5 * RHO_DENSE**0.5, *hidden[1:], 1 / (L * RHO_DENSE)),
+            "expert_out": routed_and_shared,
+            "shared_out": routed_and_shared,
+            "router_bias": BALANCING,
+            "readout": (1, q, 1 / (N * q), q, 1 / N),
+        },
+    )
+    at = evaluate_globals(parameterization("complete-mue"), BASE, JOINT)
+    assert (at.route_scale, at.one_minus_beta) == pytest.approx((K, B / TOKENS), rel=1e-12)
+
+
+def test_complete_mue_worked_example() -> None:
+    """128e8a1s with h = d from a dense base with H = d, d 128 -> 1024, 25k -> 100k steps at one batch size."""
+    base = Shape(width=128, depth=32, head_dim=64, dense_width=128, batch_tokens=2**18, steps=25_000)
+    target = Shape(
+        width=1024,
+        depth=32,
+        head_dim=64,
+        batch_tokens=2**18,
+        steps=100_000,
+        num_experts=128,
+        num_active=8,
+        expert_width=1024,
+        num_shared=1,
+        shared_width=1024,
+    )
+    choice, hps = parameterization("complete-mue"), HPs(lr=1.0, weight_decay=1.0, beta1=0.95, beta2=0.95)
+    got = evaluate(choice, base, target)
+    for role in ("router", "expert_in", "expert_gate", "shared_in", "shared_gate", *ATTENTION, "attn_out"):
+        assert (got[role].init_std, got[role].lr) == pytest.approx((8**-0.5, 1 / 16)), role
+    for role in ("expert_out", "shared_out"):
+        assert (got[role].init_std, got[role].lr) == pytest.approx((3 / 8**0.5, 1 / 16)), role
+        assert got[role].forward == pytest.approx(1 / 9), role
+    assert {one.weight_decay for one in got.values()} == {0, 0.5}
+    assert (got["embedding"].lr, got["readout"].lr, got["readout"].forward) == (0.5, 0.5, 1 / 8)
+    assert got["router_bias"].lr == 1
+    # The numbers of the block itself: A * (S + 8 * sum of pi E).
+    absolute = resolve(choice, base, target, "adam", hps, BaseInit())
+    assert (absolute["shared_out"].forward, absolute["expert_out"].forward) == pytest.approx((1 / 9, 1 / 9))
+    at = resolve_globals(choice, base, target, hps)
+    assert at.route_scale == 8
+    assert (at.beta1, at.beta2) == pytest.approx((1 - 0.05 / 4, 1 - 0.05 / 4))
+
+
+def test_complete_mue_hybrid_example() -> None:
+    """H_sh = 0.5 d and three active experts of 0.5 d: H_tot = 2 d, A = 1/2, down init sqrt(2), shared and routed."""
+    base = Shape(width=64, depth=2, head_dim=32, dense_width=64)
+    target = Shape(
+        width=64,
+        depth=2,
+        head_dim=32,
+        num_experts=6,
+        num_active=3,
+        expert_width=32,
+        num_shared=1,
+        shared_width=32,
+    )
+    got = evaluate(parameterization("complete-mue"), base, target)
+    for role in ("shared_out", "expert_out"):
+        assert (got[role].forward, got[role].init_std) == pytest.approx((0.5, 2**0.5))
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "lr", "one_minus_beta"),
+    [
+        (4, 1 / 4, 2, 4),  # batch at fixed tokens
+        (1, 4, 1 / 2, 1 / 4),  # duration at a fixed batch
+        (4, 1, 1, 1),  # batch at fixed steps: both, which cancel
+    ],
+)
+def test_complete_mue_schedule(batch: float, steps: float, lr: float, one_minus_beta: float) -> None:
+    base = Shape(width=64, depth=2, head_dim=32, dense_width=64, batch_tokens=1024, steps=1000)
+    target = Shape(
+        width=64,
+        depth=2,
+        head_dim=32,
+        dense_width=64,
+        batch_tokens=round(1024 * batch),
+        steps=round(1000 * steps),
+    )
+    choice = parameterization("complete-mue")
+    for role, one in evaluate(choice, base, target).items():
+        expected = (1, 1) if role == "router_bias" else (lr, 1 / lr)
+        assert (one.lr, one.eps) == pytest.approx(expected), role
+        assert one.weight_decay == pytest.approx(lr) or one.weight_decay == 0
+        assert (one.init_std in (0, 1), one.forward) == (True, 1)
+    assert evaluate_globals(choice, base, target).one_minus_beta == pytest.approx(one_minus_beta)
+
+
+def hidden_by_shape(numbers: object) -> Rows:
+    """Return role -> numbers(fan-in, fan-out) of every hidden matrix."""
+    assert callable(numbers)
+    return {
+        **dict.fromkeys((*ATTENTION, "attn_out"), numbers(N, N)),
+        **{f"{kind}_{end}": numbers(N, w) for kind, w in KINDS for end in ("in", "gate")},
+        **{f"{kind}_out": numbers(w, N) for kind, w in KINDS},
+    }
+
+
+KINDS = (("expert", NE), ("shared", S), ("dense", D))
+
+
+@pytest.mark.parametrize("form", ["forward", "init_lr"])
+def test_mup_adam(form: str) -> None:
+    """2203.03466 Table 3; decay as the package `mup`; eps as the gradient: 1 over the fan-out, 1 at an output."""
+    output = (1, 1, 1 / N, 1, 1 / N) if form == "forward" else (1 / N, 1 / N, 1, N, 1)
+    check(
+        "mup",
+        ADAM,
+        {
+            "embedding": (1, 1, 1 / N, 1, 1),
+            **dict.fromkeys(("position", "norm", "final_norm"), (1, 1, 1 / N, 0, 1)),
+            "hidden_bias": (0, 1, 1 / N, 0, 1),
+            **hidden_by_shape(lambda fan_in, fan_out: (fan_in**-0.5, 1 / fan_in, 1 / fan_out, fan_in, 1)),
+            **dict.fromkeys(("router", "readout"), output),
+            "router_bias": BALANCING,
+        },
+        readout=form,
+    )
+
+
+@pytest.mark.parametrize("form", ["forward", "init_lr"])
+def test_mup_sgd(form: str) -> None:
+    """2203.03466 Table 3: LR fan-out for inputs, fan-out/fan-in for hidden, 1/fan-in for outputs."""
+    output = (1, N, 1, 1 / N, 1 / N) if form == "forward" else (1 / N, 1 / N, 1, N, 1)
+    check(
+        "mup",
+        SGD,
+        {
+            "embedding": (1, N, 1, 1 / N, 1),
+            **dict.fromkeys(("position", "norm", "final_norm"), (1, N, 1, 0, 1)),
+            "hidden_bias": (0, N, 1, 0, 1),
+            **hidden_by_shape(lambda fan_in, fan_out: (fan_in**-0.5, fan_out / fan_in, 1, fan_in / fan_out, 1)),
+            **dict.fromkeys(("router", "readout"), output),
+            "router_bias": BALANCING,
+        },
+        readout=form,
+    )
+
+
+@pytest.mark.parametrize("form", ["forward", "init_lr"])
+def test_ntp(form: str) -> None:
+    """mssp.md Table G.1: input 1 / 1, the rest fan-in^-1/2 / fan-in^-1; as a multiplier fan-in^-1/2 / 1 / 1."""
+    check(
+        "ntp",
+        SGD,
+        {
+            "embedding": (1, 1, 1, 1, 1),
+            **dict.fromkeys(("position", "norm", "final_norm"), (1, 1, 1, 0, 1)),
+            "hidden_bias": (0, 1, 1, 0, 1),
+            **hidden_by_shape(lambda fan_in, fan_out: (fan_in**-0.5, 1 / fan_in, 1, 1, 1)),
+            "router": (N**-0.5, 1 / N, 1, 1, 1),
+            "readout": (1, 1, 1, 1 / N, N**-0.5) if form == "forward" else (N**-0.5, 1 / N, 1, 1, 1),
+            "router_bias": BALANCING,
+        },
+        readout=form,
+    )
+
+
+VARIANTS: list[dict[str, float | str]] = [
+    {},
+    {"router_init": "zero"},
+    {"readout_init": "zero"},
+    {"router_eps_exponent": 0.5},
+    {"router_bias_std": 0.7},
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("optimizer", [ADAM, SGD])
+def test_mup_moe(optimizer: Optimizer, variant: dict[str, float | str]) -> None:
+    """router-freeze.md Tables A (SGD) and B (Adam); other tensors by class (1.7); no word on weight decay."""
+    vector_lr = N if optimizer == "sgd" else 1
+    router = (0 if "router_init" in variant else 1 / N, 1 / N, N**-0.5 if "router_eps_exponent" in variant else 1, 1, 1)
+    check(
+        "mup-moe",
+        optimizer,
+        {
+            "embedding": (1, vector_lr, 1 / N, 1, 1),
+            **dict.fromkeys(("position", "norm", "final_norm"), (1, vector_lr, 1 / N, 0, 1)),
+            "hidden_bias": (0, vector_lr, 1 / N, 0, 1),
+            **hidden_by_shape(
+                lambda fan_in, fan_out: (fan_in**-0.5, 1 if optimizer == "sgd" else 1 / fan_in, 1 / N, 1, 1)
+            ),
+            "router": router,
+            "readout": (0 if "readout_init" in variant else 1 / N, 1 / N, 1, 1, 1),
+            "router_bias": BALANCING,
+        },
+        **variant,
+    )
+    std = parameterization("mup-moe", variant).structure().router_bias_std
+    assert std == variant.get("router_bias_std", 0)
