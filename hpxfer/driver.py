@@ -16,13 +16,13 @@ from hpxfer.executors.worker import TrainStack
 from hpxfer.machine import has_cuda
 from hpxfer.plan import Plan, make_plan, num_workers
 from hpxfer.results import Results, load_results
-from hpxfer.shape import REQUIRED, Shape
+from hpxfer.shape import Shape
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.yaml_file import read_yaml
 from hpxfer.stack import Stack, pack
-from hpxfer.store import Store
+from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.train.event import Event, Progress
-from hpxfer.trial import Expansion, Setting, Trial
+from hpxfer.trial import Expansion, Trial
 
 RESULTS = "results"
 
@@ -89,7 +89,7 @@ def prepare(sweep: SweepSpec | str | Path, *, results: str | Path = RESULTS, exe
     folder = Path(results) / spec.name
     store = Store.open(folder, write=False)
     done = frozenset(store.done_ids())
-    measured = measured_trial_s(store, expansion.setting) if done else None
+    measured = measured_trial_s(store) if done else None
     cuda = has_cuda(spec.resources.device)
     return Job(
         spec=spec,
@@ -115,16 +115,14 @@ def _located(file: str | Path | None) -> Iterator[None]:
         raise HpxferError(f"{read_yaml(file).where(tuple(key.split('.')))}: {rest}") from None
 
 
-def measured_trial_s(store: Store, setting: Setting) -> dict[str, float]:
-    """Return shape label -> median worker seconds of one stored trial of this many tokens: its share of its stack."""
-    columns = [*REQUIRED, "wall_s", "stack_size", "batch_tokens", "steps"]
-    seconds: dict[str, list[float]] = {}
-    for row in store.read_trials().select(columns).to_pylist():
-        tokens = (row["batch_tokens"], row["steps"])
-        if row["wall_s"] is not None and row["stack_size"] and tokens == (setting.batch_tokens, setting.steps):
-            shape = Shape(**{name: row[name] for name in REQUIRED})
-            seconds.setdefault(shape.label(), []).append(row["wall_s"] / row["stack_size"])
-    return {label: statistics.median(one) for label, one in seconds.items()}
+def measured_trial_s(store: Store) -> dict[Shape, float]:
+    """Return shape, with batch and steps -> median worker seconds of one stored trial: its share of its stack."""
+    seconds: dict[Shape, list[float]] = {}
+    for row in store.read_trials().select([*SHAPE_COLUMNS, "wall_s", "stack_size"]).to_pylist():
+        if row["wall_s"] is not None and row["stack_size"]:
+            shape = Shape(**{name: row[name] for name in SHAPE_COLUMNS})
+            seconds.setdefault(shape, []).append(row["wall_s"] / row["stack_size"])
+    return {shape: statistics.median(one) for shape, one in seconds.items()}
 
 
 def run(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hpxfer.cautions import cautions
 from hpxfer.machine import num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.shape import Shape
@@ -44,6 +45,7 @@ class Plan:
     shapes: tuple[ShapePlan, ...]
     workers: int
     rate_from: str  # where the estimate of time has its rate from
+    cautions: tuple[str, ...] = ()  # what makes a result mean less than it seems, a line each
 
     @property
     def num_trials(self) -> int:
@@ -75,17 +77,18 @@ class Plan:
             "wall_s": self.wall_s,
             "workers": self.workers,
             "rate_from": self.rate_from,
+            "cautions": list(self.cautions),
             "shapes": [{**asdict(one), "shape": one.shape.dims()} for one in self.shapes],
         }
 
 
 def make_plan(
-    expansion: Expansion, done: Collection[str], *, cuda: bool = False, measured: Mapping[str, float] | None = None
+    expansion: Expansion, done: Collection[str], *, cuda: bool = False, measured: Mapping[Shape, float] | None = None
 ) -> Plan:
     """Return the plan of a sweep, given the ids that are done.
 
-    `measured` maps a shape's label to worker seconds a trial, from the store; other shapes are scaled by the same
-    ratio to the assumed rate.
+    `measured` maps a shape to worker seconds a trial, from the store; other shapes are scaled by the same ratio to the
+    assumed rate.
     """
     spec = expansion.spec
     left: dict[Shape, int] = {}
@@ -93,19 +96,21 @@ def make_plan(
     for trial in expansion.trials():
         total[trial.shape] = total.get(trial.shape, 0) + 1
         left[trial.shape] = left.get(trial.shape, 0) + (trial.id not in done)
-    known = {shape: (measured or {})[shape.label()] for shape in total if shape.label() in (measured or {})}
-    ratios = sorted(s / assumed_trial_s(shape, expansion.setting, cuda=cuda) for shape, s in known.items())
+    known = {shape: s for shape, s in (measured or {}).items() if shape in total}
+    assumed = {shape: assumed_trial_s(shape, expansion.setting_at(shape), cuda=cuda) for shape in total}
+    ratios = sorted(s / assumed[shape] for shape, s in known.items())
     ratio = ratios[len(ratios) // 2] if ratios else 1.0
     shapes = []
     for shape in total:
-        trial_s = known.get(shape, ratio * assumed_trial_s(shape, expansion.setting, cuda=cuda))
+        trial_s = known.get(shape, ratio * assumed[shape])
         shapes.append(_shape_plan(expansion, shape, total[shape], left[shape], trial_s, cuda))
-    assumed = f"assumed: {'a GPU, unmeasured' if cuda else 'one core of a two-core AMD EPYC, measured 2026-11'}"
+    machine = "a GPU, unmeasured" if cuda else "one core of a two-core AMD EPYC, measured 2026-11"
     return Plan(
         sweep=spec.name,
         shapes=tuple(shapes),
         workers=num_workers(spec.resources.workers, cuda=cuda),
-        rate_from=f"measured: {len(known)} of {len(total)} shapes, from the store" if known else assumed,
+        rate_from=f"measured: {len(known)} of {len(total)} shapes, from the store" if known else f"assumed: {machine}",
+        cautions=cautions(expansion),
     )
 
 
@@ -125,7 +130,7 @@ def assumed_trial_s(shape: Shape, setting: Setting, *, cuda: bool) -> float:
 def _shape_plan(
     expansion: Expansion, shape: Shape, num_trials: int, num_left: int, trial_s: float, cuda: bool
 ) -> ShapePlan:
-    setting = expansion.setting
+    setting = expansion.setting_at(shape)
     params = count_params(shape, setting)
     size = stack_size(shape, setting, cuda=cuda, asked=expansion.spec.resources.stack_size)
     return ShapePlan(

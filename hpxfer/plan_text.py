@@ -16,8 +16,9 @@ def plan_text(plan: Plan) -> str:
     table.add_column("shape")
     for name in ("trials", "done", "stacks", "params", "active", "tokens", "FLOPs", "worker time"):
         table.add_column(name, justify="right")
+    schedules = {(one.shape.batch_tokens, one.shape.steps) for one in plan.shapes}
     for one in plan.shapes:
-        table.add_row(*_cells(one))
+        table.add_row(one.shape.label(schedule=len(schedules) > 1), *_cells(one))
     out = io.StringIO()
     Console(file=out, width=200, color_system=None).print(table)
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
@@ -26,7 +27,6 @@ def plan_text(plan: Plan) -> str:
 
 def _cells(one: ShapePlan) -> tuple[str, ...]:
     return (
-        one.shape.label(),
         str(one.num_trials),
         str(one.num_done),
         str(one.num_stacks),

@@ -120,7 +120,7 @@ def _cells(spec: SweepSpec) -> Iterator[dict[str, Any]]:
             "axis": cell.axis,
             "scale_name": cell.scale_name,
             "scale": cell.scale,
-            "shape": trial.shape.label(),
+            "shape": cell.shape,
             "is_base": trial.shape == trial.base,
             "parameterization": cell.parameterization,
             "line": cell.line,

@@ -15,26 +15,40 @@ from functools import cached_property
 from typing import Any
 
 from hpxfer.hps import HPs
-from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, parameterization
-from hpxfer.scaling.resolve import BaseInit, resolve
+from hpxfer.scaling.evaluate import (
+    Multipliers,
+    Parameterization,
+    Structure,
+    evaluate,
+    evaluate_globals,
+    parameterization,
+)
+from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_globals
 from hpxfer.scaling.table import Optimizer
 from hpxfer.shape import Shape
 from hpxfer.spec import SweepSpec, paths
-from hpxfer.spec.checks import gpt_roles
+from hpxfer.spec.blocks import gpt_roles
+from hpxfer.spec.schedule import schedule_at
 
 # Raised by whoever changes what the trainer computes: stored trials of another version are not reused.
-TRAINER_VERSION = 1
+TRAINER_VERSION = 2
 
 PRODUCT = "product"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all trials of a sweep share and what, beside shape, HPs, seed and parameterization, fixes their numbers."""
+    """What, beside shape, HPs, seed and parameterization, fixes a trial's numbers.
+
+    All trials of a sweep share it, but for the batch and the steps, which are those of the trial's shape.
+    """
 
     family: str
     context: int
     gate: str
+    ffn: str  # experts, shared experts and dense FFNs alike
+    moe_every: int
+    dense_first: int
     attention_scale: str
     tied_embeddings: bool
     norm_gains: bool
@@ -73,7 +87,7 @@ class DataRef:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One training run. `parameterization` is None where all tables agree: at the base shape."""
+    """One training run. `parameterization` is None where tables agree: at the base shape, unless one differs there."""
 
     id: str
     setting: Setting
@@ -85,9 +99,19 @@ class Trial:
 
     def resolved(self) -> dict[str, Multipliers]:
         """Return role -> absolute init std, LR, eps, weight decay and forward multiplier."""
-        choice = self.parameterization or parameterization("sp")
-        setting = self.setting
-        return resolve(choice, self.base, self.shape, setting.column, self.hps, setting.init)
+        return resolve(self._choice, self.base, self.shape, self.setting.column, self.hps, self.setting.init)
+
+    def globals(self) -> GlobalValues:
+        """Return the absolute route scale and the betas; raise HpxferError if a beta would leave [0, 1)."""
+        return resolve_globals(self._choice, self.base, self.shape, self.hps)
+
+    def structure(self) -> Structure:
+        """Return what the parameterization changes beside numbers."""
+        return self._choice.structure()
+
+    @property
+    def _choice(self) -> Parameterization:
+        return self.parameterization or parameterization("sp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,18 +121,23 @@ class Cell:
     axis: str
     scale_name: str
     scale: float
+    shape: str  # the shape's name on this axis
     parameterization: str  # label
     line: str  # the HP that this line scans, or `product`
     trial: Trial
 
 
-def setting_of(spec: SweepSpec, data: DataRef) -> Setting:
-    """Return what all trials of a checked sweep share."""
-    model, training = spec.model, spec.training
+def setting_of(spec: SweepSpec, data: DataRef, shape: Shape | None = None) -> Setting:
+    """Return the setting of a checked sweep's trials at `shape`, by default the base shape."""
+    model, training, at = spec.model, spec.training, shape or spec.base_shape
+    schedule = schedule_at(spec, at.steps)
     return Setting(
         family=model.family,
         context=model.context,
         gate=model.gate,
+        ffn=model.ffn,
+        moe_every=model.moe_every,
+        dense_first=model.dense_first,
         attention_scale=model.attention_scale,
         tied_embeddings=model.tied_embeddings,
         norm_gains=model.norm_gains,
@@ -118,14 +147,14 @@ def setting_of(spec: SweepSpec, data: DataRef) -> Setting:
         data_digest=data.digest,
         tokenizer=data.tokenizer,
         vocab_size=data.vocab_size,
-        batch_tokens=training.batch_tokens,
-        steps=spec.steps,
+        batch_tokens=at.batch_tokens,
+        steps=at.steps,
         optimizer=training.optimizer,
         decay=training.schedule.decay,
-        warmup_steps=training.schedule.warmup_steps,
-        decay_steps=training.schedule.decay_steps or 0,
+        warmup_steps=schedule.warmup_steps,
+        decay_steps=schedule.decay_steps,
         final_fraction=0.0 if training.schedule.decay == "constant" else training.schedule.final_fraction,
-        final_window_steps=spec.final_window_steps,
+        final_window_steps=schedule.final_window_steps,
         validation_tokens=training.validation_tokens,
         gradient_clip=training.gradient_clip,
         precision=spec.precision,
@@ -176,9 +205,15 @@ class Expansion:
 
     def __init__(self, spec: SweepSpec, data: DataRef) -> None:
         self.spec = spec
-        self.setting = setting_of(spec, data)
+        self.data = data
+        self.setting = setting_of(spec, data)  # of the base
         self.choices = tuple(parameterization(one.name, one.conventions) for one in spec.parameterizations)
         self.paths = paths(spec)
+
+    def setting_at(self, shape: Shape) -> Setting:
+        """Return the setting of the trials at a shape."""
+        same = (shape.batch_tokens, shape.steps) == (self.setting.batch_tokens, self.setting.steps)
+        return self.setting if same else setting_of(self.spec, self.data, shape)
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -190,6 +225,7 @@ class Expansion:
         source: Iterator[tuple[str, HPs, str]] = ((line, hps, _hps_json(hps)) for line, hps in hp_points(self.spec))
         for path in self.paths:
             for point in path.points:
+                setting, label = self.setting_at(point.shape), path.label(point.shape)
                 for choice in self.choices:
                     own = self._own_parameterization(choice, point.shape)
                     fragments = self._fragments(own, point.shape)
@@ -198,7 +234,7 @@ class Expansion:
                         for seed in self.spec.seeds:
                             trial = Trial(
                                 id=_digest(fragments[0] + hps_json + fragments[1] + str(seed) + fragments[2]),
-                                setting=self.setting,
+                                setting=setting,
                                 shape=point.shape,
                                 base=self.spec.base_shape,
                                 parameterization=own,
@@ -209,6 +245,7 @@ class Expansion:
                                 axis=path.name,
                                 scale_name=path.scale_name,
                                 scale=point.scale,
+                                shape=label,
                                 parameterization=choice.label(),
                                 line=line,
                                 trial=trial,
@@ -223,14 +260,17 @@ class Expansion:
                 yield cell.trial
 
     def _own_parameterization(self, choice: Parameterization, shape: Shape) -> Parameterization | None:
-        """Return None where `choice` gives the base model itself: at the base shape, unless it differs in structure."""
+        """Return None where `choice` gives the base model itself: at the base shape, unless it differs there."""
         if shape != self.spec.base_shape:
             return choice
-        roles = gpt_roles(self.spec)
-        column = self.setting.column
-        mine = evaluate(choice, shape, shape, column)
-        plain = evaluate(parameterization("sp"), shape, shape, column)
-        return None if all(mine[role] == plain[role] for role in roles) else choice
+        plain = parameterization("sp")
+        roles, column = gpt_roles(shape, self.spec.model), self.setting.column
+        mine, its = (evaluate(one, shape, shape, column) for one in (choice, plain))
+        same = all(mine[role] == its[role] for role in roles)
+        same = same and evaluate_globals(choice, shape, shape) == evaluate_globals(plain, shape, shape)
+        # A structure is one of experts and routers: a dense base has none to differ in.
+        same = same and ("router" not in roles or choice.structure() == plain.structure())
+        return None if same else choice
 
     def _fragments(self, choice: Parameterization | None, shape: Shape) -> tuple[str, str, str]:
         """Return the canonical JSON of an identity, cut where the HPs and the seed go."""
@@ -241,7 +281,7 @@ class Expansion:
 
     def identity(self, choice: Parameterization | None, shape: Shape, hps: Any = "<hps>", seed: Any = "<seed>") -> Any:
         """Return what determines a trial's numbers, as JSON-ready data."""
-        setting = asdict(self.setting)
+        setting = asdict(self.setting_at(shape))
         del setting["data_source"]
         if choice is not None:
             base = self.spec.base_shape.dims()

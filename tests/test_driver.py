@@ -11,11 +11,12 @@ import pytest
 from tiny import write_tiny
 
 import hpxfer
-from hpxfer.driver import longest_first, prepare, run
+from hpxfer.driver import longest_first, measured_trial_s, prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Train
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
+from hpxfer.store import Store
 from hpxfer.train.event import Event, Progress
 
 NUMBERS = ["trial_id", "status", "validation_loss_nats", "final_window_loss_nats"]
@@ -144,8 +145,6 @@ def test_the_costliest_stacks_go_first(tmp_path: Path) -> None:
 
 
 def test_a_store_that_breaks_midway_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpxfer.store import Store
-
     sweep = write_tiny(tmp_path, ("workers: 2", "workers: 2, stack_size: 10"))
     append, calls = Store.append, []
 
@@ -174,3 +173,16 @@ def test_the_python_names_that_the_readme_shows(tmp_path: Path) -> None:
     json.dumps(report.to_dict(), allow_nan=False)
     assert {finding.parameterization for finding in report.findings} == {"completep-moe", "sp"}
     assert hpxfer.Recipe.__name__ == "Recipe"
+
+
+def test_measured_time_is_that_of_the_very_shape_its_run_included(tmp_path: Path) -> None:
+    sweep = write_tiny(tmp_path, ("width: [16, 32]", "duration: [12]"), ("seeds: 2", "seeds: 1"))
+    results = run(sweep, results=tmp_path, executor=InProcess())
+    measured = measured_trial_s(Store.open(results.folder, write=False))
+    assert {shape.label(schedule=True) for shape in measured} == {
+        "w16 d1 E2A1 h16 b64 t6",
+        "w16 d1 E2A1 h16 b64 t12",
+    }
+    plan = prepare(sweep, results=tmp_path).plan
+    assert plan.rate_from == "measured: 2 of 2 shapes, from the store"
+    assert {one.shape for one in plan.shapes} == set(measured)

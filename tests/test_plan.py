@@ -36,7 +36,7 @@ def test_time_is_assumed_until_a_shape_has_been_measured_and_then_scaled(tmp_pat
     assert wide.worker_s == 20 * assumed_trial_s(wide.shape, sweep.setting, cuda=False)
     assert "assumed" in make_plan(sweep, ()).rate_from
     slow = 3 * assumed_trial_s(base.shape, sweep.setting, cuda=False)
-    measured = make_plan(sweep, (), measured={base.shape.label(): slow})
+    measured = make_plan(sweep, (), measured={base.shape: slow})
     assert measured.rate_from == "measured: 1 of 2 shapes, from the store"
     assert measured.shapes[0].worker_s == 10 * slow
     assert abs(measured.shapes[1].worker_s / wide.worker_s - 3) < 1e-9
@@ -63,3 +63,19 @@ def test_the_text_says_what_will_happen(tmp_path: Path) -> None:
     assert "30 trials, 0 done, 30 to run in" in text
     ids = {trial.id for trial in sweep.trials()}
     assert plan_text(make_plan(sweep, ids)).endswith("30 trials, all done")
+
+
+def test_a_plan_counts_each_shape_s_own_run_and_names_it(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("width: [16, 32]", "duration: [12]"))
+    base, longer = make_plan(sweep, ()).shapes
+    assert (base.tokens, longer.tokens) == (10 * 6 * 64, 20 * 12 * 64)
+    assert longer.flops == 4 * base.flops  # twice the trials, twice the steps
+    text = plan_text(make_plan(sweep, ()))
+    assert "w16 d1 E2A1 h16 b64 t6 " in text
+    assert "w16 d1 E2A1 h16 b64 t12 " in text
+
+
+def test_a_plan_holds_the_cautions_of_its_sweep(tmp_path: Path) -> None:
+    (caution,) = make_plan(expansion(tmp_path, ("width: [16, 32]", "duration: [12]")), ()).cautions
+    assert caution.startswith("completep-moe along duration: ")
+    assert make_plan(expansion(tmp_path), ()).to_dict()["cautions"] == []

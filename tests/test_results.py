@@ -61,6 +61,19 @@ def test_every_cell_has_its_row_the_shared_base_included(tmp_path: Path) -> None
     assert cells["validation_loss_nats"].tolist() == [1.0 + cell.trial.hps.lr + cell.trial.seed for cell in expected]
 
 
+def test_shapes_that_differ_in_their_schedule_have_names_of_their_own(tmp_path: Path) -> None:
+    spec = parse_sweep(edited(("  width: [32, 64]", "  width: [64]\n  duration: [400]")))
+    line = stored(tmp_path, spec).line()
+    assert set(zip(line["axis"], line["scale"], line["shape"], strict=True)) == {
+        ("width", 32.0, "w32 d2 E4A1 h32"),
+        ("width", 64.0, "w64 d2 E4A1 h64"),
+        ("duration", 200.0, "w32 d2 E4A1 h32 b512 t200"),
+        ("duration", 400.0, "w32 d2 E4A1 h32 b512 t400"),
+    }
+    assert set(line["status"]) == {"finished"}
+    assert line["is_base"].sum() == 2 * 2 * 2  # on both axes, for both tables, two seeds
+
+
 def test_a_cell_without_a_result_is_missing(tmp_path: Path) -> None:
     present, *absent = trials_of()
     cells = stored(tmp_path, trials=[present]).cells

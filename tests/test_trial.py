@@ -16,6 +16,7 @@ from sweep_text import SWEEP, edited
 
 from hpxfer import trial as trial_module
 from hpxfer.hps import HPs
+from hpxfer.scaling.resolve import GlobalValues
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.spec.yaml_file import write_yaml
@@ -95,6 +96,9 @@ def test_an_id_is_the_hash_of_what_determines_the_numbers(spec: SweepSpec) -> No
         ("validation_tokens: 1024", "validation_tokens: 512"),
         ("context: 64", "context: 32"),
         ("context: 64", "context: 64\n  gate: softmax"),
+        ("context: 64", "context: 64\n  gate: normalized_sigmoid"),
+        ("context: 64", "context: 64\n  ffn: swiglu"),
+        ("expert_ratio: 1", "expert_ratio: 1, num_shared: 1, shared_ratio: 1"),
         ("context: 64", "context: 64\n  attention_scale: 1/sqrt(d_head)"),
         ("context: 64", "context: 64\n  tied_embeddings: false"),
         ("context: 64", "context: 64\n  norm_gains: false"),
@@ -115,7 +119,7 @@ def test_an_id_is_the_hash_of_what_determines_the_numbers(spec: SweepSpec) -> No
     ],
 )
 def test_whatever_determines_the_numbers_changes_every_id(old: str, new: str) -> None:
-    start = edited(ONE_SEED)
+    start = edited(ONE_SEED, ("[completep-moe, sp]", "[complete-mue, sp]"))
     assert start.count(old) == 1
     assert ids(expand(start)).isdisjoint(ids(expand(start.replace(old, new))))
 
@@ -175,6 +179,105 @@ def test_a_convention_changes_the_ids_above_the_base_and_only_those(convention: 
     for width, shared in ((32, True), (64, False)):
         plain, changed = cells_at(width, ONE_SEED)[0], cells_at(width, ONE_SEED, other)[0]
         assert (plain.trial.id == changed.trial.id) is shared
+
+
+def test_where_the_experts_stand_changes_every_id() -> None:
+    mixed = (ONE_SEED, ("depth: 2", "depth: 4"), ("expert_ratio: 1", "expert_ratio: 1, dense_ratio: 1"))
+    places = ("moe_every: 2", "moe_every: 3", "dense_first: 1", "moe_every: 2\n  dense_first: 1")
+    found = [ids(expand(edited(*mixed, ("context: 64", f"context: 64\n  {one}")))) for one in places]
+    assert all(one.isdisjoint(other) for one, other in itertools.combinations(found, 2))
+
+
+@pytest.mark.parametrize(
+    ("table", "shared"),
+    [
+        ("mup-moe", True),
+        ("{name: mup-moe, conventions: {router_init: zero}}", False),
+        ("{name: mup-moe, conventions: {readout_init: zero}}", False),
+        ("{name: mup-moe, conventions: {router_bias_std: 0.5}}", False),
+        ("mssp-i", False),  # a zero router
+        ("mssp-ii", True),
+        ("mssp-iii", False),  # tied experts
+        ("complete-mue", True),
+    ],
+)
+@pytest.mark.parametrize("gate", ["sigmoid", "softmax"])
+def test_what_is_another_model_at_the_base_runs_there_for_itself(table: str, shared: bool, gate: str) -> None:
+    edits = (ONE_SEED, ("[completep-moe, sp]", f"[{table}, sp]"), ("context: 64", f"context: 64\n  gate: {gate}"))
+    mine, plain = cells_at(32, *edits)
+    assert (mine.trial.id == plain.trial.id) is shared
+    assert (mine.trial.parameterization is None) is shared
+    assert plain.trial.parameterization is None
+
+
+def test_structure_is_one_of_experts_and_a_dense_base_has_none() -> None:
+    dense = ("num_experts: 4, num_active: 1, expert_ratio: 1", "dense_ratio: 1")
+    mine, plain = cells_at(32, ONE_SEED, dense, ("[completep-moe, sp]", "[mssp-iii, sp]"))
+    assert mine.trial == plain.trial
+
+
+def test_the_setting_of_a_trial_follows_its_shape() -> None:
+    wsd = ("{decay: constant, warmup_steps: 20}", "{decay: wsd, warmup_steps: 20, decay_steps: 50}")
+    axes = ("  width: [32, 64]", "  batch: [1024]\n  duration: [400]")
+    expansion = expand(edited(ONE_SEED, wsd, axes))
+    found = {
+        (
+            *(cell.axis, cell.trial.setting.batch_tokens, cell.trial.setting.steps, cell.trial.setting.warmup_steps),
+            *(cell.trial.setting.decay_steps, cell.trial.setting.final_window_steps),
+        )
+        for cell in expansion.cells()
+    }
+    assert found == {
+        ("batch", 512, 200, 20, 50, 20),
+        ("batch", 1024, 100, 10, 25, 10),
+        ("duration", 512, 200, 20, 50, 20),
+        ("duration", 512, 400, 40, 100, 40),
+    }
+    for trial in expansion.trials():
+        assert (trial.setting.batch_tokens, trial.setting.steps) == (trial.shape.batch_tokens, trial.shape.steps)
+    assert {cell.shape for cell in expansion.cells()} == {
+        "w32 d2 E4A1 h32 b512 t200",
+        "w32 d2 E4A1 h32 b1024 t100",
+        "w32 d2 E4A1 h32 b512 t400",
+    }
+
+
+def test_the_base_s_batch_and_steps_are_part_of_what_a_table_starts_from() -> None:
+    table = ("[completep-moe, sp]", "[complete-mue]")
+    axis = ("  width: [32, 64]", "  longer: [{steps: 400}]")
+    other = ("steps: 200", "steps: 100")
+    mine, its = (
+        {cell.trial.id: cell.trial for cell in expand(edited(ONE_SEED, table, axis, *more)).cells()}
+        for more in ((), (other,))
+    )
+    at_400 = [next(one for one in found.values() if one.shape.steps == 400) for found in (mine, its)]
+    assert at_400[0].id != at_400[1].id
+    assert at_400[0].resolved()["attn_q"].lr != at_400[1].resolved()["attn_q"].lr
+
+
+@pytest.mark.parametrize(
+    ("axis", "one_minus_beta"),
+    [
+        # At equal steps twice the batch is twice the tokens too: the factors cancel (2605.23893 Table 3).
+        ("all: [{num_experts: 16, num_active: 4, batch_tokens: 1024}]", 1),
+        ("batch: [1024]", 2),
+        ("duration: [400]", 0.5),
+    ],
+)
+def test_globals_are_those_of_the_table_and_the_shape(axis: str, one_minus_beta: float) -> None:
+    tables = ("[completep-moe, sp]", "[complete-mue, sp]")
+    base_of_two = ("num_experts: 4, num_active: 1", "num_experts: 8, num_active: 2")
+    base, mue, plain = expand(edited(ONE_SEED, tables, base_of_two, ("width: [32, 64]", axis))).trials()
+    assert base.globals() == plain.globals() == GlobalValues(route_scale=2, beta1=0.9, beta2=0.95)
+    found = mue.globals()
+    assert found.route_scale == mue.shape.num_active
+    assert (1 - found.beta1, 1 - found.beta2) == pytest.approx((0.1 * one_minus_beta, 0.05 * one_minus_beta))
+
+
+def test_a_structure_is_the_table_s() -> None:
+    (cell, plain) = cells_at(64, ONE_SEED, ("[completep-moe, sp]", "[mssp-iii, sp]"))
+    assert cell.trial.structure().tied_experts
+    assert not plain.trial.structure().tied_experts
 
 
 def test_another_base_changes_the_ids_above_it() -> None:

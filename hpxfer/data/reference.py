@@ -6,8 +6,10 @@ from hpxfer.data.digest import digest
 from hpxfer.data.sources import find
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.check_shapes import AT_BASE, placed_shapes
 from hpxfer.spec.sweep import DataSpec
 from hpxfer.spec.vocabulary import vocabulary
+from hpxfer.spec.yaml_file import spell
 from hpxfer.trial import DataRef
 
 
@@ -41,17 +43,25 @@ def require_here(spec: DataSpec) -> None:
 
 
 def check_length(spec: SweepSpec) -> None:
-    """Raise HpxferError if the data is shorter than the run; do nothing if it is not on this machine."""
+    """Raise HpxferError if the data is shorter than a run of the sweep; do nothing if it is not on this machine."""
     source = find(spec.data.source)
-    if source is not None:
-        training = spec.training
-        require_length(
-            name=source.name,
-            num_tokens=source.num_tokens,
-            steps=spec.steps,
-            batch_tokens=training.batch_tokens,
-            validation_tokens=training.validation_tokens,
-        )
+    if source is None:
+        return
+    for place, shape in placed_shapes(spec):
+        try:
+            require_length(
+                name=source.name,
+                num_tokens=source.num_tokens,
+                steps=shape.steps,
+                batch_tokens=shape.batch_tokens,
+                validation_tokens=spec.training.validation_tokens,
+            )
+        except HpxferError as error:
+            if place == AT_BASE:
+                raise
+            axis, name, _, index = place
+            key, _, rest = str(error).partition(": ")
+            raise HpxferError(f"{key}: at {spell((axis, name, index))}: {rest}") from None
 
 
 def require_length(*, name: str, num_tokens: int, steps: int, batch_tokens: int, validation_tokens: int) -> None:

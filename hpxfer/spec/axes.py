@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.shape import Shape, check_trainable
+from hpxfer.spec.blocks import Blocks, has_dense
+from hpxfer.spec.scale import scale_of
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
+from hpxfer.spec.yaml_file import Path_
 
-# Axes that may be given as bare values, and the dimension that moves.
+# Axes that may be given as bare values, and the dimension that a value is of.
 DIMENSION = {
     "width": "width",
     "depth": "depth",
-    "experts": "num_experts",
+    "experts": "num_experts",  # num_active follows: kappa stays
     "active": "num_active",
+    "capacity": "num_experts",  # num_active stays
+    "granularity": "num_active",  # more and smaller experts: kappa and num_active * expert_width stay
     "expert_ratio": "expert_ratio",
     "expert_width": "expert_width",
+    "shared": "num_shared",
+    "groups": "num_groups",
+    "batch": "batch_tokens",  # the run's tokens stay
+    "duration": "steps",
 }
+_OF_EXPERTS = ("num_experts", "num_active", "expert_ratio", "expert_width", "num_shared", "num_groups")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +42,109 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Path:
-    """An axis: its points from the base up. `scale_name` says what the scale counts."""
+    """An axis: its points, the base among them, by ascending scale. `scale_name` says what the scale counts."""
 
     name: str
     scale_name: str
     points: tuple[Point, ...]
 
+    def label(self, shape: Shape) -> str:
+        """Return the name of one of its shapes; batch and steps are in it only where they differ along the path."""
+        schedules = {(point.shape.batch_tokens, point.shape.steps) for point in self.points}
+        return shape.label(schedule=len(schedules) > 1)
 
-def moved(base: Shape, change: ShapeChange) -> Shape:
-    """Return `base` with `change` applied: num_active follows num_experts (kappa), expert_width the width (ratio)."""
+
+Entry = float | ShapeChange
+
+
+def entries(axis: AxisSpec) -> Iterator[tuple[Path_, Entry]]:
+    """Yield what an axis spells out, each with its key path below the axis."""
+    for index, value in enumerate(axis.values or ()):
+        yield ("values", index), value
+    for index, change in enumerate(axis.shapes or ()):
+        yield ("shapes", index), change
+
+
+def shape_at(spec: SweepSpec, name: str, axis: AxisSpec, entry: Entry) -> Shape:
+    """Return the shape that an entry of an axis stands for; raise HpxferError if no model can have it."""
+    base = spec.base_shape
+    change = entry if isinstance(entry, ShapeChange) else _change(base, name, axis, entry)
+    return moved(base, change, spec.model)
+
+
+def _change(base: Shape, name: str, axis: AxisSpec, value: float) -> ShapeChange:
+    """Return what a bare value of an axis changes."""
+    dim = DIMENSION[name]
+    if dim in _OF_EXPERTS and not base.num_experts:
+        raise HpxferError(
+            f"the base is dense: {name} has nothing to start from; give num_experts, num_active and expert_width or "
+            "expert_ratio of each point in shapes"
+        )
+    if value < 0 or (value == 0 and dim != "num_shared"):
+        raise HpxferError(f"{name} must be > 0, got {value:g}")
+    if dim == "expert_ratio":
+        return ShapeChange.model_construct(expert_ratio=value)
+    number = _whole(value, name, "")
+    changed: dict[str, Any] = {dim: number}
+    match name:
+        case "experts" if axis.num_active is not None:
+            changed["num_active"] = axis.num_active
+        case "capacity":
+            changed["num_active"] = base.num_active
+        case "granularity":
+            experts = base.num_experts * number / base.num_active
+            changed["num_experts"] = _whole(experts, "num_experts", f" at kappa {base.kappa:g}")
+            routed = base.num_active * base.expert_width
+            changed["expert_width"] = _whole(routed / number, "expert_width", f" at num_active * expert_width {routed}")
+        case "batch":
+            changed["steps"] = _whole(base.tokens / number, "steps", f" at {base.tokens} tokens in all")
+    return ShapeChange.model_construct(**changed)  # the numbers are checked as part of the shape
+
+
+def _whole(value: float, name: str, at: str) -> int:
+    if not math.isclose(value, round(value), rel_tol=1e-9):
+        raise HpxferError(f"{name} must be a whole number, got {value:g}{at}")
+    return round(value)
+
+
+def moved(base: Shape, change: ShapeChange, blocks: Blocks) -> Shape:
+    """Return `base` with `change` applied: num_active follows num_experts (kappa), hidden sizes the width (ratios).
+
+    A dense size is there where some block has a dense FFN. Shared experts are as wide as the base's or, if it has none,
+    as its routed experts or its dense FFN.
+    """
     width = change.width or base.width
+    num_shared = base.num_shared if change.num_shared is None else change.num_shared
+    shared = (base.shared_width or base.expert_width or base.dense_width) if num_shared else 0
+    shape = replace(
+        base,
+        width=width,
+        depth=change.depth or base.depth,
+        **_experts(base, change),
+        num_shared=num_shared,
+        shared_width=_size("shared", change, width, shared / base.width),
+        num_groups=change.num_groups or base.num_groups,
+        batch_tokens=change.batch_tokens or base.batch_tokens,
+        steps=change.steps or base.steps,
+    )
+    shape = replace(shape, **_dense(base, change, shape, blocks))
+    if problem := check_trainable(shape):
+        raise HpxferError(problem)
+    return shape
+
+
+def _experts(base: Shape, change: ShapeChange) -> dict[str, int]:
+    """Return num_experts, num_active and expert_width; raise HpxferError if they cannot follow the change."""
+    size = change.expert_ratio or change.expert_width
+    given = [bool(one) for one in (change.num_experts, change.num_active, size)]
+    if not base.num_experts and any(given) and not all(given):
+        raise HpxferError(
+            "the base is dense, so a shape with experts must give num_experts, num_active and one of expert_ratio and "
+            "expert_width"
+        )
     num_experts = change.num_experts or base.num_experts
-    num_active = change.num_active
-    if num_active is None:
+    num_active = change.num_active or base.num_active
+    if change.num_active is None and base.num_experts:
         follows = base.num_active * num_experts / base.num_experts
         if follows != int(follows) or follows < 1:
             raise HpxferError(
@@ -50,76 +152,35 @@ def moved(base: Shape, change: ShapeChange) -> Shape:
                 "give num_active, or another num_experts"
             )
         num_active = int(follows)
-    if change.expert_width is not None and change.expert_ratio is not None:
-        raise HpxferError("give one of expert_ratio and expert_width, got both")
-    expert_width: float | None = change.expert_width
-    if expert_width is None:
-        ratio = base.expert_ratio if change.expert_ratio is None else change.expert_ratio
-        expert_width = ratio * width
-    if not math.isclose(expert_width, round(expert_width), rel_tol=1e-9):
-        raise HpxferError(f"expert_width must be a whole number, got {expert_width:g} at width {width}")
-    shape = replace(
-        base,
-        width=width,
-        depth=change.depth or base.depth,
-        num_experts=num_experts,
-        num_active=num_active,
-        expert_width=round(expert_width),
-    )
-    if problem := check_trainable(shape):
-        raise HpxferError(problem)
-    return shape
+    expert_width = _size("expert", change, change.width or base.width, base.expert_ratio)
+    return {"num_experts": num_experts, "num_active": num_active, "expert_width": expert_width}
 
 
-def changes(name: str, axis: AxisSpec) -> list[tuple[tuple[str | int, ...], ShapeChange]]:
-    """Return the changes that an axis spells out, each with its key path below the axis."""
-    if axis.shapes is not None:
-        return [(("shapes", i), change) for i, change in enumerate(axis.shapes)]
-    dim = DIMENSION[name]
-    out: list[tuple[tuple[str | int, ...], ShapeChange]] = []
-    for i, value in enumerate(axis.values or ()):
-        if dim != "expert_ratio" and value != int(value):
-            raise HpxferError(f"{name} must be whole numbers, got {value:g}")
-        if value <= 0:
-            raise HpxferError(f"{name} must be > 0, got {value:g}")
-        number = value if dim == "expert_ratio" else int(value)
-        active = {"num_active": axis.num_active} if axis.num_active is not None else {}
-        out.append((("values", i), ShapeChange.model_validate({dim: number, **active})))
-    return out
+def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Blocks) -> dict[str, int]:
+    """Return dense_width, 0 where no block of `shape` has a dense FFN; raise HpxferError if one is given there."""
+    if has_dense(shape, blocks):
+        return {"dense_width": _size("dense", change, shape.width, base.dense_ratio)}
+    if change.dense_width or change.dense_ratio:
+        raise HpxferError("no block has a dense FFN at this shape (see moe_every and dense_first); take its size out")
+    return {"dense_width": 0}
 
 
-def scale_of(path_name: str, shapes: list[Shape]) -> tuple[str, list[float]]:
-    """Return what the scale of a path counts and its value at every shape.
-
-    The one dimension that moves, if one does (num_active beside num_experts, and expert_width beside width, only
-    follow); otherwise the weights in attention and experts, up to a constant.
-    """
-    if DIMENSION.get(path_name) == "expert_ratio":
-        return "expert_ratio", [shape.expert_ratio for shape in shapes]
-    for dim, fixed in (
-        ("width", ("depth", "num_experts", "num_active", "expert_ratio")),
-        ("depth", ("width", "num_experts", "num_active", "expert_width")),
-        ("num_active", ("width", "depth", "num_experts", "expert_width")),
-        ("num_experts", ("width", "depth", "expert_width")),
-        ("expert_width", ("width", "depth", "num_experts", "num_active")),
-    ):
-        if all(len({getattr(shape, name) for shape in shapes}) == 1 for name in fixed):
-            return dim, [float(getattr(shape, dim)) for shape in shapes]
-    weights = [s.depth * (4 * s.width**2 + 2 * s.num_experts * s.width * s.expert_width) for s in shapes]
-    return "hidden weights", [float(one) for one in weights]
+def _size(kind: str, change: ShapeChange, width: int, ratio: float) -> int:
+    """Return the hidden size that the change gives, or that `ratio` to the width makes it."""
+    asked_width, asked_ratio = getattr(change, f"{kind}_width"), getattr(change, f"{kind}_ratio")
+    if asked_width is not None and asked_ratio is not None:
+        raise HpxferError(f"give one of {kind}_ratio and {kind}_width, got both")
+    size = asked_width if asked_width is not None else (ratio if asked_ratio is None else asked_ratio) * width
+    return _whole(size, f"{kind}_width", f" at width {width}")
 
 
 def paths(spec: SweepSpec) -> tuple[Path, ...]:
-    """Return every axis of the sweep as a path that starts at the base shape. The spec has been checked."""
-    base = spec.base_shape
+    """Return every axis of the sweep as a path that the base shape is on. The spec has been checked."""
     out = []
     for name, axis in spec.axes.items():
-        shapes = [base]
-        for _, change in changes(name, axis):
-            shape = moved(base, change)
-            if shape not in shapes:
-                shapes.append(shape)
-        scale_name, scales = scale_of(name, shapes)
+        given = [shape_at(spec, name, axis, entry) for _, entry in entries(axis)]
+        shapes = list(dict.fromkeys([spec.base_shape, *given]))
+        scale_name, scales = scale_of(name, shapes, spec.model)
         points = sorted((Point(shape=s, scale=x) for s, x in zip(shapes, scales, strict=True)), key=lambda p: p.scale)
         out.append(Path(name=name, scale_name=scale_name, points=tuple(points)))
     return tuple(out)

@@ -4,38 +4,48 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.hps import check_hp_name, check_hp_value
-from hpxfer.scaling.evaluate import parameterization
+from hpxfer.hps import HPs, check_hp_name, check_hp_value
+from hpxfer.scaling.resolve import resolve_globals
 from hpxfer.scaling.roles import ROLES
-from hpxfer.shape import check_trainable
-from hpxfer.spec.axes import DIMENSION, changes, moved
+from hpxfer.spec.blocks import gpt_roles
+from hpxfer.spec.check_shapes import (
+    Placed,
+    Problem,
+    axis_problems,
+    base_problems,
+    batch_problems,
+    block_problems,
+    choices_of,
+    parameterization_problems,
+    placed_shapes,
+)
 from hpxfer.spec.sweep import GridValues, SweepSpec, power_of_two
 from hpxfer.spec.yaml_file import Path_
-
-Problem = tuple[Path_, str]
 
 MAX_POINTS = 10_000  # of one HP's range: more is a slip of the step
 
 # Folders of results/ that hold something else than a sweep.
 RESERVED_NAMES = ("published", "bench")
-# Below a whole multiple of this, vectorized sigmoid and GELU treat the tail of a stack differently (measured, float32
-# on AVX2): a stacked trial would not have the bits of the trial alone.
-BATCH_TOKENS_MULTIPLE = 32
 
 
 def problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every broken rule."""
     yield from _name(spec)
-    yield from _base(spec)
+    broken_base = list(base_problems(spec))
+    shapes = () if broken_base else placed_shapes(spec)
+    yield from broken_base
+    yield from block_problems(spec, shapes)
     yield from _data(spec)
     yield from _training(spec)
-    yield from _parameterizations(spec)
-    yield from _axes(spec)
-    yield from _hps(spec)
-    yield from _grid(spec)
+    yield from parameterization_problems(spec, shapes)
+    yield from () if broken_base else axis_problems(spec)
+    yield from _betas(spec, shapes)
+    roles = {role for _, shape in shapes for role in gpt_roles(shape, spec.model)}
+    yield from _hps(spec, roles)
+    yield from _grid(spec, roles)
 
 
 def _name(spec: SweepSpec) -> Iterator[Problem]:
@@ -44,21 +54,6 @@ def _name(spec: SweepSpec) -> Iterator[Problem]:
         yield ("name",), f"must be {rule}, got {spec.name!r}"
     elif spec.name in RESERVED_NAMES:
         yield ("name",), f"{spec.name!r} is a folder of results/ with another use; choose another name"
-
-
-def _base(spec: SweepSpec) -> Iterator[Problem]:
-    base = spec.model.base
-    at: Path_ = ("model", "base")
-    if (base.expert_ratio is None) == (base.expert_width is None):
-        yield at, "must give exactly one of expert_ratio and expert_width"
-        return
-    if base.expert_ratio is not None:
-        wanted = base.expert_ratio * base.width
-        if abs(wanted - round(wanted)) > 1e-9 or round(wanted) < 1:
-            yield (*at, "expert_ratio"), f"expert_ratio * width must be a whole number, got {wanted:g}"
-            return
-    if problem := check_trainable(spec.base_shape):
-        yield at, problem
 
 
 def _data(spec: SweepSpec) -> Iterator[Problem]:
@@ -85,22 +80,14 @@ def _data(spec: SweepSpec) -> Iterator[Problem]:
 
 
 def _training(spec: SweepSpec) -> Iterator[Problem]:
-    training, context, at = spec.training, spec.model.context, ("training",)
+    training, at = spec.training, ("training",)
     if (training.steps is None) == (training.tokens is None):
         yield at, "must give exactly one of steps and tokens"
         return
-    if training.batch_tokens % BATCH_TOKENS_MULTIPLE:
-        yield (*at, "batch_tokens"), f"must be a multiple of {BATCH_TOKENS_MULTIPLE}, got {training.batch_tokens}"
-    if training.batch_tokens % context:
-        yield (*at, "batch_tokens"), f"must be whole sequences of {context} tokens, got {training.batch_tokens}"
+    yield from (((*at, key), problem) for key, problem in batch_problems(spec, training.batch_tokens))
     if training.tokens is not None and training.tokens % training.batch_tokens:
         yield (*at, "tokens"), f"must be whole batches of {training.batch_tokens} tokens, got {training.tokens}"
-    if training.validation_tokens % training.batch_tokens:
-        yield (
-            (*at, "validation_tokens"),
-            f"must be whole batches of {training.batch_tokens} tokens, got {training.validation_tokens}",
-        )
-    if len(training.betas) != 2 or not all(0 <= beta < 1 for beta in training.betas):
+    if not _betas_are_legal(spec):
         yield (*at, "betas"), f"must be two numbers in [0, 1), got {list(training.betas)}"
     if training.final_window_steps is not None and training.final_window_steps > spec.steps:
         yield (
@@ -108,6 +95,28 @@ def _training(spec: SweepSpec) -> Iterator[Problem]:
             f"must be at most the run's {spec.steps} steps, got {training.final_window_steps}",
         )
     yield from _schedule(spec)
+
+
+def _betas_are_legal(spec: SweepSpec) -> bool:
+    return len(spec.training.betas) == 2 and all(0 <= beta < 1 for beta in spec.training.betas)
+
+
+def _betas(spec: SweepSpec, shapes: Sequence[Placed]) -> Iterator[Problem]:
+    """Yield the shapes at which a table takes a beta out of [0, 1), for the base's betas and the ends of the grid's."""
+    if spec.training.optimizer == "sgd" or not _betas_are_legal(spec):
+        return
+    points = [HPs(lr=1.0, beta1=spec.training.betas[0], beta2=spec.training.betas[1])]
+    for name in ("beta1", "beta2"):
+        values = spec.grid.get(name)
+        if values is not None and not any(True for _ in _grid_values(("grid", name), name, values)):
+            points += [points[0].with_value(name, pick(values.numbers())) for pick in (min, max)]
+    for choice in choices_of(spec):
+        for at, shape in shapes:
+            try:
+                for hps in points:
+                    resolve_globals(choice, spec.base_shape, shape, hps)
+            except HpxferError as error:
+                yield at, str(error)
 
 
 def _schedule(spec: SweepSpec) -> Iterator[Problem]:
@@ -128,74 +137,7 @@ def _schedule(spec: SweepSpec) -> Iterator[Problem]:
         )
 
 
-def _parameterizations(spec: SweepSpec) -> Iterator[Problem]:
-    if not spec.parameterizations:
-        yield ("parameterizations",), "must name at least one"
-    labels: list[str] = []
-    for index, one in enumerate(spec.parameterizations):
-        at: Path_ = ("parameterizations", index)
-        try:
-            choice = parameterization(one.name, one.conventions)
-            rows = choice.rows("sgd" if spec.training.optimizer == "sgd" else "adam")
-        except HpxferError as error:
-            yield at, str(error)
-            continue
-        missing = sorted(set(gpt_roles(spec)) - {row.role for row in rows})
-        if missing:
-            yield at, f"{one.name} has no rule for {', '.join(missing)}, which this model has"
-        if choice.label() in labels:
-            yield at, f"{choice.label()} stands twice; keep one"
-        labels.append(choice.label())
-
-
-def gpt_roles(spec: SweepSpec) -> tuple[str, ...]:
-    """Return the roles of the built-in GPT with this sweep's options."""
-    model = spec.model
-    roles = ["embedding", "position", "attn_q", "attn_k", "attn_v", "attn_out"]
-    roles += ["router", "router_bias", "expert_in", "expert_out", "readout"]
-    roles += ["norm", "final_norm"] if model.norm_gains else []
-    roles += ["hidden_bias"] if model.biases else []
-    return tuple(roles)
-
-
-def _axes(spec: SweepSpec) -> Iterator[Problem]:
-    if not spec.axes:
-        yield ("axes",), "must name at least one axis"
-    if any(True for _ in _base(spec)):
-        return
-    base = spec.base_shape
-    for name, axis in spec.axes.items():
-        at: Path_ = ("axes", name)
-        if (axis.values is None) == (axis.shapes is None):
-            yield at, "must give exactly one of values and shapes"
-        elif axis.values is not None and name not in DIMENSION:
-            yield at, f"an axis of bare values must be named after a dimension; {nearest(name, DIMENSION)}"
-        elif not (axis.values or axis.shapes):
-            yield at, "must hold at least one shape"
-        elif axis.num_active is not None and (name != "experts" or axis.values is None):
-            yield (*at, "num_active"), "only for the values of the axis experts; in shapes, give it in each"
-        else:
-            try:
-                steps = changes(name, axis)
-            except HpxferError as error:
-                yield at, str(error)
-                continue
-            for below, change in steps:
-                try:
-                    shape = moved(base, change)
-                except HpxferError as error:
-                    yield (*at, *below), str(error)
-                    continue
-                if shape.kappa != base.kappa and not axis.allow_kappa_change:
-                    yield (
-                        (*at, *below),
-                        f"kappa = num_active/num_experts must stay {base.kappa:g}, got {shape.num_active}/"
-                        f"{shape.num_experts}; transfer is not expected along such an axis, set "
-                        f"allow_kappa_change: true on it to run it all the same",
-                    )
-
-
-def _hps(spec: SweepSpec) -> Iterator[Problem]:
+def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     hps = spec.hps
     for name in ("lr", "init_scale", "residual_scale", "router_bias_lr"):
         value = getattr(hps, name)
@@ -208,7 +150,7 @@ def _hps(spec: SweepSpec) -> Iterator[Problem]:
             continue
         broken = list(_value(at, name, value))
         yield from broken
-        if not broken and (why := _without_effect(spec, name)):
+        if not broken and (why := _without_effect(spec, name, roles)):
             yield at, why
     others = [name for name in spec.grid if name != "lr"]
     if hps.lr is None and "lr" not in spec.grid:
@@ -217,15 +159,20 @@ def _hps(spec: SweepSpec) -> Iterator[Problem]:
         yield ("hps", "lr"), f"must be given: the line of {others[0]} runs through it"
 
 
-def _without_effect(spec: SweepSpec, name: str) -> str | None:
-    """Return why an HP can change nothing in this sweep, or None: its trials would differ by nothing but their ids."""
+def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
+    """Return why an HP can change nothing in this sweep, or None: its trials would differ by nothing but their ids.
+
+    `roles` are those of all its models, none if its shapes are broken.
+    """
     role, dot, kind = name.partition(".")
     if not dot:
+        if name == "router_bias_lr" and roles and "router_bias" not in roles:
+            return "router_bias_lr has no effect: no shape of this sweep has experts; take it out"
         adam_only = spec.training.optimizer == "sgd" and name in ("eps", "beta1", "beta2")
         return f"{name} has no effect under sgd; take it out" if adam_only else None
-    roles = [one for one in gpt_roles(spec) if one != "readout" or not spec.model.tied_embeddings]
-    if role not in roles:
-        return f"this model has no tensor of role {role}; {nearest(role, roles)}"
+    there = [one for one in roles if one != "readout" or not spec.model.tied_embeddings]
+    if roles and role not in there:
+        return f"this model has no tensor of role {role}; {nearest(role, there)}"
     if kind == "init_mult" and ROLES[role] in ("ones", "zeros"):
         return f"{name} has no effect: the role starts at exact {ROLES[role]}; take it out"
     return None
@@ -239,7 +186,7 @@ def _value(at: Path_, name: str, value: float) -> Iterator[Problem]:
         yield at, str(error)
 
 
-def _grid(spec: SweepSpec) -> Iterator[Problem]:
+def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     if not spec.grid:
         yield ("grid",), "must scan at least one HP"
     for name, values in spec.grid.items():
@@ -249,7 +196,7 @@ def _grid(spec: SweepSpec) -> Iterator[Problem]:
         except HpxferError as error:
             yield at, str(error)
             continue
-        if why := _without_effect(spec, name):
+        if why := _without_effect(spec, name, roles):
             yield at, why
             continue
         yield from _grid_values(at, name, values)

@@ -51,6 +51,8 @@ Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
 Number = Annotated[float, BeforeValidator(_power_of_two)]
 # No dimension or count is as large; beyond it arithmetic on sizes would stop to be exact.
 Count = Annotated[int, Field(ge=1, le=10**9)]
+CountOrNone = Annotated[int, Field(ge=0, le=10**9)]
+Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
 MAX_SEEDS = 100_000
 
 
@@ -68,26 +70,47 @@ class Section(BaseModel):
 
 
 class ShapeSpec(Section):
-    """The base shape. One of expert_ratio (times the width) and expert_width."""
+    """The base shape. Hidden sizes are given as a ratio to the width or as a width, one of the two.
+
+    Without num_experts, num_active and an expert size it is a dense model. A dense size belongs to a model with at
+    least one dense FFN, a shared size to num_shared.
+    """
 
     width: Count
     depth: Count
-    num_experts: Count
-    num_active: Count
+    num_experts: Count | None = None
+    num_active: Count | None = None
     head_dim: Count
-    expert_ratio: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    expert_ratio: Ratio | None = None
     expert_width: Count | None = None
+    num_shared: CountOrNone = 0
+    shared_ratio: Ratio | None = None  # of one shared expert, as is shared_width
+    shared_width: Count | None = None
+    num_groups: Count = 1
+    dense_ratio: Ratio | None = None
+    dense_width: Count | None = None
 
 
 class ShapeChange(Section):
-    """One point of an axis: what differs from the base. num_active follows num_experts, expert_width the width."""
+    """One point of an axis: what differs from the base.
+
+    num_active follows num_experts, hidden sizes follow the width; batch_tokens and steps follow nothing.
+    """
 
     width: Count | None = None
     depth: Count | None = None
     num_experts: Count | None = None
     num_active: Count | None = None
-    expert_ratio: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    expert_ratio: Ratio | None = None
     expert_width: Count | None = None
+    num_shared: CountOrNone | None = None
+    shared_ratio: Ratio | None = None
+    shared_width: Count | None = None
+    num_groups: Count | None = None
+    dense_ratio: Ratio | None = None
+    dense_width: Count | None = None
+    batch_tokens: Count | None = None
+    steps: Count | None = None
 
 
 class ModelSpec(Section):
@@ -96,7 +119,10 @@ class ModelSpec(Section):
     family: Literal["gpt"]
     base: ShapeSpec
     context: Count  # tokens
-    gate: Literal["sigmoid", "softmax"] = "sigmoid"
+    gate: Literal["sigmoid", "softmax", "normalized_sigmoid"] = "sigmoid"
+    ffn: Literal["gelu", "swiglu"] = "gelu"  # experts, shared experts and dense FFNs alike
+    moe_every: Count = 1  # of the blocks from dense_first on, every so many-th has experts; the others a dense FFN
+    dense_first: CountOrNone = 0  # blocks at the bottom that have a dense FFN
     attention_scale: Literal["1/d_head", "1/sqrt(d_head)"] = "1/d_head"
     tied_embeddings: bool = True
     norm_gains: bool = True
@@ -157,7 +183,7 @@ class ParameterizationSpec(Section):
 
 
 class AxisSpec(Section):
-    """A path of shapes: `values` of the dimension that the axis is named after, or whole `shapes`."""
+    """A path of shapes: `values` of what the axis is named after (see `axes.DIMENSION`), or whole `shapes`."""
 
     values: Seq[Annotated[float, Field(le=1e9)]] | None = None
     shapes: Seq[ShapeChange] | None = None
@@ -247,15 +273,25 @@ class SweepSpec(Section):
 
     @property
     def base_shape(self) -> Shape:
+        """The base with its batch and steps; what the file leaves out, or gives twice, is for `checks` to refuse."""
         base = self.model.base
-        expert_width = base.expert_width or round((base.expert_ratio or 0.0) * base.width)
+
+        def size(ratio: float | None, width: int | None) -> int:
+            return width or round((ratio or 0.0) * base.width)
+
         return Shape(
             width=base.width,
             depth=base.depth,
-            num_experts=base.num_experts,
-            num_active=base.num_active,
-            expert_width=expert_width,
+            num_experts=base.num_experts or 0,
+            num_active=base.num_active or 0,
+            expert_width=size(base.expert_ratio, base.expert_width),
             head_dim=base.head_dim,
+            num_shared=base.num_shared,
+            shared_width=size(base.shared_ratio, base.shared_width),
+            num_groups=base.num_groups,
+            dense_width=size(base.dense_ratio, base.dense_width),
+            batch_tokens=self.training.batch_tokens,
+            steps=self.steps,
         )
 
     @property

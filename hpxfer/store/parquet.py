@@ -93,6 +93,11 @@ def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
             f"{SCHEMA_VERSION}; upgrade hpxfer (pip install --upgrade hpxfer), or give another folder with --results; "
             f"nothing was changed"
         )
+    if int(text) < SCHEMA_VERSION:
+        raise Unreadable(
+            f"written with version {text} of the store's schema, this hpxfer reads version {SCHEMA_VERSION} and trains "
+            "otherwise; run the sweep again"
+        )
 
 
 def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from hpxfer.hps import SCALARS
 from hpxfer.result import Curve, TrialResult
-from hpxfer.shape import REQUIRED, Shape
-from hpxfer.store.schema import CURVES, TRIALS
+from hpxfer.shape import Shape
+from hpxfer.store.schema import CURVES, SHAPE_COLUMNS, TRIALS
 from hpxfer.trial import Setting, Trial, canonical
 
 Pair = tuple[Trial, TrialResult]
@@ -48,17 +48,26 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
     return {
         "parameterization": None if choice is None else choice.name,
         "conventions": None if choice is None else canonical(dict(choice.conventions)),
-        **{name: getattr(trial.shape, name) for name in REQUIRED},
+        **{name: getattr(trial.shape, name) for name in SHAPE_COLUMNS},
         "base_shape": canonical(trial.base.dims()),
         **{name: trial.hps.get(name) for name in SCALARS},
         "multipliers": canonical(dict(trial.hps.multipliers)),
-        "resolved": canonical({role: asdict(one) for role, one in trial.resolved().items()}),
+        "resolved": canonical(_resolved(trial)),
         "seed": trial.seed,
         **{name: setting[name] for name in _SETTING_COLUMNS},
         "setting": canonical(rest),
         "params_total": total,
         "params_active": active,
         **numbers,
+    }
+
+
+def _resolved(trial: Trial) -> dict[str, Any]:
+    """Return the absolute numbers by role, those of no role, and what the parameterization changes beside numbers."""
+    return {
+        "roles": {role: asdict(one) for role, one in trial.resolved().items()},
+        "globals": asdict(trial.globals()),
+        "structure": asdict(trial.structure()),
     }
 
 

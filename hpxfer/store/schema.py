@@ -6,10 +6,15 @@ a name, `JSON` canonical JSON. Losses are cross entropy.
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pyarrow as pa
 
-# Raised by whoever changes a column; a file of a newer version is refused, not guessed at.
-SCHEMA_VERSION = 1
+from hpxfer.shape import Shape
+
+# Raised by whoever changes a column. A file of a newer version is refused, not guessed at; one of an older version is
+# passed over: it holds trials of an older trainer, which no sweep has today.
+SCHEMA_VERSION = 2
 VERSION_KEY = b"hpxfer.schema"
 
 
@@ -20,6 +25,9 @@ def _field(name: str, kind: pa.DataType, unit: str, doc: str, *, null: bool = Fa
 def _schema(*fields: pa.Field) -> pa.Schema:
     return pa.schema(fields, metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()})
 
+
+# Together the fields of a Shape.
+SHAPE_COLUMNS = tuple(one.name for one in fields(Shape))
 
 _TEXT = pa.string()
 _INT = pa.int64()
@@ -33,11 +41,15 @@ TRIALS = _schema(
     _field("conventions", _TEXT, "JSON", "the table's conventions, all spelled out", null=True),
     _field("width", _INT, "1", "features of the residual stream"),
     _field("depth", _INT, "1", "blocks"),
-    _field("num_experts", _INT, "1", "experts of a MoE layer"),
-    _field("num_active", _INT, "1", "experts that a token uses"),
-    _field("expert_width", _INT, "1", "hidden features of one expert"),
+    _field("num_experts", _INT, "1", "experts of a MoE layer; 0 for a dense model"),
+    _field("num_active", _INT, "1", "routed experts that a token uses"),
+    _field("expert_width", _INT, "1", "hidden features of one routed expert"),
     _field("head_dim", _INT, "1", "features of one attention head"),
-    _field("base_shape", _TEXT, "JSON", "the shape that the HPs belong to"),
+    _field("num_shared", _INT, "1", "experts of a MoE layer that every token uses"),
+    _field("shared_width", _INT, "1", "hidden features of one shared expert"),
+    _field("num_groups", _INT, "1", "groups of experts, in each of which as many are chosen"),
+    _field("dense_width", _INT, "1", "hidden features of a dense FFN; 0 if no block has one"),
+    _field("base_shape", _TEXT, "JSON", "the shape, with batch and steps, that the HPs belong to"),
     _field("lr", _FLOAT, "1", "base HP: peak learning rate"),
     _field("init_scale", _FLOAT, "1", "base HP: factor on the init std of every matrix"),
     _field("residual_scale", _FLOAT, "1", "base HP: factor on every residual branch"),
@@ -47,7 +59,7 @@ TRIALS = _schema(
     _field("beta2", _FLOAT, "1", "base HP: Adam's beta2"),
     _field("router_bias_lr", _FLOAT, "1", "base HP: rate of the expert balancing rule"),
     _field("multipliers", _TEXT, "JSON", "base HPs: role.lr_mult and role.init_mult that are not 1"),
-    _field("resolved", _TEXT, "JSON", "role -> absolute init_std, lr, eps, weight_decay, forward at this shape"),
+    _field("resolved", _TEXT, "JSON", "what the HPs come to at this shape: roles, globals and structure"),
     _field("seed", _INT, "1", "seed of the init and of the order of the data"),
     _field("context", _INT, "tokens", "length of a sequence"),
     _field("vocab_size", _INT, "tokens", "size of the vocabulary"),

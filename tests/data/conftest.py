@@ -21,7 +21,7 @@ model:
 data: {{source: "text:unused"}}
 training: {{batch_tokens: {batch_tokens}, steps: {steps}, validation_tokens: {validation_tokens}}}
 parameterizations: [sp]
-axes: {{width: [32]}}
+axes: {axes}
 grid: {{lr: [0.01]}}
 """
 
@@ -37,10 +37,11 @@ def make_sweep() -> Callable[..., SweepSpec]:
         batch_tokens: int = 32,
         steps: int = 3,
         validation_tokens: int = 64,
+        axes: str = "{width: [32]}",
         **data: Any,
     ) -> SweepSpec:
         text = SWEEP.format(
-            context=context, batch_tokens=batch_tokens, steps=steps, validation_tokens=validation_tokens
+            context=context, batch_tokens=batch_tokens, steps=steps, validation_tokens=validation_tokens, axes=axes
         )
         return parse_sweep(text).model_copy(update={"data": DataSpec(source=source, **data)})
 

@@ -93,6 +93,18 @@ def test_shortest_data_that_is_long_enough(tmp_path: Path, make_sweep: Make) -> 
     assert f"got 161 at text:{path}; add data, or lower training.steps (at most 2 fit)" in str(error.value)
 
 
+def test_the_longest_run_of_an_axis_must_fit_too(tmp_path: Path, make_sweep: Make) -> None:
+    path = tmp_path / "a.txt"
+    sweep = make_sweep(f"text:{path}", axes="{width: [32], duration: [2, 5]}")
+    path.write_bytes(b"x" * (5 * 32 + 1 + 64 + 1))
+    check_length(sweep)
+    path.write_bytes(b"x" * (5 * 32 + 1 + 64))
+    with pytest.raises(
+        HpxferError, match=r"^data\.source: at axes\.duration\[1\]: must hold at least 226 tokens for 5 "
+    ):
+        check_length(sweep)
+
+
 def test_length_counts_all_shards(tmp_path: Path, make_sweep: Make, write_shard: Write) -> None:
     write_shard(tmp_path / "a.bin", range(100))
     sweep = make_sweep(f"tokens:{tmp_path}/*.bin")

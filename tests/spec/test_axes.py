@@ -14,13 +14,14 @@ from hpxfer.errors import HpxferError
 from hpxfer.shape import Shape, check_shape
 from hpxfer.spec import Path, SweepSpec, parse_sweep, paths
 from hpxfer.spec.axes import moved
-from hpxfer.spec.sweep import ShapeChange
+from hpxfer.spec.sweep import ModelSpec, ShapeChange, ShapeSpec
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=64, head_dim=16)
+PLAIN = ModelSpec(family="gpt", base=ShapeSpec(width=32, depth=2, head_dim=16), context=64)
 
 
 def path_of(axis: str) -> Path:
-    (path,) = paths(parse_sweep(edited(("  width: [32, 64]", axis))))
+    (path,) = paths(parse_sweep(edited(("  width: [32, 64]", axis), ("[completep-moe, sp]", "[sp]"))))
     return path
 
 
@@ -38,7 +39,7 @@ def path_of(axis: str) -> Path:
     ],
 )
 def test_moved(change: dict[str, Any], dims: dict[str, int]) -> None:
-    assert moved(BASE, ShapeChange(**change)) == dataclasses.replace(BASE, **dims)
+    assert moved(BASE, ShapeChange(**change), PLAIN) == dataclasses.replace(BASE, **dims)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,80 @@ def test_moved(change: dict[str, Any], dims: dict[str, int]) -> None:
 )
 def test_moved_refuses(change: dict[str, Any], message: str) -> None:
     with pytest.raises(HpxferError) as caught:
-        moved(BASE, ShapeChange(**change))
+        moved(BASE, ShapeChange(**change), PLAIN)
     assert str(caught.value) == message
+
+
+MIXED = dataclasses.replace(BASE, num_shared=1, shared_width=16, dense_width=96)
+DENSE = Shape(width=32, depth=2, head_dim=16, dense_width=64)
+EVERY_OTHER = PLAIN.model_copy(update={"moe_every": 2})
+TO_MOE = {"num_experts": 8, "num_active": 2, "expert_width": 16}
+MOE_DIMS = {**TO_MOE, "dense_width": 0}
+
+
+@pytest.mark.parametrize(
+    ("base", "model", "change", "dims"),
+    [
+        (MIXED, EVERY_OTHER, {"width": 64}, {"width": 64, "expert_width": 128, "shared_width": 32, "dense_width": 192}),
+        (MIXED, EVERY_OTHER, {"num_shared": 0}, {"num_shared": 0, "shared_width": 0}),
+        (MIXED, EVERY_OTHER, {"num_shared": 3, "shared_ratio": 1}, {"num_shared": 3, "shared_width": 32}),
+        (MIXED, EVERY_OTHER, {"dense_ratio": 1}, {"dense_width": 32}),
+        (BASE, PLAIN, {"num_shared": 2}, {"num_shared": 2, "shared_width": 64}),  # as wide as a routed one
+        (BASE, PLAIN, {"num_active": 2, "num_groups": 2}, {"num_active": 2, "num_groups": 2}),
+        (BASE, PLAIN, {"batch_tokens": 64, "steps": 9}, {"batch_tokens": 64, "steps": 9}),
+        (DENSE, PLAIN, {"width": 64}, {"width": 64, "dense_width": 128}),
+        (DENSE, PLAIN, TO_MOE, MOE_DIMS),  # every block has experts: no dense FFN is left
+        (DENSE, EVERY_OTHER, TO_MOE, TO_MOE),  # the other blocks keep theirs
+        (DENSE, PLAIN, {**TO_MOE, "num_shared": 1}, {**MOE_DIMS, "num_shared": 1, "shared_width": 64}),
+        (DENSE, EVERY_OTHER, {**TO_MOE, "width": 64}, {**TO_MOE, "width": 64, "dense_width": 128}),
+    ],
+)
+def test_moved_with_dense_and_shared_parts(
+    base: Shape, model: ModelSpec, change: dict[str, Any], dims: dict[str, int]
+) -> None:
+    assert moved(base, ShapeChange(**change), model) == dataclasses.replace(base, **dims)
+
+
+@pytest.mark.parametrize(
+    ("axis", "points"),
+    [
+        ("active: [4, 1]", [{"num_active": 1}, {}, {"num_active": 4}]),
+        ("capacity: [4, 16]", [{"num_experts": 4}, {}, {"num_experts": 16}]),
+        (
+            "granularity: [1, 4]",
+            [
+                {"num_active": 1, "num_experts": 4, "expert_width": 64},
+                {},
+                {"num_active": 4, "num_experts": 16, "expert_width": 16},
+            ],
+        ),
+        ("shared: [1, 2]", [{}, {"num_shared": 1, "shared_width": 32}, {"num_shared": 2, "shared_width": 32}]),
+        ("groups: [2]", [{}, {"num_groups": 2}]),
+        (
+            "batch: [256, 1024]",
+            [{"batch_tokens": 256, "steps": 400}, {}, {"batch_tokens": 1024, "steps": 100}],
+        ),
+        ("duration: [50, 400]", [{"steps": 50}, {}, {"steps": 400}]),
+    ],
+)
+def test_axes_of_bare_values(axis: str, points: list[dict[str, int]]) -> None:
+    base = ("num_experts: 4, num_active: 1", "num_experts: 8, num_active: 2")
+    spec = parse_sweep(edited(base, ("width: [32, 64]", axis), ("[completep-moe, sp]", "[sp]")))
+    (path,) = paths(spec)
+    assert [point.shape for point in path.points] == [dataclasses.replace(spec.base_shape, **one) for one in points]
+    scale_names = {"shared": "active_width", "groups": "num_groups", "batch": "batch_tokens", "duration": "steps"}
+    name = axis.partition(":")[0]
+    assert path.scale_name == scale_names.get(name, "num_experts" if name == "capacity" else "num_active")
+    assert [point.scale for point in path.points] == [getattr(one.shape, path.scale_name) for one in path.points]
+
+
+def test_labels_name_the_schedule_where_it_moves() -> None:
+    assert [path_of("  duration: [400]").label(one.shape) for one in path_of("  duration: [400]").points] == [
+        "w32 d2 E4A1 h32 b512 t200",
+        "w32 d2 E4A1 h32 b512 t400",
+    ]
+    width = path_of("  width: [64]")
+    assert [width.label(one.shape) for one in width.points] == ["w32 d2 E4A1 h32", "w64 d2 E4A1 h64"]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +151,11 @@ def test_moved_refuses(change: dict[str, Any], message: str) -> None:
         ("  wide: [{width: 64}]", "width", [32, 64]),
         ("  deep: [{depth: 4}, {depth: 8}]", "depth", [2, 4, 8]),
         ("  big: [{width: 64, depth: 4}]", "hidden weights", [24576, 4 * (4 * 64**2 + 2 * 4 * 64 * 64)]),
+        ("  longer: [{batch_tokens: 1024, steps: 100}]", "batch_tokens", [512, 1024]),
+        ("  longer: [{batch_tokens: 1024}]", "batch_tokens", [512, 1024]),
+        ("  longer: [{batch_tokens: 1024, steps: 300}]", "tokens", [102400, 307200]),
+        ("  shared: [{num_shared: 1, shared_width: 8}]", "active_width", [32, 40]),
+        ("  shared: [{num_shared: 1, width: 64}]", "hidden weights", [24576, 2 * (4 * 64**2 + 2 * 5 * 64 * 64)]),
         ("  thin: [{width: 64, expert_width: 32}]", "hidden weights", [24576, 2 * (4 * 64**2 + 2 * 4 * 64 * 32)]),
     ],
 )
@@ -105,4 +183,18 @@ def test_every_path_is_legal_ascending_and_holds_the_base(spec: SweepSpec) -> No
         assert len(set(shapes)) == len(shapes)
         assert scales == sorted(scales)
         assert not any(check_shape(shape) for shape in shapes)
-        assert {shape.kappa for shape in shapes} == {spec.base_shape.kappa}
+        assert len({path.label(shape) for shape in shapes}) == len(shapes)
+        assert scales[0] > 0
+        assert spec.axes[path.name].allow_kappa_change or {one.kappa for one in shapes} == {spec.base_shape.kappa}
+
+
+def test_a_path_from_a_dense_base_is_measured_by_its_weights() -> None:
+    dense = "{width: 32, depth: 2, dense_ratio: 2, head_dim: 32}"
+    base = ("{width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32}", dense)
+    shapes = "moe: [{num_experts: 4, num_active: 2, expert_ratio: 1}, {num_experts: 2, num_active: 1, expert_ratio: 1}]"
+    edits = (base, ("[completep-moe, sp]", "[sp]"), ("context: 64", "context: 64\n  ffn: swiglu"))
+    (path,) = paths(parse_sweep(edited(*edits, ("width: [32, 64]", shapes))))
+    # The two small ones have equal weights: then what a token meets of them tells the shapes apart, or nothing does.
+    assert (path.scale_name, [point.scale for point in path.points]) == ("hidden weights", [20480, 20480, 32768])
+    (path,) = paths(parse_sweep(edited(*edits, ("width: [32, 64]", shapes.partition(", {num_experts: 2")[0] + "]"))))
+    assert (path.scale_name, [point.scale for point in path.points]) == ("hidden weights", [20480, 32768])

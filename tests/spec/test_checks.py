@@ -228,8 +228,8 @@ def test_a_table_without_the_optimizer_s_column() -> None:
 
 
 KAPPA = (
-    "kappa = num_active/num_experts must stay 0.25, got {}; transfer is not expected along such an axis, "
-    "set allow_kappa_change: true on it to run it all the same"
+    "kappa = num_active/num_experts must stay 0.25 under completep-moe, got {}; transfer is not expected "
+    "along such an axis, set allow_kappa_change: true on it to run it all the same"
 )
 
 
@@ -243,7 +243,8 @@ KAPPA = (
         (
             "  zzz: [64]",
             "axes.zzz: an axis of bare values must be named after a dimension; "
-            "legal: active, depth, expert_ratio, expert_width, experts, width",
+            "legal: active, batch, capacity, depth, duration, expert_ratio, expert_width, experts, granularity, "
+            "groups, shared, width",
         ),
         (
             "  width: {values: [64], num_active: 2}",
@@ -253,9 +254,9 @@ KAPPA = (
             "  experts: {shapes: [{depth: 4}], num_active: 2}",
             "axes.experts.num_active: only for the values of the axis experts; in shapes, give it in each",
         ),
-        ("  depth: [1.5]", "axes.depth: depth must be whole numbers, got 1.5"),
-        ("  depth: [0]", "axes.depth: depth must be > 0, got 0"),
-        ("  expert_ratio: [-1]", "axes.expert_ratio: expert_ratio must be > 0, got -1"),
+        ("  depth: [1.5]", "axes.depth[0]: depth must be a whole number, got 1.5"),
+        ("  depth: [0]", "axes.depth[0]: depth must be > 0, got 0"),
+        ("  expert_ratio: [-1]", "axes.expert_ratio[0]: expert_ratio must be > 0, got -1"),
         (
             "  width: [64, 48]",
             "axes.width[1]: width must be a multiple of head_dim, got width 48 and head_dim 32",
@@ -387,7 +388,7 @@ def test_every_broken_rule_is_named_at_once() -> None:
     got = message_of(("name: small", "name: bench"), (AXIS, "  depth: [0]"), ("seeds: 2", "seeds: []"))
     assert got.splitlines() == [
         "s.yaml:1: name: 'bench' is a folder of results/ with another use; choose another name",
-        "s.yaml:16: axes.depth: depth must be > 0, got 0",
+        "s.yaml:16: axes.depth[0]: depth must be > 0, got 0",
         "s.yaml:21: seeds: must hold at least one seed",
     ]
 

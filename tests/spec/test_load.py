@@ -161,7 +161,7 @@ def test_derived_values() -> None:
         (("family: gpt", "family: llama"), "s.yaml:3: model.family: must be 'gpt', got 'llama'"),
         (
             ("context: 64", "context: 64\n  gate: relu"),
-            "s.yaml:6: model.gate: must be 'sigmoid' or 'softmax', got 'relu'",
+            "s.yaml:6: model.gate: must be 'sigmoid', 'softmax' or 'normalized_sigmoid', got 'relu'",
         ),
         (("seeds: 2", "seeds: 0"), "s.yaml:21: seeds: must be a count from 1 to 100000, or a list of seeds, got 0"),
         (("seeds: 2", "seeds: x"), "s.yaml:21: seeds: must be a count from 1 to 100000, or a list of seeds, got 'x'"),

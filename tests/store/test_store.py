@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from made_results import DIGEST, SPEC, files, made, snapshot, trials_of
 
 from hpxfer.model.cost import count_params
-from hpxfer.store import CURVES, TRIALS, Store
+from hpxfer.store import CURVES, SHAPE_COLUMNS, TRIALS, Store
 from hpxfer.trial import Setting, canonical
 
 TRIALS_OF_SPEC = trials_of()
@@ -32,11 +33,14 @@ def test_a_row_holds_its_trial_and_its_result(tmp_path: Path) -> None:
     for name, value in vars(result).items():
         assert name == "curves" or row[name] == value
     assert (row["parameterization"], json.loads(row["conventions"])) == (choice.name, dict(choice.conventions))
-    assert (row["width"], row["num_active"], row["head_dim"]) == (64, 1, 32)
+    assert {name: row[name] for name in SHAPE_COLUMNS} == dataclasses.asdict(trial.shape)
     assert json.loads(row["base_shape"]) == trial.base.dims()
     assert (row["lr"], row["beta2"], row["seed"]) == (trial.hps.lr, 0.95, trial.seed)
     assert json.loads(row["multipliers"]) == {"router.lr_mult": 0.25}
-    assert json.loads(row["resolved"])["router"]["lr"] == trial.resolved()["router"].lr
+    resolved = json.loads(row["resolved"])
+    assert resolved["roles"] == {role: dataclasses.asdict(one) for role, one in trial.resolved().items()}
+    assert resolved["globals"] == dataclasses.asdict(trial.globals())
+    assert resolved["structure"] == {"tied_experts": False, "router_bias_std": 0.0}
     assert (row["params_total"], row["params_active"]) == (count.total, count.active)
 
 
@@ -98,7 +102,7 @@ def test_every_column_in_a_file_has_a_unit_and_a_description(tmp_path: Path) -> 
     for name, schema in (("trials-000001.parquet", TRIALS), ("curves-000001.parquet", CURVES)):
         found = pq.read_schema(tmp_path / name)
         assert found.names == schema.names
-        assert found.metadata[b"hpxfer.schema"] == b"1"
+        assert found.metadata[b"hpxfer.schema"] == b"2"
         for field in found:
             assert field.metadata[b"unit"]
             assert field.metadata[b"description"]

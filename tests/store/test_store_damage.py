@@ -224,15 +224,25 @@ def test_curves_that_are_all_that_is_left_are_not_overwritten(folder: Path) -> N
 @pytest.mark.parametrize("kind", ["trials", "curves"])
 def test_a_newer_schema_is_refused_before_anything_is_touched(folder: Path, kind: str, write: bool) -> None:
     path = folder / f"{kind}.parquet"
-    newer = pa.schema([pa.field("novel", pa.int8())], metadata={VERSION_KEY: b"2"})
+    newer = pa.schema([pa.field("novel", pa.int8())], metadata={VERSION_KEY: b"3"})
     pq.write_table(newer.empty_table(), path)
     before = files(folder)
     with pytest.raises(HpxferError) as error:
         Store.open(folder, write=write)
     message = str(error.value)
-    assert message.startswith(f"{path}: written with version 2 of the store's schema; ")
-    assert "knows up to version 1; upgrade hpxfer" in message
+    assert message.startswith(f"{path}: written with version 3 of the store's schema; ")
+    assert "knows up to version 2; upgrade hpxfer" in message
     assert files(folder) == before
+
+
+@pytest.mark.parametrize("kind", ["trials", "curves"])
+def test_an_older_schema_is_passed_over_and_left_alone(folder: Path, kind: str) -> None:
+    name = f"{kind}-000002.parquet"
+    table = pq.read_table(folder / name)
+    older = table.select(table.column_names[1:]).replace_schema_metadata({VERSION_KEY: b"1"})
+    pq.write_table(older, folder / name)
+    store = check_passed_over(folder, name, "written with version 1 of the store's schema, this hpxfer reads version 2")
+    assert (IDS[1] in store.done_ids()) is (kind == "curves")
 
 
 def test_a_newer_schema_is_refused_while_running(folder: Path) -> None:

@@ -1,0 +1,188 @@
+"""Rules on the shapes of a sweep: its base, the points of its axes, and what their models need of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.shape import Shape, check_trainable
+from hpxfer.spec.axes import DIMENSION, entries, shape_at
+from hpxfer.spec.blocks import gpt_roles, has_dense, moe_blocks
+from hpxfer.spec.schedule import shortest_run
+from hpxfer.spec.sweep import AxisSpec, ShapeSpec, SweepSpec
+from hpxfer.spec.yaml_file import Path_
+
+Problem = tuple[Path_, str]
+Placed = tuple[Path_, Shape]
+
+# Below a whole multiple of this, vectorized sigmoid and GELU treat the tail of a stack differently (measured, float32
+# on AVX2): a stacked trial would not have the bits of the trial alone.
+BATCH_TOKENS_MULTIPLE = 32
+AT_BASE: Path_ = ("model", "base")
+
+
+def base_problems(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield every broken rule of the base shape."""
+    base, shape = spec.model.base, spec.base_shape
+    given = {name: getattr(base, name) is not None for name in ("num_experts", "num_active")}
+    is_moe = any((*given.values(), base.expert_ratio is not None, base.expert_width is not None))
+    if is_moe and not all(given.values()):
+        missing = " and ".join(name for name, there in given.items() if not there)
+        yield AT_BASE, f"must give {missing} beside the rest of the experts, or nothing of them for a dense model"
+        return
+    broken = [
+        *_size_problems(base, "expert", is_moe, "num_experts"),
+        *_size_problems(base, "shared", base.num_shared > 0, "num_shared"),
+        *_size_problems(
+            base, "dense", has_dense(shape, spec.model), "a block without experts (moe_every, dense_first)"
+        ),
+    ]
+    yield from broken
+    if not broken and (problem := check_trainable(shape) or _no_moe_block(spec, shape)):
+        yield AT_BASE, problem
+
+
+def _size_problems(base: ShapeSpec, kind: str, wanted: bool, of: str) -> Iterator[Problem]:
+    """Yield what is wrong with a hidden size, which is `wanted` where there is `of`."""
+    names = f"{kind}_ratio", f"{kind}_width"
+    ratio, width = (getattr(base, name) for name in names)
+    num_given = (ratio is not None) + (width is not None)
+    if wanted and num_given != 1:
+        yield AT_BASE, f"must give exactly one of {names[0]} and {names[1]}"
+    elif not wanted and num_given:
+        yield AT_BASE, f"{names[0] if width is None else names[1]} goes with {of}, got it without; take it out"
+    elif ratio is not None:
+        size = ratio * base.width
+        if abs(size - round(size)) > 1e-9 or round(size) < 1:
+            yield (*AT_BASE, names[0]), f"{names[0]} * width must be a whole number, got {size:g}"
+
+
+def _no_moe_block(spec: SweepSpec, shape: Shape) -> str | None:
+    if not shape.num_experts or moe_blocks(shape, spec.model):
+        return None
+    return (
+        f"at least one block must have experts, got none of {shape.depth} with moe_every {spec.model.moe_every} and "
+        f"dense_first {spec.model.dense_first}; lower these, or take a larger depth"
+    )
+
+
+def placed_shapes(spec: SweepSpec) -> tuple[Placed, ...]:
+    """Return the base shape and every shape of an axis that is legal, each with its key path. The base is legal."""
+    out: list[Placed] = [(AT_BASE, spec.base_shape)]
+    for name, axis in spec.axes.items():
+        if _axis_problem(name, axis) is not None:
+            continue
+        for below, entry in entries(axis):
+            try:
+                out.append((("axes", name, *below), shape_at(spec, name, axis, entry)))
+            except HpxferError:
+                continue  # axis_problems says it
+    return tuple(out)
+
+
+def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield every broken rule of the axes. The base is legal."""
+    if not spec.axes:
+        yield ("axes",), "must name at least one axis"
+    choices = choices_of(spec)
+    for name, axis in spec.axes.items():
+        if problem := _axis_problem(name, axis):
+            yield ("axes", name, *problem[0]), problem[1]
+            continue
+        for below, entry in entries(axis):
+            at: Path_ = ("axes", name, *below)
+            try:
+                shape = shape_at(spec, name, axis, entry)
+            except HpxferError as error:
+                yield at, str(error)
+                continue
+            yield from ((at, problem) for problem in _point_problems(spec, axis, shape, choices))
+
+
+def _axis_problem(name: str, axis: AxisSpec) -> Problem | None:
+    """Return what keeps an axis from having entries, with the key path below it."""
+    if (axis.values is None) == (axis.shapes is None):
+        return (), "must give exactly one of values and shapes"
+    if axis.values is not None and name not in DIMENSION:
+        return (), f"an axis of bare values must be named after a dimension; {nearest(name, DIMENSION)}"
+    if not (axis.values or axis.shapes):
+        return (), "must hold at least one shape"
+    if axis.num_active is not None and (name != "experts" or axis.values is None):
+        return ("num_active",), "only for the values of the axis experts; in shapes, give it in each"
+    return None
+
+
+def _point_problems(
+    spec: SweepSpec, axis: AxisSpec, shape: Shape, choices: Sequence[Parameterization]
+) -> Iterator[str]:
+    base = spec.base_shape
+    if problem := _no_moe_block(spec, shape):
+        yield problem
+    if shape.batch_tokens != base.batch_tokens:
+        yield from (f"{key} {problem}" for key, problem in batch_problems(spec, shape.batch_tokens))
+    fewest = shortest_run(spec)
+    if spec.steps and shape.steps < fewest:
+        yield f"steps must be at least {fewest}, one for the warm-up and one for the decay, got {shape.steps}"
+    holding = [choice.name for choice in choices if "kappa" in choice.table.fixed]
+    if shape.kappa != base.kappa and holding and not axis.allow_kappa_change:
+        got = f"{shape.num_active}/{shape.num_experts}"
+        yield (
+            f"kappa = num_active/num_experts must stay {base.kappa:g} under {holding[0]}, got {got}; transfer is not "
+            "expected along such an axis, set allow_kappa_change: true on it to run it all the same"
+        )
+
+
+def batch_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, str]]:
+    """Yield (key of `training`, what is wrong) of a batch size."""
+    context, validation_tokens = spec.model.context, spec.training.validation_tokens
+    if batch_tokens % BATCH_TOKENS_MULTIPLE:
+        yield "batch_tokens", f"must be a multiple of {BATCH_TOKENS_MULTIPLE}, got {batch_tokens}"
+    if batch_tokens % context:
+        yield "batch_tokens", f"must be whole sequences of {context} tokens, got {batch_tokens}"
+    if validation_tokens % batch_tokens:
+        yield "validation_tokens", f"must be whole batches of {batch_tokens} tokens, got {validation_tokens}"
+
+
+def choices_of(spec: SweepSpec) -> list[Parameterization]:
+    """Return the parameterizations that exist; `parameterization_problems` names the others."""
+    out = []
+    for one in spec.parameterizations:
+        try:
+            out.append(parameterization(one.name, one.conventions))
+        except HpxferError:
+            continue
+    return out
+
+
+def parameterization_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iterator[Problem]:
+    """Yield every parameterization that is none, stands twice, or says nothing of a role that a model has."""
+    if not spec.parameterizations:
+        yield ("parameterizations",), "must name at least one"
+    labels: list[str] = []
+    for index, one in enumerate(spec.parameterizations):
+        at: Path_ = ("parameterizations", index)
+        try:
+            choice = parameterization(one.name, one.conventions)
+            rows = choice.rows("sgd" if spec.training.optimizer == "sgd" else "adam")
+        except HpxferError as error:
+            yield at, str(error)
+            continue
+        known = {row.role for row in rows}
+        for where, shape in shapes:
+            if missing := sorted(set(gpt_roles(shape, spec.model)) - known):
+                model = "this model" if where == AT_BASE else f"the model {shape.label()} of axis {where[1]}"
+                yield at, f"{one.name} has no rule for {', '.join(missing)}, which {model} has"
+                break
+        if choice.label() in labels:
+            yield at, f"{choice.label()} stands twice; keep one"
+        labels.append(choice.label())
+
+
+def block_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iterator[Problem]:
+    """Yield the options that place MoE layers where there are none: trials would differ by nothing but their ids."""
+    if not shapes or any(shape.num_experts for _, shape in shapes):
+        return
+    for name, default in (("moe_every", 1), ("dense_first", 0)):
+        if getattr(spec.model, name) != default:
+            yield ("model", name), "has no effect: no shape of this sweep has experts; take it out"

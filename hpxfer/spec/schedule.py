@@ -1,0 +1,41 @@
+"""Schedule: the step counts of a run. Where an axis changes the steps, they keep their share of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpxfer.spec.sweep import SweepSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Steps of the warm-up, of the final decay (0 unless wsd) and of the window that the final loss is a mean of."""
+
+    warmup_steps: int
+    decay_steps: int
+    final_window_steps: int
+
+
+def schedule_at(spec: SweepSpec, steps: int) -> Schedule:
+    """Return the schedule of a run of `steps`: the base's share of the run, at least 1 step where the base has one.
+
+    Where rounding leaves too little room for both, the decay is the shorter. `steps` must be at least `shortest_run`.
+    """
+    base = spec.training.schedule
+
+    def share(of_base: int) -> int:
+        return max(min(of_base, 1), (2 * of_base * steps + spec.steps) // (2 * spec.steps))  # rounded, half up
+
+    decay_steps = share(base.decay_steps or 0)
+    warmup_steps = min(share(base.warmup_steps), steps - min(decay_steps, 1))
+    return Schedule(
+        warmup_steps=warmup_steps,
+        decay_steps=min(decay_steps, steps - warmup_steps),
+        final_window_steps=share(spec.final_window_steps),
+    )
+
+
+def shortest_run(spec: SweepSpec) -> int:
+    """Return the fewest steps in which the base's warm-up and decay have one step each."""
+    schedule = spec.training.schedule
+    return max(1, min(schedule.warmup_steps, 1) + min(schedule.decay_steps or 0, 1))
