@@ -1,9 +1,9 @@
 """Routing: which experts a token meets, and the order of the rows that go through the experts.
 
-    active(t) = the A experts of largest gate[t, e] + bias[e], ties to the lowest index
+    active(t) = the A experts of largest gate[t, e] + bias[e], ties to the lowest index; A/G in each of G groups
     rows sorted by (trial, expert), token order kept inside an expert
 
-Letters: K trials, T tokens, E experts, A active experts, N = K*T*A rows.
+Letters: K trials, T tokens, E experts, A active experts, G groups, N = K*T*A rows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,19 @@ class Groups(NamedTuple):
     load: Tensor  # [K, E] int64, rows of every group
 
 
-def choose_experts(gates_KTE: Tensor, bias_KE: Tensor, num_active: int) -> Tensor:
-    """Return [K, T, A] int64: the active experts of every token, best first. No gradient flows through the choice."""
-    scores = gates_KTE.detach() + bias_KE.unsqueeze(1)
+def choose_experts(gates_KTE: Tensor, bias_KE: Tensor, num_active: int, num_groups: int = 1) -> Tensor:
+    """Return [K, T, A] int64: the active experts of every token, best first. No gradient flows through the choice.
+
+    The experts lie in `num_groups` contiguous groups of equal size; num_active / num_groups are chosen in each, and
+    stand in the order of the groups.
+    """
+    num_trials, num_tokens, num_experts = gates_KTE.shape
+    scores = (gates_KTE.detach() + bias_KE.unsqueeze(1)).view(num_trials, num_tokens, num_groups, -1)
     # Not torch.topk: it leaves the order of ties unspecified.
-    return torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :num_active]
+    best = torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., : num_active // num_groups]
+    if num_groups > 1:
+        best = best + torch.arange(0, num_experts, num_experts // num_groups, device=best.device).unsqueeze(1)
+    return best.flatten(2)
 
 
 def group_rows(chosen_KTA: Tensor, num_experts: int) -> Groups:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from typing import Protocol
 
 import torch
@@ -19,6 +20,10 @@ class Dims(Protocol):
     num_active: int
     expert_width: int
     head_dim: int
+    num_shared: int
+    shared_width: int
+    num_groups: int
+    dense_width: int
 
 
 # Name pattern -> role, for `OwnGPT(...)` with and without tied embeddings.
@@ -39,6 +44,16 @@ ROLES = {
 }
 # The same for `OwnGPT(..., biases=True)`.
 ROLES_WITH_BIASES = {**ROLES, "*.bias": "hidden_bias"}
+# The same for every option at once; `roles_of` leaves out what a model does not have.
+ALL_ROLES = {
+    **{pattern: role for pattern, role in ROLES.items() if not role.startswith("expert_")},
+    **{
+        f"*.{place}{layer}.weight": f"{kind}_{part}"
+        for kind, place in (("expert", "experts.*."), ("shared", "shared.*."), ("dense", "dense."))
+        for layer, part in (("up", "in"), ("gate", "gate"), ("down", "out"))
+    },
+    "*.bias": "hidden_bias",
+}
 
 
 class Attention(nn.Module):
@@ -59,38 +74,63 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
-class Expert(nn.Module):
-    def __init__(self, width: int, hidden: int, biases: bool) -> None:
+class FFN(nn.Module):
+    """A dense FFN, or one expert: down(gelu(up(x))), or with a gate down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, width: int, hidden: int, *, swiglu: bool, biases: bool) -> None:
         super().__init__()
         self.up = nn.Linear(width, hidden, bias=biases)
+        self.gate = nn.Linear(width, hidden, bias=biases) if swiglu else None
         self.down = nn.Linear(hidden, width, bias=biases)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(F.gelu(self.up(x)))
+        up = self.up(x)
+        return self.down(F.gelu(up) if self.gate is None else F.silu(self.gate(x)) * up)
 
 
 class MoE(nn.Module):
+    """Routed and shared experts, each sum times its forward multiplier."""
+
     router_bias: torch.Tensor
 
-    def __init__(self, shape: Dims, biases: bool) -> None:
+    def __init__(self, shape: Dims, multipliers: Mapping[str, float], gate: str, swiglu: bool, biases: bool) -> None:
         super().__init__()
-        self.num_active = shape.num_active
+        self.num_active, self.num_groups, self.gate = shape.num_active, shape.num_groups, gate
+        self.multipliers = dict(multipliers)
         self.router = nn.Linear(shape.width, shape.num_experts, bias=False)
-        self.experts = nn.ModuleList(Expert(shape.width, shape.expert_width, biases) for _ in range(shape.num_experts))
+
+        def experts(count: int, hidden: int) -> nn.ModuleList:
+            return nn.ModuleList(FFN(shape.width, hidden, swiglu=swiglu, biases=biases) for _ in range(count))
+
+        self.experts = experts(shape.num_experts, shape.expert_width)
+        self.shared = experts(shape.num_shared, shape.shared_width)
         self.register_buffer("router_bias", torch.zeros(shape.num_experts))
         self.load = torch.zeros(shape.num_experts)  # share of the last batch's tokens that chose each expert
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.flatten(0, 1)
-        gates = torch.sigmoid(self.router(tokens))
-        chosen = (gates.detach() + self.router_bias).topk(self.num_active).indices
-        active = torch.zeros_like(gates).scatter(1, chosen, 1.0)
+        # A table without a factor for the router's logits leaves them as they are.
+        gates, active = self.route(self.multipliers.get("router", 1.0) * self.router(tokens))
         self.load = active.mean(0)
         out = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
             mine = active[:, number].nonzero().squeeze(1)
             out = out.index_add(0, mine, gates[mine, number].unsqueeze(1) * expert(tokens[mine]))
+        out = self.multipliers["expert_out"] * out
+        for expert in self.shared:
+            out = out + self.multipliers["shared_out"] * expert(tokens)
         return out.view_as(x)
+
+    def route(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the gates of all experts, and 1 where an expert is active."""
+        scale = 1.0 if self.gate == "sigmoid" else self.multipliers["route_scale"]
+        gates = scale * logits.softmax(-1) if self.gate == "softmax" else torch.sigmoid(logits)
+        scores = (gates.detach() + self.router_bias).unflatten(-1, (self.num_groups, -1))
+        chosen = scores.topk(self.num_active // self.num_groups).indices
+        active = torch.zeros_like(scores).scatter(-1, chosen, 1.0).flatten(-2)
+        if self.gate == "normalized_sigmoid":
+            gates = scale * gates / (active * gates).sum(-1, keepdim=True)
+        return gates, active
 
     @torch.no_grad()
     def balance(self, rate: float) -> None:
@@ -99,17 +139,25 @@ class MoE(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, shape: Dims, multipliers: Mapping[str, float], biases: bool) -> None:
+    """Attention, then a MoE layer or a dense FFN."""
+
+    def __init__(
+        self, shape: Dims, multipliers: Mapping[str, float], gate: str, *, moe: bool, swiglu: bool, biases: bool
+    ) -> None:
         super().__init__()
         self.multipliers = dict(multipliers)
         self.norm1 = nn.LayerNorm(shape.width, bias=biases)
         self.attention = Attention(shape.width, shape.head_dim, multipliers["attn_logits"], biases)
         self.norm2 = nn.LayerNorm(shape.width, bias=biases)
-        self.moe = MoE(shape, biases)
+        self.moe = MoE(shape, multipliers, gate, swiglu, biases) if moe else None
+        self.dense = None if moe else FFN(shape.width, shape.dense_width, swiglu=swiglu, biases=biases)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.multipliers["attn_out"] * self.attention(self.norm1(x))
-        return x + self.multipliers["expert_out"] * self.moe(self.norm2(x))
+        if self.moe is not None:
+            return x + self.moe(self.norm2(x))
+        assert self.dense is not None
+        return x + self.multipliers["dense_out"] * self.dense(self.norm2(x))
 
 
 class OwnGPT(nn.Module):
@@ -124,12 +172,25 @@ class OwnGPT(nn.Module):
         *,
         biases: bool = False,
         tied: bool = False,
+        gate: str = "sigmoid",
+        swiglu: bool = False,
+        moe_every: int = 1,
     ) -> None:
         super().__init__()
         self.readout_multiplier = multipliers["readout"]
         self.token_embedding = nn.Embedding(vocab_size, shape.width)
         self.position_embedding = nn.Embedding(context, shape.width)
-        self.blocks = nn.ModuleList(Block(shape, multipliers, biases) for _ in range(shape.depth))
+        self.blocks = nn.ModuleList(
+            Block(
+                shape,
+                multipliers,
+                gate,
+                moe=shape.num_experts > 0 and block % moe_every == moe_every - 1,
+                swiglu=swiglu,
+                biases=biases,
+            )
+            for block in range(shape.depth)
+        )
         self.norm = nn.LayerNorm(shape.width, bias=biases)
         self.head = nn.Linear(shape.width, vocab_size, bias=False)
         if tied:
@@ -149,4 +210,11 @@ class OwnGPT(nn.Module):
     def balance(self, rate: float) -> None:
         """Move every layer's router bias; call it after an optimizer step."""
         for block in self.blocks:
-            block.moe.balance(rate)
+            if block.moe is not None:
+                block.moe.balance(rate)
+
+
+def roles_of(model: nn.Module) -> dict[str, str]:
+    """Return name pattern -> role for an `OwnGPT` of any options."""
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    return {pattern: role for pattern, role in ALL_ROLES.items() if any(fnmatch(name, pattern) for name in names)}

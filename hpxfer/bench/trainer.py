@@ -6,6 +6,7 @@ import datetime
 import json
 import platform
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import hpxfer
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError
 from hpxfer.hps import HPs
-from hpxfer.shape import Shape
 from hpxfer.spec import parse_sweep
 from hpxfer.stack import Stack
 from hpxfer.train.trainer import train
@@ -95,7 +95,7 @@ def _bench_width(width: int, steps: int) -> dict[str, Any]:
 def _trials(width: int, steps: int) -> tuple[Trial, ...]:
     spec = parse_sweep(_SWEEP.replace("STEPS", str(steps)), "bench")
     expansion = Expansion(spec, data_ref(spec.data))
-    shape = Shape(width=width, depth=2, num_experts=4, num_active=1, expert_width=width, head_dim=32)
+    shape = replace(spec.base_shape, width=width, expert_width=width)
     choice = expansion.choices[0]
     return tuple(
         Trial(

@@ -1,1 +1,1 @@
-"""The built-in stacked GPT-MoE: what it is made of (layout, cost; no torch) and how it runs (gpt, init)."""
+"""The built-in stacked GPT: its tensors and cost (layout, cost; no torch), its start (draws), its run (gpt, ffn)."""

@@ -9,7 +9,7 @@ from hpxfer.shape import Shape
 from hpxfer.trial import Setting
 
 _LOOKUPS = ("embedding", "position")
-_EXPERTS = ("expert_in", "expert_out", "expert_gate")
+_EXPERTS = ("expert_in", "expert_out", "expert_gate")  # the routed ones
 
 
 @dataclass(frozen=True, kw_only=True)

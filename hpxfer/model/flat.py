@@ -7,15 +7,12 @@ a view, and joining them would cost a pass over all parameters a step.
 from __future__ import annotations
 
 import functools
-import hashlib
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from hpxfer.model.layout import Tensor
-from hpxfer.scaling.roles import ROLES
 
 Weights = dict[str, tuple[torch.Tensor, ...]]
 
@@ -64,30 +61,3 @@ def sums_of_squares(weights: Weights, dtype: torch.dtype) -> dict[str, torch.Ten
         name: functools.reduce(operator.add, (copy.flatten(1).to(dtype).square().sum(-1) for copy in copies))
         for name, copies in weights.items()
     }
-
-
-def draw(layout: Flat, seeds: Sequence[int], stds: Sequence[dict[str, float]]) -> torch.Tensor:
-    """Return the initial vector, float32 on the CPU: gains at one, matrices normal with the std of their role.
-
-    `stds[k]` maps a role to its init std in trial k. A tensor's draw depends on its trial's seed, its name and its
-    layer alone, so it is the same whatever else is stacked.
-    """
-    flat = torch.zeros(layout.numel)
-    views = layout.weights(flat)
-    for tensor in layout.tensors:
-        for layer in range(tensor.layers):
-            for trial, seed in enumerate(seeds):
-                out = views[tensor.name][layer][trial].view(-1)
-                std = stds[trial][tensor.role]
-                if ROLES[tensor.role] == "ones":
-                    out.fill_(1.0)
-                elif std:
-                    out.copy_(torch.randn(tensor.numel, generator=_generator(seed, tensor.name, layer)))
-                    out.mul_(std)
-    return flat
-
-
-def _generator(seed: int, name: str, layer: int) -> torch.Generator:
-    text = f"{seed}/{name}/{layer}".encode()
-    number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
-    return torch.Generator().manual_seed(number)

@@ -1,37 +1,31 @@
-"""The stacked GPT-MoE: K trials of one shape in one forward pass. K = 1 runs this code too; there is no other.
+"""The stacked GPT: K trials of one shape in one forward pass. K = 1 runs this code too; there is no other.
 
     x = embedding[token] + position
     x <- x + c_attn * attention(norm(x))                     q.k / d_head, causal
-    x <- x + c_moe * sum_{i active} g_i(h) * E_i(h)          h = norm(x), g = sigmoid(router(h)), E = down(gelu(up(h)))
+    x <- x + FFN(norm(x))                                    `ffn`: routed and shared experts, or a dense one
     logits = c_out * readout(norm(x))
 
-(arXiv 2601.20205, section 3.1.) The active experts are the num_active largest g_i + b_i; b_i selects only. The c are
-the forward multipliers of `scaling.resolve`: c_moe holds the base's 1/num_active. A softmax gate is g = num_active *
-softmax(router(h)), so that the average of the block is the usual convex combination.
+(arXiv 2601.20205, section 3.1.) The c are the forward multipliers of `scaling.resolve`; route_scale is the base's
+num_active times the table's factor.
 
-Letters: K trials, B sequences, S context, T = B*S tokens, D width, H heads, E experts, A active experts, V vocabulary,
-L layers.
+Letters: K trials, B sequences, S context, T = B*S tokens, D width, H heads, E experts, V vocabulary, L MoE layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 
-from hpxfer.kernels.dispatch import combine, dispatch
-from hpxfer.kernels.grouped import grouped_product
-from hpxfer.kernels.routing import choose_experts, group_rows
+from hpxfer.model.ffn import FFN, Routed
 from hpxfer.model.flat import Weights
-from hpxfer.scaling.evaluate import Multipliers
+from hpxfer.model.layout import moe_blocks, tensors
+from hpxfer.model.linear import FORWARD_ROLES, Local, Maps, Tap
 from hpxfer.shape import Shape
-from hpxfer.trial import Setting
-
-# The roles whose forward multiplier the model applies, each in one place below.
-FORWARD_ROLES = ("attn_out", "expert_out", "readout")
-ABSENT_ROLES = ("dense_out", "shared_out")  # no such branch here, so their multiplier meets nothing
+from hpxfer.trial import Setting, Trial
 
 COMPUTE_DTYPE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -47,12 +41,22 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class GPT:
-    """The forward pass of a stack; holds no weights."""
+    """The forward pass of a stack; holds no weights.
+
+    `tap`, if there is one, is called as tap(name, block, input, output) with detached tensors: for every linear map
+    (attn_q, attn_k, attn_v, attn_out, router, expert_*, shared_*, dense_*, readout), whose output has its forward
+    multiplier in it; "embedding" (token ids, stream); "attention", "moe", "dense" (normed stream, branch as it is
+    added); "gates" (logits [K, T, E], gates [K, T, E] with the route scale, zero outside the active set); "stream"
+    (before the block, after it); "final_norm". The block is 0 for what stands outside the blocks. Rows of experts:
+    `Maps.expert`.
+    """
 
     shape: Shape
     setting: Setting
     num_trials: int
-    forward: Mapping[str, torch.Tensor]  # role -> [K] float32, for FORWARD_ROLES
+    forward: Mapping[str, torch.Tensor]  # role -> [K] float32, for those of FORWARD_ROLES that the model has
+    route_scale: torch.Tensor  # [K] float32
+    tap: Tap | None = None
 
     def __call__(
         self,
@@ -61,120 +65,128 @@ class GPT:
         inputs_KBS: torch.Tensor,
         targets_KBS: torch.Tensor,
         *,
+        noise_LKE: torch.Tensor | None = None,
         probe: bool = False,
     ) -> Output:
-        """Return per-token losses, expert loads and, if `probe`, router entropies."""
-        x_KTD = self._embed(weights, inputs_KBS)
-        loads, entropies = [], []
-        for layer in range(self.shape.depth):
-            x_KTD = x_KTD + self._attention(weights, layer, self._norm(weights, "attn_norm", layer, x_KTD))
-            hidden_KTD = self._norm(weights, "moe_norm", layer, x_KTD)
-            y_KTD, load_KE, gates_KTE = self._moe(weights, layer, hidden_KTD, router_bias_LKE[layer])
+        """Return per-token losses, expert loads and, if `probe`, router entropies.
+
+        `router_bias` balances the load; `noise` is b_t of the router-bias schedule.
+        """
+        outside, *blocks = self._local(weights)
+        x_KTD = self._embed(outside, inputs_KBS)
+        routed: list[Routed] = []
+        for block, local in enumerate(blocks):
+            before_KTD = x_KTD
+            x_KTD = x_KTD + self._attention(local, block, self._norm(local, "attn_norm", x_KTD))
+            h_KTD = self._norm(local, "ffn_norm", x_KTD)
+            if block in self._moe_blocks:
+                layer = len(routed)
+                noise_KE = None if noise_LKE is None else noise_LKE[layer]
+                y_KTD, one = self._ffn.moe(local, block, h_KTD, router_bias_LKE[layer], noise_KE)
+                routed.append(one)
+            else:
+                y_KTD = self._ffn.dense(local, block, h_KTD)
             x_KTD = x_KTD + y_KTD
-            loads.append(load_KE)
-            if probe:
-                entropies.append(_entropy(gates_KTE.detach()))
-        losses_KT = self._losses(weights, self._norm(weights, "final_norm", 0, x_KTD), targets_KBS)
+            self._maps.seen("stream", block, before_KTD, x_KTD)
+        h_KTD = self._norm(outside, "final_norm", x_KTD)
+        self._maps.seen("final_norm", 0, x_KTD, h_KTD)
         return Output(
-            losses_KT=losses_KT, load_LKE=torch.stack(loads), entropy_LK=torch.stack(entropies) if probe else None
+            losses_KT=self._losses(outside, h_KTD, targets_KBS),
+            load_LKE=_stacked([one.load_KE for one in routed], router_bias_LKE.long()),
+            entropy_LK=_stacked([_entropy(one.gates_KTE.detach()) for one in routed], router_bias_LKE.sum(-1))
+            if probe
+            else None,
         )
 
-    def _embed(self, weights: Weights, inputs_KBS: torch.Tensor) -> torch.Tensor:
-        (table_KVD,), (position_KSD,) = weights["embedding"], weights["position"]
-        first = torch.arange(self.num_trials, device=inputs_KBS.device).view(-1, 1, 1) * self.setting.vocab_size
-        x_KBSD = F.embedding(inputs_KBS + first, table_KVD.flatten(0, 1)) + position_KSD.unsqueeze(1)
-        return x_KBSD.flatten(1, 2).to(COMPUTE_DTYPE[self.setting.precision])
+    @cached_property
+    def _moe_blocks(self) -> frozenset[int]:
+        return frozenset(moe_blocks(self.shape, self.setting))
 
-    def _norm(self, weights: Weights, name: str, layer: int, x_KTD: torch.Tensor) -> torch.Tensor:
-        out = F.layer_norm(x_KTD, x_KTD.shape[-1:])
-        if name in weights:
-            out = out * weights[name][layer].unsqueeze(1).to(out.dtype)
-        if f"{name}_bias" in weights:
-            out = out + weights[f"{name}_bias"][layer].unsqueeze(1).to(out.dtype)
+    @cached_property
+    def _maps(self) -> Maps:
+        return Maps(forward=self.forward, tap=self.tap)
+
+    @cached_property
+    def _ffn(self) -> FFN:
+        return FFN(shape=self.shape, setting=self.setting, maps=self._maps, route_scale=self.route_scale)
+
+    @cached_property
+    def _places(self) -> list[list[tuple[str, int]]]:
+        """(name, copy) of the tensors outside the blocks, then of those of each block."""
+        out: list[list[tuple[str, int]]] = [[] for _ in range(1 + self.shape.depth)]
+        for tensor in tensors(self.shape, self.setting):
+            for copy, block in enumerate(tensor.blocks or (-1,)):
+                out[1 + block].append((tensor.name, copy))
         return out
 
-    def _linear(self, weights: Weights, name: str, layer: int, x_KTI: torch.Tensor) -> torch.Tensor:
-        """Return x @ w (+ bias), times the forward multiplier of the role where it has one."""
-        scale = self.forward[name].view(-1, 1, 1) if name in FORWARD_ROLES else None
-        weight = weights[name][layer]
-        # The multiplier goes on the weight: it is smaller than the activation.
-        y = torch.bmm(x_KTI, (weight if scale is None else weight * scale).to(x_KTI.dtype))
-        if f"{name}_bias" in weights:
-            bias = weights[f"{name}_bias"][layer].unsqueeze(1)
-            y = y + (bias if scale is None else bias * scale).to(y.dtype)
-        return y
+    def _local(self, weights: Weights) -> list[Local]:
+        return [{name: weights[name][copy] for name, copy in place} for place in self._places]
 
-    def _attention(self, weights: Weights, layer: int, h_KTD: torch.Tensor) -> torch.Tensor:
+    def _embed(self, outside: Local, inputs_KBS: torch.Tensor) -> torch.Tensor:
+        table_KVD, position_KSD = outside["embedding"], outside["position"]
+        first = torch.arange(self.num_trials, device=inputs_KBS.device).view(-1, 1, 1) * self.setting.vocab_size
+        x_KBSD = F.embedding(inputs_KBS + first, table_KVD.flatten(0, 1)) + position_KSD.unsqueeze(1)
+        x_KTD = x_KBSD.flatten(1, 2).to(COMPUTE_DTYPE[self.setting.precision])
+        self._maps.seen("embedding", 0, inputs_KBS, x_KTD)
+        return x_KTD
+
+    def _norm(self, local: Local, name: str, x_KTD: torch.Tensor) -> torch.Tensor:
+        out = F.layer_norm(x_KTD, x_KTD.shape[-1:])
+        if name in local:
+            out = out * local[name].unsqueeze(1).to(out.dtype)
+        if f"{name}_bias" in local:
+            out = out + local[f"{name}_bias"].unsqueeze(1).to(out.dtype)
+        return out
+
+    def _attention(self, local: Local, block: int, h_KTD: torch.Tensor) -> torch.Tensor:
         num_trials, tokens, dim = h_KTD.shape
         head_dim = self.shape.head_dim
         split = (num_trials * tokens // self.setting.context, self.setting.context, self.shape.num_heads, head_dim)
         q, k, v = (
-            self._linear(weights, name, layer, h_KTD).view(split).transpose(1, 2)
+            self._maps.named(local, name, block, h_KTD).view(split).transpose(1, 2)
             for name in ("attn_q", "attn_k", "attn_v")
         )
         scale = 1.0 / head_dim if self.setting.attention_scale == "1/d_head" else head_dim**-0.5
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-        return self._linear(weights, "attn_out", layer, y.transpose(1, 2).reshape(num_trials, tokens, dim))
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        joined_KTD = heads.transpose(1, 2).reshape(num_trials, tokens, dim)
+        y_KTD = self._maps.named(local, "attn_out", block, joined_KTD)
+        self._maps.seen("attention", block, h_KTD, y_KTD)
+        return y_KTD
 
-    def _moe(
-        self, weights: Weights, layer: int, h_KTD: torch.Tensor, bias_KE: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the branch's output, the load of every expert and all gates [K, T, E]."""
-        num_active, num_experts = self.shape.num_active, self.shape.num_experts
-        # Router logits and gates in float32 whatever the precision of the rest.
-        logits_KTE = torch.bmm(h_KTD.float(), weights["router"][layer])
-        if self.setting.gate == "sigmoid":
-            gates_KTE = torch.sigmoid(logits_KTE)
-        else:
-            gates_KTE = num_active * torch.softmax(logits_KTE, dim=-1)
-        chosen_KTA = choose_experts(gates_KTE, bias_KE, num_active)
-        groups = group_rows(chosen_KTA, num_experts)
-        x_ND = dispatch(h_KTD.flatten(0, 1), groups, num_active)
-        group_of_N = None
-        if "expert_in_bias" in weights:
-            group_of_N = torch.repeat_interleave(groups.load.flatten(), output_size=x_ND.shape[0])
-        up_NH = F.gelu(self._expert(weights, "expert_in", layer, x_ND, groups.ends, group_of_N))
-        down_ND = self._expert(weights, "expert_out", layer, up_NH, groups.ends, group_of_N)
-        # One place for the branch's multiplier: the gates, the smallest tensor on its path.
-        gate_KTA = gates_KTE.gather(-1, chosen_KTA) * self.forward["expert_out"].view(-1, 1, 1)
-        gate_N = dispatch(gate_KTA.view(-1, 1), groups._replace(token=groups.slot), 1)
-        y_MD = combine(down_ND * gate_N.to(down_ND.dtype), groups, num_active)
-        return y_MD.view_as(h_KTD), groups.load, gates_KTE
-
-    def _expert(
-        self,
-        weights: Weights,
-        name: str,
-        layer: int,
-        x_NI: torch.Tensor,
-        ends: torch.Tensor,
-        group_of_N: torch.Tensor | None,
-    ) -> torch.Tensor:
-        y_NO = grouped_product(x_NI, weights[name][layer].flatten(0, 1).to(x_NI.dtype), ends)
-        if group_of_N is not None:
-            bias_GO = weights[f"{name}_bias"][layer].flatten(0, 1).to(y_NO.dtype)
-            y_NO = y_NO + bias_GO.index_select(0, group_of_N)
-        return y_NO
-
-    def _losses(self, weights: Weights, h_KTD: torch.Tensor, targets_KBS: torch.Tensor) -> torch.Tensor:
-        if self.setting.tied_embeddings:
-            table_KDV = weights["embedding"][0].transpose(1, 2) * self.forward["readout"].view(-1, 1, 1)
-            logits_KTV = torch.bmm(h_KTD, table_KDV.to(h_KTD.dtype))
-        else:
-            logits_KTV = self._linear(weights, "readout", 0, h_KTD)
+    def _losses(self, outside: Local, h_KTD: torch.Tensor, targets_KBS: torch.Tensor) -> torch.Tensor:
+        tied = self.setting.tied_embeddings
+        readout_KDV = outside["embedding"].transpose(1, 2) if tied else outside["readout"]
+        logits_KTV = self._maps.linear("readout", 0, h_KTD, readout_KDV)
         losses = F.cross_entropy(logits_KTV.flatten(0, 1).float(), targets_KBS.flatten(), reduction="none")
         return losses.view(self.num_trials, -1)
 
 
-def forward_multipliers(resolved: Sequence[Mapping[str, Multipliers]], device: torch.device) -> dict[str, torch.Tensor]:
-    """Return role -> [K] forward multipliers of a stack; asserts that no other role of the model has one."""
+def gpt(trials: Sequence[Trial], device: torch.device) -> GPT:
+    """Return the forward pass of a stack; asserts that its trials ask for no forward multiplier that it lacks."""
+    shape, setting = trials[0].shape, trials[0].setting
+    resolved = [trial.resolved() for trial in trials]
+    present = {tensor.role for tensor in tensors(shape, setting)} | {"readout"}
     for roles in resolved:
-        others = {role for role, one in roles.items() if one.forward != 1.0}.difference(FORWARD_ROLES, ABSENT_ROLES)
+        others = {role for role in present.difference(FORWARD_ROLES) if role in roles and roles[role].forward != 1.0}
         assert not others, f"the built-in GPT applies no forward multiplier to {sorted(others)}"
-    return {
-        role: torch.tensor([roles[role].forward for roles in resolved], dtype=torch.float32, device=device)
-        for role in FORWARD_ROLES
-    }
+
+    def column(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=device)
+
+    return GPT(
+        shape=shape,
+        setting=setting,
+        num_trials=len(trials),
+        forward={
+            role: column([roles[role].forward for roles in resolved]) for role in FORWARD_ROLES if role in present
+        },
+        route_scale=column([trial.globals().route_scale for trial in trials]),
+    )
+
+
+def _stacked(layers: list[torch.Tensor], empty: torch.Tensor) -> torch.Tensor:
+    """Return the layers as one tensor; `empty`, of no layers, for a dense model."""
+    return torch.stack(layers) if layers else empty
 
 
 def _entropy(gates_KTE: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hpxfer.hps import HPs
 from hpxfer.model.flat import Flat, Weights, sums_of_squares
 from hpxfer.scaling.evaluate import Multipliers
 
@@ -60,7 +59,7 @@ class StackOptimizer:
         layout: Flat,
         flat: Tensor,
         name: str,
-        hps: Sequence[HPs],
+        betas: Sequence[tuple[float, float]],
         resolved: Sequence[Mapping[str, Multipliers]],
     ) -> None:
         self._adam = name != "sgd"
@@ -73,7 +72,7 @@ class StackOptimizer:
             [[one[role].weight_decay for one in resolved] for role in roles], dtype=torch.float64
         )
         self._eps = self._column([[one[role].eps for one in resolved] for role in roles])
-        self._betas = [(one.beta1, one.beta2) for one in hps]
+        self._betas = list(betas)
         columns = zip(*((b1, 1 - b1, b2, 1 - b2) for b1, b2 in self._betas), strict=True)
         self._beta_columns = tuple(self._column(one) for one in columns)
         self._alive = torch.ones(layout.num_trials, dtype=torch.bool)

@@ -18,17 +18,14 @@ import torch
 from numpy.typing import NDArray
 
 import hpxfer
-from hpxfer.data import TokenData, open_data
-from hpxfer.data.batches import Batch
-from hpxfer.model.flat import Flat, Weights, draw, gradients, sums_of_squares
-from hpxfer.model.gpt import GPT, forward_multipliers
-from hpxfer.model.layout import tensors
+from hpxfer.model.flat import Weights, sums_of_squares
+from hpxfer.model.gpt import Output
 from hpxfer.result import Curve, TrialResult
 from hpxfer.stack import Stack
 from hpxfer.train.event import Event, Progress
 from hpxfer.train.log import Recorder, balance_steps, loss_curve, probe_steps, rms_by_role
-from hpxfer.train.optimizer import StackOptimizer
 from hpxfer.train.schedule import lr_factor
+from hpxfer.train.state import State
 
 # A loss above this many times the larger of the first loss and the uniform guess's ln(V) is a blow-up.
 BLOW_UP = 4.0
@@ -68,7 +65,7 @@ def _one_thread(device: torch.device) -> Iterator[None]:
 
 
 class _Run:
-    """The state of one stack in training."""
+    """One stack in training: its state, and what is kept of it."""
 
     def __init__(self, stack: Stack, device: torch.device) -> None:
         self.stack, self.device = stack, device
@@ -76,27 +73,7 @@ class _Run:
         self.started = time.monotonic()
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        self.data: TokenData = open_data(self.setting)
-        resolved = [trial.resolved() for trial in stack.trials]
-        self.layout = Flat(tensors=tensors(stack.shape, self.setting), num_trials=self.num_trials)
-        self.roles = {tensor.name: tensor.role for tensor in self.layout.tensors}
-        stds = [{role: one.init_std for role, one in roles.items()} for roles in resolved]
-        self.flat = draw(self.layout, [trial.seed for trial in stack.trials], stds).to(device)
-        self.weights = self.layout.leaves(self.flat)
-        self.model = GPT(
-            shape=stack.shape,
-            setting=self.setting,
-            num_trials=self.num_trials,
-            forward=forward_multipliers(resolved, device),
-        )
-        self.optimizer = StackOptimizer(
-            self.layout, self.flat, self.setting.optimizer, [trial.hps for trial in stack.trials], resolved
-        )
-        self.bias_rate = torch.tensor([one["router_bias"].lr for one in resolved], device=device).view(1, -1, 1)
-        self.router_bias = torch.zeros(stack.shape.depth, self.num_trials, stack.shape.num_experts, device=device)
-        self.grad_out = torch.full(
-            (self.num_trials, self.setting.batch_tokens), 1.0 / self.setting.batch_tokens, device=device
-        )
+        self.state = State(stack, device)
         self.balance_at, self.probe_at = balance_steps(self.setting.steps), probe_steps(self.setting.steps)
         self.recorder = Recorder()
         self.losses = np.full((self.setting.steps, self.num_trials), np.nan)
@@ -106,21 +83,16 @@ class _Run:
     def step(self, step: int) -> bool:
         """Take one optimizer step of every live trial; return whether any is left."""
         self.steps_taken = step + 1
-        inputs, targets = self._batch(step)
         probe = step in self.balance_at
-        output = self.model(self.weights, self.router_bias, inputs, targets, probe=probe)
-        grads = gradients(output.losses_KT, self.weights, self.grad_out)
+        output, grads = self.state.forward_backward(step, probe=probe)
         self.losses[step] = output.losses_KT.detach().mean(1).cpu().numpy()
         self._mark_diverged(step)
-        load_LKE = output.load_LKE.float() / self.setting.batch_tokens
         if probe:
-            self._record_balance(step, load_LKE, output.entropy_LK)
+            self._record_balance(step, output)
         if step in self.probe_at:
-            self._probed_update(step, grads)
+            self._probed_update(step, output, grads)
         else:
-            self.optimizer.step(grads, lr_factor(self.setting, step), self.setting.gradient_clip)
-        # Loss-free balancing (2601.20205, section 3.1): the bias falls where the load is above kappa.
-        self.router_bias -= self.bias_rate * (load_LKE - self.stack.shape.kappa)
+            self.state.update(output, grads, lr_factor(self.setting, step))
         return any(at is None for at in self.diverged)
 
     def results(self) -> tuple[TrialResult, ...]:
@@ -134,44 +106,37 @@ class _Run:
         tokens = self.setting.batch_tokens * self.steps_taken * self.num_trials
         return tuple(self._result(k, validation[k], wall_s, tokens / wall_s) for k in range(self.num_trials))
 
-    def _batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        by_seed = {seed: self.data.train_batch(seed, step) for seed in {trial.seed for trial in self.stack.trials}}
-        return self._to_device([by_seed[trial.seed] for trial in self.stack.trials])
-
-    def _to_device(self, batches: list[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = (torch.from_numpy(np.stack(one)) for one in zip(*batches, strict=True))
-        return inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
-
     def _mark_diverged(self, step: int) -> None:
         """Freeze the trials whose loss at `step` is not finite or blew up."""
         for k in np.flatnonzero(self._is_bad(self.losses[step])):
             if self.diverged[k] is None:
                 self.diverged[k] = step
-        self.optimizer.freeze(torch.tensor([at is not None for at in self.diverged]))
+        self.state.optimizer.freeze(torch.tensor([at is not None for at in self.diverged]))
 
     def _is_bad(self, losses_K: NDArray[np.float64]) -> NDArray[np.bool_]:
         limit = BLOW_UP * np.maximum(self.losses[0], math.log(self.setting.vocab_size))
         bad: NDArray[np.bool_] = ~(np.isfinite(losses_K) & (losses_K <= limit))
         return bad
 
-    def _record_balance(self, step: int, load_LKE: torch.Tensor, entropy_LK: torch.Tensor | None) -> None:
-        assert entropy_LK is not None
-        deviation_LK = (load_LKE - self.stack.shape.kappa).abs().amax(-1)
-        for layer in range(self.stack.shape.depth):
-            self.recorder.add(step, "load_deviation", deviation_LK[layer].tolist(), layer=layer)
-            self.recorder.add(step, "router_entropy_nats", entropy_LK[layer].tolist(), layer=layer)
+    def _record_balance(self, step: int, output: Output) -> None:
+        assert output.entropy_LK is not None
+        off_LKE = (self.state.load(output) - self.stack.shape.kappa).abs()
+        for layer, block in enumerate(self.state.moe_blocks):
+            self.recorder.add(step, "load_deviation", off_LKE[layer].amax(-1).tolist(), layer=block)
+            self.recorder.add(step, "router_entropy_nats", output.entropy_LK[layer].tolist(), layer=block)
 
-    def _probed_update(self, step: int, grads: Weights) -> None:
-        """Take the optimizer step and record the RMS of the (unclipped) gradient and of the update, by role."""
-        before = self.flat.clone()
+    def _probed_update(self, step: int, output: Output, grads: Weights) -> None:
+        """Update, and record the RMS of the (unclipped) gradient and of the update, by role."""
+        state = self.state
+        before = state.flat.clone()
         self._record_rms(step, "grad_rms", grads)
-        self.optimizer.step(grads, lr_factor(self.setting, step), self.setting.gradient_clip)
-        self._record_rms(step, "update_rms", self.layout.weights(self.flat - before))
+        state.update(output, grads, lr_factor(self.setting, step))
+        self._record_rms(step, "update_rms", state.layout.weights(state.flat - before))
 
     def _record_rms(self, step: int, metric: str, weights: Weights) -> None:
         squares = sums_of_squares(weights, torch.float64)
-        sums = {t.name: (t.numel * t.layers, squares[t.name].tolist()) for t in self.layout.tensors}
-        for role, values in rms_by_role(sums, self.roles).items():
+        sums = {t.name: (t.numel * t.layers, squares[t.name].tolist()) for t in self.state.layout.tensors}
+        for role, values in rms_by_role(sums, self.state.roles).items():
             self.recorder.add(step, metric, values, role=role)
 
     @torch.no_grad()
@@ -181,9 +146,10 @@ class _Run:
         if all(at is not None for at in self.diverged):
             return [math.nan] * self.num_trials
         count = 0
-        for batch in self.data.validation_batches():
-            inputs, targets = self._to_device([batch] * self.num_trials)
-            total += self.model(self.weights, self.router_bias, inputs, targets).losses_KT.double().mean(1).cpu()
+        for batch in self.state.data.validation_batches():
+            inputs, targets = self.state.to_device([batch] * self.num_trials)
+            output = self.state.forward(inputs, targets, self.setting.steps)
+            total += output.losses_KT.double().mean(1).cpu()
             count += 1
         return [float(one) for one in total / count]
 

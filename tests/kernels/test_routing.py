@@ -45,6 +45,25 @@ def test_choice_equals_a_loop(case: tuple[Tensor, Tensor, int]) -> None:
     assert got == [[naive_choice(one.tolist(), num_active) for one in trial] for trial in scores]
 
 
+@given(tied_gates(), st.integers(1, 3))
+def test_choice_in_groups_is_a_choice_in_each(case: tuple[Tensor, Tensor, int], num_groups: int) -> None:
+    gates_KTE, bias_KE, num_active = case
+    num_experts = gates_KTE.shape[-1]
+    each = [choose_experts(gates_KTE + g, bias_KE - g, num_active) + g * num_experts for g in range(num_groups)]
+    gates = torch.cat([gates_KTE + g for g in range(num_groups)], -1)
+    bias = torch.cat([bias_KE - g for g in range(num_groups)], -1)
+    got = choose_experts(gates, bias, num_groups * num_active, num_groups)
+    assert torch.equal(got, torch.cat(each, -1))
+
+
+def test_groups_balance_what_a_free_choice_does_not() -> None:
+    gates = torch.arange(8.0).expand(1, 5, 8)  # the last group has the best
+    free = choose_experts(gates, torch.zeros(1, 8), 4)
+    assert set(free.flatten().tolist()) == {4, 5, 6, 7}
+    balanced = choose_experts(gates, torch.zeros(1, 8), 4, num_groups=4)
+    assert balanced[0].tolist() == [[1, 3, 5, 7]] * 5
+
+
 @pytest.mark.parametrize("num_experts", [4, 64, 100])
 def test_equal_gates_go_to_the_lowest_experts(num_experts: int) -> None:
     chosen = choose_experts(torch.full((2, 33, num_experts), 0.5), torch.zeros(2, num_experts), 3)

@@ -31,11 +31,18 @@ def test_total_is_the_formula(shape: Shape, tied: bool) -> None:
     assert count_params(shape, setting).total == expected
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("gains_and_biases", [False, True])
-@pytest.mark.parametrize("shape", [BASE, JOINT])
-def test_total_is_what_is_stored(shape: Shape, gains_and_biases: bool, tied: bool) -> None:
-    setting = replace(SETTING, tied_embeddings=tied, norm_gains=gains_and_biases, biases=gains_and_biases)
+MIXED = replace(JOINT, depth=5, num_shared=2, shared_width=24, dense_width=40)
+DENSE = Shape(width=32, depth=3, head_dim=8, dense_width=48)
+
+
+@pytest.mark.parametrize("ffn", ["gelu", "swiglu"])
+@pytest.mark.parametrize(
+    ("shape", "gains_and_biases", "tied"),
+    [(BASE, False, False), (JOINT, True, True), (MIXED, True, False), (DENSE, True, True)],
+)
+def test_total_is_what_is_stored(shape: Shape, gains_and_biases: bool, tied: bool, ffn: str) -> None:
+    extra = {"norm_gains": gains_and_biases, "biases": gains_and_biases, "moe_every": 2 if shape.dense_width else 1}
+    setting = replace(SETTING, tied_embeddings=tied, ffn=ffn, **extra)
     layout = Flat(tensors=tensors(shape, setting), num_trials=3)
     assert 3 * count_params(shape, setting).total == layout.numel
 
@@ -47,6 +54,24 @@ def test_active_leaves_out_the_experts_that_a_token_does_not_meet() -> None:
     assert count.total - count.active == (JOINT.num_experts - JOINT.num_active) * one_expert
     dense = replace(JOINT, num_active=JOINT.num_experts)
     assert count_params(dense, setting).active == count_params(dense, setting).total
+
+
+@pytest.mark.parametrize(("ffn", "matrices"), [("gelu", 2), ("swiglu", 3)])
+def test_a_token_meets_the_ffn_of_its_blocks(ffn: str, matrices: int) -> None:
+    """Two MoE blocks of five: a router, the active and the shared experts; a dense FFN in the other three."""
+    setting = replace(SETTING, moe_every=2, ffn=ffn)
+    moe = 32 * MIXED.num_experts + matrices * 32 * MIXED.active_width
+    active = 2 * moe + 3 * matrices * 32 * 40 + 5 * 4 * 32**2 + 32 * setting.vocab_size
+    attention = 12 * 5 * 32 * setting.context
+    assert flops_per_token(MIXED, setting) == 6 * active + attention
+    assert count_params(MIXED, setting).active == active + 32 * (setting.vocab_size + setting.context)
+    idle = 2 * matrices * 32 * 64 * (MIXED.num_experts - MIXED.num_active)
+    assert count_params(MIXED, setting).total == count_params(MIXED, setting).active + idle
+
+
+def test_all_of_a_dense_model_is_active() -> None:
+    count = count_params(DENSE, SETTING)
+    assert count.active == count.total == 32 * (2 * 128 + 16) + 3 * (4 * 32**2 + 2 * 32 * 48)
 
 
 @pytest.mark.parametrize("tied", [False, True])

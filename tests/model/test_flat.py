@@ -1,4 +1,4 @@
-"""The flat storage: views, drawing, sums and gradients."""
+"""The flat storage: views, sums and gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from tiny_trials import BASE, SETTING, trial
 from tolerances import assert_near
 
-from hpxfer.model.flat import Flat, Weights, draw, gradients, sums_of_squares
+from hpxfer.model.draws import draw
+from hpxfer.model.flat import Flat, Weights, gradients, sums_of_squares
 from hpxfer.model.layout import tensors
 
 SMALL = replace(SETTING, norm_gains=True, biases=True)
@@ -54,37 +55,6 @@ def test_gradients_are_contiguous_and_named_as_the_weights() -> None:
             assert grad.shape == copy.shape
             assert bool((grad[0] == 2.0).all())
             assert bool((grad[1] == 6.0).all())
-
-
-def test_draws_are_normal_with_the_std_of_the_role() -> None:
-    weights = drawn(5)
-    for tensor in layout(1).tensors:
-        values = torch.stack([copy.flatten() for copy in weights[tensor.name]]).flatten()
-        if tensor.role in ("norm", "final_norm"):
-            assert bool((values == 1.0).all())
-        elif tensor.role == "hidden_bias":
-            assert not values.any()
-        else:
-            normal = values / STDS[tensor.role]
-            # Five standard errors of the mean and of the second moment.
-            assert abs(float(normal.mean())) < 5 * values.numel() ** -0.5
-            assert abs(float(normal.square().mean()) - 1) < 5 * (2 / values.numel()) ** 0.5
-
-
-def test_a_draw_depends_on_seed_name_and_layer_alone() -> None:
-    alone, stacked = drawn(7), drawn(3, 7, 7)
-    for name, copies in alone.items():
-        for layer, copy in enumerate(copies):
-            for slot in (1, 2):
-                assert torch.equal(copy[0], stacked[name][layer][slot]), name
-    matrices = [alone["attn_q"][0], alone["attn_k"][0], alone["attn_q"][1], drawn(8)["attn_q"][0]]
-    assert len({one.numpy().tobytes() for one in matrices}) == len(matrices)
-
-
-def test_parameterizations_scale_the_same_draw() -> None:
-    doubled = [STDS, {role: 2 * std for role, std in STDS.items()}]
-    weights = layout(2).weights(draw(layout(2), (1, 1), doubled))
-    assert torch.equal(2 * weights["router"][0][0], weights["router"][0][1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,216 +1,132 @@
-"""The stacked GPT against the plainest float64 code: one trial, one sequence, one head and one token at a time."""
+"""The stacked GPT against the plainest float64 code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from tiny_trials import BASE, JOINT, SETTING, random_like, trial
+from gpt_cases import CASES, CPU, SHARED, SMALL, TWO, Case
+from tiny_trials import JOINT, trial
 from tolerances import assert_near, is_near
-from torch import Tensor
 
-from hpxfer.hps import HPs
-from hpxfer.model.flat import Flat, Weights, draw, gradients
-from hpxfer.model.gpt import FORWARD_ROLES, GPT, forward_multipliers
-from hpxfer.model.layout import tensors
+from hpxfer.model.flat import gradients
+from hpxfer.model.gpt import gpt
+from hpxfer.model.linear import FORWARD_ROLES
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.shape import Shape
-from hpxfer.trial import Setting
-
-Layers = Mapping[str, tuple[Tensor, ...]]  # of one trial
-SMALL = replace(SETTING, context=8, batch_tokens=32, vocab_size=40)
-RESIDUAL = HPs(lr=1.0, residual_scale=0.7)
-
-CASES = {
-    "base": (BASE, SMALL, "sp"),
-    "joint": (JOINT, SMALL, "completep-moe"),
-    "tied": (replace(JOINT, depth=2), replace(SMALL, tied_embeddings=True), "completep-moe"),
-    "gains and biases": (replace(JOINT, depth=2), replace(SMALL, norm_gains=True, biases=True), "completep-moe"),
-    "softmax": (replace(JOINT, depth=2), replace(SMALL, gate="softmax"), "sp"),
-    "1/sqrt(d_head)": (BASE, replace(SMALL, attention_scale="1/sqrt(d_head)"), "sp"),
-}
-
-
-def reference(
-    w: Layers,
-    bias_LE: Tensor,
-    inputs_BS: Tensor,
-    targets_BS: Tensor,
-    c: Mapping[str, float],
-    shape: Shape,
-    setting: Setting,
-) -> Tensor:
-    """Return the cross entropy of every token of one trial, [B*S]."""
-    losses = []
-    for inputs, targets in zip(inputs_BS, targets_BS, strict=True):
-        x = w["embedding"][0][inputs] + w["position"][0]
-        for layer in range(shape.depth):
-            x = x + c["attn_out"] * attention(w, layer, norm(w, "attn_norm", layer, x), shape, setting)
-            h = norm(w, "moe_norm", layer, x)
-            y = [moe(w, layer, token, bias_LE[layer], shape, setting) for token in h]
-            x = x + c["expert_out"] * torch.stack(y)
-        h = norm(w, "final_norm", 0, x)
-        readout = w["embedding"][0].T if setting.tied_embeddings else w["readout"][0]
-        logits = c["readout"] * (h @ readout)
-        for token, target in zip(logits, targets, strict=True):
-            losses.append(torch.log(torch.exp(token).sum()) - token[target])
-    return torch.stack(losses)
-
-
-def norm(w: Layers, name: str, layer: int, x: Tensor) -> Tensor:
-    center = x - x.mean(-1, keepdim=True)
-    y = center / torch.sqrt((center**2).mean(-1, keepdim=True) + 1e-5)
-    if name in w:
-        y = y * w[name][layer]
-    return plus_bias(w, name, layer, y)
-
-
-def plus_bias(w: Layers, name: str, layer: int, x: Tensor) -> Tensor:
-    return x + w[f"{name}_bias"][layer] if f"{name}_bias" in w else x
-
-
-def attention(w: Layers, layer: int, h_SD: Tensor, shape: Shape, setting: Setting) -> Tensor:
-    q, k, v = (plus_bias(w, name, layer, h_SD @ w[name][layer]) for name in ("attn_q", "attn_k", "attn_v"))
-    scale = shape.head_dim if setting.attention_scale == "1/d_head" else shape.head_dim**0.5
-    heads = []
-    for low in range(0, shape.width, shape.head_dim):
-        head = slice(low, low + shape.head_dim)
-        scores = q[:, head] @ k[:, head].T / scale
-        future = torch.ones_like(scores).triu(1).bool()
-        weight = torch.exp(scores.masked_fill(future, -torch.inf))
-        heads.append(weight / weight.sum(-1, keepdim=True) @ v[:, head])
-    return plus_bias(w, "attn_out", layer, torch.cat(heads, -1) @ w["attn_out"][layer])
-
-
-def moe(w: Layers, layer: int, h_D: Tensor, bias_E: Tensor, shape: Shape, setting: Setting) -> Tensor:
-    logits = h_D @ w["router"][layer]
-    if setting.gate == "sigmoid":
-        gates = 1 / (1 + torch.exp(-logits))
-    else:
-        gates = shape.num_active * torch.exp(logits) / torch.exp(logits).sum()
-    out = torch.zeros_like(h_D)
-    for expert in sorted(range(shape.num_experts), key=lambda e: -float((gates[e] + bias_E[e]).detach()))[
-        : shape.num_active
-    ]:
-        up = h_D @ w["expert_in"][layer][expert]
-        if setting.biases:
-            up = up + w["expert_in_bias"][layer][expert]
-        up = up * 0.5 * (1 + torch.erf(up / 2**0.5))
-        down = up @ w["expert_out"][layer][expert]
-        if setting.biases:
-            down = down + w["expert_out_bias"][layer][expert]
-        out = out + gates[expert] * down
-    return out
-
-
-class Case:
-    """Two trials of unlike seeds and residual scales, with random gains, biases and router biases."""
-
-    def __init__(self, shape: Shape, setting: Setting, name: str) -> None:
-        self.shape, self.setting = shape, setting
-        trials = [trial(setting, shape, name, seed=k, hps=replace(RESIDUAL, residual_scale=0.7 + k)) for k in (0, 1)]
-        self.resolved = [one.resolved() for one in trials]
-        self.layout = Flat(tensors=tensors(shape, setting), num_trials=2)
-        stds = [{role: one.init_std for role, one in roles.items()} for roles in self.resolved]
-        self.weights = self.layout.leaves(draw(self.layout, (0, 1), stds))
-        for seed, copy in enumerate(
-            c for n, copies in self.weights.items() if "norm" in n or "bias" in n for c in copies
-        ):
-            copy.detach().add_(random_like(copy, seed, 0.3))
-        self.bias_LKE = random_like(torch.zeros(shape.depth, 2, shape.num_experts), 1, 0.2)
-        generator = torch.Generator().manual_seed(2)
-        size = (2, 2, setting.batch_tokens // setting.context, setting.context)
-        self.inputs, self.targets = torch.randint(setting.vocab_size, size, generator=generator)
-        self.grad_KT = random_like(torch.zeros(2, setting.batch_tokens), 3)
-
-    def stacked(self, forward: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Weights]:
-        """Return losses [K, T] and the gradients of the code under test."""
-        chosen = forward or forward_multipliers(self.resolved, torch.device("cpu"))
-        model = GPT(shape=self.shape, setting=self.setting, num_trials=2, forward=chosen)
-        losses = model(self.weights, self.bias_LKE, self.inputs, self.targets).losses_KT
-        return losses, gradients(losses, self.weights, self.grad_KT)
-
-    def plain(self, dtype: torch.dtype) -> tuple[Tensor, Weights]:
-        """Return the same of the reference."""
-        weights = {
-            name: tuple(c.detach().to(dtype).requires_grad_() for c in copies) for name, copies in self.weights.items()
-        }
-        losses = torch.stack(
-            [
-                reference(
-                    {name: tuple(copy[k] for copy in copies) for name, copies in weights.items()},
-                    self.bias_LKE[:, k].to(dtype),
-                    self.inputs[k],
-                    self.targets[k],
-                    {role: self.resolved[k][role].forward for role in FORWARD_ROLES},
-                    self.shape,
-                    self.setting,
-                )
-                for k in (0, 1)
-            ]
-        )
-        return losses, gradients(losses, weights, self.grad_KT.to(dtype))
+from hpxfer.trial import Trial
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_losses_and_gradients_equal_the_reference(case: tuple[Shape, Setting, str]) -> None:
+def test_losses_and_gradients_equal_the_reference(case: tuple[Shape, dict[str, Any], str]) -> None:
     made = Case(*case)
-    (losses, grads), (own, own_grads), (exact, exact_grads) = (
-        made.stacked(),
-        made.plain(torch.float32),
-        made.plain(torch.float64),
-    )
+    losses = made.losses()
+    grads = gradients(losses, made.weights, made.grad_KT)
+    (own, own_grads), (exact, exact_grads) = made.plain(torch.float32), made.plain(torch.float64)
     assert_near(losses, own, exact, "losses")
     for name, copies in grads.items():
         for layer, grad in enumerate(copies):
             assert_near(grad, own_grads[name][layer], exact_grads[name][layer], f"{name} of layer {layer}")
 
 
-@pytest.mark.parametrize("role", FORWARD_ROLES)
-def test_a_missing_forward_multiplier_is_seen(role: str) -> None:
-    made = Case(*CASES["joint"])
-    forward = forward_multipliers(made.resolved, torch.device("cpu"))
-    losses, _ = made.stacked({**forward, role: torch.ones(2)})
+@pytest.mark.parametrize("role", [*FORWARD_ROLES, "route_scale", "b_t"])
+def test_a_missing_multiplier_is_seen(role: str) -> None:
+    made = Case(*CASES["mixed"])
+    model = made.model
+    if role == "route_scale":
+        model = replace(model, route_scale=torch.ones(2))
+    elif role != "b_t":
+        model = replace(model, forward={**model.forward, role: torch.ones(2)})
+    losses = made.losses(model, noise=role != "b_t")
     assert not is_near(losses, made.plain(torch.float32)[0], made.plain(torch.float64)[0])
 
 
-def test_an_unknown_forward_multiplier_is_refused() -> None:
-    roles = trial(SMALL).resolved()
-    wrong = {**roles, "router": Multipliers(init_std=1.0, lr=1.0, eps=1.0, weight_decay=1.0, forward=0.5)}
-    with pytest.raises(AssertionError, match="router"):
-        forward_multipliers([roles, wrong], torch.device("cpu"))
+@pytest.mark.parametrize(("gate", "matters"), [("sigmoid", False), ("softmax", True), ("normalized_sigmoid", True)])
+def test_the_route_scale_is_for_gates_that_sum_to_one(gate: str, matters: bool) -> None:
+    made = Case(TWO, {"gate": gate}, "sp")
+    doubled = replace(made.model, route_scale=2 * made.model.route_scale)
+    assert torch.equal(made.losses(), made.losses(doubled)) is not matters
+
+
+def test_one_active_expert_of_normalized_gates_teaches_the_router_nothing() -> None:
+    """Its gate is the route scale, whatever the logit; the gradient is an exact zero, of which Adam makes no step."""
+    made = Case(*CASES["normalized, one active"])
+    grads = gradients(made.losses(), made.weights, made.grad_KT)
+    assert not any(copy.any() for copy in grads["router"])
+    assert all(copy.any() for copy in grads["expert_in"])
+
+
+def test_shared_experts_are_one_wide_ffn() -> None:
+    """S experts of width h sum to the FFN that holds the hidden features of all of them."""
+    made = Case(*CASES["shared"])
+    wide = Case(replace(SHARED, num_shared=1, shared_width=72), CASES["shared"][1], "complete-mue")
+    weights = dict(made.weights)
+    weights["shared_in"] = tuple(one.transpose(1, 2).flatten(2).unsqueeze(1) for one in weights["shared_in"])
+    weights["shared_in_bias"] = tuple(one.flatten(1).unsqueeze(1) for one in weights["shared_in_bias"])
+    weights["shared_out"] = tuple(one.flatten(1, 2).unsqueeze(1) for one in weights["shared_out"])
+    weights["shared_out_bias"] = tuple(one.sum(1, keepdim=True) for one in weights["shared_out_bias"])
+    wide.model, wide.weights = replace(wide.model, forward=made.model.forward), weights
+    assert_near(wide.losses(), *(made.plain(dtype)[0] for dtype in (torch.float32, torch.float64)))
+
+
+def with_forward(one: Trial, role: str, forward: float) -> Trial:
+    """Return a trial whose resolved numbers hold another forward multiplier."""
+
+    class Changed(Trial):
+        def resolved(self) -> dict[str, Multipliers]:
+            found = super().resolved()
+            return {**found, role: replace(found[role], forward=forward)}
+
+    return Changed(**vars(one))
+
+
+@pytest.mark.parametrize(("role", "refused"), [("attn_q", True), ("dense_in", False), ("router", False)])
+def test_a_forward_multiplier_that_the_model_would_leave_out_is_refused(role: str, refused: bool) -> None:
+    stack = [trial(SMALL), with_forward(trial(SMALL), role, 0.5)]
+    if refused:
+        with pytest.raises(AssertionError, match=role):
+            gpt(stack, CPU)
+    else:  # it is applied, or the model has no such tensor
+        assert gpt(stack, CPU).num_trials == 2
 
 
 def test_the_multipliers_of_a_stack_are_those_of_its_trials() -> None:
-    trials = [trial(SMALL, JOINT, name, residual_scale=0.5) for name in ("sp", "completep-moe")]
-    forward = forward_multipliers([one.resolved() for one in trials], torch.device("cpu"))
+    model = gpt([trial(SMALL, JOINT, name, residual_scale=0.5) for name in ("sp", "completep-moe")], CPU)
     # residual_scale; for completep-moe also depth^-1, active^-1 and width^-1 of 3/2, 2 and 2.
-    assert torch.equal(forward["attn_out"], torch.tensor([0.5, 0.5 / 1.5]))
-    assert torch.equal(forward["expert_out"], torch.tensor([0.5, 0.5 / 1.5 / 2]))
-    assert torch.equal(forward["readout"], torch.tensor([1.0, 0.5]))
+    assert torch.equal(model.forward["attn_out"], torch.tensor([0.5, 0.5 / 1.5]))
+    assert torch.equal(model.forward["expert_out"], torch.tensor([0.5, 0.5 / 1.5 / 2]))
+    assert torch.equal(model.forward["readout"], torch.tensor([1.0, 0.5]))
+    assert torch.equal(model.forward["router"], torch.ones(2))
+    assert torch.equal(model.route_scale, torch.tensor([1.0, 2.0]))
+    assert not {"shared_out", "dense_out"} & model.forward.keys()
 
 
-@pytest.mark.parametrize("name", ["base", "joint", "softmax"])
+@pytest.mark.parametrize("name", ["base", "joint", "softmax", "normalized in groups"])
 def test_probe_gives_loads_and_entropies(name: str) -> None:
-    shape, setting, parameterization = CASES[name]
-    made = Case(shape, setting, parameterization)
-    forward = forward_multipliers(made.resolved, torch.device("cpu"))
-    model = GPT(shape=shape, setting=setting, num_trials=2, forward=forward)
+    made = Case(*CASES[name])
+    shape, groups = made.shape, made.shape.num_groups
     router = tuple(torch.zeros_like(copy) for copy in made.weights["router"])
-    output = model({**made.weights, "router": router}, made.bias_LKE, made.inputs, made.targets, probe=True)
-    # Equal gates: the largest biases win, and the entropy is that of a uniform choice.
-    chosen = made.bias_LKE.argsort(-1, descending=True)[..., : shape.num_active]
-    expected = torch.zeros_like(made.bias_LKE, dtype=torch.long).scatter(-1, chosen, setting.batch_tokens)
+    output = made.model({**made.weights, "router": router}, made.bias_LKE, made.inputs, made.targets, probe=True)
+    # Equal gates: the largest biases of each group win, and the entropy is that of a uniform choice.
+    bias = made.bias_LKE.unflatten(-1, (groups, -1))
+    chosen = bias.argsort(-1, descending=True)[..., : shape.num_active // groups]
+    expected = torch.zeros_like(bias, dtype=torch.long).scatter(-1, chosen, made.setting.batch_tokens).flatten(2)
     assert torch.equal(output.load_LKE, expected)
     assert output.entropy_LK is not None
     uniform = torch.full((shape.depth, 2), shape.num_experts, dtype=torch.float64).log()
     assert_near(output.entropy_LK, uniform.float(), uniform)
 
 
+def test_a_dense_model_routes_nothing() -> None:
+    made = Case(*CASES["dense"])
+    output = made.model(made.weights, made.bias_LKE, made.inputs, made.targets, probe=True)
+    assert output.load_LKE.shape == (0, 2, 0)
+    assert output.entropy_LK is not None
+    assert output.entropy_LK.shape == (0, 2)
+
+
 def test_entropies_are_computed_only_on_request() -> None:
     made = Case(*CASES["base"])
-    forward = forward_multipliers(made.resolved, torch.device("cpu"))
-    model = GPT(shape=BASE, setting=SMALL, num_trials=2, forward=forward)
-    assert model(made.weights, made.bias_LKE, made.inputs, made.targets).entropy_LK is None
+    assert made.model(made.weights, made.bias_LKE, made.inputs, made.targets).entropy_LK is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 import torch
 from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
-from recipe_data import TARGET, data, recipe
+from recipe_data import BASE, TARGET, data, recipe
 
 from hpxfer.data import data_ref, open_data
-from hpxfer.model.flat import Flat, draw
+from hpxfer.model.draws import draw
+from hpxfer.model.flat import Flat
 from hpxfer.model.layout import tensors
 from hpxfer.recipe import Recipe
 from hpxfer.shape import Shape
@@ -42,7 +43,7 @@ SHAPE = Shape(**TARGET)
 # Tensor of the stacked model -> its layer's tensor in the own model; matrices are [in, out] there, [out, in] here.
 INSIDE = {
     "attn_norm": "norm1.weight",
-    "moe_norm": "norm2.weight",
+    "ffn_norm": "norm2.weight",
     "attn_q": "attention.query.weight",
     "attn_k": "attention.key.weight",
     "attn_v": "attention.value.weight",
@@ -81,7 +82,7 @@ def make_case(folder: Path, *, biases: bool = False, tied: bool = False) -> Case
         "name": "own",
         "model": {
             "family": "gpt",
-            "base": data()["base_shape"],
+            "base": BASE,
             "context": 32,
             "biases": biases,
             "tied_embeddings": tied,
@@ -101,7 +102,8 @@ def make_case(folder: Path, *, biases: bool = False, tied: bool = False) -> Case
         "grid": {"lr": [values["lr"]]},
     }
     spec = parse_sweep(write_yaml(sweep))
-    (trial,) = (one for one in Expansion(spec, data_ref(spec.data)).trials() if one.shape == SHAPE)
+    shape = replace(SHAPE, batch_tokens=128, steps=STEPS)
+    (trial,) = (one for one in Expansion(spec, data_ref(spec.data)).trials() if one.shape == shape)
     return Case(trial=trial, recipe=one, biases=biases, tied=tied)
 
 

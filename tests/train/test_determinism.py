@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 from tiny_trials import BASE, JOINT, numbers, trained, trial
 
+from hpxfer.scaling.evaluate import parameterization
 from hpxfer.shape import Shape
 from hpxfer.trial import Setting, Trial
 
 E8A2 = replace(BASE, num_experts=8, num_active=2)
+E12A6 = replace(BASE, num_experts=12, num_active=6)
+GROUPED = replace(E12A6, num_groups=2)
+MIXED = replace(BASE, depth=3, num_experts=8, num_active=4, num_groups=2, num_shared=2, shared_width=24, dense_width=40)
+DENSE = Shape(width=16, depth=2, head_dim=8, dense_width=48)
 CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
     "sp": (BASE, "sp", {}),
     "completep-moe": (JOINT, "completep-moe", {}),
@@ -22,22 +27,38 @@ CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
     "E8A2, clipped": (E8A2, "completep-moe", {"gradient_clip": 0.3}),
     "context 32, three windows": (BASE, "sp", {"context": 32, "batch_tokens": 96, "validation_tokens": 96}),
     "cosine": (BASE, "sp", {"decay": "cosine", "final_fraction": 0.1}),
+    "normalized": (E12A6, "complete-mue", {"gate": "normalized_sigmoid"}),
+    "softmax in groups": (GROUPED, "complete-mue", {"gate": "softmax", "ffn": "swiglu"}),
+    "swiglu, tied experts": (JOINT, "mssp-iii", {"ffn": "swiglu", "biases": True}),
+    "router-bias schedule": (E8A2, "mup-moe[1.0]", {"gate": "softmax"}),
+    "dense": (DENSE, "complete-mue", {"biases": True, "norm_gains": True}),
+    "dense, swiglu": (DENSE, "mup", {"ffn": "swiglu"}),
+    "shared": (replace(MIXED, dense_width=0, num_groups=1), "complete-mue", {"biases": True}),
+    "shared, dense, in groups": (MIXED, "complete-mue", {"moe_every": 2, "biases": True, "gate": "normalized_sigmoid"}),
+    "dense first, swiglu": (MIXED, "complete-mue", {"dense_first": 2, "ffn": "swiglu", "gradient_clip": 0.3}),
 }
+
+
+def tabled(setting: Setting, shape: Shape, name: str, **changed: Any) -> Trial:
+    """Return a trial; `table[std]` has the router-bias schedule of that std."""
+    table, _, std = name.removesuffix("]").partition("[")
+    choice = parameterization(table, {"router_bias_std": float(std)} if std else None)
+    return replace(trial(setting, shape, table, **changed), parameterization=choice)
 
 
 def made(setting: Setting, case: str) -> tuple[Trial, list[Trial]]:
     """Return a trial and its neighbors: other seeds, HPs and tables, one that is NaN at once and one that blows up."""
     shape, name, changes = CASES[case]
     setting = replace(setting, **changes)
-    wild = trial(setting, shape, name, seed=3, init_scale=1e30)
+    wild = tabled(setting, shape, name, seed=3, init_scale=1e30)
     neighbors = [
         wild,
         trial(setting, shape, "sp", seed=1, lr=2.0**-9, residual_scale=0.5),
-        trial(setting, shape, name, seed=2, beta1=0.5, eps=1e-4, weight_decay=0.0),
-        trial(setting, shape, name, seed=2, lr=1e6),
+        tabled(setting, shape, name, seed=2, beta1=0.5, eps=1e-4, weight_decay=0.0),
+        tabled(setting, shape, name, seed=2, lr=1e6),
         trial(setting, shape, "sp", seed=0, init_scale=0.3, router_bias_lr=0.1),
     ]
-    return trial(setting, shape, name, seed=0), neighbors
+    return tabled(setting, shape, name, seed=0), neighbors
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -51,6 +72,19 @@ def test_a_stacked_trial_has_the_bits_of_the_trial_alone(setting: Setting, case:
         results = trained(*stack)
         assert numbers(results[before]) == numbers(alone), f"slot {before} of {len(stack)}"
     assert results[0].status == "diverged"  # beside it all the time
+
+
+@pytest.mark.parametrize("gate", ["sigmoid", "softmax", "normalized_sigmoid"])
+def test_tables_of_every_structure_share_a_stack(setting: Setting, gate: str) -> None:
+    setting = replace(setting, gate=gate, ffn="swiglu")
+    names = ("sp", "completep-moe", "mssp-iii", "mup-moe[0.7]", "mup-i[1.3]", "complete-mue", "mssp-i", "mssp-iii")
+    shape = replace(JOINT, depth=2, num_groups=2)
+    stack = [tabled(setting, shape, name, seed=k % 2) for k, name in enumerate(names)]
+    together = trained(*stack)
+    for k in (2, 3, 5):
+        assert numbers(trained(stack[k])[0]) == numbers(together[k]), names[k]
+    losses = [result.validation_loss_nats for result in together]
+    assert len(set(losses)) == len(losses)  # each is a model of its own
 
 
 def test_neighbors_have_their_own_bits_too(setting: Setting) -> None:

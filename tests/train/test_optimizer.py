@@ -22,7 +22,7 @@ from hpxfer.train.schedule import lr_factor
 # Two roles, layers and a vector; `wide` is cut in pieces when a block is small.
 NAMED = (
     Named(name="wide", role="embedding", size=(9, 8)),
-    Named(name="block", role="router", size=(3, 8), layers=2),
+    Named(name="block", role="router", size=(3, 8), blocks=(0, 1)),
     Named(name="gain", role="norm", size=(8,)),
 )
 STEPS = 5
@@ -32,6 +32,7 @@ HP_SETS = (
     HPs(lr=0.02, beta1=0.5, beta2=0.999),
     HPs(lr=0.003, beta1=0.0, beta2=0.0),
 )
+BETAS = [(one.beta1, one.beta2) for one in HP_SETS]
 ROLES = ("embedding", "router", "norm")
 
 
@@ -67,7 +68,7 @@ def stacked(
 ) -> Weights:
     """Return the parameters after STEPS steps; `change` may tamper with a step."""
     flat = normal(0)
-    tested = StackOptimizer(layout(), flat, name, HP_SETS, [resolved(k) for k in range(3)])
+    tested = StackOptimizer(layout(), flat, name, BETAS, [resolved(k) for k in range(3)])
     for step, factor in enumerate(FACTORS):
         grads = grads_at(step)
         if change is not None:
@@ -84,7 +85,7 @@ def by_torch(trial: int, name: str, dtype: torch.dtype, clip: float | None = Non
         one = resolved(trial)[tensor.role]
         group = {"params": params[tensor.name], "lr": one.lr, "weight_decay": one.weight_decay}
         if name == "adamw":
-            group |= {"eps": one.eps, "betas": (HP_SETS[trial].beta1, HP_SETS[trial].beta2)}
+            group |= {"eps": one.eps, "betas": BETAS[trial]}
         groups.append(group)
     made = torch.optim.AdamW(groups, foreach=False) if name == "adamw" else torch.optim.SGD(groups, foreach=False)
     peaks = [(group["lr"], group["weight_decay"]) for group in made.param_groups]
@@ -177,7 +178,7 @@ def test_a_frozen_trial_stays_as_it_is_while_its_neighbors_move_on(name: str, cl
     free = stacked(name, clip=clip)
     mine = stacked(name, clip=clip, change=freeze)
     flat = normal(0)
-    stopped = StackOptimizer(layout(), flat, name, HP_SETS, [resolved(k) for k in range(3)])
+    stopped = StackOptimizer(layout(), flat, name, BETAS, [resolved(k) for k in range(3)])
     for step in (0, 1):
         stopped.step(grads_at(step), FACTORS[step], clip)
     seen.append(layout().weights(flat))
@@ -208,7 +209,7 @@ def test_a_trial_has_the_same_bits_alone(name: str) -> None:
     together = stacked(name, clip=2.0)
     for trial in range(3):
         flat = torch.cat([c[trial].flatten() for copies in layout().weights(normal(0)).values() for c in copies])
-        alone = StackOptimizer(layout(1), flat, name, [HP_SETS[trial]], [resolved(trial)])
+        alone = StackOptimizer(layout(1), flat, name, [BETAS[trial]], [resolved(trial)])
         for step, factor in enumerate(FACTORS):
             grads = {
                 key: tuple(copy[trial : trial + 1].clone() for copy in copies) for key, copies in grads_at(step).items()
@@ -226,7 +227,7 @@ def test_every_hp_of_a_trial_is_read() -> None:
         hps = replace(HPS, **{name: value}) if name else HPS
         one = Multipliers(init_std=1.0, lr=hps.lr, eps=hps.eps, weight_decay=hps.weight_decay, forward=1.0)
         flat = normal(0, 1)
-        tested = StackOptimizer(layout(1), flat, "adamw", [hps], [dict.fromkeys(ROLES, one)])
+        tested = StackOptimizer(layout(1), flat, "adamw", [(hps.beta1, hps.beta2)], [dict.fromkeys(ROLES, one)])
         for seed in (1, 2):
             tested.step(layout(1).weights(normal(seed, 1)), 1.0, None)
         found.add(flat.numpy().tobytes())

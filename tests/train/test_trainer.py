@@ -14,10 +14,12 @@ from tolerances import same_run
 
 from hpxfer.data import open_data
 from hpxfer.data.batches import Batch
-from hpxfer.model.flat import Flat, Weights, draw
-from hpxfer.model.gpt import GPT, forward_multipliers
+from hpxfer.model.draws import draw
+from hpxfer.model.flat import Flat, Weights
+from hpxfer.model.gpt import gpt
 from hpxfer.model.layout import tensors
 from hpxfer.result import TrialResult
+from hpxfer.shape import Shape
 from hpxfer.stack import Stack
 from hpxfer.train import trainer
 from hpxfer.train.event import Progress
@@ -57,11 +59,9 @@ def test_the_callers_threads_are_restored(setting: Setting) -> None:
 
 def model_losses(one: Trial, weights: Weights, batch: Batch) -> torch.Tensor:
     """Return the losses [T] of one trial without router bias."""
-    forward = forward_multipliers([one.resolved()], torch.device("cpu"))
-    model = GPT(shape=one.shape, setting=one.setting, num_trials=1, forward=forward)
     bias = torch.zeros(one.shape.depth, 1, one.shape.num_experts)
     inputs, targets = (torch.from_numpy(part)[None] for part in batch)
-    return model(weights, bias, inputs, targets).losses_KT[0]
+    return gpt([one], torch.device("cpu"))(weights, bias, inputs, targets).losses_KT[0]
 
 
 def drawn(one: Trial) -> Weights:
@@ -133,6 +133,42 @@ def test_curves_of_gradients_updates_and_balance(setting: Setting) -> None:
         entropy = curve(result, "router_entropy_nats", layer=layer)
         assert all(0 < value <= math.log(BASE.num_experts) for value in entropy.values())
         assert len(entropy) == len(deviation) == setting.steps
+
+
+def test_curves_of_routing_are_named_after_their_block(setting: Setting) -> None:
+    shape = replace(BASE, depth=5, dense_width=24)
+    (result,) = trained(trial(replace(setting, moe_every=2), shape))
+    for metric in ("load_deviation", "router_entropy_nats"):
+        assert sorted(one.layer for one in result.curves if one.metric == metric) == [1, 3]
+    dense = Shape(width=16, depth=2, head_dim=8, dense_width=24)
+    (result,) = trained(trial(setting, dense, "completep"))
+    assert result.status == "finished"
+    assert {one.metric for one in result.curves} == {"train_loss_nats", "grad_rms", "update_rms"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape"),
+    [
+        ({"gate": "softmax"}, replace(BASE, num_experts=8, num_active=4, num_groups=2)),
+        ({"gate": "normalized_sigmoid", "ffn": "swiglu"}, replace(BASE, num_active=2, num_shared=1, shared_width=16)),
+        ({"ffn": "swiglu"}, Shape(width=16, depth=2, head_dim=8, dense_width=48)),
+    ],
+    ids=["softmax in groups", "normalized, shared, swiglu", "dense swiglu"],
+)
+def test_training_learns_with_every_ffn(setting: Setting, changes: dict[str, str], shape: Shape) -> None:
+    (result,) = trained(trial(replace(setting, steps=40, **changes), shape, "complete-mue"))
+    assert result.validation_loss_nats is not None
+    assert result.validation_loss_nats < 0.8 * curve(result, "train_loss_nats")[0]
+
+
+def test_a_router_that_has_no_gradient_does_not_move(setting: Setting) -> None:
+    """One active expert of normalized gates: a constant gate, an exact zero gradient, and no step of Adam."""
+    one = trial(replace(setting, gate="normalized_sigmoid"), weight_decay=0.0)
+    (result,) = trained(one)
+    assert set(curve(result, "grad_rms", role="router").values()) == {0.0}
+    assert set(curve(result, "update_rms", role="router").values()) == {0.0}
+    (twin,) = trained(trial(replace(setting, gate="sigmoid"), weight_decay=0.0))
+    assert min(curve(twin, "update_rms", role="router").values()) > 0
 
 
 def test_clipping_does_not_change_the_recorded_gradient(setting: Setting) -> None:

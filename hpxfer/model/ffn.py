@@ -1,0 +1,135 @@
+"""The FFN of a block: routed and shared experts, or a dense one.
+
+    logits = c_router * router(h) + b_t                    b_t: the router-bias schedule, if there is one
+    y      = c_shared * sum_s S_s(h) + c_expert * sum_{i active} g_i * E_i(h)            dense block: y = c_dense * F(h)
+
+    gate               g_i
+    sigmoid            sigmoid(logit_i)
+    softmax            route_scale * softmax(logits)_i                     over all experts
+    normalized_sigmoid route_scale * sigmoid(logit_i) / sum over the active experts       (2605.23893)
+
+    E, S, F = down(gelu(up(h))), or down(silu(gate(h)) * up(h)) if ffn is swiglu
+
+The active experts are the num_active of largest gate (sigmoid before it is normalized) + balancing bias, which selects
+only; num_active / num_groups in each of num_groups contiguous groups of experts. Logits and gates are float32 whatever
+the precision of the rest.
+
+Letters: K trials, T tokens, D width, E experts, A active experts, N = K*T*A expert rows, H hidden features.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hpxfer.kernels.dispatch import combine, dispatch
+from hpxfer.kernels.routing import choose_experts, group_rows
+from hpxfer.model.linear import Local, Maps
+from hpxfer.shape import Shape
+from hpxfer.trial import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routed:
+    """What a MoE layer says of its routing."""
+
+    load_KE: Tensor  # int64, tokens of every expert
+    gates_KTE: Tensor  # float32, before the choice of the active experts
+
+
+@dataclass(frozen=True, kw_only=True)
+class FFN:
+    """The FFNs of a forward pass; holds no weights."""
+
+    shape: Shape
+    setting: Setting
+    maps: Maps
+    route_scale: Tensor  # [K] float32
+
+    def dense(self, local: Local, block: int, h_KTD: Tensor) -> Tensor:
+        """Return the output of a dense block's branch."""
+        up = self.maps.named(local, "dense_in", block, h_KTD)
+        gate = self.maps.named(local, "dense_gate", block, h_KTD) if "dense_gate" in local else None
+        y = self.maps.named(local, "dense_out", block, _activated(up, gate))
+        self.maps.seen("dense", block, h_KTD, y)
+        return y
+
+    def moe(
+        self, local: Local, block: int, h_KTD: Tensor, bias_KE: Tensor, noise_KE: Tensor | None
+    ) -> tuple[Tensor, Routed]:
+        """Return the output of a MoE block's branch, and how it routed. `bias` balances, `noise` is b_t."""
+        logits_KTE = self.maps.linear("router", block, h_KTD.float(), local["router"])
+        if noise_KE is not None:
+            logits_KTE = logits_KTE + noise_KE.unsqueeze(1)
+        gates_KTE = self._gates(logits_KTE)
+        chosen_KTA = choose_experts(gates_KTE, bias_KE, self.shape.num_active, self.shape.num_groups)
+        gate_KTA = self._active_gates(logits_KTE, gates_KTE, chosen_KTA)
+        if self.maps.tap is not None:
+            self.maps.seen(
+                "gates", block, logits_KTE, torch.zeros_like(gates_KTE).scatter(-1, chosen_KTA, gate_KTA.detach())
+            )
+        y_KTD, load_KE = self._experts(local, block, h_KTD, chosen_KTA, gate_KTA)
+        if self.shape.num_shared:
+            y_KTD = y_KTD + self._shared(local, block, h_KTD)
+        self.maps.seen("moe", block, h_KTD, y_KTD)
+        return y_KTD, Routed(load_KE=load_KE, gates_KTE=gates_KTE)
+
+    def _gates(self, logits_KTE: Tensor) -> Tensor:
+        """Return what experts are chosen by."""
+        if self.setting.gate == "softmax":
+            return self.route_scale.view(-1, 1, 1) * torch.softmax(logits_KTE, dim=-1)
+        return torch.sigmoid(logits_KTE)
+
+    def _active_gates(self, logits_KTE: Tensor, gates_KTE: Tensor, chosen_KTA: Tensor) -> Tensor:
+        """Return the gates [K, T, A] that the active experts' outputs are multiplied by."""
+        if self.setting.gate != "normalized_sigmoid":
+            return gates_KTE.gather(-1, chosen_KTA)
+        # sigmoid / sum of sigmoids as a softmax of their logs: no 0/0 where all are tiny, and with one active expert
+        # the gradient is an exact zero, of which Adam makes no step.
+        shares_KTA = torch.softmax(F.logsigmoid(logits_KTE.gather(-1, chosen_KTA)), dim=-1)
+        return self.route_scale.view(-1, 1, 1) * shares_KTA
+
+    def _experts(
+        self, local: Local, block: int, h_KTD: Tensor, chosen_KTA: Tensor, gate_KTA: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return c_expert times the gated sum of the routed experts, and the load of every expert."""
+        maps, num_active = self.maps, self.shape.num_active
+        groups = group_rows(chosen_KTA, self.shape.num_experts)
+        x_ND = dispatch(h_KTD.flatten(0, 1), groups, num_active)
+        group_of_N = None
+        if "expert_in_bias" in local:
+            group_of_N = torch.repeat_interleave(groups.load.flatten(), output_size=x_ND.shape[0])
+        up_NH = maps.expert(local, "expert_in", block, x_ND, groups, group_of_N)
+        gate_NH = None
+        if "expert_gate" in local:
+            gate_NH = maps.expert(local, "expert_gate", block, x_ND, groups, group_of_N)
+        down_ND = maps.expert(local, "expert_out", block, _activated(up_NH, gate_NH), groups, group_of_N)
+        # One place for the branch's multiplier: the gates, the smallest tensor on its path.
+        scaled_KTA = gate_KTA * maps.forward["expert_out"].view(-1, 1, 1)
+        gate_N = dispatch(scaled_KTA.view(-1, 1), groups._replace(token=groups.slot), 1)
+        y_MD = combine(down_ND * gate_N.to(down_ND.dtype), groups, num_active)
+        return y_MD.view_as(h_KTD), groups.load
+
+    def _shared(self, local: Local, block: int, h_KTD: Tensor) -> Tensor:
+        """Return c_shared times the sum of the shared experts: one FFN with the hidden features of all of them."""
+        up = self._shared_up(local, "shared_in", block, h_KTD)
+        gate = self._shared_up(local, "shared_gate", block, h_KTD) if "shared_gate" in local else None
+        bias = None
+        if "shared_out_bias" in local:
+            bias = functools.reduce(operator.add, local["shared_out_bias"].unbind(1))
+        return self.maps.linear("shared_out", block, _activated(up, gate), local["shared_out"].flatten(1, 2), bias)
+
+    def _shared_up(self, local: Local, name: str, block: int, h_KTD: Tensor) -> Tensor:
+        """Return [K, T, S*H]."""
+        weight_KDH = local[name].transpose(1, 2).flatten(2)
+        bias = local.get(f"{name}_bias")
+        return self.maps.linear(name, block, h_KTD, weight_KDH, None if bias is None else bias.flatten(1))
+
+
+def _activated(up: Tensor, gate: Tensor | None) -> Tensor:
+    return F.gelu(up) if gate is None else F.silu(gate) * up

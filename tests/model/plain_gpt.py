@@ -1,0 +1,116 @@
+"""The built-in GPT as the plainest code: one trial, one sequence, one head, one token and one expert at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hpxfer.shape import Shape
+from hpxfer.trial import Setting
+
+Layers = Mapping[str, tuple[Tensor, ...]]  # of one trial: a copy a block that has the tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainGPT:
+    """The model of one trial; `c` are its forward multipliers."""
+
+    shape: Shape
+    setting: Setting
+    w: Layers
+    c: Mapping[str, float]
+    route_scale: float
+    bias_LE: Tensor  # balances, a row a MoE layer
+    noise_LE: Tensor  # b_t
+
+    def losses(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        """Return the cross entropy of every token, [B*S]."""
+        out = []
+        for inputs, targets in zip(inputs_BS, targets_BS, strict=True):
+            x = self.w["embedding"][0][inputs] + self.w["position"][0]
+            moe = dense = 0
+            for block in range(self.shape.depth):
+                x = x + self.c["attn_out"] * self.attention(block, self.norm("attn_norm", block, x))
+                h = self.norm("ffn_norm", block, x)
+                if self.is_moe(block):
+                    x = x + torch.stack([self.moe(moe, token) for token in h])
+                    moe += 1
+                else:
+                    x = x + torch.stack([self.c["dense_out"] * self.ffn("dense", dense, (), token) for token in h])
+                    dense += 1
+            h = self.norm("final_norm", 0, x)
+            tied = self.setting.tied_embeddings
+            logits = self.c["readout"] * (h @ (self.w["embedding"][0].T if tied else self.w["readout"][0]))
+            for token, target in zip(logits, targets, strict=True):
+                out.append(torch.log(torch.exp(token).sum()) - token[target])
+        return torch.stack(out)
+
+    def is_moe(self, block: int) -> bool:
+        """From dense_first on, the last of every moe_every blocks."""
+        past = block - self.setting.dense_first
+        return (
+            bool(self.shape.num_experts) and past >= 0 and past % self.setting.moe_every == self.setting.moe_every - 1
+        )
+
+    def norm(self, name: str, layer: int, x: Tensor) -> Tensor:
+        center = x - x.mean(-1, keepdim=True)
+        y = center / torch.sqrt((center**2).mean(-1, keepdim=True) + 1e-5)
+        if name in self.w:
+            y = y * self.w[name][layer]
+        return y + self.w[f"{name}_bias"][layer] if f"{name}_bias" in self.w else y
+
+    def linear(self, name: str, layer: int, at: tuple[int, ...], x: Tensor) -> Tensor:
+        """Return x @ w + b; `at` is the expert, if the tensor holds several."""
+        y = x @ self.w[name][layer][at]
+        return y + self.w[f"{name}_bias"][layer][at] if f"{name}_bias" in self.w else y
+
+    def ffn(self, kind: str, layer: int, at: tuple[int, ...], h: Tensor) -> Tensor:
+        up = self.linear(f"{kind}_in", layer, at, h)
+        if self.setting.ffn == "swiglu":
+            gate = self.linear(f"{kind}_gate", layer, at, h)
+            return self.linear(f"{kind}_out", layer, at, gate / (1 + torch.exp(-gate)) * up)
+        return self.linear(f"{kind}_out", layer, at, up * 0.5 * (1 + torch.erf(up / 2**0.5)))
+
+    def attention(self, layer: int, h_SD: Tensor) -> Tensor:
+        q, k, v = (self.linear(name, layer, (), h_SD) for name in ("attn_q", "attn_k", "attn_v"))
+        head_dim = self.shape.head_dim
+        scale = head_dim if self.setting.attention_scale == "1/d_head" else head_dim**0.5
+        heads = []
+        for low in range(0, self.shape.width, head_dim):
+            head = slice(low, low + head_dim)
+            scores = q[:, head] @ k[:, head].T / scale
+            future = torch.ones_like(scores).triu(1).bool()
+            weight = torch.exp(scores.masked_fill(future, -torch.inf))
+            heads.append(weight / weight.sum(-1, keepdim=True) @ v[:, head])
+        return self.linear("attn_out", layer, (), torch.cat(heads, -1))
+
+    def moe(self, layer: int, h_D: Tensor) -> Tensor:
+        logits = self.c["router"] * (h_D @ self.w["router"][layer]) + self.noise_LE[layer]
+        out = torch.zeros_like(h_D)
+        for expert, gate in self.gates(layer, logits).items():
+            out = out + self.c["expert_out"] * gate * self.ffn("expert", layer, (expert,), h_D)
+        for shared in range(self.shape.num_shared):
+            out = out + self.c["shared_out"] * self.ffn("shared", layer, (shared,), h_D)
+        return out
+
+    def gates(self, layer: int, logits_E: Tensor) -> dict[int, Tensor]:
+        """Return active expert -> what its output is multiplied by."""
+        gates = 1 / (1 + torch.exp(-logits_E))
+        if self.setting.gate == "softmax":
+            gates = self.route_scale * torch.exp(logits_E) / torch.exp(logits_E).sum()
+        active = self.active(gates + self.bias_LE[layer])
+        if self.setting.gate == "normalized_sigmoid":
+            gates = self.route_scale * gates / sum(gates[expert] for expert in active)
+        return {expert: gates[expert] for expert in active}
+
+    def active(self, scores_E: Tensor) -> list[int]:
+        """Return the best experts of each group."""
+        size = self.shape.num_experts // self.shape.num_groups
+        out: list[int] = []
+        for first in range(0, self.shape.num_experts, size):
+            best = sorted(range(first, first + size), key=lambda expert: -float(scores_E[expert].detach()))
+            out += best[: self.shape.num_active // self.shape.num_groups]
+        return out

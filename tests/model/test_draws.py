@@ -1,0 +1,101 @@
+"""What a seed decides: initial parameters, and the biases of the router-bias schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from tiny_trials import BASE, SETTING, trial
+
+from hpxfer.model.draws import EXPERT_ROLES, draw, router_biases
+from hpxfer.model.flat import Flat, Weights
+from hpxfer.model.layout import tensors
+
+SMALL = replace(SETTING, norm_gains=True, biases=True, ffn="swiglu")
+STDS = {role: one.init_std for role, one in trial(SMALL).resolved().items()}
+
+
+def layout(num_trials: int) -> Flat:
+    return Flat(tensors=tensors(BASE, SMALL), num_trials=num_trials)
+
+
+def drawn(*seeds: int, tied: tuple[bool, ...] = ()) -> Weights:
+    return layout(len(seeds)).weights(draw(layout(len(seeds)), seeds, [STDS] * len(seeds), tied))
+
+
+def test_draws_are_normal_with_the_std_of_the_role() -> None:
+    weights = drawn(5)
+    for tensor in layout(1).tensors:
+        values = torch.stack([copy.flatten() for copy in weights[tensor.name]]).flatten()
+        if tensor.role in ("norm", "final_norm"):
+            assert bool((values == 1.0).all())
+        elif tensor.role == "hidden_bias":
+            assert not values.any()
+        else:
+            normal = values / STDS[tensor.role]
+            # Five standard errors of the mean and of the second moment.
+            assert abs(float(normal.mean())) < 5 * values.numel() ** -0.5
+            assert abs(float(normal.square().mean()) - 1) < 5 * (2 / values.numel()) ** 0.5
+
+
+def test_a_draw_depends_on_seed_name_and_layer_alone() -> None:
+    alone, stacked = drawn(7), drawn(3, 7, 7)
+    for name, copies in alone.items():
+        for layer, copy in enumerate(copies):
+            for slot in (1, 2):
+                assert torch.equal(copy[0], stacked[name][layer][slot]), name
+    matrices = [alone["attn_q"][0], alone["attn_k"][0], alone["attn_q"][1], drawn(8)["attn_q"][0]]
+    assert len({one.numpy().tobytes() for one in matrices}) == len(matrices)
+
+
+def test_parameterizations_scale_the_same_draw() -> None:
+    doubled = [STDS, {role: 2 * std for role, std in STDS.items()}]
+    weights = layout(2).weights(draw(layout(2), (1, 1), doubled))
+    assert torch.equal(2 * weights["router"][0][0], weights["router"][0][1])
+
+
+def test_a_std_of_zero_is_a_zero_init() -> None:
+    stds = [STDS, {**STDS, "router": 0.0, "readout": 0.0}]
+    weights = layout(2).weights(draw(layout(2), (1, 1), stds))
+    for name, copies in weights.items():
+        zero = name in ("router", "readout")
+        assert all(bool(copy[1].any()) is not zero or "bias" in name for copy in copies), name
+        assert zero or all(torch.equal(copy[0], copy[1]) for copy in copies), name
+
+
+def test_tied_experts_start_from_one_draw_and_the_rest_does_not_change() -> None:
+    plain, tied = drawn(5, 6), drawn(5, 6, tied=(True, False))
+    for tensor in layout(1).tensors:
+        for before, after in zip(plain[tensor.name], tied[tensor.name], strict=True):
+            assert torch.equal(before[1], after[1]), tensor.name
+            experts = after[0]
+            if tensor.role not in EXPERT_ROLES:
+                assert torch.equal(before[0], experts), tensor.name
+                continue
+            assert not any(torch.equal(before[0][0], one) for one in before[0][1:]), tensor.name
+            assert all(torch.equal(experts[0], one) for one in experts[1:]), tensor.name
+            normal = experts[0] / STDS[tensor.role]
+            assert abs(float(normal.square().mean()) - 1) < 5 * (2 / normal.numel()) ** 0.5
+    starts = [tied[role][layer][0] for role in EXPERT_ROLES for layer in range(BASE.depth)]
+    assert len({one.numpy().tobytes() for one in starts}) == len(starts)
+
+
+def test_router_biases_are_normal_and_depend_on_seed_block_and_step_alone() -> None:
+    drawn = router_biases([2.0, 0.0, 2.0], [7, 7, 8], (1, 3), 2048, 5)
+    assert drawn is not None
+    assert drawn.shape == (2, 3, 2048)
+    assert not drawn[:, 1].any()  # a trial without the schedule
+    for one in (drawn[0, 0], drawn[1, 2]):
+        assert abs(float(one.mean())) < 5 * 2 * 2048**-0.5
+        assert abs(float((one / 2).square().mean()) - 1) < 5 * (2 / 2048) ** 0.5
+    alone = router_biases([2.0], [7], (3,), 2048, 5)
+    assert alone is not None
+    assert torch.equal(alone[0, 0], drawn[1, 0])
+    later = router_biases([2.0], [7], (3,), 2048, 6)
+    assert later is not None
+    others = [drawn[0, 0], drawn[1, 0], drawn[0, 2], drawn[1, 2], later[0, 0]]
+    assert len({one.numpy().tobytes() for one in others}) == len(others)
+
+
+def test_a_stack_without_the_schedule_draws_no_biases() -> None:
+    assert router_biases([0.0, 0.0], [1, 2], (0, 1), 4, 0) is None

@@ -1,0 +1,186 @@
+"""The state of a stack: where it starts, how it moves, and what the trainer and a check share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tiny_trials import BASE, JOINT, trained, trial
+from torch import Tensor
+
+from hpxfer.model.draws import router_biases
+from hpxfer.scaling.evaluate import parameterization
+from hpxfer.shape import Shape
+from hpxfer.stack import Stack
+from hpxfer.train.schedule import lr_factor
+from hpxfer.train.state import State
+from hpxfer.trial import Setting, Trial
+
+CPU = torch.device("cpu")
+
+
+def state(*trials: Trial) -> State:
+    return State(Stack(trials=trials), CPU)
+
+
+def with_conventions(one: Trial, name: str, **conventions: float | str) -> Trial:
+    return replace(one, parameterization=parameterization(name, conventions))
+
+
+def test_the_initial_parameters_can_be_had_again(setting: Setting) -> None:
+    made = state(trial(setting, JOINT, "completep-moe"), trial(setting, JOINT, seed=3))
+    before = made.flat.clone()
+    output, grads = made.forward_backward(0)
+    made.update(output, grads)
+    assert not torch.equal(made.flat, before)
+    assert torch.equal(made.initial(), before)
+
+
+def test_moves_of_a_state_are_those_of_a_training(setting: Setting) -> None:
+    one = trial(replace(setting, gradient_clip=0.5), JOINT, "completep-moe")
+    made = state(one)
+    losses = []
+    for step in range(setting.steps):
+        output, grads = made.forward_backward(step)
+        losses.append(float(output.losses_KT.detach().mean()))
+        made.update(output, grads, lr_factor(one.setting, step))
+    (result,) = trained(one)
+    (curve,) = (found for found in result.curves if found.metric == "train_loss_nats")
+    assert list(curve.values) == losses
+
+
+def test_other_weights_stand_in(setting: Setting) -> None:
+    made = state(trial(setting))
+    inputs, targets = made.batch(0)
+    start = made.forward(inputs, targets, 0).losses_KT
+    output, grads = made.forward_backward(0)
+    made.update(output, grads)
+    assert not torch.equal(made.forward(inputs, targets, 0).losses_KT, start)
+    old = made.layout.weights(made.initial())
+    made.router_bias.zero_()
+    assert torch.equal(made.forward(inputs, targets, 0, weights=old).losses_KT, start)
+
+
+def test_a_tap_listens_for_one_pass(setting: Setting) -> None:
+    heard: list[str] = []
+
+    def tap(name: str, block: int, x: Tensor, y: Tensor) -> None:
+        heard.append(name)
+
+    made = state(trial(setting))
+    inputs, targets = made.batch(0)
+    made.forward(inputs, targets, 0, tap=tap)
+    count = len(heard)
+    made.forward(inputs, targets, 0)
+    assert {"router", "readout"} <= set(heard)
+    assert len(heard) == count
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_balancing_rule_moves_against_the_load(setting: Setting, groups: int) -> None:
+    shape = replace(JOINT, num_groups=groups)
+    made = state(trial(setting, shape), trial(setting, shape, router_bias_lr=0.5))
+    output, grads = made.forward_backward(0)
+    made.update(output, grads)
+    load = made.load(output)
+    assert load.sum(-1).flatten().tolist() == pytest.approx([shape.num_active] * 6)
+    per_group = load.unflatten(-1, (groups, -1)).sum(-1)
+    assert per_group.flatten().tolist() == pytest.approx([shape.num_active / groups] * (6 * groups))
+    rate = torch.tensor([0.01, 0.5]).view(1, 2, 1)
+    assert torch.equal(made.router_bias, -rate * (load - shape.kappa))
+
+
+def test_a_dense_model_has_no_router_bias(setting: Setting) -> None:
+    dense = Shape(width=16, depth=2, head_dim=8, dense_width=48)
+    made = state(trial(setting, dense, "completep"))
+    assert made.moe_blocks == ()
+    assert made.router_bias.numel() == 0
+    output, grads = made.forward_backward(0, probe=True)
+    made.update(output, grads)
+    assert made.load(output).numel() == 0
+
+
+def test_the_schedule_adds_to_the_logits_what_the_step_draws(setting: Setting) -> None:
+    shape = replace(BASE, depth=3)
+    setting = replace(setting, moe_every=2, dense_first=0)
+    shape = replace(shape, dense_width=24)
+    plain = with_conventions(trial(setting, shape, seed=5), "mup-moe")
+    made = state(plain, with_conventions(plain, "mup-moe", router_bias_std=2.0))
+    assert made.moe_blocks == (1,)
+    inputs, targets = made.batch(0)
+    for step in (0, 4):
+        heard: dict[str, tuple[Tensor, Tensor]] = {}
+
+        def tap(name: str, block: int, x: Tensor, y: Tensor, into: dict[str, tuple[Tensor, Tensor]] = heard) -> None:
+            into[name] = x, y
+
+        made.forward(inputs, targets, step, tap=tap)
+        logits, added = heard["router"][1], heard["gates"][0]
+        drawn = router_biases([2.0], [5], (1,), BASE.num_experts, step)
+        assert drawn is not None
+        assert torch.equal(added[0], logits[0])
+        assert torch.equal(added[1], logits[1] + drawn[0, 0])
+
+
+def test_the_schedule_is_the_same_at_every_width(setting: Setting) -> None:
+    """With a zero router, the logits are b_t alone; so they are equal at all widths, in training and evaluation."""
+    heard: list[Tensor] = []
+
+    def tap(name: str, block: int, x: Tensor, y: Tensor) -> None:
+        if name == "gates":
+            heard.append(y)
+
+    for width in (16, 32):
+        shape = replace(BASE, width=width, expert_width=width, depth=1)
+        one = with_conventions(trial(setting, shape, seed=2), "mup-moe", router_bias_std=1.0, router_init="zero")
+        made = state(one)
+        for step in (0, 1, setting.steps):
+            made.forward(*made.batch(0), step, tap=tap)
+    for narrow, wide in zip(heard[:3], heard[3:], strict=True):
+        assert torch.equal(narrow, wide)
+    assert not torch.equal(heard[0], heard[1])
+    assert not torch.equal(heard[1], heard[2])
+
+
+def test_evaluation_draws_at_the_last_step(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    plain = State._noise
+
+    def noted(self: State, step: int) -> Any:
+        asked.append(step)
+        return plain(self, step)
+
+    monkeypatch.setattr(State, "_noise", noted)
+    trained(with_conventions(trial(setting), "mup-moe", router_bias_std=1.0))
+    assert asked == [*range(setting.steps), setting.steps, setting.steps]  # two batches of validation
+
+
+def test_experts_tied_at_the_start_part_later(setting: Setting) -> None:
+    made = state(trial(setting, JOINT, "mssp-iii"), trial(setting, JOINT, "mup-iii"))
+    spreads = []
+    for _ in (0, 1):
+        spreads.append([float(made.weights["expert_in"][0][k].detach().std(0).max()) for k in (0, 1)])
+        output, grads = made.forward_backward(0)
+        made.update(output, grads)
+    assert spreads[0][0] == 0.0
+    assert min(spreads[0][1], *spreads[1]) > 0.0
+
+
+def test_betas_are_those_of_the_trials_shape(setting: Setting) -> None:
+    """complete-mue: 1 - beta grows with the batch; a table without the rule keeps the base's betas."""
+    setting = replace(setting, batch_tokens=128, validation_tokens=128)
+    base = replace(BASE, batch_tokens=64, steps=6)
+    shape = replace(base, batch_tokens=128, steps=3)
+    one = replace(trial(setting, shape, beta1=0.9, beta2=0.95), base=base)
+    betas = {}
+    for name in ("complete-mue", "completep-moe"):
+        chosen = with_conventions(one, name)
+        betas[name] = chosen.globals()
+        made, other = state(chosen), state(chosen)
+        same = [(betas[name].beta1, betas[name].beta2)]
+        assert made.optimizer._betas == other.optimizer._betas == same
+    assert betas["complete-mue"].beta1 == pytest.approx(0.8)
+    assert betas["complete-mue"].beta2 == pytest.approx(0.9)
+    assert (betas["completep-moe"].beta1, betas["completep-moe"].beta2) == (0.9, 0.95)
