@@ -25,6 +25,8 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e .
 	touch $@
 
+# mup asks for torchvision and never imports it; its CUDA build beside torch's CPU build breaks `import transformers`.
 $(VENV)/.test: $(VENV)/.runtime
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
+	$(BIN)/pip uninstall --quiet --yes torchvision
 	touch $@

@@ -9,19 +9,21 @@ if TYPE_CHECKING:
     from hpxfer.analysis import transfer_report
     from hpxfer.driver import run
     from hpxfer.errors import HpxferError
-    from hpxfer.recipe import Recipe
+    from hpxfer.recipe import Recipe, roles, shape_of
     from hpxfer.results import load_results
     from hpxfer.spec import load_sweep
 
 __version__ = "0.1.0"
-__all__ = ["HpxferError", "Recipe", "load_results", "load_sweep", "run", "transfer_report"]
+__all__ = ["HpxferError", "Recipe", "load_results", "load_sweep", "roles", "run", "shape_of", "transfer_report"]
 
 _HOME = {
     "HpxferError": "hpxfer.errors",
     "Recipe": "hpxfer.recipe",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",
+    "roles": "hpxfer.recipe",
     "run": "hpxfer.driver",
+    "shape_of": "hpxfer.recipe",
     "transfer_report": "hpxfer.analysis",
 }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.match import Roles, match_roles
+from hpxfer.recipe.match import JOIN, Roles, match_roles
+from hpxfer.recipe.names import plain_names
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
 
@@ -18,37 +20,72 @@ if TYPE_CHECKING:
 BALANCED = "router_bias"
 # One tensor in two roles: tied embeddings. The readout's rule then speaks of the forward multiplier alone.
 TIED = {"embedding", "readout"}
+# What the matrices in one tensor must agree on.
+OF_A_TENSOR = ("init_std", "lr", "eps", "weight_decay")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Named:
-    """A tensor of the model with its name (the first, if it is shared) and its role."""
+    """A tensor of the model with its name (the first, if it is shared) and its role.
+
+    Names are those of the model without wrappers. The role of a tensor that holds several matrices is theirs, joined
+    by `+`; that of tied embeddings is embedding.
+    """
 
     name: str
     role: str
     tensor: torch.Tensor
+    tied: bool = False
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return tuple(self.role.split(JOIN))
+
+    def numbers(self, values: Mapping[str, Multipliers]) -> Multipliers:
+        """Return the numbers of the role; of the first, if there are several, which `assign` has found to agree."""
+        return values[self.roles[0]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assigned:
+    """The parameters of a model, each once, and those of its buffers that are router biases."""
+
+    parameters: tuple[Named, ...]
+    buffers: tuple[Named, ...]
+
+    @property
+    def tied_embeddings(self) -> bool | None:
+        """Whether embedding and readout are one tensor; None if the model has no readout at all."""
+        if any(one.tied for one in self.parameters):
+            return True
+        return False if any(one.role == "readout" for one in self.parameters) else None
 
 
 def assign(
-    model: torch.nn.Module, roles: Roles, refused: Mapping[str, str], width: int
-) -> tuple[tuple[Named, ...], tuple[Named, ...]]:
-    """Return the model's parameters, each once, and those of its buffers that are router biases.
+    model: torch.nn.Module, roles: Roles, refused: Mapping[str, str], width: int, values: Mapping[str, Multipliers]
+) -> Assigned:
+    """Return what of the model has which role.
 
-    Raises HpxferError if `roles` does not fit the model, or the model does not have this width.
+    Raises HpxferError if `roles` does not fit the model, the model does not have this width, or matrices in one tensor
+    would have to get different numbers.
     """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    buffers = dict(model.named_buffers())
-    names = _names_of_each(parameters)
+    plain = plain_names(model)
+    parameters = {plain(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
+    buffers = {plain(name): tensor for name, tensor in model.named_buffers()}
+    names = names_of_each(parameters)
     # A pattern may be written for any name of a shared tensor; the first must have one.
     aliases = [alias for _, *others in names for alias in others]
     role_of = match_roles([first for first, *_ in names], [*aliases, *buffers], roles, refused)
     faults: list[str] = []
     named = [_named(each, role_of, parameters, faults) for each in names]
-    faults += [fault for one in named if (fault := _misfit(one, width))]
+    faults += [fault for one in named if (fault := _misfit(one, width) or _disagree(one, values))]
     if faults:
         raise HpxferError("\n".join(faults))
     balanced = [name for name in buffers if role_of.get(name) == BALANCED]
-    return tuple(named), tuple(Named(name=name, role=BALANCED, tensor=buffers[name]) for name in balanced)
+    return Assigned(
+        parameters=tuple(named),
+        buffers=tuple(Named(name=name, role=BALANCED, tensor=buffers[name]) for name in balanced),
+    )
 
 
 def make_groups(
@@ -62,34 +99,19 @@ def make_groups(
     for one in named:
         if one.role == BALANCED or not one.tensor.requires_grad:
             continue
-        at = values[one.role]
+        at = one.numbers(values)
         numbers: dict[str, Any] = {"lr": at.lr, "weight_decay": at.weight_decay}
         if betas is not None:
             numbers |= {"eps": at.eps, "betas": betas}
-        group = groups.setdefault(tuple(numbers.values()), {"params": [], **numbers, "names": (), "roles": ()})
+        fresh = {"params": [], **numbers, "peak_lr": at.lr, "names": (), "roles": ()}
+        group = groups.setdefault(tuple(numbers.values()), fresh)
         group["params"].append(one.tensor)
         group["names"] += (one.name,)
-        if one.role not in group["roles"]:
-            group["roles"] += (one.role,)
+        group["roles"] += tuple(role for role in one.roles if role not in group["roles"])
     return list(groups.values())
 
 
-def initialize(named: Sequence[Named], values: Mapping[str, Multipliers], generator: torch.Generator | None) -> None:
-    """Fill the tensors in place: gains with ones, what has a std with normal numbers, the rest with zeros."""
-    import torch
-
-    with torch.no_grad():
-        for one in named:
-            std = values[one.role].init_std
-            if ROLES[one.role] == "ones":
-                one.tensor.fill_(1.0)
-            elif std:
-                one.tensor.normal_(0.0, std, generator=generator)
-            else:
-                one.tensor.zero_()
-
-
-def _names_of_each(parameters: Mapping[str, torch.Tensor]) -> list[list[str]]:
+def names_of_each(parameters: Mapping[str, torch.Tensor]) -> list[list[str]]:
     """Return the names of every tensor, tensors in the order in which the model names them."""
     names: dict[int, list[str]] = {}
     for name, tensor in parameters.items():
@@ -102,16 +124,17 @@ def _named(
 ) -> Named:
     names = [name for name in names if name in role_of]
     found = list(dict.fromkeys(role_of[name] for name in names))
-    if len(found) > 1 and set(found) != TIED:
+    tied = set(found) == TIED
+    if len(found) > 1 and not tied:
         spelled = ", ".join(f"{name} ({role_of[name]})" for name in names)
         faults.append(f"roles: {spelled} are one tensor and must have one role, got {len(found)}; correct the patterns")
-    role = "embedding" if set(found) == TIED else found[0]
-    return Named(name=names[0], role=role, tensor=parameters[names[0]])
+    role = "embedding" if tied else found[0]
+    return Named(name=names[0], role=role, tensor=parameters[names[0]], tied=tied)
 
 
 def _misfit(one: Named, width: int) -> str | None:
     """Return why this tensor cannot have its role in a model of this width, or None."""
-    if ROLES[one.role] in ("ones", "zeros"):
+    if ROLES[one.roles[0]] in ("ones", "zeros"):
         return None
     size = tuple(one.tensor.shape)
     if len(size) < 2:
@@ -121,4 +144,18 @@ def _misfit(one: Named, width: int) -> str | None:
             f"target_shape: {one.name} ({one.role}) must have the target's width {width} as one of its dimensions, "
             f"got size {size}; give the shape of this model, or correct the patterns"
         )
+    return None
+
+
+def _disagree(one: Named, values: Mapping[str, Multipliers]) -> str | None:
+    """Return why the matrices in this tensor cannot be treated alike, or None."""
+    for name in OF_A_TENSOR:
+        numbers = {role: getattr(values[role], name) for role in one.roles}
+        first, *others = numbers.values()
+        if not all(math.isclose(first, other, rel_tol=1e-9) for other in others):
+            spelled = ", ".join(f"{role} {number:.6g}" for role, number in numbers.items())
+            return (
+                f"roles: {one.name}: the matrices in one tensor must have one {name}, got {spelled}; give these roles "
+                "the same multipliers, or split the tensor"
+            )
     return None

@@ -20,7 +20,7 @@ from hpxfer.recipe.file import (
     RecipeFile,
     TrainingPart,
 )
-from hpxfer.recipe.reach import DIMS
+from hpxfer.recipe.reach import DIMS, dim
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.spec import SweepSpec, paths
@@ -133,9 +133,9 @@ def _axis(spec: SweepSpec, finding: Finding) -> AxisPart:
         for path in paths(spec)
         if path.name == finding.axis
         for point in path.points
-        if point.shape.label() in labels
+        if path.label(point.shape) in labels
     ]
-    ends = {name: [pick(float(getattr(shape, name)) for shape in shapes) for pick in (min, max)] for name in DIMS}
+    ends = {name: [pick(dim(shape, name) for shape in shapes) for pick in (min, max)] for name in DIMS}
     worst = finding.worst.regret_nats if finding.worst else None
     return AxisPart(
         scale_name=finding.scale_name,
@@ -160,6 +160,7 @@ def _provenance(results: Results) -> ProvenancePart:
     last = done["finished_at"].dropna().max()
     assert spec.data.digest is not None, "load_results checks it"
     return ProvenancePart(
+        made="by a sweep",
         sweep=spec.name,
         data_digest=spec.data.digest,
         tokenizer=tokenizer,

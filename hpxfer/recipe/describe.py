@@ -22,30 +22,40 @@ def description(
     *,
     values: Mapping[str, Multipliers],
     forward: Sequence[tuple[str, float, str]],
+    betas: tuple[float, float] | None,
+    by_hand: Sequence[str],
     cautions: Sequence[str],
 ) -> str:
-    """Return the description; `forward` holds (key, multiplier, where it goes)."""
-    fitted, rows = recipe.fitted, [HEADER, *(_row(role, one) for role, one in values.items() if role != BALANCED)]
+    """Return the description; `forward` holds (key, multiplier, where it goes), `by_hand` what no call of ours does."""
+    rows = [HEADER, *(_row(role, one) for role, one in values.items() if role != BALANCED)]
     parts = [
         [
-            f"{recipe.parameterization.name}, {recipe.optimizer}, tuned by the sweep {recipe.provenance.sweep}: "
-            f"{fitted.hp} {fitted.value:g}",
+            f"{recipe.parameterization.name}, {recipe.optimizer}, {_origin(recipe)}",
             f"target {_spell(target.dims())}",
             f"base   {_spell(recipe.base_shape)}",
-            f"base model: {_spell(recipe.model.model_dump())}",
+            f"base model: {_spell(recipe.model.model_dump(exclude_none=True))}",
         ],
         [
             "Multiply in the forward pass",
             *(f"  {key:<11}  {value:<12.6g}  {where}" for key, value, where in forward),
         ],
-        ["Optimizer and initialization", *_aligned(rows)],
+        ["Optimizer and initialization", *aligned(rows)],
     ]
+    if betas is not None:
+        parts[-1].append(f"  betas {betas[0]:.6g}, {betas[1]:.6g}")
     if BALANCED in values:
         rule = f"bias -= {values[BALANCED].lr:g} * (load - {target.kappa:g}) after every step, outside the optimizer"
         parts.append([f"Router bias: {rule}"])
+    parts += [[f"By hand: {one}"] for one in by_hand]
     if cautions:
         parts.append([f"warning: {one}" for one in cautions])
     return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _origin(recipe: RecipeFile) -> str:
+    if recipe.fitted is None:
+        return "made by hand: no sweep says how well it transfers"
+    return f"tuned by the sweep {recipe.provenance.sweep}: {recipe.fitted.hp} {recipe.fitted.value:g}"
 
 
 def _spell(parts: Mapping[str, object]) -> str:
@@ -57,6 +67,7 @@ def _row(role: str, at: Multipliers) -> tuple[str, ...]:
     return (role, std, *(f"{value:.6g}" for value in (at.lr, at.eps, at.weight_decay)))
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows as lines whose cells stand below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  " + "  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator
 
 from hpxfer.errors import HpxferError
 from hpxfer.hps import check_hp_name, check_hp_value
+from hpxfer.recipe.upgrade import VERSION_KEY, upgraded
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.shape import shape_from_mapping
 from hpxfer.spec.sections import validated
@@ -16,14 +17,16 @@ from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec, Section, Seq
 from hpxfer.spec.yaml_file import Path_, YamlFile, write_yaml
 
 # Raised by whoever changes a field: a file of a newer version is refused, not guessed at.
-RECIPE_VERSION: Final = 1
-VERSION_KEY = "hpxfer_recipe"
+RECIPE_VERSION: Final = 2
 FAMILIES = ("gpt",)
 
 COMMENT = """\
 # Tuned base hyperparameters, how they scale and where that was measured. From Python:
 #   recipe = hpxfer.Recipe.load("recipe.yaml"); print(recipe.describe(target_shape))
 """
+
+# What a sweep says of itself, and no hand.
+OF_A_SWEEP = ("sweep", "data_digest", "tokenizer", "vocab_size", "num_trials", "seeds")
 
 Range = Annotated[tuple[float, float], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 Verdict = Literal["transfers", "drifts", "undecided"]
@@ -53,14 +56,17 @@ class InitPart(Section):
 
 
 class ModelPart(Section):
-    """What the base model was, beside its shape. Another model may want other HPs."""
+    """What the base model was, beside its shape; null is not known. Another model may want other HPs."""
 
-    context: int  # tokens
-    gate: Literal["sigmoid", "softmax"]
+    context: int | None  # tokens
+    gate: Literal["sigmoid", "softmax", "normalized_sigmoid", "normalized_softmax"]  # as `sites.GATES` spells them
+    ffn: Literal["gelu", "swiglu"] | None
+    moe_every: int | None
+    dense_first: int | None
     attention_scale: Literal["1/d_head", "1/sqrt(d_head)"]
-    tied_embeddings: bool
-    norm_gains: bool
-    biases: bool
+    tied_embeddings: bool | None
+    norm_gains: bool | None
+    biases: bool | None
 
 
 class TrainingPart(Section):
@@ -98,23 +104,24 @@ class FittedPart(Section):
 
 
 class ProvenancePart(Section):
-    """Where the numbers come from."""
+    """Where the numbers come from. A recipe that was made by hand knows no sweep: its fields are null."""
 
-    sweep: str
-    data_digest: str
-    tokenizer: str
-    vocab_size: int
-    num_trials: int  # of the whole sweep, finished or diverged
-    seeds: Seq[int]
+    made: Literal["by a sweep", "by hand"]
+    sweep: str | None
+    data_digest: str | None
+    tokenizer: str | None
+    vocab_size: int | None
+    num_trials: int | None  # of the whole sweep, finished or diverged
+    seeds: Seq[int] | None
     measured: str | None  # UTC date of the last trial
     hpxfer: str  # version that wrote the recipe
-    versions: dict[str, Seq[str]]  # of hpxfer, python and torch that trained
+    versions: dict[str, Seq[str]]  # of hpxfer, python and torch that trained; empty if made by hand
 
 
 class RecipeFile(Section):
     """One recipe file."""
 
-    hpxfer_recipe: Literal[1]
+    hpxfer_recipe: Literal[2]
     family: Literal["gpt"]
     parameterization: ParameterizationSpec
     optimizer: Literal["adamw", "sgd"]
@@ -122,8 +129,8 @@ class RecipeFile(Section):
     hps: HPsPart
     init: InitPart
     model: ModelPart
-    training: TrainingPart
-    fitted: FittedPart
+    training: TrainingPart | None  # null, as is `fitted`, if made by hand
+    fitted: FittedPart | None
     provenance: ProvenancePart
 
 
@@ -135,6 +142,11 @@ def is_recipe(data: Any) -> bool:
 def read_recipe(file: YamlFile) -> RecipeFile:
     """Return the checked recipe in a YAML file. Raises HpxferError with one line for each broken rule."""
     _check_kind(file)
+    return checked_recipe(upgraded(file))
+
+
+def checked_recipe(file: YamlFile) -> RecipeFile:
+    """Return the checked recipe in data of the newest version. Raises HpxferError as `read_recipe` does."""
     recipe = validated(RecipeFile, file)
     broken = [f"{file.where(path)}: {message}" for path, message in _problems(recipe)]
     if broken:
@@ -173,6 +185,7 @@ def _check_kind(file: YamlFile) -> None:
 
 def _problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
     """Yield every rule that is broken and that no type guards."""
+    yield from _origin(recipe)
     try:
         chosen = recipe.parameterization
         parameterization(chosen.name, chosen.conventions).rows("sgd" if recipe.optimizer == "sgd" else "adam")
@@ -196,3 +209,15 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
     for name in ("matrix_std", "embedding_std", "position_std"):
         if getattr(recipe.init, name) < 0:
             yield ("init", name), f"must be >= 0, got {getattr(recipe.init, name):g}"
+
+
+def _origin(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
+    """Yield what a recipe must have, or must not, because of how it was made."""
+    swept = recipe.provenance.made == "by a sweep"
+    parts: dict[Path_, object] = {("training",): recipe.training, ("fitted",): recipe.fitted}
+    parts |= {("provenance", name): getattr(recipe.provenance, name) for name in OF_A_SWEEP}
+    for path, value in parts.items():
+        if swept and value is None:
+            yield path, "must be given: a sweep made this recipe"
+        elif not swept and value is not None:
+            yield path, "must be null: this recipe was made by hand"

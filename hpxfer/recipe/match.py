@@ -8,8 +8,10 @@ from fnmatch import fnmatchcase
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.scaling.roles import ROLES
 
-# (pattern, role), the first that matches a name wins. `*` also matches dots: "*.experts.*.up.weight".
+# (pattern, role), the first that matches a name wins. `*` also matches dots: "*.experts.*.up.weight". A tensor that
+# holds several matrices has their roles joined by `+`: "attn_q+attn_k+attn_v".
 Roles = Mapping[str, str] | Iterable[tuple[str, str]]
+JOIN = "+"
 
 
 def match_roles(
@@ -20,10 +22,11 @@ def match_roles(
     `refused` says why a role cannot be had. Raises HpxferError with a line for each kind of fault, naming every
     parameter that no pattern matches and every pattern that is of no use.
     """
-    pairs = _pairs(roles)
+    pairs = pairs_of(roles)
     names = [*parameters, *optional]
     first = {name: hit for name in names if (hit := _first_match(name, pairs)) is not None}
     faults = [
+        *_ambiguous(pairs),
         *_bad_roles(pairs, refused),
         *_unmatched([name for name in parameters if name not in first]),
         *_unused(pairs, names, set(first.values())),
@@ -33,7 +36,8 @@ def match_roles(
     return {name: pairs[hit][1] for name, hit in first.items()}
 
 
-def _pairs(roles: Roles) -> tuple[tuple[str, str], ...]:
+def pairs_of(roles: Roles) -> tuple[tuple[str, str], ...]:
+    """Return roles as (pattern, role) in order; raise HpxferError if they are no such pairs."""
     pairs = tuple(roles.items() if isinstance(roles, Mapping) else roles)
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(one, str) for one in pair)):
@@ -41,16 +45,25 @@ def _pairs(roles: Roles) -> tuple[tuple[str, str], ...]:
     return tuple((pattern, role) for pattern, role in pairs)
 
 
+def _ambiguous(pairs: Sequence[tuple[str, str]]) -> Iterable[str]:
+    for pattern in dict.fromkeys(pattern for pattern, _ in pairs):
+        if len(found := {role: None for one, role in pairs if one == pattern}) > 1:
+            yield f"{pattern!r}: a pattern must have one role, got {', '.join(found)}; keep the right one"
+
+
 def _first_match(name: str, pairs: Sequence[tuple[str, str]]) -> int | None:
     return next((i for i, (pattern, _) in enumerate(pairs) if fnmatchcase(name, pattern)), None)
 
 
 def _bad_roles(pairs: Sequence[tuple[str, str]], refused: Mapping[str, str]) -> Iterable[str]:
-    for pattern, role in pairs:
-        if role not in ROLES:
-            yield f"{pattern!r}: unknown role {role!r}; {nearest(role, ROLES)}"
-        elif role in refused:
-            yield f"{pattern!r}: {role}: {refused[role]}"
+    for pattern, given in pairs:
+        for role in given.split(JOIN):
+            if role not in ROLES:
+                yield f"{pattern!r}: unknown role {role!r}; {nearest(role, ROLES)}"
+            elif role in refused:
+                yield f"{pattern!r}: {role}: {refused[role]}"
+            elif given != role and ROLES[role] != "matrix":
+                yield f"{pattern!r}: {given}: only matrices share a tensor, got {role}; give it a role of its own"
 
 
 def _unmatched(names: Sequence[str]) -> Iterable[str]:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from hpxfer.errors import HpxferError
 from hpxfer.hps import HPs
-from hpxfer.recipe import sites
-from hpxfer.recipe.apply import BALANCED, Named, assign, initialize, make_groups
+from hpxfer.recipe.apply import Assigned, assign, make_groups
+from hpxfer.recipe.attach import Attached, ByHandWarning, Sites, attach
 from hpxfer.recipe.describe import description
+from hpxfer.recipe.dimensions import check_gate, shape_of
+from hpxfer.recipe.explain import ModelExplanation, explained
 from hpxfer.recipe.file import RecipeFile, dump_recipe, read_recipe
+from hpxfer.recipe.initialize import initialize
+from hpxfer.recipe.known_sites import known_sites
+from hpxfer.recipe.make import made_by_hand
 from hpxfer.recipe.match import Roles
-from hpxfer.recipe.reach import OutOfRangeWarning, beyond
-from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization
-from hpxfer.scaling.resolve import BaseInit, resolve
-from hpxfer.scaling.roles import ROLES
-from hpxfer.scaling.table import Optimizer
+from hpxfer.recipe.numbers import Base, Numbers
+from hpxfer.recipe.proposed import roles as proposed_roles
+from hpxfer.recipe.reach import OutOfRangeWarning, beyond, check_ancestor, check_embeddings
+from hpxfer.recipe.schedule import check_lr_ratios, scheduler
+from hpxfer.scaling.evaluate import Multipliers, Parameterization
+from hpxfer.scaling.resolve import BaseInit
+from hpxfer.scaling.table import Conventions, Optimizer
 from hpxfer.shape import Shape, shape_from_mapping
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml
 
@@ -29,8 +35,6 @@ if TYPE_CHECKING:
     Model = TypeVar("Model", bound=torch.nn.Module)
 
 Target = Shape | Mapping[str, int]
-# Layers that not every model has, by the start of their roles' names, and the dimension that then must be given.
-OPTIONAL = {"dense": "dense_width", "shared": "shared_width"}
 
 
 @final
@@ -39,10 +43,13 @@ class Recipe:
     """Tuned base HPs and how they scale. `file` is what its YAML says.
 
     A target shape is a Shape, or a mapping of its dimensions. `roles` are name patterns with their role, in order, e.g.
-    `{"*.attn.q.weight": "attn_q", "*norm*": "norm"}`: the first that matches a dotted parameter name wins, `*`, `?`
-    and `[...]` as in file names, `*` over dots too. All methods that are given a target shape warn
-    (OutOfRangeWarning) if it lies beyond what was measured; all that are given a model raise HpxferError, before they
-    touch it, if a parameter has no role or a pattern is of no use.
+    `{"*.attn.q.weight": "attn_q", "*norm*": "norm"}`, or what `hpxfer.roles(model)` proposes: the first that matches a
+    dotted parameter name wins, `*`, `?` and `[...]` as in file names, `*` over dots too; names are those of the model
+    before torch.compile, DDP or FSDP wrapped it. A tensor that holds several matrices has their roles joined by `+`.
+
+    All methods that are given a target shape warn (OutOfRangeWarning) if it lies beyond what was measured, and raise
+    HpxferError if the parameterization has no way to it from the base. All that are given a model raise HpxferError,
+    before they touch it, if a parameter has no role or a pattern is of no use.
     """
 
     file: RecipeFile
@@ -57,13 +64,40 @@ class Recipe:
         """Return the recipe in `text`; `name` stands for the file in messages."""
         return cls(read_recipe(parse_yaml(text, name)))
 
+    @classmethod
+    def from_hps(
+        cls,
+        parameterization: str,
+        base_shape: Target,
+        hps: HPs | Mapping[str, float],
+        *,
+        optimizer: str = "adamw",
+        conventions: Conventions | None = None,
+        init: BaseInit | None = None,
+        **model: Any,
+    ) -> Recipe:
+        """Return a recipe from base HPs that are known without a sweep of hpxfer; its provenance says so.
+
+        `hps` gives at least `lr`; others by name as in a sweep, e.g. `{"lr": 1e-3, "router.lr_mult": 0.25}`. `init`
+        says how the base model starts, by fan-in unless told otherwise. `model` says what the base model is: `gate`
+        (sigmoid | softmax | normalized_sigmoid | normalized_softmax), `attention_scale` (1/d_head | 1/sqrt(d_head))
+        and any other field of the recipe file's `model`. Raises HpxferError with a line for each broken rule.
+        """
+        base = as_shape(base_shape, "base_shape")
+        init = init or BaseInit()
+        return cls(
+            made_by_hand(
+                parameterization, base, hps, optimizer=optimizer, conventions=conventions or {}, init=init, model=model
+            )
+        )
+
     def dump(self) -> str:
         """Return YAML that loads to an equal recipe."""
         return dump_recipe(self.file)
 
     @property
     def parameterization(self) -> Parameterization:
-        return parameterization(self.file.parameterization.name, self.file.parameterization.conventions)
+        return self._base.choice
 
     @property
     def optimizer(self) -> str:
@@ -73,42 +107,36 @@ class Recipe:
     @property
     def column(self) -> Optimizer:
         """The optimizer's column in a table."""
-        return "sgd" if self.optimizer == "sgd" else "adam"
+        return self._base.column
 
     @property
     def base_shape(self) -> Shape:
-        return shape_from_mapping(self.file.base_shape, "base_shape")
+        return self._base.shape
 
     @property
     def hps(self) -> HPs:
         """The base HPs, the tuned one among them."""
-        scalars = self.file.hps.model_dump(exclude={"multipliers"})
-        hps = HPs(**scalars)
-        for name, value in self.file.hps.multipliers.items():
-            hps = hps.with_value(name, value)
-        return hps
+        return self._base.hps
 
     @property
     def init(self) -> BaseInit:
         """How the base model starts."""
-        return BaseInit(**self.file.init.model_dump())
+        return self._base.init
 
     def multipliers(self, target_shape: Target) -> dict[str, Multipliers]:
         """Return role -> absolute init std, peak LR, eps, weight decay and forward multiplier at the target."""
-        return self._values(self._target(target_shape))
+        return self._at(target_shape).values
 
     def param_groups(self, model: torch.nn.Module, roles: Roles, target_shape: Target) -> list[dict[str, Any]]:
         """Return groups for `torch.optim.AdamW(groups)`, or `torch.optim.SGD(groups)` if the recipe is for sgd.
 
-        One group for each set of equal numbers: `params`, `lr` (the peak: a schedule multiplies all groups alike),
-        `weight_decay` (decoupled: multiplied by the LR), `eps` and `betas` (adamw only), and for the reader `names` and
-        `roles`. Parameters that need no gradient are left out, and those of role router_bias: the balancing rule
-        moves these, at `router_bias_lr`.
+        One group for each set of equal numbers: `params`, `lr` and `peak_lr` (the peak: a schedule multiplies all
+        groups alike, see `scheduler`), `weight_decay` (decoupled: times the LR), `eps` and `betas` (adamw only), and
+        for the reader `names` and `roles`. Parameters that need no gradient are left out, and those of role
+        router_bias: the balancing rule moves these, at `router_bias_lr`. Under FSDP2, call it after fully_shard.
         """
-        target = self._target(target_shape)
-        named, _ = self._assigned(model, roles, target)
-        betas = None if self.optimizer == "sgd" else (self.hps.beta1, self.hps.beta2)
-        return make_groups(named, self._values(target), betas)
+        at = self._at(target_shape)
+        return make_groups(self._assigned(model, roles, at).parameters, at.values, at.betas)
 
     def init_(
         self, model: Model, roles: Roles, target_shape: Target, *, generator: torch.Generator | None = None
@@ -117,31 +145,90 @@ class Recipe:
 
         Normal numbers with the std of the role, ones for gains, zeros for biases and wherever the std is an exact 0.
         Buffers that a pattern gives the role router_bias are set to zero; other buffers are not touched. A std does
-        not depend on how a tensor is laid out: transposed, or many experts in one.
+        not depend on how a tensor is laid out: transposed, or many experts in one. Where the parameterization ties
+        experts at the start, all experts of a layer get the same draw. A sharded model (FSDP2) gets what the whole one
+        would get; a model without memory (meta device) is refused.
         """
-        target = self._target(target_shape)
-        named, buffers = self._assigned(model, roles, target)
-        initialize([*named, *buffers], self._values(target), generator)
+        at = self._at(target_shape)
+        found = self._assigned(model, roles, at)
+        tied = self.parameterization.structure().tied_experts
+        tensors = [*found.parameters, *found.buffers]
+        initialize(tensors, at.values, generator, shape=at.target, tied_experts=tied)
         return model
+
+    def explain(
+        self, model: torch.nn.Module, roles: Roles | None = None, target_shape: Target | None = None
+    ) -> ModelExplanation:
+        """Return what the recipe gives every tensor of the model: role, size, init std, peak LR, eps, weight decay.
+
+        `str()` of it is a table, a line a tensor, `to_dict()` plain data. Without `roles` those of `hpxfer.roles` are
+        taken, without a shape that of `hpxfer.shape_of`.
+        """
+        at = self._at(shape_of(model) if target_shape is None else target_shape)
+        found = self._assigned(model, proposed_roles(model) if roles is None else roles, at)
+        heading = f"{self.parameterization.label()}, {self.optimizer}: {self.base_shape.label()} -> {at.target.label()}"
+        return explained([*found.parameters, *found.buffers], at.values, heading)
 
     def forward_multipliers(self, target_shape: Target) -> dict[str, float]:
         """Return what the forward pass must multiply, as absolute numbers, in training and in evaluation.
 
             attn_logits              the products q.k, before the softmax
             attn_out                 the output of attention, bias included, before it is added to the residual stream
+            router                   the router's logits, if the parameterization scales them
             expert_out               the SUM of gate * expert output over the active experts, likewise; the base's
-                                     1/num_active is in it, so do not average and do not normalize the gates
+                                     1/num_active is in it, so do not average besides
             shared_out, dense_out    the output of such a layer, likewise, if base and target have it
             readout                  the logits
+            route_scale              gates that sum to one; not there for a plain sigmoid gate
 
-        `forward_sites()` says the same as data, with the gate of this recipe's base model. No multiplier belongs on a
-        weight for good: init std and LR would change with it.
+        `forward_sites()` says the same as data, with the gate of this recipe's base model, and `attach` does it. No
+        multiplier belongs on a weight for good: init std and LR would change with it.
         """
-        return self._forward(self._target(target_shape))
+        return self._at(target_shape).forward
 
     def forward_sites(self) -> dict[str, str]:
         """Return key of `forward_multipliers` -> what is multiplied by it."""
-        return {key: text for key, text in sites.sites(self.file.model.gate).items() if key not in self._refused()}
+        return self._base.where()
+
+    def attach(
+        self,
+        model: torch.nn.Module,
+        target_shape: Target,
+        sites: Sites | None = None,
+        *,
+        by_hand: Collection[str] = (),
+    ) -> Attached:
+        """Multiply the outputs of modules by the forward multipliers, by hooks, until the handle's `remove()`.
+
+        `sites` are pairs of a pattern of module names and a key of `forward_multipliers`; for gpt2, llama, mixtral,
+        qwen3_moe and olmoe of transformers they are known. A module's output, or the first of a tuple, is multiplied;
+        for `router` its input is, and for `attn_logits` its attribute `scaling` is set. Keys that the model multiplies
+        itself stand in `by_hand`. In training and in evaluation alike; before and after torch.compile, which is made to
+        start over; a deep copy keeps its multipliers. The handle is a context manager as well.
+
+        Warns (ByHandWarning) of what hooks cannot do. Raises HpxferError, with nothing attached, on a pattern without a
+        module, a multiplier without a site, a model that has multipliers already, or other gates than the recipe's.
+        """
+        at = self._at(target_shape)
+        numbers = at.forward
+        check_gate(model, self.file.model.gate)
+        pairs = known_sites(model, set(numbers) - set(by_hand)) if sites is None else sites
+        handle = attach(model, numbers, pairs, by_hand)
+        for one in at.by_hand:
+            warnings.warn(f"no hook does this, the model must: {one}", ByHandWarning, stacklevel=2)
+        return handle
+
+    @staticmethod
+    def scheduler(
+        optimizer: torch.optim.Optimizer, factor: Callable[[int], float]
+    ) -> torch.optim.lr_scheduler.LambdaLR:
+        """Return a schedule that keeps the ratios between groups; see `hpxfer.recipe.schedule.scheduler`."""
+        return scheduler(optimizer, factor)
+
+    @staticmethod
+    def check_lr_ratios(optimizer: torch.optim.Optimizer) -> float:
+        """Return the factor on the peak LR of all groups; raise HpxferError if it is not one factor."""
+        return check_lr_ratios(optimizer)
 
     def router_bias_lr(self, target_shape: Target) -> float:
         """Return the rate of the balancing rule; no schedule multiplies it.
@@ -149,60 +236,42 @@ class Recipe:
         After every step, bias -= rate * (load - num_active/num_experts), where load is the share of the step's tokens
         that the expert was chosen for. The bias is added to the gates to choose experts, and nowhere else.
         """
-        values = self._values(self._target(target_shape))
-        if BALANCED not in values:
-            raise HpxferError(f"{self.parameterization.name} has no rule for {BALANCED}; its models have no router")
-        return values[BALANCED].lr
+        return self._at(target_shape).router_bias_lr
 
     def describe(self, target_shape: Target) -> str:
         """Return as text what the recipe gives at the target: what to multiply and where, and every role's numbers."""
-        target = as_shape(target_shape)
+        at = Numbers(self._base, as_shape(target_shape))
+        check_ancestor(self._base.rule, self.file.fitted, at.target)
         where = self.forward_sites()
-        forward = [(key, value, where[key]) for key, value in self._forward(target).items()]
         return description(
-            self.file, target, values=self._values(target), forward=forward, cautions=self._beyond(target)
+            self.file,
+            at.target,
+            values=at.values,
+            forward=[(key, value, where[key]) for key, value in at.forward.items()],
+            betas=at.betas,
+            by_hand=at.by_hand,
+            cautions=beyond(self._base.rule, self.file.fitted, at.target),
         )
 
-    def _values(self, target: Shape) -> dict[str, Multipliers]:
-        refused = self._refused(target)
-        values = resolve(self.parameterization, self.base_shape, target, self.column, self.hps, self.init)
-        return {role: one for role, one in values.items() if role not in refused}
+    @property
+    def _base(self) -> Base:
+        return Base(self.file)
 
-    def _forward(self, target: Shape) -> dict[str, float]:
-        values = self._values(target)
-        forward = {key: values[key].forward for key in self.forward_sites() if key in values}
-        return {"attn_logits": sites.attention_scale(self.file.model.attention_scale, target.head_dim), **forward}
+    def _assigned(self, model: torch.nn.Module, roles: Roles, at: Numbers) -> Assigned:
+        found = assign(model, roles, at.refused, at.target.width, at.values)
+        check_embeddings(self._base.rule, found.tied_embeddings)
+        return found
 
-    def _refused(self, target: Shape | None = None) -> dict[str, str]:
-        """Return role -> why the recipe has no numbers for it."""
-        choice, base = self.parameterization, self.base_shape
-        rules = [row.role for row in choice.rows(self.column)]
-        why = f"{choice.name} has no rule for it; it has: {', '.join(rules)}"
-        out = {role: why for role in ROLES if role not in rules}
-        for role in rules:
-            dim = OPTIONAL.get(role.partition("_")[0])
-            for which, shape in (("recipe's base_shape", base), ("target shape", target)):
-                if dim and shape and not getattr(shape, dim):
-                    out.setdefault(role, f"the {which} has no {dim}, which its numbers follow from; give it there")
-        return out
-
-    def _assigned(
-        self, model: torch.nn.Module, roles: Roles, target: Shape
-    ) -> tuple[tuple[Named, ...], tuple[Named, ...]]:
-        return assign(model, roles, self._refused(target), target.width)
-
-    def _beyond(self, target: Shape) -> list[str]:
-        return beyond(self.file.fitted, self.parameterization, self.base_shape, target)
-
-    def _target(self, given: Target) -> Shape:
-        """Return the target; warn, at the line that called the method that called this, if it is beyond the range."""
+    def _at(self, given: Target) -> Numbers:
+        """Return the numbers; warn, at the line that called the method that called this, if beyond the range."""
         target = as_shape(given)
-        if found := self._beyond(target):
-            text = f"the target {target.label()} is beyond what was measured: {'; '.join(found)}"
+        check_ancestor(self._base.rule, self.file.fitted, target)
+        if found := beyond(self._base.rule, self.file.fitted, target):
+            text = f"the target {target.label(schedule=True)} is beyond what was measured: {'; '.join(found)}"
             warnings.warn(text, OutOfRangeWarning, stacklevel=3)
-        return target
+        return Numbers(self._base, target)
 
 
-def as_shape(given: Target) -> Shape:
-    """Return the target shape; raise HpxferError if no model can have it."""
-    return shape_from_mapping(given.dims() if isinstance(given, Shape) else given, "target_shape")
+def as_shape(given: Target, where: str = "target_shape") -> Shape:
+    """Return the shape; raise HpxferError naming `where` if no model can have it."""
+    return shape_from_mapping(given.dims() if isinstance(given, Shape) else given, where)

@@ -33,7 +33,7 @@ TENSORS = {
     "dense_width": ("dense_in", "dense_out"),
 }
 # Gates that sum to one: with equal logits and equal experts, nothing tells two experts apart.
-NORMALIZED_GATES = ("softmax", "normalized_sigmoid")
+NORMALIZED_GATES = ("softmax", "normalized_softmax", "normalized_sigmoid")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from strategies import DOTTED, POSITIVE, TEXT
+from strategies import POSITIVE, TEXT
 
+from hpxfer.hps import MULTIPLIERS
 from hpxfer.recipe import Recipe
+from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.yaml_file import write_yaml
 
 Data = dict[str, Any]
+DOTTED = st.builds("{}.{}".format, st.sampled_from(sorted(ROLES)), st.sampled_from(MULTIPLIERS))
 
 BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
 # Inside the range of `data()`: every dimension moves.
@@ -20,11 +23,11 @@ TARGET = {"width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_wi
 def data(**changes: Any) -> Data:
     """Return a recipe's data; `section__key=value` changes one value, `section=value` a whole section."""
     out: Data = {
-        "hpxfer_recipe": 1,
+        "hpxfer_recipe": 2,
         "family": "gpt",
         "parameterization": {"name": "completep-moe", "conventions": {"depth_alpha": 1.0, "router_init_exponent": 1.0}},
         "optimizer": "adamw",
-        "base_shape": dict(BASE),
+        "base_shape": {**BASE, "batch_tokens": 512, "steps": 200},
         "hps": {
             "lr": 2.0**-6,
             "init_scale": 1.5,
@@ -40,6 +43,9 @@ def data(**changes: Any) -> Data:
         "model": {
             "context": 64,
             "gate": "sigmoid",
+            "ffn": "gelu",
+            "moe_every": 1,
+            "dense_first": 0,
             "attention_scale": "1/d_head",
             "tied_embeddings": False,
             "norm_gains": True,
@@ -78,6 +84,7 @@ def data(**changes: Any) -> Data:
             },
         },
         "provenance": {
+            "made": "by a sweep",
             "sweep": "small",
             "data_digest": "12e5",
             "tokenizer": "ascii",

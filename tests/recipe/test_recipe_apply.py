@@ -84,7 +84,7 @@ def test_sp_under_sgd_is_two_groups_with_and_without_decay() -> None:
         (2.0**-6, 0.0),
         (2.0**-6, 0.1),
     ]
-    assert all(group.keys() == {"params", "lr", "weight_decay", "names", "roles"} for group in groups)
+    assert all(group.keys() == {"params", "lr", "peak_lr", "weight_decay", "names", "roles"} for group in groups)
 
 
 @pytest.mark.parametrize(("one", "kind"), [(recipe(), torch.optim.AdamW), (sgd(), torch.optim.SGD)])
@@ -283,19 +283,19 @@ def test_the_attention_scale_is_that_of_the_base_model() -> None:
 
 def test_optional_layers_have_numbers_where_both_shapes_have_the_layer() -> None:
     ranges = data()["fitted"]["axes"]
-    ranges["joint"]["dims"] |= {"dense_width": [64.0, 256.0]}
+    ranges["joint"]["dims"] |= {"dense_ratio": [2.0, 4.0]}
     one = recipe(base_shape__dense_width=64, fitted__axes=ranges)
     assert one.forward_multipliers({**TARGET, "dense_width": 128})["dense_out"] == pytest.approx(0.7 / 1.5)
-    assert "dense_out" not in one.forward_multipliers(TARGET)
-    with pytest.raises(HpxferError, match="the target shape has no dense_width"):
-        one.init_(own(), {**ROLES, "*.down.weight": "dense_out"}, TARGET)
+    assert "dense_out" not in recipe().forward_multipliers(TARGET)
+    with pytest.raises(HpxferError, match="the base has dense FFNs and the target has none"):
+        one.forward_multipliers(TARGET)
 
 
 def test_every_multiplier_has_its_place_and_the_gate_is_named() -> None:
     sites = recipe().forward_sites()
     assert sites.keys() == recipe().forward_multipliers(TARGET).keys()
     assert "gate = sigmoid(router logit)" in sites["expert_out"]
-    assert "gate = num_active * softmax" in recipe(model__gate="softmax").forward_sites()["expert_out"]
+    assert "gate = route_scale * softmax" in recipe(model__gate="softmax").forward_sites()["expert_out"]
 
 
 def test_a_description_has_the_numbers_and_the_places() -> None:

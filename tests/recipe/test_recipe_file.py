@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from recipe_data import data, recipe, recipes
+from recipe_data import BASE, data, recipe, recipes
 
 from hpxfer.errors import HpxferError
 from hpxfer.hps import HPs
@@ -32,7 +32,7 @@ def test_a_recipe_gives_what_its_file_says() -> None:
     one = recipe()
     assert one.parameterization == parameterization("completep-moe")
     assert (one.optimizer, one.column) == ("adamw", "adam")
-    assert one.base_shape == Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=16)
+    assert one.base_shape == Shape(**BASE, batch_tokens=512, steps=200)
     assert one.init == BaseInit(embedding_std=0.5, position_std=0.25)
     assert one.hps == HPs(
         lr=2.0**-6,
@@ -52,8 +52,8 @@ def test_an_unequal_recipe_is_unequal() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"hpxfer_recipe": 2}, "<recipe>:1: hpxfer_recipe: must be at most 1, got 2: a newer hpxfer wrote"),
-        ({"hpxfer_recipe": True}, "<recipe>:1: hpxfer_recipe: must be a version, 1 to 1, got True"),
+        ({"hpxfer_recipe": 3}, "<recipe>:1: hpxfer_recipe: must be at most 2, got 3: a newer hpxfer wrote"),
+        ({"hpxfer_recipe": True}, "<recipe>:1: hpxfer_recipe: must be a version, 1 to 2, got True"),
         ({"family": "mamba"}, "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, got 'mamba'"),
         ({"family": 7}, "got 7; its roles and base model mean nothing here"),
         ({"optimizer": "adam"}, "optimizer: must be 'adamw' or 'sgd', got 'adam'"),
@@ -63,7 +63,7 @@ def test_an_unequal_recipe_is_unequal() -> None:
             {"parameterization": {"name": "completep", "conventions": {"depth_alpha": 2.0}}},
             "parameterization: parameterization completep: depth_alpha must be a number from 0.5 to 1",
         ),
-        ({"base_shape": {"width": 32}}, "base_shape: the base: must give depth, num_experts"),
+        ({"base_shape": {"width": 32}}, "base_shape: the base: must give depth, head_dim"),
         ({"base_shape__wdith": 3}, "base_shape: the base: wdith: unknown key; did you mean 'width'?"),
         ({"base_shape__width": 32.5}, "base_shape.width: must be a valid integer, got 32.5"),
         ({"hps__lr": -1.0}, "hps.lr: lr must be > 0, got -1"),

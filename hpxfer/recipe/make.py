@@ -1,0 +1,71 @@
+"""Make: a recipe from base HPs that are known without a sweep. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import hpxfer
+from hpxfer.errors import HpxferError
+from hpxfer.hps import HPs, check_hp_name
+from hpxfer.recipe.file import OF_A_SWEEP, ModelPart, RecipeFile, checked_recipe
+from hpxfer.recipe.upgrade import VERSION_KEY
+from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.resolve import BaseInit
+from hpxfer.scaling.table import Conventions
+from hpxfer.shape import Shape
+from hpxfer.spec.yaml_file import YamlFile
+
+WHERE = "Recipe.from_hps"
+# What every recipe must know of its base model; the rest of it may stay unknown.
+MODEL = {"gate": "sigmoid", "attention_scale": "1/d_head"}
+
+
+def made_by_hand(
+    name: str,
+    base: Shape,
+    hps: HPs | Mapping[str, float],
+    *,
+    optimizer: str,
+    conventions: Conventions,
+    init: BaseInit,
+    model: Mapping[str, Any],
+) -> RecipeFile:
+    """Return the checked recipe file. Raises HpxferError with one line for each broken rule."""
+    choice = parameterization(name, conventions)
+    values = asdict(hps if isinstance(hps, HPs) else _hps(hps))
+    unknown: dict[str, Any] = dict.fromkeys(ModelPart.model_fields)
+    data = {
+        VERSION_KEY: 2,
+        "family": "gpt",
+        "parameterization": {"name": choice.name, "conventions": dict(choice.conventions)},
+        "optimizer": optimizer,
+        "base_shape": base.dims(),
+        "hps": {**values, "multipliers": dict(values["multipliers"])},
+        "init": asdict(init),
+        "model": {**unknown, **MODEL, **model},
+        "training": None,
+        "fitted": None,
+        "provenance": {
+            "made": "by hand",
+            **dict.fromkeys(OF_A_SWEEP),
+            "measured": None,
+            "hpxfer": hpxfer.__version__,
+            "versions": {},
+        },
+    }
+    return checked_recipe(YamlFile(name=WHERE, data=data, lines={(): 0}))
+
+
+def _hps(given: Mapping[str, float]) -> HPs:
+    if "lr" not in given:
+        raise HpxferError(f"{WHERE}: hps: must give lr, the base LR, got {', '.join(given) or 'nothing'}")
+    out = HPs(lr=float(given["lr"]))
+    for name, value in given.items():
+        try:
+            check_hp_name(name)
+        except HpxferError as error:
+            raise HpxferError(f"{WHERE}: hps: {name}: {error}") from None
+        out = out.with_value(name, float(value))
+    return out

@@ -1,0 +1,139 @@
+"""Numbers: what a recipe gives at one target shape, role by role. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from hpxfer.errors import HpxferError
+from hpxfer.hps import HPs
+from hpxfer.recipe import sites
+from hpxfer.recipe.apply import BALANCED
+from hpxfer.recipe.file import RecipeFile
+from hpxfer.recipe.reach import Rule
+from hpxfer.scaling.coverage import ModelFacts
+from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization
+from hpxfer.scaling.monomial import ONE
+from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_globals
+from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.table import Optimizer
+from hpxfer.shape import Shape, shape_from_mapping
+
+# Layers that not every model has, by the start of their roles' names, and the dimension that then must be given.
+OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}
+
+
+@dataclass(frozen=True)
+class Base:
+    """The base of a recipe, as the evaluator wants it."""
+
+    file: RecipeFile
+
+    @cached_property
+    def choice(self) -> Parameterization:
+        return parameterization(self.file.parameterization.name, self.file.parameterization.conventions)
+
+    @property
+    def column(self) -> Optimizer:
+        return "sgd" if self.file.optimizer == "sgd" else "adam"
+
+    @cached_property
+    def shape(self) -> Shape:
+        return shape_from_mapping(self.file.base_shape, "base_shape")
+
+    @cached_property
+    def hps(self) -> HPs:
+        hps = HPs(**self.file.hps.model_dump(exclude={"multipliers"}))
+        for name, value in self.file.hps.multipliers.items():
+            hps = hps.with_value(name, value)
+        return hps
+
+    @property
+    def init(self) -> BaseInit:
+        return BaseInit(**self.file.init.model_dump())
+
+    @property
+    def rule(self) -> Rule:
+        """How the recipe scales. Whether embeddings are tied is for the user's own model to say, not for the base."""
+        gate = self.file.model.gate
+        facts = ModelFacts(gate="softmax" if gate == "normalized_softmax" else gate)
+        return Rule(choice=self.choice, optimizer=self.column, base=self.shape, facts=facts)
+
+    def refused(self, target: Shape | None = None) -> dict[str, str]:
+        """Return role -> why there are no numbers for it: in any target or, if given, in this one."""
+        rules = [row.role for row in self.choice.rows(self.column)]
+        why = f"{self.choice.name} has no rule for it; it has: {', '.join(rules)}"
+        out = {role: why for role in ROLES if role not in rules}
+        for role in rules:
+            kind = role.partition("_")[0]
+            dim = OPTIONAL.get(kind)
+            # Routed and shared experts may be held against another layout; a dense FFN's fan-in is its own.
+            if kind == "dense" and not self.shape.dense_width:
+                out.setdefault(role, "the recipe's base_shape has no dense_width, which its numbers follow from")
+            if dim and target and not getattr(target, dim):
+                out.setdefault(role, f"the target shape has no {dim}, which its numbers follow from; give it there")
+        return out
+
+    def where(self) -> dict[str, str]:
+        """Return key of a forward multiplier -> what is multiplied by it, for all that the recipe may have."""
+        rows = {row.role: row for row in self.choice.rows(self.column)}
+        refused = self.refused()
+        # The router has one only where a table says so: most leave its logits alone.
+        plain_router = "router" in rows and rows["router"].forward == ONE
+        out = sites.sites(self.file.model.gate)
+        return {key: text for key, text in out.items() if key not in refused and not (key == "router" and plain_router)}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a recipe gives at one target shape."""
+
+    base: Base
+    target: Shape
+
+    @cached_property
+    def refused(self) -> dict[str, str]:
+        return self.base.refused(self.target)
+
+    @cached_property
+    def values(self) -> dict[str, Multipliers]:
+        """Role -> absolute numbers, of the roles that the target can have."""
+        base = self.base
+        values = resolve(base.choice, base.shape, self.target, base.column, base.hps, base.init)
+        return {role: one for role, one in values.items() if role not in self.refused}
+
+    @cached_property
+    def globals(self) -> GlobalValues:
+        return resolve_globals(self.base.choice, self.base.shape, self.target, self.base.hps)
+
+    @property
+    def betas(self) -> tuple[float, float] | None:
+        """Adam's, at the target; None for SGD."""
+        return None if self.base.column == "sgd" else (self.globals.beta1, self.globals.beta2)
+
+    @property
+    def forward(self) -> dict[str, float]:
+        """Key -> absolute forward multiplier, in the order of the sites."""
+        where = self.base.where()
+        known = {key: self.values[key].forward for key in where if key in self.values}
+        known["attn_logits"] = sites.attention_scale(self.base.file.model.attention_scale, self.target.head_dim)
+        if "route_scale" in where and self.target.num_experts:
+            known["route_scale"] = self.globals.route_scale
+        return {key: known[key] for key in where if key in known}
+
+    @property
+    def router_bias_lr(self) -> float:
+        if BALANCED not in self.values:
+            raise HpxferError(f"{self.base.choice.name} has no rule for {BALANCED}, or the target has no router")
+        return self.values[BALANCED].lr
+
+    @property
+    def by_hand(self) -> tuple[str, ...]:
+        """What the parameterization asks for and no call of a recipe can do, a sentence each."""
+        std = self.base.choice.structure().router_bias_std
+        if not std or not self.target.num_experts:
+            return ()
+        return (
+            f"before the gates, in every training step t, add b_t ~ N(0, {std:g}^2) to the router's logits, one number "
+            "an expert; the same draws at every width, and in evaluation that of the last step",
+        )

@@ -1,0 +1,116 @@
+"""Recipes made by hand, files of version 1, and what either may and may not say."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recipe_data import BASE, TARGET, data, recipe
+
+from hpxfer.errors import HpxferError
+from hpxfer.hps import HPs
+from hpxfer.recipe import Recipe, write_recipe
+from hpxfer.scaling.resolve import BaseInit
+from hpxfer.spec.yaml_file import write_yaml
+
+HPS = {"lr": 0.01, "weight_decay": 0.1, "router.lr_mult": 0.25}
+
+
+def test_base_hps_without_a_sweep_make_a_recipe() -> None:
+    one = Recipe.from_hps("completep-moe", BASE, HPS, init=BaseInit(embedding_std=0.5), gate="softmax")
+    assert one.hps == HPs(lr=0.01, weight_decay=0.1, multipliers=(("router.lr_mult", 0.25),))
+    assert Recipe.from_hps("completep-moe", BASE, one.hps, init=one.init, gate="softmax") == one
+    assert one.init.embedding_std == 0.5
+    assert (one.file.fitted, one.file.training, one.file.provenance.sweep) == (None, None, None)
+    assert one.file.provenance.made == "by hand"
+    assert one.multipliers(TARGET)["router"].lr == pytest.approx(0.25 * 0.01 / 2)
+
+
+def test_it_says_how_it_was_made_and_warns_of_no_range() -> None:
+    one = Recipe.from_hps("completep-moe", BASE, HPS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one.forward_multipliers({**TARGET, "width": 4096, "depth": 90, "expert_width": 4096})
+    assert "made by hand: no sweep says how well it transfers" in one.describe(TARGET)
+    assert "warning" not in one.describe(TARGET)
+
+
+def test_its_file_loads_to_the_same(tmp_path: Path) -> None:
+    one = Recipe.from_hps("sp", BASE, HPS, optimizer="sgd", conventions={})
+    write_recipe(one, tmp_path / "recipe.yaml")
+    assert Recipe.load(tmp_path / "recipe.yaml") == one
+    assert one.dump().count("null") >= 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hps": {"weight_decay": 0.1}}, "Recipe.from_hps: hps: must give lr, the base LR, got weight_decay"),
+        (
+            {"hps": {"lr": 0.1, "ruoter.lr_mult": 2}},
+            "hps: ruoter.lr_mult: unknown role 'ruoter'; did you mean 'router'",
+        ),
+        ({"hps": {"lr": -1.0}}, "hps.lr: lr must be > 0, got -1"),
+        ({"parameterization": "completep_moe"}, "did you mean 'completep-moe'"),
+        ({"conventions": {"depth_alfa": 1}}, "unknown convention 'depth_alfa'"),
+        ({"optimizer": "sgd"}, "the source has no sgd column"),
+        ({"optimizer": "lion"}, "optimizer: must be 'adamw' or 'sgd', got 'lion'"),
+        ({"gate": "topk"}, "model.gate: must be 'sigmoid', 'softmax', 'normalized_sigmoid' or 'normalized_softmax'"),
+        ({"gtae": "softmax"}, "model.gtae: unknown key; did you mean 'gate'"),
+        ({"base_shape": {**BASE, "width": 33}}, "base_shape: width must be a multiple of head_dim"),
+    ],
+)
+def test_a_fault_is_named(changes: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"parameterization": "completep-moe", "base_shape": BASE, "hps": HPS, **changes}
+    with pytest.raises(HpxferError) as error:
+        Recipe.from_hps(**given)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("part", ["training", "fitted", "provenance__sweep", "provenance__seeds"])
+def test_a_sweeps_recipe_must_have_what_a_sweep_says(part: str) -> None:
+    with pytest.raises(HpxferError, match="must be given: a sweep made this recipe"):
+        recipe(**{part: None})
+
+
+def test_a_recipe_by_hand_must_not_claim_a_sweep() -> None:
+    with pytest.raises(HpxferError) as error:
+        recipe(provenance__made="by hand")
+    assert [line.split(": ")[1] for line in str(error.value).splitlines()] == [
+        *("training", "fitted", "provenance.sweep", "provenance.data_digest", "provenance.tokenizer"),
+        *("provenance.vocab_size", "provenance.num_trials", "provenance.seeds"),
+    ]
+
+
+def version_1() -> dict[str, Any]:
+    """Return a recipe's data as version 1 wrote it."""
+    old = data(hpxfer_recipe=1, base_shape=dict(BASE))
+    for name in ("ffn", "moe_every", "dense_first"):
+        del old["model"][name]
+    del old["provenance"]["made"]
+    return old
+
+
+def test_a_file_of_version_1_loads_as_what_it_meant() -> None:
+    one = Recipe.parse(write_yaml(version_1()))
+    assert one == recipe()
+    assert one.dump() == recipe().dump()
+
+
+def test_a_fault_in_a_file_of_version_1_is_named_at_its_line() -> None:
+    broken = version_1()
+    broken["model"]["gaet"] = "sigmoid"
+    text = write_yaml(broken)
+    line = next(i for i, one in enumerate(text.splitlines(), 1) if "gaet" in one)
+    with pytest.raises(HpxferError) as error:
+        Recipe.parse(text)
+    assert str(error.value) == f"<recipe>:{line}: model.gaet: unknown key; did you mean 'gate'?"
+
+
+@pytest.mark.parametrize("section", ["model", "provenance", "base_shape", "training"])
+def test_a_broken_section_of_version_1_is_still_an_error_of_the_file(section: str) -> None:
+    broken = {**version_1(), section: 3}
+    with pytest.raises(HpxferError, match=rf"<recipe>:\d+: {section}"):
+        Recipe.parse(write_yaml(broken))

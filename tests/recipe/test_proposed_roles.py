@@ -1,0 +1,210 @@
+"""Proposed roles: every parameter of the known models, in either layout of experts, and the common names of others."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+import torch
+from hf_models import by_hand, make, with_layout_of_4
+from own_model import ROLES_WITH_BIASES, OwnGPT
+from recipe_data import BASE, recipe
+from torch import nn
+
+import hpxfer
+from hpxfer.errors import HpxferError
+from hpxfer.shape import Shape
+
+KINDS = ("gpt2", "llama", "mixtral", "qwen3_moe", "olmoe")
+MOE = ("mixtral", "qwen3_moe", "olmoe")
+QKV = "attn_q+attn_k+attn_v"
+ATTENTION = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_out"}
+
+
+def role_of(model: nn.Module) -> dict[str, str]:
+    """Return name -> proposed role; every parameter must have one, and every pattern be of use."""
+    proposed = hpxfer.roles(model)
+    assert proposed.unmatched == ()
+    pairs = list(proposed)
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    found = {name: next(role for pattern, role in pairs if fnmatchcase(name, pattern)) for name in names}
+    assert {role for _, role in pairs} - {"router_bias"} == set(found.values())
+    return found
+
+
+def expected(name: str, kind: str) -> str:
+    """Return the role by what the architectures say, independently of the tables."""
+    *path, last = name.split(".")
+    module = path[-1] if path else ""
+    if last == "bias":
+        return "hidden_bias"
+    if module in ATTENTION:
+        return ATTENTION[module]
+    if kind == "gpt2":
+        inside = {"c_attn": QKV, "c_fc": "dense_in", "ln_1": "norm", "ln_2": "norm", "wpe": "position"}
+        outside = {"wte": "embedding", "ln_f": "final_norm", "lm_head": "readout"}
+        if module == "c_proj":
+            return "attn_out" if path[-2] == "attn" else "dense_out"
+        return (inside | outside)[module]
+    if "experts" in path:
+        words = {"gate_up_proj": "in+expert_gate", "down_proj": "out", "gate_proj": "gate", "up_proj": "in"}
+        words |= {"w1": "gate", "w2": "out", "w3": "in"}
+        return "expert_" + words[last if last != "weight" else module]
+    if module in ("gate_proj", "up_proj", "down_proj"):
+        return {"gate_proj": "dense_gate", "up_proj": "dense_in", "down_proj": "dense_out"}[module]
+    outside = {"gate": "router", "embed_tokens": "embedding", "norm": "final_norm", "lm_head": "readout"}
+    return outside.get(module, "norm")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_parameter_of_a_known_model_has_its_role(kind: str) -> None:
+    model = make(kind)
+    assert role_of(model) == {name: expected(name, kind) for name in role_of(model)}
+    assert f"as a {kind} of transformers" in str(hpxfer.roles(model))
+
+
+@pytest.mark.parametrize("kind", MOE)
+def test_a_module_an_expert_is_known_too(kind: str) -> None:
+    model = with_layout_of_4(make(kind))
+    found = role_of(model)
+    assert found == {name: expected(name, kind) for name in found}
+    assert sum(role == "expert_gate" for role in found.values()) in (4, 8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_alone_say_the_same(kind: str) -> None:
+    model = make(kind)
+    known = role_of(model)
+    del model.config
+    assert role_of(model) == known
+    assert "by names alone: check them" in str(hpxfer.roles(model))
+
+
+@pytest.mark.parametrize("swiglu", [False, True])
+def test_a_model_of_ones_own_is_read_by_its_names(swiglu: bool) -> None:
+    shape = Shape(**{**BASE, "num_shared": 1, "shared_width": 16})
+    multipliers = dict.fromkeys(("attn_logits", "attn_out", "expert_out", "shared_out", "dense_out", "readout"), 1.0)
+    model = OwnGPT(shape, 16, 8, multipliers, biases=True, swiglu=swiglu)
+    found = role_of(model)
+    for name, role in found.items():
+        if not swiglu and "shared" not in name:
+            assert role == next(one for pattern, one in ROLES_WITH_BIASES.items() if fnmatchcase(name, pattern))
+    assert found["blocks.1.moe.shared.0.down.weight"] == "shared_out"
+    if swiglu:
+        assert found["blocks.0.moe.experts.1.gate.weight"] == "expert_gate"
+        assert found["blocks.0.moe.router.weight"] == "router"
+    assert ("*.router_bias", "router_bias") in list(hpxfer.roles(model))
+
+
+def test_numbered_matrices_are_read_by_what_is_beside_them() -> None:
+    class Experts(nn.Module):
+        def __init__(self, names: tuple[str, ...]) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(
+                nn.ModuleDict({one: nn.Linear(4, 4, bias=False) for one in names}) for _ in "ab"
+            )
+
+    two = role_of(Experts(("w1", "w2")))
+    three = role_of(Experts(("w1", "w2", "w3")))
+    assert [two[f"experts.0.w{n}.weight"] for n in (1, 2)] == ["expert_in", "expert_out"]
+    assert [three[f"experts.1.w{n}.weight"] for n in (1, 2, 3)] == ["expert_gate", "expert_out", "expert_in"]
+
+
+def test_a_gate_is_a_router_beside_experts_only() -> None:
+    class Block(nn.Module):
+        def __init__(self, has_experts: bool) -> None:
+            super().__init__()
+            self.gate = nn.Linear(4, 4, bias=has_experts)
+            self.up = nn.Linear(4, 4, bias=False)
+            if has_experts:
+                self.experts = nn.ModuleList([nn.ModuleDict({"up": nn.Linear(4, 4, bias=False)})])
+
+    def find(has_experts: bool) -> dict[str, str]:
+        return dict(hpxfer.roles(nn.ModuleDict({"mlp": Block(has_experts)})))
+
+    assert find(False)["*.gate.weight"] == "dense_gate"
+    assert find(True)["*.gate.weight"] == "router"
+    # A router's own bias has no role: whether an optimizer or a balancing rule moves it, no name says.
+    assert hpxfer.roles(nn.ModuleDict({"mlp": Block(True)})).unmatched == ("mlp.gate.bias",)
+
+
+def test_what_has_no_role_is_said_and_refused_and_extra_patterns_give_one() -> None:
+    model = make("mixtral")
+    model.add_module("score", nn.Linear(32, 3, bias=False))
+    proposed = hpxfer.roles(model)
+    assert proposed.unmatched == ("score.weight",)
+    assert str(proposed).splitlines()[-2:][1].strip() == "score.weight"
+    shape = hpxfer.shape_of(model)
+    with pytest.raises(HpxferError, match=r"got none for score\.weight"):
+        by_hand(shape).param_groups(model, proposed, shape)
+    extra = hpxfer.roles(model, extra={"score.weight": "readout"})
+    assert next(iter(extra)) == ("score.weight", "readout")
+    assert extra.unmatched == ()
+    by_hand(shape).param_groups(model, extra, shape)
+
+
+def test_the_printed_proposal_shows_pattern_role_count_example_and_size() -> None:
+    line = next(line for line in str(hpxfer.roles(make("mixtral"))).splitlines() if "gate_up_proj" in line)
+    assert line.split() == [
+        *("*.experts.gate_up_proj", "expert_in+expert_gate", "2"),
+        *("model.layers.0.mlp.experts.gate_up_proj", "4x96x32"),
+    ]
+
+
+def test_tied_weights_are_one_tensor() -> None:
+    model = make("gpt2")
+    assert model.lm_head.weight is model.transformer.wte.weight
+    shape = hpxfer.shape_of(model)
+    rows = by_hand(shape, "completep").explain(model).to_dict()
+    assert [row["name"] for row in rows if "wte" in row["name"] or "lm_head" in row["name"]] == [
+        "transformer.wte.weight"
+    ]
+
+
+def test_a_balancing_buffer_is_a_router_bias() -> None:
+    model = make("mixtral")
+    for layer in model.model.layers:
+        layer.mlp.gate.register_buffer("e_score_correction_bias", torch.ones(4))
+    shape = hpxfer.shape_of(model)
+    by_hand(shape).init_(model, hpxfer.roles(model), shape)
+    assert not model.model.layers[1].mlp.gate.e_score_correction_bias.any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dims"),
+    [
+        ("gpt2", {"dense_width": 128}),
+        ("llama", {"dense_width": 48}),
+        ("mixtral", {"num_experts": 4, "num_active": 2, "expert_width": 48}),
+        ("qwen3_moe", {"num_experts": 4, "num_active": 2, "expert_width": 16, "dense_width": 48}),
+        ("olmoe", {"num_experts": 4, "num_active": 2, "expert_width": 48}),
+    ],
+)
+def test_the_shape_of_a_known_model(kind: str, dims: dict[str, int]) -> None:
+    model = make(kind)
+    shape = Shape(width=32, depth=2, head_dim=8, **dims)
+    assert hpxfer.shape_of(model) == hpxfer.shape_of(model.config) == shape
+    assert hpxfer.shape_of(model, batch_tokens=64, steps=9).tokens == 576
+
+
+def test_a_qwen_without_dense_layers_has_no_dense_width_and_without_experts_no_experts() -> None:
+    assert hpxfer.shape_of(make("qwen3_moe", mlp_only_layers=[])).dense_width == 0
+    dense = hpxfer.shape_of(make("qwen3_moe", mlp_only_layers=[0, 1]))
+    assert (dense.num_experts, dense.dense_width) == (0, 48)
+
+
+def test_the_shape_of_an_unknown_model_must_be_given() -> None:
+    with pytest.raises(HpxferError, match=r"shape_of: must be a model whose config says what it is, .*, got Linear"):
+        hpxfer.shape_of(nn.Linear(3, 3))
+
+
+def test_proposed_roles_may_be_read_twice() -> None:
+    proposed = hpxfer.roles(make("olmoe"))
+    assert list(proposed) == list(proposed)
+    assert len(proposed) == len(list(proposed))
+
+
+def test_another_recipe_takes_them_wherever_roles_are_asked_for() -> None:
+    model = OwnGPT(Shape(**BASE), 16, 8, recipe().forward_multipliers(BASE))
+    assert recipe().param_groups(model, hpxfer.roles(model), BASE)
+    recipe().init_(model, hpxfer.roles(model), BASE)
