@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +48,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     results = hpxfer.load_results(folder / "smoke")
     setting = setting_of(results.spec, data_ref(results.spec.data))
-    target = Shape(width=128, depth=2, num_experts=4, num_active=1, expert_width=128, head_dim=32)
+    target = replace(results.spec.base_shape, width=128, expert_width=128)
     return Done(results, hpxfer.Recipe.load(folder / "smoke" / "recipe.yaml"), setting, target)
 
 
@@ -77,12 +77,11 @@ def own_run(done: Done, multipliers: Mapping[str, float], seed: int) -> tuple[np
 
 def test_the_regrets_are_what_theory_says(done: Done) -> None:
     findings = {one.parameterization: one for one in hpxfer.transfer_report(done.results).findings}
-    assert findings["completep-moe"].verdict == "transfers"
+    assert {name: one.verdict for name, one in findings.items()} == {"completep-moe": "transfers", "sp": "drifts"}
     ours, control = (findings[name].shapes[-1].regret_nats for name in ("completep-moe", "sp"))
     assert ours is not None
     assert control is not None
-    assert ours <= 0.03
-    assert control >= max(0.05, 3 * ours)
+    assert ours <= 0.03 < control
 
 
 def test_an_own_model_follows_the_sweeps_curve_and_without_multipliers_misses_it(done: Done) -> None:

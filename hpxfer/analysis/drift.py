@@ -1,11 +1,23 @@
-"""Drift: how far the optimum moves when the scale doubles."""
+"""Drift: how far the optimum moves when the scale doubles. Bounds and unequal errors are part of the estimate."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import special, stats
+
+from hpxfer.analysis.bootstrap import scatter_ratio
+from hpxfer.analysis.cube import Floats
+from hpxfer.analysis.thresholds import CONFIDENCE
+
+# Octaves: below this, an error is no error but the rounding of losses.
+TINY = 1e-9
+# Where the profile of a slope is looked at: by sinh, in errors of the slope without bounds; dense there, out to 200.
+SLOPES = np.linspace(-6.0, 6.0, 401)
+GOLDEN, GOLDEN_STEPS = (math.sqrt(5) - 1) / 2, 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,13 +25,44 @@ class Drift:
     """Slope of log2(optimum) against log2(scale), in octaves per doubling."""
 
     octaves_per_doubling: float
-    se: float | None  # from the residuals; None below three shapes, where there are none
-    num_shapes: int
-    left_out: tuple[str, ...] = ()  # shapes whose optimum is a bound or unknown
+    se: float | None  # None if neither the optima have errors nor three shapes a scatter
+    num_shapes: int  # with an estimate
+    left_out: tuple[str, ...] = ()  # shapes of which nothing is known
+    bounds: tuple[str, ...] = ()  # shapes of which a bound is known, which the likelihood holds
+    low: float | None = None  # ends of the 95% interval; None if there is none, or if it is open on this side
+    high: float | None = None
+    freedom: int | None = None  # degrees of freedom of `se`: the interval is Student's
+    doublings: float = 0.0  # between the smallest and the largest scale that the slope rests on
+
+    def interval(self, confidence: float) -> tuple[float, float] | None:
+        """Return the interval at another confidence, with +-inf for an open side; None if there is none."""
+        if self.se is None or self.freedom is None or (self.low is None and self.high is None):
+            return None
+        at, known = (float(stats.t.ppf((1 + c) / 2, self.freedom)) for c in (confidence, CONFIDENCE))
+        slope, wider = self.octaves_per_doubling, at / known
+        return (
+            -math.inf if self.low is None else slope - (slope - self.low) * wider,
+            math.inf if self.high is None else slope + (self.high - slope) * wider,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """What a drift is fitted to at one shape, in octaves: an estimate with its error, or a range with `value` None."""
+
+    name: str
+    doublings: float  # log2 scale
+    value: float | None
+    se: float  # of the estimate that the bound was read from, for a bound
+    low: float = -math.inf
+    high: float = math.inf
 
 
 def fit_drift(scales: Sequence[float], log2_optima: Sequence[float], left_out: tuple[str, ...] = ()) -> Drift | None:
-    """Return the least-squares drift of log2 optima over scales; None below two different scales."""
+    """Return the least-squares drift of bare log2 optima over scales; None below two different scales.
+
+    The error is read from the scatter about the line, so there is none below three shapes.
+    """
     if len(set(scales)) < 2:
         return None
     x, y = np.log2(scales), np.asarray(log2_optima)
@@ -27,10 +70,129 @@ def fit_drift(scales: Sequence[float], log2_optima: Sequence[float], left_out: t
     spread = float(np.sum(dx**2))
     slope = float(np.sum(dx * dy)) / spread
     freedom = len(scales) - 2
-    residual = float(np.sum((dy - slope * dx) ** 2))
+    se = (float(np.sum((dy - slope * dx) ** 2)) / freedom / spread) ** 0.5 if freedom else None
+    return _drift(slope, se, freedom, num_shapes=len(scales), left_out=left_out, doublings=float(np.ptp(x)))
+
+
+def fit_observed(
+    observed: Sequence[Observed], normal_BF: Floats, freedom: int, left_out: tuple[str, ...]
+) -> Drift | None:
+    """Return the drift of optima with errors, in one likelihood with the shapes of which only a bound is known.
+
+    `normal_BF` are the draws of the shapes with an estimate, in their order. Weights are 1/se^2; the error of the slope
+    is that of the slopes of the draws, which share what the shapes' fits share. If the optima scatter about the line
+    beyond the draws (an optimum need not move along a straight line), the error grows by the ratio.
+    None below two different scales with an estimate.
+    """
+    points = [one for one in observed if one.value is not None]
+    if len({one.doublings for one in points}) < 2:
+        return None
+    x = np.array([one.doublings for one in points])
+    y = np.array([one.value for one in points], dtype=float)
+    weight = 1 / np.maximum(np.array([one.se for one in points]), TINY) ** 2
+    slope, scatter = _line(x, y, weight)
+    slope_B, scatter_B = _line(x, normal_BF - y, weight)
+    low, high = (float(np.quantile(slope_B, stats.norm.cdf(side))) for side in (-1, 1))
+    se = (high - low) / 2
+    rng = np.random.default_rng(0)
+    tail_B = np.sqrt(freedom / rng.chisquare(freedom, len(scatter_B)))
+    ratio = scatter_ratio(float(scatter), scatter_B, tail_B) if len(points) > 2 else 1.0
+    if ratio > 1:
+        se, freedom = se * ratio, min(freedom, len(points) - 2)
+    kept = {
+        "num_shapes": len(points),
+        "left_out": left_out,
+        "bounds": tuple(one.name for one in observed if one.value is None),
+        "doublings": float(np.ptp([one.doublings for one in observed])),
+    }
+    if len(points) == len(observed) or se <= TINY:
+        return _drift(float(slope), se, freedom, **kept)
+    wider = [replace(one, se=one.se * ratio) for one in observed]
+    return _censored(wider, float(slope), se, freedom, **kept)
+
+
+def _line(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Return the weighted slope of y (..., F) over x (F,), and the weighted sum of squares about the line."""
+    dx = x - np.average(x, weights=weight)
+    dy = y - np.average(y, weights=weight, axis=-1)[..., None]
+    slope = (dy * dx) @ weight / (weight @ dx**2)
+    return slope, ((dy - slope[..., None] * dx) ** 2) @ weight
+
+
+def _drift(slope: float, se: float | None, freedom: int, **kept: object) -> Drift:
+    half = None if se is None else se * float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
     return Drift(
         octaves_per_doubling=slope,
-        se=(residual / freedom / spread) ** 0.5 if freedom else None,
-        num_shapes=len(scales),
-        left_out=left_out,
+        se=se,
+        low=None if half is None else slope - half,
+        high=None if half is None else slope + half,
+        freedom=None if se is None else freedom,
+        **kept,  # type: ignore[arg-type]
     )
+
+
+def _censored(observed: Sequence[Observed], start: float, se: float, freedom: int, **kept: object) -> Drift:
+    """Return the drift of greatest likelihood, normal about the line, where a bound counts by its probability (Tobit).
+
+    The interval holds the slopes whose profile log likelihood is within t^2 / 2 of the greatest: open where that never
+    falls off. The profile is concave (the densities and their integrals are log-concave), so its ends are unique.
+    """
+    slopes = start + se * np.sinh(SLOPES)
+    profile = _profile(observed, slopes)
+    best = int(np.argmax(profile))
+    allowed = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) ** 2 / 2
+    over = profile - (profile[best] - allowed)
+    ends: list[float | None] = []
+    for step in (-1, 1):
+        beyond = np.flatnonzero(over[best::step] < 0)
+        if not beyond.size:
+            ends.append(None)
+            continue
+        out = best + step * int(beyond[0])
+        at = over[out] / (over[out] - over[out - step])
+        ends.append(float(slopes[out] + at * (slopes[out - step] - slopes[out])))
+    halves = [abs(end - slopes[best]) for end in ends if end is not None]
+    return Drift(
+        octaves_per_doubling=float(slopes[best]),
+        se=max(halves) / math.sqrt(2 * allowed) if halves else None,
+        low=ends[0],
+        high=ends[1],
+        freedom=freedom,
+        **kept,  # type: ignore[arg-type]
+    )
+
+
+def _profile(observed: Sequence[Observed], slopes: Floats) -> Floats:
+    """Return the log likelihood at each slope, (G,), with the intercept that suits it best: a concave search."""
+    x, value, se, low, high = (
+        np.array([getattr(one, name) for one in observed], dtype=float)
+        for name in ("doublings", "value", "se", "low", "high")
+    )
+    known, se = ~np.isnan(value), np.maximum(se, TINY)
+    away = slopes[:, None] * (x - x.mean())
+    ends = np.concatenate([_finite(one - away) for one in (value, low, high)], axis=1)
+    left, right = np.nanmin(ends, axis=1) - 8 * se.max(), np.nanmax(ends, axis=1) + 8 * se.max()
+
+    def likelihood(intercept: Floats) -> Floats:
+        mu = intercept[:, None] + away
+        seen = -(((np.where(known, value, 0.0) - mu) / se) ** 2) / 2
+        return np.asarray(np.where(known, seen, _log_between((low - mu) / se, (high - mu) / se)).sum(axis=1))
+
+    for _ in range(GOLDEN_STEPS):
+        one, two = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
+        lower = likelihood(one) > likelihood(two)
+        left, right = np.where(lower, left, one), np.where(lower, two, right)
+    return np.asarray(likelihood((left + right) / 2))
+
+
+def _finite(ends: Floats) -> Floats:
+    return np.where(np.isfinite(ends), ends, np.nan)
+
+
+def _log_between(low: Floats, high: Floats) -> Floats:
+    """Return log(Phi(high) - Phi(low)), by the tail that both are closer to, so that nothing is lost in it."""
+    flip = low > 0
+    low, high = np.where(flip, -high, low), np.where(flip, -low, high)
+    below, above = special.log_ndtr(low), special.log_ndtr(high)
+    with np.errstate(invalid="ignore"):  # -inf minus -inf, where both are far out
+        return np.asarray(above + np.log1p(-np.exp(np.minimum(below - above, -1e-300))))

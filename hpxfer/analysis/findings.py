@@ -9,6 +9,7 @@ from typing import Any, Literal
 from hpxfer.analysis import text
 from hpxfer.analysis.drift import Drift
 from hpxfer.analysis.optimum import Optimum
+from hpxfer.analysis.regret import RegretTrend
 
 Verdict = Literal["transfers", "drifts", "undecided"]
 Transferred = Literal["measured", "diverged", "missing"]
@@ -22,7 +23,7 @@ class ShapeFinding:
     scale: float
     is_base: bool
     optimum: Optimum
-    best_value: float | None  # the HP on the grid with the lowest median loss
+    best_value: float | None  # the HP on the grid with the lowest fitted loss: a lucky median is not followed
     best_loss: float | None
     transferred: Transferred  # how the transferred HP did here; `missing`: no result, or nothing to transfer
     transferred_loss: float | None  # +inf if it diverged
@@ -33,6 +34,20 @@ class ShapeFinding:
     num_seeds: int
     num_diverged: int  # trials
     num_missing: int  # trials that failed or were not run
+    width_quarter_octaves: float | None = None  # within 0.25% of the lowest fitted loss; None: wider than was measured
+    width_one_octaves: float | None = None  # within 1%
+    edge_log2: float | None = None  # the largest HP at which all seeds are finite; None if none diverged, -inf if all
+    edge_octaves: float | None = None  # from the optimum up to there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addition:
+    """What to run to decide an undecided verdict. `text` says it in words; None is not asked for."""
+
+    text: str
+    seeds: int | None = None  # in all
+    values: tuple[float, ...] = ()  # HPs to add to the grid
+    scales: tuple[float, ...] = ()  # shapes to add, or to run again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +63,8 @@ class Finding:
     noise_nats: float | None  # standard deviation of one seed's loss
     verdict: Verdict
     reasons: tuple[str, ...]
+    regret_trend: RegretTrend | None = None
+    to_add: tuple[Addition, ...] = ()  # what an undecided verdict needs
 
     def name(self, shape: ShapeFinding) -> str:
         """Return a shape as reasons speak of it, e.g. `width 64`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hpxfer.analysis.basin import Basin
+from hpxfer.analysis.basin import Basin, Point
 from hpxfer.analysis.thresholds import MIN_POINTS
 
 Kind = Literal["interior", "lower_edge", "upper_edge", "at_divergence", "none"]
@@ -17,16 +17,24 @@ Kind = Literal["interior", "lower_edge", "upper_edge", "at_divergence", "none"]
 class Optimum:
     """The best HP at one shape.
 
-    `log2_value` is the vertex of a parabola if `interior`; the grid's best value if `at_divergence` (a neighbor
-    diverges); that value as an upper bound if `lower_edge`, as a lower bound if `upper_edge`; None if `none`.
+    `log2_value` is the lowest point of the fit (`local_fit`) if `interior`; that, no further out than the last HP at
+    which no seed diverged, if `at_divergence`; the HP at the grid's edge as an upper bound if `lower_edge`, as a lower
+    bound if `upper_edge`; None if `none`. The 95% interval [`low_log2`, `high_log2`] is open where it is None.
     """
 
     kind: Kind
     log2_value: float | None = None
-    grid_value: float | None = None  # the HP on the grid with the lowest loss
+    grid_value: float | None = None  # the HP on the grid with the lowest fitted loss; lowest median without a fit
     open_because: str | None = None  # why a better HP may lie where nothing was measured; None if it is bracketed
     seed_low_log2: float | None = None  # over the optima of single seeds; None with fewer than two of them
     seed_high_log2: float | None = None
+    low_log2: float | None = None
+    high_log2: float | None = None
+    se_log2: float | None = None  # None without two seeds, and for a bound
+    curvature: float | None = None  # nats per octave squared: loss = lowest + curvature * octaves^2
+    misfit: float | None = None  # by which errors were widened as cells scatter about the fit more than seeds do
+    akima_log2: float | None = None  # for comparison: lowest point of an Akima spline through the means
+    shared_log2: float | None = None  # for comparison: one curvature for all shapes
 
     @property
     def bracketed(self) -> bool:
@@ -61,6 +69,13 @@ def find_optimum(values: Sequence[float], losses: Sequence[float | None]) -> Opt
     )
 
 
+def open_because(kind: Kind, basin: Basin, best: int) -> str | None:
+    """Return why a better HP than the point `best` of a basin may lie where nothing was measured; None if it cannot."""
+    better = _better_off_axis(basin, basin.points[best])
+    values, losses = [point.value for point in basin.points], [point.median for point in basin.points]
+    return better or _open_because(kind, values, losses, best)
+
+
 def basin_optimum(basin: Basin) -> Optimum:
     """Return the optimum of a basin's medians, with the range of the optima of its single seeds."""
     values = [point.value for point in basin.points]
@@ -68,15 +83,20 @@ def basin_optimum(basin: Basin) -> Optimum:
     if optimum.grid_value is None:
         return optimum
     best = basin.point(optimum.grid_value)
-    for point in basin.off_axis:
-        if best and best.median is not None and point.median is not None and point.median < best.median:
-            why = f"HP {point.value:g}, which a log2 axis has no place for, has a lower loss"
-            optimum = replace(optimum, open_because=why)
+    if best and (better := _better_off_axis(basin, best)):
+        optimum = replace(optimum, open_because=better)
     single = [find_optimum(values, basin.seed_losses(seed)).log2_value for seed in basin.seeds]
     found = [one for one in single if one is not None]
     if len(found) < 2:
         return optimum
     return replace(optimum, seed_low_log2=min(found), seed_high_log2=max(found))
+
+
+def _better_off_axis(basin: Basin, best: Point) -> str | None:
+    for point in basin.off_axis:
+        if best.median is not None and point.median is not None and point.median < best.median:
+            return f"HP {point.value:g}, which a log2 axis has no place for, has a lower loss"
+    return None
 
 
 def _vertex(left: tuple[float, float], mid: tuple[float, float], right: tuple[float, float]) -> float:

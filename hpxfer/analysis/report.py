@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Protocol
 import pandas as pd
 
 from hpxfer.analysis.basin import Basin, Point, basins
-from hpxfer.analysis.drift import fit_drift
+from hpxfer.analysis.basin_facts import basin_width, stability_edge
+from hpxfer.analysis.bootstrap import SeedNoise, pool_noise
+from hpxfer.analysis.estimate import Fitted, estimate, fitted
 from hpxfer.analysis.findings import Finding, ShapeFinding, Transferred, TransferReport
 from hpxfer.analysis.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
-from hpxfer.analysis.optimum import Optimum, basin_optimum
-from hpxfer.analysis.thresholds import CONTROL
+from hpxfer.analysis.optimum import Optimum
+from hpxfer.analysis.regret import regret_trend
+from hpxfer.analysis.thresholds import CONTROL, WIDTH_SHARES
 from hpxfer.analysis.verdict import control_reason, judge
+from hpxfer.analysis.what_to_add import what_to_add
 
 if TYPE_CHECKING:
     from hpxfer.spec import SweepSpec
@@ -40,8 +44,7 @@ def transfer_report(results: Results, hp: str | None = None, loss: str | None = 
 
 def report_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> TransferReport:
     """Return the report on a line. Its findings are ordered by axis and name, the control last on every axis."""
-    groups = groupby(basins(line), key=lambda one: (one.axis, one.parameterization))
-    findings = [_finding(tuple(group)) for _, group in groups]
+    findings = list(find(basins(line)))
     findings.sort(key=lambda one: (one.axis, one.parameterization == CONTROL, one.parameterization))
     reasons = [control_reason(one, findings) for one in findings]
     return TransferReport(
@@ -55,42 +58,57 @@ def report_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> Transf
     )
 
 
-def _finding(group: tuple[Basin, ...]) -> Finding:
+def find(every: Sequence[Basin]) -> tuple[Finding, ...]:
+    """Return a finding for each axis and parameterization of basins ordered by both, without the control's reason.
+
+    The noise of seeds is pooled over all of them.
+    """
+    groups = groupby(every, key=lambda one: (one.axis, one.parameterization))
+    fits = [fitted(tuple(group)) for _, group in groups]
+    noise = pool_noise([(one.cube, one.fit) for one in fits if one.fit is not None])
+    return tuple(_finding(one, noise) for one in fits)
+
+
+def _finding(one: Fitted, noise_of_seeds: SeedNoise | None) -> Finding:
     """Return the finding of one parameterization along one axis."""
-    optima = [basin_optimum(basin) for basin in group]
-    base_value = next((optimum.grid_value for basin, optimum in zip(group, optima, strict=True) if basin.is_base), None)
+    group, found = one.group, estimate(one, noise_of_seeds)
+    base_value = next((o.grid_value for basin, o in zip(group, found.optima, strict=True) if basin.is_base), None)
     near = [cells_near_optimum(basin, base_value) for basin in group]
     noise = seed_noise(cell for cells in near for cell in cells)
     paired = paired_noise(near)
-    interior = [i for i, optimum in enumerate(optima) if optimum.kind == "interior"]
+    shapes = tuple(
+        _shape(one, i, found.optima[i], base_value, noise, noise if paired is None else paired)
+        for i in range(len(group))
+    )
     finding = Finding(
         axis=group[0].axis,
         scale_name=group[0].scale_name,
         parameterization=group[0].parameterization,
         base_value=base_value,
-        shapes=tuple(
-            _shape(*pair, base_value, noise, noise if paired is None else paired)
-            for pair in zip(group, optima, strict=True)
-        ),
-        drift=fit_drift(
-            [group[i].scale for i in interior],
-            [value for i in interior if (value := optima[i].log2_value) is not None],
-            left_out=tuple(basin.name for i, basin in enumerate(group) if i not in interior),
-        ),
+        shapes=shapes,
+        drift=found.drift,
         noise_nats=noise,
         verdict="undecided",
         reasons=(),
+        regret_trend=regret_trend(
+            [shape.scale for shape in shapes],
+            [shape.best_loss for shape in shapes],
+            [shape.regret_nats for shape in shapes],
+            [shape.regret_se_nats for shape in shapes],
+        ),
     )
     verdict, reasons = judge(finding)
-    return replace(finding, verdict=verdict, reasons=(*reasons, *_notes(group, optima)))
+    to_add = what_to_add(finding, group) if verdict == "undecided" else ()
+    said = tuple(f"to decide: {addition.text}" for addition in to_add)
+    return replace(finding, verdict=verdict, reasons=(*reasons, *said, *_notes(group, found.optima)), to_add=to_add)
 
 
 def _shape(
-    basin: Basin, optimum: Optimum, base_value: float | None, noise: float | None, of_difference: float | None
+    one: Fitted, i: int, optimum: Optimum, base_value: float | None, noise: float | None, of_difference: float | None
 ) -> ShapeFinding:
     """Return the finding at one shape. Regret compares measured cells; nothing is interpolated."""
-    measured = [(point.median, point.value, point) for point in basin.points if point.finite and not point.censored]
-    best_loss, best_value, best = min(measured, default=(None, None, None), key=lambda one: one[:2])
+    basin = one.group[i]
+    best_loss, best_value, best = _best(basin, optimum)
     moved = basin.point(base_value)
     moved_loss = moved.median if moved else None
     regret = _regret(best_loss, moved_loss)
@@ -98,6 +116,7 @@ def _shape(
     if of_difference is not None and best and moved and regret is not None and math.isfinite(regret):
         se = difference_se(of_difference, moved, best)
     finite = regret if regret is not None and math.isfinite(regret) else None
+    edge, at = stability_edge(basin), optimum.log2_value
     return ShapeFinding(
         shape=basin.shape,
         scale=basin.scale,
@@ -114,7 +133,20 @@ def _shape(
         num_seeds=len(basin.seeds),
         num_diverged=basin.num_diverged,
         num_missing=basin.num_missing,
+        width_quarter_octaves=basin_width(one, i, WIDTH_SHARES[0]),
+        width_one_octaves=basin_width(one, i, WIDTH_SHARES[1]),
+        edge_log2=edge,
+        edge_octaves=edge - at if edge is not None and at is not None else None,
     )
+
+
+def _best(basin: Basin, optimum: Optimum) -> tuple[float | None, float | None, Point | None]:
+    """Return the loss, the HP and the point of the lowest fitted loss; of the lowest median where nothing is fitted."""
+    chosen = basin.point(optimum.grid_value)
+    if chosen is not None and chosen.median is not None and not chosen.censored:
+        return chosen.median, chosen.value, chosen
+    measured = [(point.median, point.value, point) for point in basin.points if point.finite and not point.censored]
+    return min(measured, default=(None, None, None), key=lambda one: one[:2])
 
 
 def _regret(best_loss: float | None, moved_loss: float | None) -> float | None:

@@ -30,13 +30,6 @@ def optimum_text(optimum: Optimum) -> str:
     return f"{SIGN.get(optimum.kind, '')}2^{optimum.log2_value:.1f}{after}"
 
 
-def spread_text(optimum: Optimum) -> str:
-    """Return the range of the optima of single seeds, e.g. `2^-6.2..2^-5.9`."""
-    if optimum.seed_low_log2 is None or optimum.seed_high_log2 is None:
-        return NOTHING
-    return f"2^{optimum.seed_low_log2:.1f}..2^{optimum.seed_high_log2:.1f}"
-
-
 def regret_text(shape: ShapeFinding) -> str:
     """Return a regret with its error, e.g. `regret 0.017 +- 0.004 nats (0.51% of the loss)`; `diverges ...` if inf."""
     if shape.regret_nats is None:
@@ -49,14 +42,23 @@ def regret_text(shape: ShapeFinding) -> str:
     return f"regret {_regret(shape)} nats{percent}"
 
 
+def interval_text(optimum: Optimum) -> str:
+    """Return the 95% interval, e.g. `2^-6.8..2^-6.0`; `..2^-8.5` if one side is open."""
+    if optimum.low_log2 is None and optimum.high_log2 is None:
+        return NOTHING
+    return "..".join("" if end is None else f"2^{end:.1f}" for end in (optimum.low_log2, optimum.high_log2))
+
+
 def drift_text(drift: Drift | None, scale_name: str) -> str:
-    """Return a drift, e.g. `+0.20 +- 0.12 octaves per doubling of width (5 shapes)`."""
+    """Return a drift, e.g. `+0.20 [-0.01, +0.41] octaves per doubling of width (5 shapes)`, with its 95% interval."""
     if drift is None:
         return "unknown: fewer than two shapes have an interior optimum"
-    se = "" if drift.se is None else f" +- {drift.se:.2f}"
+    ends = "[" + ", ".join(NOTHING if end is None else f"{end:+.2f}" for end in (drift.low, drift.high)) + "] "
+    interval = "" if drift.low is None and drift.high is None else ends
+    beside = f", bounds at {', '.join(drift.bounds)}" if drift.bounds else ""
     without = f", without {', '.join(drift.left_out)}" if drift.left_out else ""
-    slope = f"{drift.octaves_per_doubling:+.2f}{se} octaves per doubling of {scale_name}"
-    return f"{slope} ({drift.num_shapes} shapes{without})"
+    slope = f"{drift.octaves_per_doubling:+.2f} {interval}octaves per doubling of {scale_name}"
+    return f"{slope} ({drift.num_shapes} shapes{beside}{without})"
 
 
 def headline(finding: Finding) -> str:
@@ -85,7 +87,7 @@ def _open_question(finding: Finding) -> str | None:
     for shape in finding.shapes:
         if shape.regret_nats is None:
             return f"{finding.name(shape)}: no result at the transferred HP"
-    return None
+    return None if finding.drift else "drift unknown"
 
 
 def summary(report: TransferReport) -> str:
@@ -120,7 +122,7 @@ _HEADER = (
     "shape",
     "scale",
     "optimum",
-    "seeds' optima",
+    "95%",
     "best loss",
     "regret, nats",
     "of loss",
@@ -136,7 +138,7 @@ def _row(shape: ShapeFinding) -> tuple[str, ...]:
         shape.shape + (" (base)" if shape.is_base else ""),
         f"{shape.scale:g}",
         optimum_text(shape.optimum),
-        spread_text(shape.optimum),
+        interval_text(shape.optimum),
         _number(shape.best_loss, "{:.4f}"),
         _regret(shape),
         _number(shape.regret_percent, "{:.2f}%"),

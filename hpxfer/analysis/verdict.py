@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpxfer.analysis.findings import Finding, ShapeFinding, Verdict
 from hpxfer.analysis.text import regret_text
-from hpxfer.analysis.thresholds import CONTROL, NUM_SE, REGRET_SHARE
+from hpxfer.analysis.thresholds import CONTROL, ERROR_RATE, MOVE_OCTAVES, NUM_SE, REGRET_SHARE
 
 NO_NOISE = "one seed: no noise floor, add seeds"
 
@@ -17,12 +17,24 @@ def regret_limit(shape: ShapeFinding) -> float:
     return max(REGRET_SHARE * (shape.best_loss or 0.0), NUM_SE * (shape.regret_se_nats or 0.0))
 
 
+def move(finding: Finding) -> tuple[float, float] | None:
+    """Return between how many octaves the optimum moved over the measured scales, at ERROR_RATE a side.
+
+    An end is infinite where bounds leave it open. None without a drift or its interval.
+    """
+    interval = None if finding.drift is None else finding.drift.interval(1 - 2 * ERROR_RATE)
+    if interval is None or finding.drift is None:
+        return None
+    return interval[0] * finding.drift.doublings, interval[1] * finding.drift.doublings
+
+
 def judge(finding: Finding) -> tuple[Verdict, tuple[str, ...]]:
     """Return the verdict on a finding's shapes, and why.
 
     A base optimum that is not bracketed comes first: what was transferred is then not the optimum. Drift needs one
-    shape that shows it; transfer needs every shape. The regret at a shape whose own optimum is not bracketed is a
-    lower bound, which the reasons say.
+    shape that shows it, or an optimum that surely moved by MOVE_OCTAVES; transfer needs every shape, an optimum that
+    surely did not, and optima that are told from the divergence edge. The regret at a shape whose own optimum is not
+    bracketed is a lower bound, which the reasons say.
     """
     base = next((shape for shape in finding.shapes if shape.is_base), None)
     others = [shape for shape in finding.shapes if not shape.is_base]
@@ -30,11 +42,21 @@ def judge(finding: Finding) -> tuple[Verdict, tuple[str, ...]]:
         return "undecided", ("the base shape has no results",)
     if base.optimum.open_because:
         return "undecided", (f"nothing to transfer: at the base, {base.optimum.open_because}",)
-    if drifting := [why for shape in others if (why := _why_drifts(finding, shape))]:
+    moved = move(finding) if others and finding.noise_nats is not None else None
+    drifting = [why for shape in others if (why := _why_drifts(finding, shape))]
+    if moved and (moved[0] > MOVE_OCTAVES or moved[1] < -MOVE_OCTAVES):
+        drifting.append(f"{move_text(finding, moved)}: surely more than {MOVE_OCTAVES:g}")
+    if drifting:
         return "drifts", tuple(drifting)
     doubts = [why for shape in others for why in _doubts(finding, shape)]
     if finding.noise_nats is None:
         doubts.insert(0, NO_NOISE)
+    elif others and moved is None:
+        doubts.append("drift unknown: fewer than two shapes have an optimum inside the grid")
+    elif moved and max(-moved[0], moved[1]) > MOVE_OCTAVES:
+        doubts.append(f"{move_text(finding, moved)}: perhaps more than {MOVE_OCTAVES:g}")
+    if near := _at_edge(finding):
+        doubts.append(near)
     if not others:
         doubts.append("no shape beyond the base")
     if doubts or finding.worst is None:
@@ -42,7 +64,15 @@ def judge(finding: Finding) -> tuple[Verdict, tuple[str, ...]]:
     worst = finding.worst
     limit = f"within the limit of {regret_limit(worst):.2g}"
     why = f"worst shape {finding.name(worst)}: {regret_text(worst)}, {limit}"
-    return "transfers", (why, *_caveats(finding, others))
+    still = (f"{move_text(finding, moved)}: surely less than {MOVE_OCTAVES:g}",) if moved else ()
+    return "transfers", (why, *still, *_caveats(finding, others))
+
+
+def move_text(finding: Finding, moved: tuple[float, float]) -> str:
+    """Return a move in words, e.g. `between width 32 and 128 the optimum moves by -0.7 to +0.6 octaves (98%)`."""
+    scales = sorted(shape.scale for shape in finding.shapes)
+    ends = f"{finding.scale_name} {scales[0]:g} and {scales[-1]:g}"
+    return f"between {ends} the optimum moves by {moved[0]:+.2f} to {moved[1]:+.2f} octaves ({1 - 2 * ERROR_RATE:.0%})"
 
 
 def control_reason(finding: Finding, findings: Sequence[Finding]) -> str | None:
@@ -58,6 +88,19 @@ def control_reason(finding: Finding, findings: Sequence[Finding]) -> str | None:
     too = ": this axis does not tell them apart" if finding.verdict == control.verdict == "transfers" else ""
     did = "is undecided" if control.verdict == "undecided" else control.verdict
     return f"control {CONTROL} {did} (worst shape {control.name(worst)}: {regret_text(worst)}){too}"
+
+
+def _at_edge(finding: Finding) -> str | None:
+    """Return why optima and the divergence edge are not told apart; None if at most of the shapes they are.
+
+    They are where the loss was seen to rise before it diverged: an edge that transfers is no optimum that does.
+    """
+    known = [shape for shape in finding.shapes if shape.optimum.kind != "none"]
+    near = [shape for shape in known if shape.optimum.kind == "at_divergence"]
+    if not near or 2 * len(near) < len(known):
+        return None
+    names = ", ".join(finding.name(shape) for shape in near)
+    return f"{names}: the loss does not rise before it diverges, so the optimum may be the divergence edge"
 
 
 def _why_drifts(finding: Finding, shape: ShapeFinding) -> str | None:

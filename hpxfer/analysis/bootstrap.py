@@ -1,0 +1,158 @@
+"""How far seeds can move a fit: draws of all fitted optima, from what seeds differed by, pooled over shapes.
+
+A seed's luck is smooth in log2 HP: on the published quickstart a seed that is lucky at one learning rate is lucky at
+the next, so each seed has an optimum of its own, and residuals of single cells, taken as independent, make intervals
+that are too short. So whole curves are drawn: a seed's losses minus the cells' means, along the cells of a basin. Two
+or three seeds a shape are too few to draw from (a bootstrap over them covers 48-75%); curves are pooled over all shapes
+and parameterizations, aligned at the basin's center, each grown to the variance of one seed. A draw is the sum of all
+curves with independent normal weights (the multiplier bootstrap; Wu 1986, Ann. Statist. 14, 1261), which is a normal
+draw with their covariance; and as that is estimated with few degrees of freedom, draws for intervals are divided by
+sqrt(chi^2/df), which for anything linear gives Student's t. An optimum rests on its own shape's curve and, by the cubic
+part, on those of all: on several independent sums of squares, which makes more degrees of freedom (Satterthwaite 1946).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import stats
+
+from hpxfer.analysis.cube import Bools, Cube, Floats
+from hpxfer.analysis.local_fit import Ints, LocalFit
+from hpxfer.analysis.thresholds import CONFIDENCE, MISFIT_CHANCE, NUM_DRAWS
+
+TINY = 1e-9  # octaves
+RANDOM_SEED = 20260121  # the draws are a part of the method: equal losses, equal intervals
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SeedNoise:
+    """The covariance of one seed's losses along a basin, O offsets (cells) from its center: root.T @ root."""
+
+    root_OO: Floats  # nats
+    reach: int  # O = 2 * reach + 1
+    freedom: int  # degrees of freedom of the covariance: seeds minus one, summed over the distinct shapes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Draws:
+    """Fitted optima, in octaves, had the seeds been others: B draws of F shapes."""
+
+    normal_BF: Floats  # what the error of a fit is read from
+    interval_2F: Floats  # the ends of 95% intervals, from draws with Student's tails
+    # True where the 95% interval has no end: the losses do not bend by more than seeds differ. If that is so at half of
+    # the shapes, then at all: the bend of a basin is a matter of the loss, and where it shows it is luck.
+    flat_F: Bools
+    freedom: int
+    misfit: float  # by which the draws were widened, as the cells scatter about the fit more than seeds do; 1 if not
+
+    @cached_property
+    def se_F(self) -> Floats:
+        """The standard error of each optimum, from the middle 68% of the draws."""
+        low_F, high_F = np.quantile(self.normal_BF, stats.norm.cdf([-1, 1]), axis=0)
+        return np.asarray((high_F - low_F) / 2)
+
+
+def pool_noise(fits: Sequence[tuple[Cube, LocalFit]]) -> SeedNoise | None:
+    """Return the seeds' noise pooled over all fitted shapes; None if no shape has two seeds.
+
+    A base that several findings share is the same trials, and counts once.
+    """
+    reach = max((cube.x_K.size for cube, _ in fits), default=0)
+    curves, freedom, seen = [], 0, set()
+    for cube, fit in fits:
+        centers_F = center_cells(cube, fit)
+        for f, i in enumerate(fit.rows_F):
+            key = (cube.x_K.tobytes(), cube.loss_IKS[i].tobytes())
+            left_KS = cube.left_IKS[i].copy()
+            left_KS[~np.isin(np.arange(cube.x_K.size), fit.cell_N[fit.shape_N == f])] = np.nan
+            known_S = ~np.isnan(left_KS).all(axis=0)
+            if key in seen or known_S.sum() < 2:
+                continue
+            seen.add(key)
+            curve_SO = np.full((int(known_S.sum()), 2 * reach + 1), np.nan)
+            start = reach - int(centers_F[f])
+            curve_SO[:, start : start + cube.x_K.size] = left_KS[:, known_S].T
+            curves.append(curve_SO)
+            freedom += int(known_S.sum()) - 1
+    if not curves:
+        return None
+    return SeedNoise(root_OO=_root(np.concatenate(curves)), reach=reach, freedom=freedom)
+
+
+def _root(curve_JO: Floats) -> Floats:
+    """Return a square root of the curves' covariance. Offsets that no curve has get the others' mean variance."""
+    known_JO = ~np.isnan(curve_JO)
+    count_O = known_JO.sum(0)
+    filled_JO = np.where(known_JO, curve_JO, 0.0) / np.sqrt(np.maximum(count_O, 1))
+    variance_O = (filled_JO**2).sum(0)
+    spare = math.sqrt(float(variance_O[count_O > 0].mean()))
+    triangle = np.linalg.qr(filled_JO, mode="r")
+    return np.concatenate([triangle, np.diag(np.where(count_O > 0, 0.0, spare))])
+
+
+def center_cells(cube: Cube, fit: LocalFit) -> Ints:
+    """Return the cell closest to each fitted shape's center, (F,)."""
+    return np.asarray(np.argmin(np.abs(cube.x_K - fit.center_F[:, None]), axis=1))
+
+
+def draw_optima(cube: Cube, fit: LocalFit, noise: SeedNoise, num_draws: int = NUM_DRAWS) -> Draws:
+    """Return draws of the optima of a fit under the seeds' noise."""
+    rng = np.random.default_rng(RANDOM_SEED)
+    offset_N = fit.cell_N - center_cells(cube, fit)[fit.shape_N] + noise.reach
+    moved_BN = np.empty((num_draws, fit.shape_N.size))
+    for f in range(fit.rows_F.size):
+        of = fit.shape_N == f
+        moved_BN[:, of] = rng.standard_normal((num_draws, len(noise.root_OO))) @ noise.root_OO[:, offset_N[of]]
+    moved_BN /= np.sqrt(fit.weight_N)
+    change_BP = moved_BN @ fit.solve_PN.T
+    tail_B = np.sqrt(noise.freedom / rng.chisquare(noise.freedom, num_draws))
+    misfit = _misfit(fit, moved_BN - change_BP @ fit.design_NP.T, tail_B)
+    change_BP *= misfit
+    freedom_F = noise.freedom * _independent(fit, noise.root_OO, offset_N)
+    tail_BF = np.sqrt(freedom_F / rng.chisquare(freedom_F, (num_draws, freedom_F.size)))
+    student_BF = fit.optima(change_BP, tail_BF)
+    interval_2F: Floats = np.quantile(student_BF, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
+    open_F = (interval_2F[0] <= fit.ends_2F[0] + TINY) & (interval_2F[1] >= fit.ends_2F[1] - TINY)
+    return Draws(
+        normal_BF=fit.optima(change_BP, np.ones_like(tail_BF)),
+        interval_2F=interval_2F,
+        flat_F=open_F | (2 * open_F.sum() >= open_F.size),
+        freedom=noise.freedom,
+        misfit=misfit,
+    )
+
+
+def _independent(fit: LocalFit, root_OO: Floats, offset_N: Ints) -> Floats:
+    """Return on how many independent sums of squares the variance of each optimum rests, (F,): tr(V)^2 / tr(V^2).
+
+    V holds the covariances, under the noise of one seed, of what each shape's curve adds to an optimum.
+    """
+    num = fit.rows_F.size
+    weight_FN = fit.slope_of_optima() @ (fit.solve_PN / np.sqrt(fit.weight_N))
+    out = np.ones(num)
+    for f in range(num):
+        parts = [root_OO[:, offset_N[fit.shape_N == m]] @ weight_FN[f, fit.shape_N == m] for m in range(num)]
+        gram = np.array(parts) @ np.array(parts).T
+        if (whole := float(np.trace(gram))) > 0:
+            out[f] = whole**2 / float((gram**2).sum())
+    return out
+
+
+def _misfit(fit: LocalFit, left_BN: Floats, tail_B: Floats) -> float:
+    """Return the ratio of what the fit leaves over to what seeds explain if that is beyond their chance, else 1."""
+    found = float(fit.weight_N @ fit.left_N**2)
+    drawn_B = left_BN**2 @ fit.weight_N
+    return scatter_ratio(found, drawn_B, tail_B)
+
+
+def scatter_ratio(found: float, drawn_B: Floats, tail_B: Floats) -> float:
+    """Return sqrt(found / mean of drawn) if draws with their tails rarely reach `found` (MISFIT_CHANCE), else 1."""
+    usual = float(drawn_B.mean())
+    if usual <= 0 or found <= usual or float(np.mean(drawn_B * tail_B**2 >= found)) >= MISFIT_CHANCE:
+        return 1.0
+    return math.sqrt(found / usual)

@@ -1,0 +1,89 @@
+"""What to add: the cells, seeds or shapes that would decide an undecided verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from scipy import stats
+
+from hpxfer.analysis.basin import Basin
+from hpxfer.analysis.findings import Addition, Finding, ShapeFinding
+from hpxfer.analysis.thresholds import ERROR_RATE, MOVE_OCTAVES
+from hpxfer.analysis.verdict import move, regret_limit
+
+LEAST_SEEDS = 3  # with two, a single unlucky run cannot be told from noise
+MOST_SEEDS = 20  # beyond, a longer axis or a finer grid tells more for less
+
+
+def what_to_add(finding: Finding, group: Sequence[Basin]) -> tuple[Addition, ...]:
+    """Return what an undecided finding needs, the most urgent first. `group` are its basins, by scale."""
+    out = []
+    for shape, basin in zip(finding.shapes, group, strict=True):
+        out += _cells(finding, shape, basin)
+    if len(finding.shapes) < 2:
+        out.append(Addition(text=f"a shape beyond the base, at four times its {finding.scale_name} or more"))
+    if more := _seeds(finding):
+        out.append(more)
+    return tuple(dict.fromkeys(out))
+
+
+def _cells(finding: Finding, shape: ShapeFinding, basin: Basin) -> list[Addition]:
+    """Return the HP values that one shape lacks."""
+    exponents = [point.log2 for point in basin.points]
+    step = min((b - a for a, b in pairwise(exponents)), default=1.0)
+    kind, name = shape.optimum.kind, finding.name(shape)
+    if kind in ("lower_edge", "upper_edge") and exponents:
+        side, first = (-1, exponents[0]) if kind == "lower_edge" else (1, exponents[-1])
+        return [_values(name, [first + side * step * k for k in (1, 2)], shape)]
+    if kind == "at_divergence" and shape.optimum.grid_value is not None:
+        here = math.log2(shape.optimum.grid_value)
+        return [_values(name, [here - step / 2, here + step / 2], shape)]
+    if kind == "none" or shape.regret_nats is None or shape.optimum.open_because:
+        lacking = [point.value for point in basin.points if point.num_missing]
+        if lacking:
+            text = f"{name}: run what has no result ({', '.join(f'{value:.4g}' for value in lacking)})"
+            return [Addition(text=text, values=tuple(lacking), scales=(shape.scale,))]
+    return []
+
+
+def _values(name: str, exponents: Sequence[float], shape: ShapeFinding) -> Addition:
+    values = tuple(2.0**exponent for exponent in sorted(exponents))
+    text = f"{name}: HP values {', '.join(f'2^{math.log2(value):g}' for value in values)}"
+    return Addition(text=text, values=values, scales=(shape.scale,))
+
+
+def _seeds(finding: Finding) -> Addition | None:
+    """Return how many seeds narrow the move and the regrets enough to tell, should their centers stay."""
+    now = max((shape.num_seeds for shape in finding.shapes), default=0)
+    if now < 2:
+        return Addition(text=f"{LEAST_SEEDS} seeds at every shape", seeds=LEAST_SEEDS)
+    needed = [1.0, *(_regret_factor(shape) for shape in finding.shapes if not shape.is_base)]
+    if moved := move(finding):
+        center, half = sum(moved) / 2, (moved[1] - moved[0]) / 2
+        if math.isinf(half):
+            return None
+        if max(-moved[0], moved[1]) > MOVE_OCTAVES:
+            room = abs(abs(center) - MOVE_OCTAVES)
+            needed.append(half / room if room else math.inf)
+    if max(needed) <= 1:
+        return None
+    freedom = finding.drift.freedom if finding.drift and finding.drift.freedom else now - 1
+    for seeds in range(max(now + 1, LEAST_SEEDS), MOST_SEEDS + 1):
+        if max(needed) <= math.sqrt(seeds / now) * _quantile(freedom) / _quantile(freedom * (seeds - 1) / (now - 1)):
+            return Addition(text=f"{seeds} seeds instead of {now} at every shape", seeds=seeds)
+    why = f"the optimum's move or a regret is so close to its limit that {MOST_SEEDS} seeds would not tell"
+    return Addition(text=f"a shape at twice the largest {finding.scale_name}: {why}")
+
+
+def _quantile(freedom: float) -> float:
+    return float(stats.t.ppf(1 - ERROR_RATE, freedom))
+
+
+def _regret_factor(shape: ShapeFinding) -> float:
+    """Return by what factor the error of a regret must fall for the regret to be clearly over its limit or under."""
+    if shape.regret_nats is None or not shape.regret_se_nats or not math.isfinite(shape.regret_nats):
+        return 0.0
+    over = shape.regret_nats - regret_limit(shape)
+    return 2 * shape.regret_se_nats / over if over > 0 else 0.0

@@ -1,0 +1,129 @@
+"""Optima with intervals: what they hold, where they are open, and that they cover what was planted."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from planted_lines import GRID, MOVES, STAYS, line, with_status
+
+from hpxfer.analysis import Optimum, report_line
+from hpxfer.analysis.estimate import FLAT
+from hpxfer.analysis.report import find
+from hpxfer.testing.error_rates import tally
+from hpxfer.testing.sweeps import Planted, plant
+
+
+def optima(*args: object, **kwargs: object) -> list[Optimum]:
+    report = report_line(line(*args, **kwargs), sweep="planted", hp="lr", loss="validation")  # type: ignore[arg-type]
+    return [shape.optimum for shape in report.findings[0].shapes]
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_intervals_cover_as_often_as_they_say(seeds: int) -> None:
+    """300 optima, but of 60 sweeps: with 120 independent ones, 97 in 100 samples lie in this range."""
+    rates = tally(Planted(noise=0.01, seeds=seeds, drift=0.25), range(60)).rates()
+    assert rates["optimum_coverage"] == pytest.approx(0.95, abs=0.045)
+    assert rates["drift_coverage"] is not None
+    assert rates["drift_coverage"] >= 0.88
+
+
+def test_intervals_cover_where_a_seed_s_luck_is_smooth() -> None:
+    """The negative twin: with residuals of cells taken as independent, they would not."""
+    kind = Planted(noise=0.002, luck_slope=0.006, seeds=3)
+    rates = tally(kind, range(60)).rates()
+    assert rates["optimum_coverage"] == pytest.approx(0.95, abs=0.045)
+    naive = []
+    for seed in range(60):
+        sweep = plant(kind, seed)
+        u = sweep.x_K - sweep.optimum_I[0]
+        near = np.abs(u) <= 2.5
+        design = np.kron(np.vander(u[near], 3), np.ones((3, 1)))
+        (c, b, _), left, *_ = np.linalg.lstsq(design, sweep.loss_IKS[0][near].ravel(), rcond=None)
+        error = math.sqrt(left[0] / (len(design) - 3) * np.linalg.inv(design.T @ design)[1, 1]) / (2 * c)
+        naive.append(abs(-b / (2 * c)) <= 2.1 * error)
+    assert np.mean(naive) < 0.88
+
+
+def test_an_interior_optimum_has_an_error_an_interval_and_a_curvature() -> None:
+    for one in optima(STAYS, noise=0.005, seeds=3, curvature=0.04):
+        assert one.kind == "interior"
+        assert one.log2_value == pytest.approx(-6.2, abs=0.2)
+        assert one.se_log2 is not None
+        assert one.low_log2 is not None
+        assert one.high_log2 is not None
+        assert one.low_log2 < -6.2 < one.high_log2
+        assert one.curvature == pytest.approx(0.04, rel=0.2)
+        assert one.akima_log2 == pytest.approx(-6.2, abs=0.4)
+        assert one.shared_log2 == pytest.approx(-6.2, abs=0.2)
+
+
+def test_one_seed_has_an_optimum_and_no_interval() -> None:
+    for one in optima(STAYS, seeds=1):
+        assert one.log2_value == pytest.approx(-6.2, abs=0.2)
+        assert (one.se_log2, one.low_log2, one.high_log2) == (None, None, None)
+
+
+def test_a_bound_is_open_on_one_side() -> None:
+    top = optima({"sp": lambda doublings: -6.0 - 2.0 * doublings})[-1]
+    assert (top.kind, top.log2_value, top.low_log2, top.se_log2) == ("lower_edge", -9.0, None, None)
+    assert top.high_log2 is not None
+    assert top.high_log2 >= -8.5
+    other = optima({"sp": lambda doublings: -6.0 + 2.0 * doublings})[-1]
+    assert (other.kind, other.log2_value, other.high_log2) == ("upper_edge", -4.0, None)
+    assert other.low_log2 is not None
+    assert other.low_log2 <= -4.5
+
+
+def test_next_to_divergence_the_optimum_lies_before_it() -> None:
+    for one in optima(STAYS, diverges_above=0.9):
+        assert one.kind == "at_divergence"
+        assert one.log2_value is not None
+        assert one.log2_value <= -6.0
+        assert one.high_log2 == -5.0  # the HP that diverges
+        assert one.low_log2 is not None
+        assert one.low_log2 <= -6.5
+
+
+def test_a_basin_that_does_not_bend_has_no_optimum_and_says_so() -> None:
+    (found,) = find(plant(Planted(noise=0.02, curvature=0.0), 1).basins())
+    for one in (shape.optimum for shape in found.shapes):
+        assert (one.kind, one.log2_value, one.open_because) == ("none", None, FLAT)
+
+
+def test_one_lucky_cell_does_not_move_the_best_value() -> None:
+    frame = line(STAYS, scales=(32.0, 64.0), noise=0.002, curvature=0.02, seeds=3)
+    lucky = (frame["value"] == 2.0**-5) & (frame["scale"] == 64.0)
+    frame.loc[lucky, "loss"] -= 0.031  # below all others, against a parabola through the rest
+    top = report_line(frame, sweep="planted", hp="lr", loss="validation").findings[0].shapes[-1]
+    assert frame.loc[frame["scale"] == 64.0].groupby("value")["loss"].median().idxmin() == 2.0**-5
+    assert top.best_value == 2.0**-6
+
+
+def test_a_missing_seed_changes_an_optimum_little() -> None:
+    frame = line(STAYS, noise=0.002, seeds=3)
+    frame["loss"] += 0.3 * frame["seed"]  # levels of seeds differ by far more than the basin is deep
+    holes = with_status(frame, "failed", scale=64.0, value=2.0**-7, seed=0)
+    whole, with_hole = (
+        report_line(one, sweep="planted", hp="lr", loss="validation").findings[0].shapes[1].optimum
+        for one in (frame, holes)
+    )
+    assert with_hole.log2_value == pytest.approx(whole.log2_value, abs=0.05)
+
+
+def test_widths_and_edges() -> None:
+    report = report_line(
+        line({**STAYS, **MOVES}, noise=1e-4, curvature=0.0075, diverges_above=1.9),
+        sweep="x",
+        hp="lr",
+        loss="validation",
+    )
+    shape = report.findings[0].shapes[0]
+    assert shape.width_quarter_octaves == pytest.approx(2 * math.sqrt(0.0025 * 3.0 / 0.0075), rel=0.05)
+    assert shape.width_one_octaves is None  # four octaves: more than lie on both sides
+    assert shape.edge_log2 == -5.0
+    assert shape.edge_octaves == pytest.approx(1.2, abs=0.05)
+    stable = report_line(line(STAYS), sweep="x", hp="lr", loss="validation").findings[0].shapes[0]
+    assert (stable.edge_log2, stable.edge_octaves) == (None, None)
+    assert len(GRID) == 6

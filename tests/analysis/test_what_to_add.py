@@ -1,0 +1,62 @@
+"""What to add: the words, and that adding it decides."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from planted_lines import STAYS, Optima, line, with_status
+
+from hpxfer.analysis import Finding, report_line
+
+NARROW: Optima = {"completep-moe": lambda _: -6.2}
+
+
+def finding(frame: pd.DataFrame) -> Finding:
+    return report_line(frame, sweep="planted", hp="lr", loss="validation").findings[0]
+
+
+def test_a_base_on_the_edge_asks_for_values_beyond_it() -> None:
+    one = finding(line({"sp": lambda _: -10.0}))
+    assert one.to_add[0].text == "width 32: HP values 2^-11, 2^-10"
+    assert one.to_add[0].values == (2.0**-11, 2.0**-10)
+    assert one.to_add[0].scales == (32.0,)
+    assert f"to decide: {one.to_add[0].text}" in one.reasons
+    wider = finding(line({"sp": lambda _: -10.0}, grid=range(-13, -3)))
+    assert wider.verdict == "transfers"
+
+
+def test_a_missing_cell_is_named() -> None:
+    one = finding(with_status(line(STAYS), "missing", scale=64.0, value=2.0**-6))
+    assert one.to_add[0].text == "width 64: run what has no result (0.01562)"
+    assert one.to_add[0].values == (2.0**-6,)
+
+
+def test_one_seed_asks_for_three() -> None:
+    one = finding(line(STAYS, seeds=1))
+    assert [(addition.text, addition.seeds) for addition in one.to_add] == [("3 seeds at every shape", 3)]
+
+
+def test_noise_asks_for_as_many_seeds_as_decide() -> None:
+    noise = 0.08
+    one = finding(line(STAYS, noise=noise, seeds=2))
+    assert one.verdict == "undecided"
+    (more,) = one.to_add
+    assert more.seeds is not None
+    assert 3 <= more.seeds <= 20
+    assert finding(line(STAYS, noise=noise, seeds=more.seeds + 3)).verdict == "transfers"
+
+
+def test_a_move_at_its_limit_asks_for_a_longer_axis() -> None:
+    one = finding(line({"sp": lambda doublings: -6.0 - 0.5 * doublings}, curvature=0.004, noise=2e-4, seeds=3))
+    assert one.verdict == "undecided"
+    assert one.to_add[0].text.startswith("a shape at twice the largest width")
+
+
+def test_a_single_shape_asks_for_another() -> None:
+    frame = line(STAYS)
+    assert finding(frame[frame["is_base"]]).to_add[0].text.startswith("a shape beyond the base")
+
+
+@pytest.mark.parametrize("frame", [line(STAYS), line({"sp": lambda doublings: -6.2 - doublings})])
+def test_what_is_decided_asks_for_nothing(frame: pd.DataFrame) -> None:
+    assert finding(frame).to_add == ()
