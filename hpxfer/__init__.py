@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpxfer.analysis import transfer_report
+    from hpxfer.coordinates.checking import check
     from hpxfer.driver import run
     from hpxfer.errors import HpxferError
     from hpxfer.recipe import Recipe, roles, shape_of
@@ -14,11 +15,22 @@ if TYPE_CHECKING:
     from hpxfer.spec import load_sweep
 
 __version__ = "0.1.0"
-__all__ = ["HpxferError", "Recipe", "load_results", "load_sweep", "roles", "run", "shape_of", "transfer_report"]
+__all__ = [
+    "HpxferError",
+    "Recipe",
+    "check",
+    "load_results",
+    "load_sweep",
+    "roles",
+    "run",
+    "shape_of",
+    "transfer_report",
+]
 
 _HOME = {
     "HpxferError": "hpxfer.errors",
     "Recipe": "hpxfer.recipe",
+    "check": "hpxfer.coordinates.checking",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",
     "roles": "hpxfer.recipe",

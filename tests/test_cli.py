@@ -21,6 +21,7 @@ from hpxfer.cli import main
 from hpxfer.driver import prepare, run
 from hpxfer.executors.executor import Train
 from hpxfer.result import TrialResult
+from hpxfer.scaling.tables import TABLES
 from hpxfer.stack import Stack
 from hpxfer.train.event import Event
 
@@ -30,7 +31,7 @@ BAD_INPUTS = (
     *("unknown parameterization", "nothing to explain", "unknown executor", "nonsense address", "results is a file"),
     "address without Ray",
 )
-COMMANDS = ("plan", "run", "report", "recipe", "explain", "bench")
+COMMANDS = ("plan", "run", "report", "recipe", "explain", "check", "bench")
 
 
 def hpxfer(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -112,7 +113,17 @@ def test_json_is_alone_on_stdout(done: Path, capsys: pytest.CaptureFixture[str])
     code, out, _ = hpxfer(capsys, "recipe", results / "tiny", "--json", "--output", done / "mine.yaml")
     assert (code, json.loads(out)) == (0, {"recipe": str(done / "mine.yaml")})
     code, out, _ = hpxfer(capsys, "explain", "--list", "--json")
-    assert (code, set(json.loads(out))) == (0, {"sp", "completep", "completep-moe"})
+    assert (code, set(json.loads(out))) == (0, set(TABLES))
+
+
+def test_cautions_stand_on_stderr_and_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = write_tiny(tmp_path, ("width: [16, 32]", "duration: [12]"))
+    caution = "completep-moe along duration: completep-moe does not cover duration: it changes by a factor of 2"
+    code, out, err = hpxfer(capsys, "plan", sweep, "--results", tmp_path, "--json")
+    assert (code, json.loads(out)["cautions"], err) == (0, [caution], f"warning: {caution}\n")
+    code, out, err = hpxfer(capsys, "plan", sweep, "--results", tmp_path)
+    assert caution in err
+    assert caution not in out
 
 
 def test_explain_writes_the_factors_of_two_shape_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

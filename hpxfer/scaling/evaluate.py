@@ -94,8 +94,8 @@ def parameterization(name: str, conventions: Conventions | None = None) -> Param
 def reference(shape: Shape) -> Shape:
     """Return the shape with counterparts for what it lacks, so that any layout can be held against any other.
 
-    A dense FFN is one expert that is always active, and as wide as all that is active in a MoE layer; a shared expert is
-    held against a routed one.
+    A dense FFN is one expert that is always active, and as wide as all that is active in a MoE layer; a shared expert
+    is held against a routed one.
     """
     if not shape.num_experts:
         shape = replace(shape, num_experts=1, num_active=1, expert_width=shape.dense_width)

@@ -81,7 +81,10 @@ def _rows(conventions: Conventions, optimizer: Optimizer) -> tuple[Row, ...]:
 MUP = Table(
     name="mup",
     source="arXiv 2203.03466",
-    axes=("width", "expert_width", "dense_ratio"),
+    axes=("width",),
+    # A hidden layer that grows by itself is no case of SGD's fan-out/fan-in: the gradient of what it reads from falls
+    # as its size^-1/2 while the width stays (`hpxfer check --optimizer sgd --axis expert_width` misses).
+    adam_axes=("expert_width", "dense_ratio"),
     rows={"adam": lambda conventions: _rows(conventions, "adam"), "sgd": lambda conventions: _rows(conventions, "sgd")},
     conventions={
         "readout": readout_convention("forward"),

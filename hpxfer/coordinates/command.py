@@ -1,0 +1,66 @@
+"""What the command line asks a check for, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from hpxfer.coordinates import checking
+from hpxfer.coordinates.report import CheckReport
+from hpxfer.coordinates.write import write_check
+from hpxfer.errors import HpxferError
+from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.table import Conventions, Optimizer
+from hpxfer.spec import SweepSpec, load_sweep
+
+
+def check(
+    name: str | None,
+    conventions: Conventions,
+    axes: Sequence[str] | None,
+    optimizer: Optimizer | None,
+    sweep: Path | None,
+    points: str | None,
+    steps: int | None,
+    seeds: int | None,
+    architecture: str,
+    output: Path | None,
+) -> tuple[CheckReport, list[Path]]:
+    """Return the report, and the files written to `output`; shows on stderr what is being trained."""
+    spec = None if sweep is None else load_sweep(sweep)
+    choice, values = chosen(name, conventions, spec), numbers(points)
+    with Console(stderr=True).status("") as status:
+        found = checking.check(
+            choice,
+            axes=axes,
+            optimizer=optimizer,
+            sweep=spec,
+            points=values,
+            steps=checking.STEPS if steps is None else steps,
+            seeds=checking.SEEDS if seeds is None else seeds,
+            architecture=architecture,
+            on_shape=status.update,
+        )
+    return found, [] if output is None else write_check(found, output)
+
+
+def chosen(name: str | None, conventions: Conventions, sweep: SweepSpec | None) -> Parameterization:
+    """Return the parameterization named, or the sweep's first; conventions are added to those that a sweep gives it."""
+    named = {one.name: one.conventions for one in reversed(sweep.parameterizations)} if sweep else {}
+    if name is None and sweep is not None:
+        name = sweep.parameterizations[0].name
+    if name is None:
+        raise HpxferError("check needs --parameterization or --sweep; hpxfer explain --list shows the names")
+    return parameterization(name, {**named.get(name, {}), **conventions})
+
+
+def numbers(text: str | None) -> tuple[float, ...] | None:
+    """Return the numbers in a text such as `32,64,128`, ascending."""
+    if text is None:
+        return None
+    try:
+        return tuple(sorted({float(one) for one in text.split(",")}))
+    except ValueError:
+        raise HpxferError(f"--points: must be numbers with commas between them, got {text!r}") from None

@@ -1,0 +1,189 @@
+"""Coordinates of the built-in GPT: the sizes of its features and of what changes them, on a fixed batch, in training.
+
+    W_t x_t - W_0 x_0 = (W_t - W_0) x_t + W_0 (x_t - x_0)                effective + propagating, of every linear map
+    routed experts    = sum_i c g_i,t [ W_0 a_i,0 + (W_t - W_0) a_i,t + W_0 (a_i,t - a_i,0) ]          W = expert_out
+
+Every expert is evaluated on every token; its own output is measured without its gate and the multiplier c, the
+aggregates have both. All other outputs have the forward multiplier of their role in them. (2601-router-freeze,
+Appendix B; MSSP, section 4.)
+
+Letters: K seeds, T tokens, I in, O out, D width, E experts, H hidden features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hpxfer.coordinates.measure import Observation
+from hpxfer.model.flat import Weights
+from hpxfer.model.linear import FORWARD_ROLES
+from hpxfer.stack import Stack
+from hpxfer.train.state import State
+from hpxfer.trial import Trial
+
+LINEAR = ("attn_q", "attn_k", "attn_v", "attn_out", "router", "readout", "dense_in", "dense_gate", "dense_out")
+SHARED = ("shared_in", "shared_gate", "shared_out")
+EXPERTS = ("expert_in", "expert_gate")  # what reads the stream; expert_out reads what they make of it
+# Parts of the model that are no linear map: their output and its change.
+PARTS = ("embedding", "stream", "gates", "moe", "dense", "final_norm")
+OUTSIDE = ("embedding", "final_norm", "readout")
+# Exactly zero before the first update.
+OF_A_CHANGE = ("change", "effective", "propagating", "aggregate effective", "aggregate propagating")
+# No trial of a sweep reads the data in this seed's order.
+PROBE_SEED = 2**62
+PROBE_TOKENS = 64
+
+Place = tuple[str, int | None]  # name, and its block; None outside the blocks
+Values = dict[str, Tensor]  # quantity -> [K, ...]
+
+
+def observe(trials: Sequence[Trial], *, scale: float, steps: int) -> Iterator[Observation]:
+    """Yield the sizes in one shape's trials, one a seed, before training and after each of `steps` updates."""
+    state = State(Stack(trials=tuple(trials)), torch.device("cpu"))
+    probe = _Probe(state)
+    for step in range(steps + 1):
+        output, grads = state.forward_backward(step)
+        for (role, layer), quantity, rms_K in (*probe.sizes(), *_gradients(state, grads)):
+            if step == 0 and quantity in OF_A_CHANGE:
+                continue
+            values = tuple(rms_K.tolist())
+            yield Observation(quantity=quantity, role=role, layer=layer, step=step, scale=scale, values=values)
+        if step < steps:
+            state.update(output, grads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """What a forward pass on the probe batch showed, [K, T, ...]; and every expert's, [K, E, T, ...], by block."""
+
+    inputs: Mapping[Place, Tensor]
+    outputs: Mapping[Place, Tensor]
+    experts: Mapping[int, Mapping[str, Tensor]]  # block -> name of a matrix -> its input
+
+
+class _Probe:
+    """The probe batch, and what the model made of it before training."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._blocks = {tensor.name: tensor.blocks for tensor in state.layout.tensors}
+        num_rows = max(1, PROBE_TOKENS // state.setting.context)
+        inputs, targets = (one[:num_rows] for one in state.data.train_batch(PROBE_SEED, 0))
+        self._inputs, self._targets = state.to_device([(inputs, targets)] * state.num_trials)
+        self._start = state.layout.weights(state.initial())
+        self._before = self._look()
+
+    @torch.no_grad()
+    def sizes(self) -> list[tuple[Place, str, Tensor]]:
+        """Return place, quantity and the RMS [K] of everything that is measured."""
+        seen = self._look()
+        out = [
+            (place, quantity, value)
+            for place in seen.outputs
+            for quantity, value in self._quantities(place, seen).items()
+        ]
+        for block in seen.experts:
+            for name in seen.experts[block]:
+                values = self._of_expert(name, block, seen)
+                out += [((name, block), quantity, _rms(value)) for quantity, value in values.items()]
+            out += [(("expert_out", block), quantity, _rms(value)) for quantity, value in self._aggregates(block, seen)]
+        return out
+
+    @torch.no_grad()
+    def _look(self) -> _Seen:
+        inputs: dict[Place, Tensor] = {}
+        outputs: dict[Place, Tensor] = {}
+
+        def tap(name: str, block: int, x: Tensor, y: Tensor) -> None:
+            if name in (*LINEAR, *SHARED, *PARTS):
+                place = (name, None if name in OUTSIDE else block)
+                inputs[place], outputs[place] = x, y
+            if name == "final_norm":
+                inputs["stream", None], outputs["stream", None] = x, x  # as it leaves the last block
+
+        self._state.forward(self._inputs, self._targets, self._state.setting.steps, tap=tap)
+        experts = {block: self._expert_inputs(block, inputs["moe", block]) for block in self._state.moe_blocks}
+        return _Seen(inputs=inputs, outputs=outputs, experts=experts)
+
+    def _expert_inputs(self, block: int, h_KTD: Tensor) -> dict[str, Tensor]:
+        """Return what every expert's matrices read on every token, [K, 1 or E, T, I]."""
+        x, weights = h_KTD.unsqueeze(1), self._state.weights
+        out: dict[str, Tensor] = {name: x for name in EXPERTS if name in weights}
+        hidden = {name: x @ self._matrix(weights, (name, block)) + self._bias(name, block) for name in out}
+        up = hidden["expert_in"]
+        gate = hidden.get("expert_gate")
+        return {**out, "expert_out": F.gelu(up) if gate is None else F.silu(gate) * up}
+
+    def _quantities(self, place: Place, seen: _Seen) -> Values:
+        """Return the RMS [K] of output, change and, of a linear map, its two parts."""
+        name = place[0]
+        y, y_0 = seen.outputs[place], self._before.outputs[place]
+        if name == "gates":  # zero outside the active set: the mean is over what is active
+            share = (y != 0).flatten(1).double().mean(1).sqrt()
+            return {"activation": _rms(y) / share, "change": _rms(y - y_0) / share}
+        out = {"activation": _rms(y), "change": _rms(y - y_0)}
+        if name in (*LINEAR, *SHARED):
+            x, x_0 = seen.inputs[place], self._before.inputs[place]
+            start = self._matrix(self._start, place)
+            factor = self._state.model.forward[name].double() if name in FORWARD_ROLES else 1.0
+            out["effective"] = _rms(x @ (self._matrix(self._state.weights, place) - start)) * factor
+            out["propagating"] = _rms((x - x_0) @ start) * factor
+        return out
+
+    def _of_expert(self, name: str, block: int, seen: _Seen) -> Values:
+        """Return output, change and its two parts of all experts [K, E, T, O], without gates and multiplier."""
+        x, x_0 = seen.experts[block][name], self._before.experts[block][name]
+        start = self._matrix(self._start, (name, block))
+        effective = x @ (self._matrix(self._state.weights, (name, block)) - start)
+        propagating = (x - x_0) @ start
+        return {
+            "activation": x_0 @ start + effective + propagating,
+            "change": effective + propagating,
+            "effective": effective,
+            "propagating": propagating,
+        }
+
+    def _aggregates(self, block: int, seen: _Seen) -> Iterator[tuple[str, Tensor]]:
+        """Yield the three parts of the routed experts' sum, [K, T, D]."""
+        gates_KTE = seen.outputs["gates", block] * self._state.model.forward["expert_out"].view(-1, 1, 1)
+        x, x_0 = seen.experts[block]["expert_out"], self._before.experts[block]["expert_out"]
+        start = self._matrix(self._start, ("expert_out", block))
+        change = self._matrix(self._state.weights, ("expert_out", block)) - start
+        weighted = gates_KTE.transpose(1, 2).unsqueeze(-1)
+        yield "aggregate init", ((weighted * x_0) @ start).sum(1)
+        yield "aggregate effective", ((weighted * x) @ change).sum(1)
+        yield "aggregate propagating", ((weighted * (x - x_0)) @ start).sum(1)
+
+    def _matrix(self, weights: Weights, place: Place) -> Tensor:
+        """Return the weight of a linear map as the model applies it, [K, I, O] or [K, E, I, O]; no multiplier."""
+        name, block = place
+        if name == "readout" and name not in weights:
+            return weights["embedding"][0].transpose(1, 2)  # tied
+        matrix = weights[name][0 if block is None else self._blocks[name].index(block)]
+        if name == "shared_out":
+            return matrix.flatten(1, 2)
+        return matrix.transpose(1, 2).flatten(2) if name in SHARED else matrix
+
+    def _bias(self, name: str, block: int) -> Tensor | float:
+        biases = self._state.weights.get(f"{name}_bias")
+        return 0.0 if biases is None else biases[self._blocks[name].index(block)].unsqueeze(2)
+
+
+def _rms(x: Tensor) -> Tensor:
+    """Return [K] float64, the RMS over all but the first dimension."""
+    return x.flatten(1).double().square().mean(1).sqrt()
+
+
+def _gradients(state: State, grads: Weights) -> Iterator[tuple[Place, str, Tensor]]:
+    """Yield the RMS of the gradient of every role, block by block."""
+    parts: dict[Place, list[Tensor]] = {}
+    for tensor in state.layout.tensors:
+        for block, grad in zip(tensor.blocks or (None,), grads[tensor.name], strict=True):
+            parts.setdefault((tensor.role, block), []).append(grad.flatten(1))
+    for place, found in parts.items():
+        yield place, "gradient", _rms(torch.cat(found, 1))

@@ -1,0 +1,50 @@
+"""From claims, which are monomials, to the exponents that they mean along one path of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from hpxfer.coordinates.measure import Prediction
+from hpxfer.scaling.monomial import Monomial
+from hpxfer.scaling.predictions import Claim
+
+SAME = 1e-9
+
+
+def predict(
+    claims: Iterable[Claim], scales: Sequence[float], ratios: Sequence[Mapping[str, float]]
+) -> tuple[Prediction, ...]:
+    """Return what the claims say along a path; `ratios[i]` are those of its point at `scales[i]` to the base.
+
+    A claim may hold still what a monomial may hold, and `kappa`, the share of active experts.
+    """
+    ratios = [{**at, "kappa": at["active"] / at["experts"]} for at in ratios]
+    values = {name: [at[name] for at in ratios] for name in ratios[0]}
+    moving = {name for name, found in values.items() if max(found) > (1 + SAME) * min(found)}
+    return tuple(_prediction(claim, scales, ratios, moving) for claim in claims)
+
+
+def _prediction(
+    claim: Claim, scales: Sequence[float], ratios: Sequence[Mapping[str, float]], moving: set[str]
+) -> Prediction:
+    size, source = claim.size, claim.source
+    if moving.intersection(claim.still):
+        size, source = None, claim.otherwise
+    zero = size is not None and not size.coefficient
+    return Prediction(
+        quantity=claim.quantity,
+        role=claim.role,
+        exponent=None if size is None or zero else _exponent(size, scales, ratios),
+        source=source,
+        zero=zero,
+        first=claim.first,
+        last=claim.last,
+    )
+
+
+def _exponent(size: Monomial, scales: Sequence[float], ratios: Sequence[Mapping[str, float]]) -> float:
+    """Return the slope of log size on log scale, by least squares as the measured one is."""
+    slope = np.polyfit(np.log(scales), np.log([size(at) for at in ratios]), 1)[0]
+    return round(float(slope), 9) + 0.0  # no -0

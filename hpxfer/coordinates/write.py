@@ -1,0 +1,46 @@
+"""A check as files: its figures, the table as text, and what was judged, with its provenance, as JSON."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+import hpxfer
+from hpxfer.coordinates.figure import save_check
+from hpxfer.coordinates.report import CheckReport
+from hpxfer.errors import HpxferError
+from hpxfer.files import write_files
+
+
+def write_check(report: CheckReport, folder: Path) -> list[Path]:
+    """Return the paths of check.txt, check.json and the figures in `folder`."""
+    data = {**report.to_dict(lines=False), "provenance": provenance()}
+    texts = {"check.txt": report.table(), "check.json": json.dumps(data, allow_nan=False)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_files({folder / name: partial(_write, text + "\n") for name, text in texts.items()})
+    except OSError as error:
+        raise HpxferError(
+            f"{folder}: the check cannot be written: {error.strerror}; choose another folder with --output"
+        ) from None
+    return [*(folder / name for name in texts), *save_check(report, folder)]
+
+
+def provenance() -> dict[str, Any]:
+    """Return when, and with which versions."""
+    return {
+        "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "hpxfer": hpxfer.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _write(text: str, file: IO[bytes]) -> None:
+    file.write(text.encode())

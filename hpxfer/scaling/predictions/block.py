@@ -1,0 +1,200 @@
+"""What is predicted of the two minimal MLP blocks, which are what the papers derive their exponents for.
+
+The papers count in powers of the width, with all dimensions that grow in proportion to it; so do these claims. The rows
+are in `block_mssp` and `block_width`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.monomial import ONE, ZERO, Monomial, width
+from hpxfer.scaling.predictions import Claim
+from hpxfer.scaling.predictions.block_mssp import TABLES, Rows
+from hpxfer.scaling.predictions.block_width import FLAT, MSSP_I, MUP_I, NTP, one_matrix
+from hpxfer.scaling.table import Optimizer
+
+ROLES = ("embedding", "router", "expert_in", "expert_out", "readout")
+CROSSOVER = "two parts; at widths that can be trained the one that vanishes is still the larger (MSSP Q.6)"
+FOR_SGD = "derived for SGD"
+CONTROL = "flat, as features should be: the control, which must miss"
+SETTLES = 20  # updates after which a router that starts at a fluctuation is measured to follow what it has learned
+# Pieces by two updates or more: with a random readout their scalar products start at a fluctuation.
+BY_UPDATES = ("cross", "h3: D", "dW3 dW4", "A5.2", "A6.2", "E.", "dQ")
+BY_FIRST_READOUT = (
+    *(("router", name) for name in ("effective0", "effective", "change", "activation", "gradient", "weight change")),
+    *(("router", f"df/dh1: {name}") for name in ("router", "Q0", "Q0 W30 W40")),
+    ("expert_out", "df/dphi"),
+    ("expert_out", "df/dphi: W30 W40"),
+)
+
+# Tables that coincide where width and expert width grow together and the number of experts stays.
+AS_MUP_I = ("mup", "mup-i", "mup-moe", "completep-moe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A minimal block: a linear embedding, a router, experts, a linear readout; no residual stream, no norm.
+
+    With two matrices an expert it is MSSP's (1.2), with one that of Why Routers Freeze (1.1).
+    """
+
+    experts: Literal["two", "one"] = "two"  # matrices an expert
+    gate: Literal["sigmoid", "softmax"] = "sigmoid"
+    activation: Literal["linear", "gelu"] = "linear"  # between the two matrices
+    router_bias: Literal["schedule", "fixed"] = "schedule"  # if the parameterization has one: b_t, or b_0 throughout
+    lr_exponent: float = 0.0  # the LR of all roles grows by width to this power; -c of the papers' `sp`
+    inputs: int = 32  # features of a sample
+    samples: int = 4
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return ROLES if self.experts == "two" else tuple(role for role in ROLES if role != "expert_in")
+
+
+def claims(choice: Parameterization, optimizer: Optimizer, block: Block, *, soft: bool) -> tuple[Claim, ...]:
+    """Return what is claimed of the block under a table along the path of its own regime; `soft`: all experts active.
+
+    Nothing where nobody derived anything: a softmax gate over experts of two matrices, say. Along another path a table
+    is held to the same, and misses. An activation between the matrices keeps the exponents (MSSP, assumption B2).
+    """
+    if choice.name == "sp":
+        found = tuple(_from_rows(FLAT, CONTROL, first=1))
+    elif block.lr_exponent:
+        return ()
+    elif block.experts == "one":
+        found = tuple(_one(choice, optimizer, block, soft=soft))
+    elif block.gate == "sigmoid" and soft:
+        found = tuple(_two(choice, optimizer))
+    else:
+        return ()
+    absent = ("h3: A2.1", "h3: A2.2") if block.activation != "linear" or block.experts == "one" else ()
+    present = [claim for claim in found if claim.role in block.roles and claim.quantity not in absent]
+    return tuple(_in_form(claim, choice, optimizer) for claim in present)
+
+
+def divergence(optimizer: Optimizer, lr_exponent: float) -> tuple[Claim, ...]:
+    """Return what Why Routers Freeze says of `sp` with one matrix an expert: how its router diverges in one step.
+
+    Proposition 2 and the chain rule, for an LR ~ width^lr_exponent. These claims are no norm: `claims` holds `sp` to
+    flat features.
+    """
+    first = lr_exponent - (0.5 if optimizer == "sgd" else 0.0)
+    sizes = {
+        ("embedding", "change"): first,
+        ("router", "propagating"): first + 0.5,
+        ("router", "effective"): lr_exponent + 1,
+        ("router", "change"): lr_exponent + 1,
+    }
+    source = "Why Routers Freeze Prop. 2"
+    return tuple(
+        Claim(quantity=quantity, role=role, size=width**power, source=source, first=1, last=1)
+        for (role, quantity), power in sizes.items()
+    )
+
+
+def _two(choice: Parameterization, optimizer: Optimizer) -> Iterator[Claim]:
+    """Yield the claims on MSSP's block."""
+    zero_readout = dict(choice.conventions).get("readout_init") == "zero"
+    name = choice.name
+    if name.startswith("mssp"):
+        rows = MSSP_I if name == "mssp-i" else TABLES[name]
+        source = "MSSP 3.7, 3.8" if name == "mssp-i" else "MSSP J.3.4, Q.4" if name == "mssp-ii" else "MSSP J.4.5, Q.4"
+        yield from _from_rows(rows if zero_readout else _random_readout(rows, single=name != "mssp-ii"), source)
+    elif name == "ntp":
+        yield from _from_rows(NTP, "MSSP Table G.1")
+    elif name in TABLES or name in AS_MUP_I:
+        if zero_readout or _zero_router(choice):
+            return
+        rows, source = MUP_I, "MSSP 3.7, 3.8, C"
+        if name in TABLES:
+            rows, source = TABLES[name], "MSSP J.3.2, Q.4" if name == "mup-ii" else "MSSP J.4.3, Q.4"
+        if optimizer == "adam" and name in TABLES:
+            rows = {role: {key: f"{row.split()[0]} ? ?" for key, row in own.items()} for role, own in rows.items()}
+        yield from _from_rows(rows, source, reason=FOR_SGD if optimizer == "adam" and name in TABLES else CROSSOVER)
+
+
+def _one(choice: Parameterization, optimizer: Optimizer, block: Block, *, soft: bool) -> Iterator[Claim]:
+    """Yield the claims on the block of Why Routers Freeze."""
+    conventions = dict(choice.conventions)
+    if choice.name == "ntp":
+        yield from _from_rows(NTP, "MSSP Table G.1, Why Routers Freeze by the chain rule")
+        return
+    if choice.name not in ("mup-moe", "mup-i", "mup"):
+        return
+    rows = one_matrix(
+        soft_softmax=soft and block.gate == "softmax",
+        zero_router=_zero_router(choice),
+        zero_readout=conventions.get("readout_init") == "zero",
+        benign=optimizer == "adam" and conventions.get("router_eps_exponent") == 0.5,
+    )
+    if choice.structure().router_bias_std:
+        rows = {**rows, "router": {"logits": "0 0 0"}}
+    elif not (soft and block.gate == "softmax"):
+        source = "Why Routers Freeze, Props. 4, 19: a sigmoid gate and top-k learn"
+        yield Claim(quantity="effective", role="router", size=ONE, source=source, first=SETTLES)
+    yield from _from_rows(rows, "Why Routers Freeze, Remarks 25-27, 32")
+
+
+def _zero_router(choice: Parameterization) -> bool:
+    conventions = dict(choice.conventions)
+    return conventions.get("router_init") == "zero" or conventions.get("router_init_exponent") == "inf"
+
+
+def _from_rows(rows: Rows, source: str, *, reason: str = CROSSOVER, first: int = 0) -> Iterator[Claim]:
+    """Yield a claim for each entry; the last column holds to the end."""
+    for role, own in rows.items():
+        for quantity, row in own.items():
+            columns = row.split()
+            for step, text in enumerate(columns):
+                end = step if step < len(columns) - 1 else None
+                if step >= first:
+                    size = _size(text)
+                    why = source if size is not None else reason
+                    yield Claim(quantity=quantity, role=role, size=size, source=why, first=step, last=end)
+
+
+def _size(text: str) -> Monomial | None:
+    if text == "?":
+        return None
+    return ZERO if text == "zero" else width ** float(Fraction(text))
+
+
+def _random_readout(rows: Rows, *, single: bool) -> Rows:
+    """Return the rows of MSSP from a random readout, out of those from a zero one.
+
+    Not printed: every piece is at its size as soon as everything moves, those by the initial readout at the size of
+    those by its update. Between, products of scalars that start at width^-1/2 are in the way; with a `single` draw of
+    the experts' matrices, or few experts, the router's gradient is one of them.
+    """
+    out: Rows = {}
+    for role, own in rows.items():
+        for quantity, row in own.items():
+            start, _, late = row.split()
+            sibling = quantity.replace("W40", "dW4") if "W40" in quantity else quantity.replace(".1", ".2")
+            if sibling in own and sibling != quantity:
+                late = own[sibling].split()[2]
+            keeps = start != "zero" or late == "zero"
+            by_chance = single and (role, quantity) in BY_FIRST_READOUT
+            late = "?" if by_chance or any(name in quantity for name in BY_UPDATES) else late
+            out.setdefault(role, {})[quantity] = f"{start if keeps else '?'} ? {late}"
+    out["readout"] |= {"init": "-1/2 -1/2 -1/2", "propagating": "? ? 0", "activation": "-1/2 ? 0"}
+    return out
+
+
+def _in_form(claim: Claim, choice: Parameterization, optimizer: Optimizer) -> Claim:
+    """Return the claim on a weight or its gradient where a forward multiplier stands before it, by the chain rule."""
+    if claim.quantity not in ("gradient", "weight change") or claim.role == "expert_out" or not claim.size:
+        return claim
+    forward = next(row for row in choice.rows(optimizer) if row.role == claim.role).forward
+    if not claim.size.coefficient:
+        return claim
+    shift = forward if claim.quantity == "gradient" else forward**-1
+    size = claim.size * shift
+    return Claim(
+        quantity=claim.quantity, role=claim.role, size=size, source=claim.source, first=claim.first, last=claim.last
+    )

@@ -1,0 +1,71 @@
+"""Runs of the minimal block that several tests look at, and what to ask of their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hpxfer.coordinates.block import observe, predictions
+from hpxfer.coordinates.measure import Line, fit
+from hpxfer.coordinates.paths import block_path
+from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.predictions.block import Block
+from hpxfer.shape import Shape
+
+ZERO_READOUT = {"readout_init": "zero"}
+# Narrower than the command's: what must miss misses here too.
+NARROW = (32, 64, 128, 256)
+
+
+def path_of(choice: Parameterization | str, widths: Sequence[int] = (), num_active: int = 0) -> tuple[Shape, ...]:
+    """Return the path of the table's own regime, as the command takes it; of regime I where it has none."""
+    choice = parameterization(choice) if isinstance(choice, str) else choice
+    path = block_path(f"regime-{(choice.table.regime or 'I').lower()}", widths or None)
+    return tuple(replace(shape, num_active=num_active or shape.num_active) for shape in path)
+
+
+def lines_of(
+    choice: Parameterization | str,
+    optimizer: Any,
+    path: Sequence[Shape] = (),
+    *,
+    block: Block | None = None,
+    num_seeds: int = 12,
+    steps: int = 2,
+    **more: Any,
+) -> tuple[Line, ...]:
+    """Return the lines of a float32 run along `path`, by default that of the table's own regime."""
+    choice = parameterization(choice) if isinstance(choice, str) else choice
+    path = path or path_of(choice)
+    found = observe(
+        *(choice, optimizer, path),
+        seeds=range(num_seeds),
+        steps=steps,
+        block=block,
+        dtype=torch.float32,
+        **more,
+    )
+    return fit(found, predictions(choice, optimizer, path, block))
+
+
+def line(lines: Sequence[Line], role: str, quantity: str, step: int) -> Line:
+    return next(one for one in lines if (one.role, one.quantity, one.step) == (role, quantity, step))
+
+
+def slope(lines: Sequence[Line], role: str, quantity: str, step: int) -> float:
+    found = line(lines, role, quantity, step).slope
+    assert found is not None, f"{role} {quantity} at step {step} is zero or not finite"
+    return found
+
+
+def report(lines: Sequence[Line]) -> str:
+    return "\n".join(
+        f"{one.verdict} {one.role} {one.quantity} t={one.step}: {one.slope} {one.predicted}" for one in lines
+    )
+
+
+def misses(lines: Sequence[Line]) -> list[Line]:
+    return [one for one in lines if one.verdict == "miss"]

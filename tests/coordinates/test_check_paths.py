@@ -1,0 +1,123 @@
+"""The shapes of a check: every table's own axes, a user's sweep, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hpxfer.coordinates.paths import block_path, own_axes, own_case, sweep_axes, sweep_case
+from hpxfer.errors import HpxferError
+from hpxfer.scaling.evaluate import parameterization, ratios
+from hpxfer.scaling.regimes import follows
+from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.tables import TABLES
+from hpxfer.shape import Shape
+from hpxfer.spec import SweepSpec
+
+CASES: list[tuple[str, Optimizer, str]] = [
+    (name, optimizer, axis)
+    for name, table in TABLES.items()
+    for optimizer in table.rows
+    for axis in own_axes(parameterization(name), optimizer)
+]
+
+
+def shapes(name: str, axis: str, points: tuple[float, ...] | None = None, optimizer: Optimizer = "adam") -> list[Shape]:
+    dense = name == "completep"
+    case = own_case(parameterization(name), optimizer, axis, points, dense=dense)
+    return [point.shape for point in case.path.points]
+
+
+@pytest.mark.parametrize(("name", "optimizer", "axis"), CASES)
+def test_every_table_has_a_path_along_each_of_its_axes(name: str, optimizer: Optimizer, axis: str) -> None:
+    found = shapes(name, axis, optimizer=optimizer)
+    assert len(found) >= 4
+    assert len(set(found)) == len(found)
+    base = found[0]
+    if axis.startswith("regime"):
+        assert all(follows(axis.removeprefix("regime-").upper(), ratios(base, one)) for one in found)
+    elif axis != "groups":
+        moving = {key for key, value in ratios(base, found[-1]).items() if value != 1}
+        assert moving, f"nothing moves along {axis}"
+
+
+def test_axes_are_those_of_the_model_s_shape() -> None:
+    def axes(name: str, optimizer: Optimizer = "adam") -> tuple[str, ...]:
+        return own_axes(parameterization(name), optimizer)
+
+    assert axes("completep-moe") == ("width", "depth", "experts", "expert_ratio")
+    assert axes("mssp-ii") == ("regime-ii", "depth")
+    assert axes("mssp-ii", "sgd") == ("regime-ii",)
+    assert axes("ntp", "sgd") == ("width",)
+    assert "batch" not in axes("complete-mue")
+    assert own_axes(parameterization("completep-moe"), "adam", "block") == ("regime-i",)
+    assert own_axes(parameterization("mup-iii"), "sgd", "block") == ("regime-iii",)
+
+
+def test_kappa_stays_along_experts() -> None:
+    assert {one.kappa for one in shapes("completep-moe", "experts")} == {1.0}
+    assert [one.num_experts for one in shapes("completep-moe", "experts")] == [4, 8, 16, 32]
+
+
+def test_points_replace_the_default_and_the_base_is_among_them() -> None:
+    assert [one.width for one in shapes("completep-moe", "width", (64.0, 96.0, 128.0))] == [32, 64, 96, 128]
+    third = shapes("mup-iii", "regime-iii", (32.0, 64.0, 96.0, 128.0))
+    assert [(one.width, one.expert_width, one.num_experts, one.num_active) for one in third] == [
+        (32 * k, 32 * k, 4 * k, 4 * k) for k in (1, 2, 3, 4)
+    ]
+    assert [one.dense_ratio for one in shapes("mup", "dense_ratio", (0.5, 1.0, 2.0, 4.0))] == [0.5, 1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "points", "says"),
+    [
+        ("completep-moe", "batch", None, "no slope along it"),
+        ("completep-moe", "duration", None, "no slope along it"),
+        ("completep-moe", "widht", None, "did you mean 'width'?"),
+        ("completep", "experts", None, "dense models; legal: width"),
+        ("completep-moe", "width", (32.0, 64.0), "at least 4 shapes"),
+        ("completep-moe", "width", (33.0, 64.0, 128.0, 256.0), "--axis width: width must be a multiple of head_dim"),
+        ("completep-moe", "depth", (0.5, 4.0, 8.0, 16.0), "whole number"),
+        ("mup-ii", "regime-ii", (32.0, 40.0, 64.0, 128.0), "multiple of"),
+        ("mup-ii", "regime-ii", (32.0, 36.0, 64.0, 128.0), "num_experts must be a whole number, got 4.5"),
+    ],
+)
+def test_what_no_model_can_follow_is_refused(name: str, axis: str, points: tuple[float, ...] | None, says: str) -> None:
+    with pytest.raises(HpxferError, match="(?s)" + says.replace("?", r"\?")):
+        shapes(name, axis, points)
+
+
+def test_a_sweep_brings_its_own_model(smoke: SweepSpec) -> None:
+    assert sweep_axes(smoke) == ("width",)
+    case = sweep_case(smoke, "width", (32.0, 64.0, 96.0, 128.0))
+    assert [point.shape.width for point in case.path.points] == [32, 64, 96, 128]
+    assert case.path.points[0].shape == smoke.base_shape
+    assert "names no base value: checked at 0.015625" in case.notes[0]  # the upper of the two in the middle
+    named = smoke.model_copy(update={"hps": smoke.hps.model_copy(update={"lr": 0.5})})
+    case = sweep_case(named, "depth", None)
+    assert (case.hps.lr, case.notes) == (0.5, ())
+    assert [point.shape.depth for point in case.path.points] == [2, 4, 8, 16]
+    with pytest.raises(HpxferError, match="at least 4 shapes, the base among them, got 2"):
+        sweep_case(smoke, "width", None)
+
+
+def test_the_block_has_paths_of_its_own() -> None:
+    for axis in ("regime-i", "regime-ii", "regime-iii"):
+        found = block_path(axis, None)
+        assert all(follows(axis.removeprefix("regime-").upper(), ratios(found[0], one)) for one in found)
+    assert [one.width for one in block_path("regime-i", (512.0, 64.0, 128.0, 256.0))] == [64, 128, 256, 512]
+    with pytest.raises(HpxferError, match="along a regime, got 'width'"):
+        block_path("width", None)
+    with pytest.raises(HpxferError, match="at least 4 widths, got 1"):
+        block_path("regime-i", (64.0,))
+    with pytest.raises(HpxferError, match="width must be a whole number"):
+        block_path("regime-i", (64.5, 65.0, 66.0, 67.0))
+
+
+def test_every_base_is_where_its_path_starts() -> None:
+    case = own_case(parameterization("complete-mue"), "adam", "shared", None, dense=False)
+    assert case.path.scale_name == "num_shared"
+    assert [point.scale for point in case.path.points] == [1, 2, 4, 8]
+    assert case.path.points[0].shape == case.spec.base_shape
+    assert replace(case.path.points[-1].shape, num_shared=1) == case.spec.base_shape

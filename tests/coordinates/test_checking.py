@@ -1,0 +1,231 @@
+"""Tables pass along their own axes, and what breaks them misses: theory as a test, with its negative twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hpxfer.coordinates.checking import check
+from hpxfer.coordinates.report import AxisReport, Judged
+from hpxfer.errors import HpxferError
+from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.monomial import ONE, expert_ratio, expert_width, experts, width
+from hpxfer.scaling.predictions.gpt import claims
+from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
+from hpxfer.scaling.tables import TABLES
+from hpxfer.spec import SweepSpec
+
+Twin = Callable[..., Parameterization]
+# Four times the base in place of eight: the widest model is what takes time.
+JOINT = (32.0, 64.0, 96.0, 128.0)
+
+
+@pytest.fixture
+def twin(monkeypatch: pytest.MonkeyPatch) -> Twin:
+    """Return a maker of parameterizations that differ from a table in one role's row or in tying, for one test."""
+
+    def make(name: str, role: str = "", *, tied: bool | None = None, **row: Any) -> Parameterization:
+        table = TABLES[name]
+
+        def column(optimizer: Optimizer) -> Any:
+            def rows(conventions: Conventions) -> tuple[Row, ...]:
+                found = table.rows[optimizer](conventions)
+                return tuple(replace(one, **row) if one.role == role else one for one in found)
+
+            return rows
+
+        changed: Table = replace(
+            table,
+            name=f"{name}-twin",
+            rows={optimizer: column(optimizer) for optimizer in table.rows},
+            tied_experts=table.tied_experts if tied is None else tied,
+        )
+        monkeypatch.setitem(TABLES, changed.name, changed)
+        return parameterization(changed.name)
+
+    return make
+
+
+def checked(
+    choice: Parameterization | str,
+    axis: str,
+    *,
+    held_to: str | None = None,
+    points: tuple[float, ...] | None = None,
+    optimizer: Optimizer = "adam",
+) -> AxisReport:
+    """Return a cheap check along one axis, held to the claims of the table `held_to`."""
+    made = parameterization(choice) if isinstance(choice, str) else choice
+    known = claims(parameterization(held_to), optimizer) if held_to else None
+    report = check(made, axes=[axis], points=points, seeds=3, steps=2, optimizer=optimizer, claims=known)
+    return report.axes[0]
+
+
+def missed(found: AxisReport) -> dict[tuple[str, str], Judged]:
+    return {(one.role, one.quantity): one for one in found.judged if one.verdict == "miss"}
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "points"),
+    [
+        ("completep-moe", "width", None),
+        ("completep-moe", "depth", None),
+        ("completep-moe", "experts", None),
+        ("completep-moe", "expert_ratio", None),
+        ("completep", "depth", None),
+        ("complete-mue", "granularity", None),
+        ("complete-mue", "shared", None),
+        ("complete-mue", "active", None),
+        ("complete-mue", "dense_ratio", None),
+        ("mup", "expert_width", None),
+        ("mup-ii", "regime-ii", JOINT),
+        ("mup-iii", "regime-iii", JOINT),
+        ("mssp-i", "regime-i", None),
+        ("mssp-ii", "regime-ii", JOINT),
+        ("mssp-iii", "regime-iii", JOINT),
+    ],
+)
+def test_a_table_passes_along_its_own_axis(name: str, axis: str, points: tuple[float, ...] | None) -> None:
+    found = checked(name, axis, points=points)
+    assert not missed(found), missed(found)
+    assert found.passed
+    assert found.warnings == ()
+    assert found.count("ok") > 25
+
+
+@pytest.mark.parametrize("name", ["mup-moe", "ntp"])
+def test_a_table_passes_with_sgd(name: str) -> None:
+    found = checked(name, "width", optimizer="sgd")
+    assert found.passed, missed(found)
+
+
+def test_sp_misses_on_width() -> None:
+    found = missed(checked("sp", "width"))
+    for role in ("attn_q", "attn_v", "expert_in", "expert_out", "router"):
+        slope = found[role, "effective"].shown.slope
+        assert slope is not None
+        assert slope > 0.5
+    assert ("stream", "change") in found
+
+
+def test_a_router_left_at_sp_misses(twin: Twin) -> None:
+    sp = twin("completep-moe", "router", init_std=width**-0.5, lr=ONE, eps=ONE)
+    found = missed(checked(sp, "width", held_to="completep-moe"))
+    assert set(found) == {("router", "activation"), ("router", "effective")}
+    slope = found["router", "effective"].shown.slope
+    assert slope is not None
+    assert slope > 0.5
+
+
+def test_a_fan_in_init_of_the_experts_output_misses_along_expert_ratio(twin: Twin) -> None:
+    fan_in = twin("completep-moe", "expert_out", init_std=width**-0.5 * expert_ratio**-0.5)
+    found = missed(checked(fan_in, "expert_ratio", held_to="completep-moe"))
+    assert {("expert_out", "activation"), ("expert_out", "aggregate init"), ("expert_in", "gradient")} <= set(found)
+
+
+@pytest.mark.parametrize("name", ["mup-i", "mssp-i"])
+def test_regime_i_misses_on_the_path_of_regime_iii(name: str) -> None:
+    found = checked(name, "regime-iii", points=JOINT)
+    assert {("expert_out", "aggregate init"), ("expert_in", "gradient")} <= set(missed(found))
+    assert any(f"use {name}ii" in one for one in found.warnings)
+
+
+def test_the_two_fixes_are_not_interchangeable(twin: Twin) -> None:
+    """MSSP I.8: tying does not do in regime II what the larger init does, nor the other way round."""
+    tying = checked(twin("mup-ii", tied=True), "regime-ii", held_to="mssp-ii", points=JOINT)
+    assert ("expert_in", "gradient") in missed(tying)
+    boost = twin("mup-iii", "expert_out", init_std=experts**0.5 * expert_width**-0.5)
+    found = missed(checked(boost, "regime-iii", held_to="mssp-iii", points=JOINT))
+    assert {("expert_out", "propagating"), ("expert_in", "gradient")} <= set(found)
+    slope = found["expert_in", "gradient"].shown.slope
+    assert slope == pytest.approx(-1.5, abs=0.15)  # sqrt(width) too large
+
+
+def test_untied_experts_miss_what_regime_iii_ties_them_for() -> None:
+    found = missed(checked("mup-iii", "regime-iii", held_to="mssp-iii", points=JOINT))
+    assert {("expert_out", "aggregate init"), ("expert_out", "aggregate propagating")} <= set(found)
+
+
+def test_the_shape_heuristic_overshoots_with_sgd_where_the_hidden_size_grows_alone() -> None:
+    """LR fan-out/fan-in meets a gradient expert_width^-1/2, as W_out^T sums the width and not the hidden features."""
+    found = missed(checked("mup", "expert_width", optimizer="sgd"))
+    slope = found["expert_in", "effective"].shown.slope
+    assert slope is not None
+    assert 0.3 < slope < 0.65
+    assert not missed(checked("mup", "expert_width"))
+
+
+def test_a_missing_multiplier_misses(twin: Twin) -> None:
+    plain = twin("completep-moe", "attn_out", forward=ONE)
+    assert ("attn_out", "activation") in missed(checked(plain, "depth", held_to="completep-moe"))
+
+
+def test_a_zero_router_is_shown_as_zero() -> None:
+    found = {(one.role, one.quantity): one for one in checked("mssp-i", "regime-i").judged}
+    assert found["router", "propagating"].verdict == "zero"
+    random = {(one.role, one.quantity): one for one in checked("mup-i", "regime-i", held_to="mssp-i").judged}
+    assert random["router", "propagating"].verdict == "miss"
+
+
+def test_a_table_without_claims_passes_nothing(twin: Twin) -> None:
+    found = checked(twin("mup"), "experts")
+    assert found.count("no prediction") == len(found.judged)
+    assert not found.passed
+
+
+def test_a_check_is_a_function_of_what_it_is_asked() -> None:
+    first, second = (check("completep", axes=["depth"], points=(4, 8, 12, 16), seeds=2, steps=1) for _ in range(2))
+    assert first == second
+    assert first.axes[0].lines
+
+
+def test_threads_are_given_back() -> None:
+    before = torch.get_num_threads()
+    check("completep", axes=["dense_ratio"], seeds=1, steps=1)
+    assert torch.get_num_threads() == before
+
+
+def test_a_sweep_is_checked_with_its_model(smoke: SweepSpec) -> None:
+    report = check("completep-moe", sweep=smoke, points=(32, 64, 96, 128), seeds=2, steps=1)
+    (axis,) = report.axes
+    assert axis.shapes == ("w32 d2 E4A1 h32", "w64 d2 E4A1 h64", "w96 d2 E4A1 h96", "w128 d2 E4A1 h128")
+    assert any("scans lr" in one for one in axis.warnings)
+    assert report.optimizer == "adam"
+
+
+def test_the_block_is_checked_by_name() -> None:
+    report = check("mssp-ii", architecture="block", optimizer="sgd", seeds=4, steps=2)
+    assert report.architecture == "block"
+    assert report.passed, missed(report.axes[0])
+    other = check("mup-i", architecture="block", optimizer="sgd", axes=["regime-iii"], seeds=4, steps=2)
+    assert not other.passed
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"steps": 0}, "at least 1"),
+        ({"seeds": 0}, "at least 1"),
+        ({"architecture": "mlp"}, "unknown architecture 'mlp'"),
+        ({"points": (32.0, 64.0)}, "must be values of one axis, got width, depth, experts, expert_ratio"),
+        ({"optimizer": "sgd"}, "has no sgd column"),
+        ({"axes": ["width"], "steps": 100}, "must be below the 100 steps"),
+        ({"axes": ["width"], "architecture": "block"}, "along a regime"),
+    ],
+)
+def test_bad_questions_are_refused(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(HpxferError, match=says):
+        check("completep-moe", **asked)
+
+
+def test_what_a_sweep_excludes_is_refused(smoke: SweepSpec) -> None:
+    with pytest.raises(HpxferError, match="the sweep trains with adamw"):
+        check("mup-moe", sweep=smoke, optimizer="sgd")
+    with pytest.raises(HpxferError, match="leave --sweep out"):
+        check("mup-i", sweep=smoke, architecture="block")
+    with pytest.raises(HpxferError, match="unknown parameterization 'mupp'"):
+        check("mupp")

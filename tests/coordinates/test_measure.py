@@ -1,0 +1,133 @@
+"""Slopes, intervals and verdicts on made-up sizes, of which the truth is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from hpxfer.coordinates.measure import Line, Observation, Prediction, fit, judge, over_layers, slope_of
+
+SCALES = (32.0, 64.0, 128.0, 256.0)
+
+
+def seen(sizes: Sequence[Sequence[float]], *, layer: int | None = None, step: int = 1) -> list[Observation]:
+    """Return one quantity at every scale; `sizes` are those of the seeds."""
+    return [
+        Observation(quantity="change", role="router", layer=layer, step=step, scale=scale, values=tuple(values))
+        for scale, values in zip(SCALES, sizes, strict=True)
+    ]
+
+
+def line(sizes: Sequence[Sequence[float]], exponent: float | None = 0.0, *, zero: bool = False) -> Line:
+    found = Prediction(quantity="change", role="router", exponent=exponent, source="a paper", zero=zero)
+    (out,) = fit(seen(sizes), [found], tolerance=0.15)
+    return out
+
+
+def power(exponent: float, noise: Callable[[int, int], float] = lambda scale, seed: 0.0) -> list[list[float]]:
+    return [[scale**exponent * math.exp(noise(i, seed)) for seed in range(4)] for i, scale in enumerate(SCALES)]
+
+
+@pytest.mark.parametrize("exponent", [-1.0, -0.5, 0.0, 0.5])
+def test_a_power_law_has_its_slope_and_no_width(exponent: float) -> None:
+    out = line(power(exponent), exponent)
+    assert out.verdict == "ok"
+    assert (out.slope, out.low, out.high) == pytest.approx((exponent, exponent, exponent), abs=1e-9)
+    assert out.magnitudes == pytest.approx([scale**exponent for scale in SCALES])
+    assert line(power(exponent), exponent + 0.5).verdict == "miss"
+
+
+def test_a_seed_s_own_offset_is_no_noise_and_its_own_slope_is() -> None:
+    offsets = line(power(0.0, lambda scale, seed: 0.5 * seed))
+    slopes = line(power(0.0, lambda scale, seed: 0.4 * (seed - 1.5) * (scale - 1.5)))
+    assert offsets.verdict == "ok"
+    assert offsets.high is not None
+    assert offsets.low is not None
+    assert offsets.high - offsets.low < 1e-9
+    assert slopes.slope == pytest.approx(0.0, abs=0.1)
+    assert slopes.verdict == "unclear"
+
+
+def test_a_curve_that_is_no_power_law_gets_a_wide_interval() -> None:
+    curved = slope_of(SCALES, [[math.exp(0.3 * (i - 1.5) ** 2)] * 4 for i in range(4)])
+    assert curved.value == pytest.approx(0.0, abs=1e-9)
+    assert curved.high > 0.15
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(400):
+        out = slope_of(SCALES, power(-0.5, lambda scale, seed: float(rng.normal(0, 0.1))))
+        hits.append(out.low <= -0.5 <= out.high)
+    assert 0.92 <= np.mean(hits) <= 0.995
+
+
+def test_one_seed_is_judged_by_its_residuals() -> None:
+    out = slope_of(SCALES, [[1.0], [2.0], [1.0], [2.0]])
+    assert out.high - out.low > 1
+    assert slope_of(SCALES, [[1.0], [2.0], [4.0], [8.0]]).value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "exponent", "zero", "verdict"),
+    [
+        ([[0.0, 0.0]] * 4, None, True, "zero"),  # as predicted
+        ([[0.0, 0.0]] * 4, None, False, "zero"),  # nothing is known of it
+        ([[0.0, 0.0]] * 4, 0.0, False, "miss"),  # it should move
+        ([[0.0, 0.0], *[[1.0, 1.0]] * 3], 0.0, False, "miss"),
+        ([[1e-9, 0.0], *[[0.0, 0.0]] * 3], None, True, "miss"),  # it should not move
+        ([*[[1.0, 1.0]] * 3, [1.0, math.nan]], 0.0, False, "miss"),
+        ([*[[1.0, 1.0]] * 3, [1.0, math.inf]], 0.0, False, "miss"),
+        ([*[[1.0, 1.0]] * 3, [1.0, math.nan]], None, False, "no prediction"),
+        ([[1.0, 1.0]] * 4, None, False, "no prediction"),
+    ],
+)
+def test_zeros_and_divergence(sizes: list[list[float]], exponent: float | None, zero: bool, verdict: str) -> None:
+    out = line(sizes, exponent, zero=zero)
+    assert out.verdict == verdict
+    if verdict in ("zero", "miss"):
+        assert out.slope is None
+
+
+def test_the_rule_of_a_verdict() -> None:
+    slope = slope_of(SCALES, power(0.1))
+    assert judge(slope, 0.0, 0.15) == "ok"
+    assert judge(slope, 0.0, 0.05) == "miss"
+    wide = type(slope)(value=0.0, low=-0.2, high=0.2)
+    assert judge(wide, 0.0, 0.15) == "unclear"  # not shown to be near
+    assert judge(wide, 0.3, 0.15) == "unclear"  # nor to be far
+    assert judge(wide, 0.36, 0.15) == "miss"
+
+
+def test_too_few_scales_decide_nothing() -> None:
+    two = seen(power(0.0))[:2]
+    (out,) = fit(two, [Prediction(quantity="change", role="router", exponent=0.0, source="")])
+    assert (out.slope, out.verdict) == (None, "unclear")
+
+
+def test_the_first_prediction_that_speaks_of_a_step_counts() -> None:
+    common = {"quantity": "change", "role": "router", "source": ""}
+    found = [
+        Prediction(**common, exponent=0.5, last=1),
+        Prediction(**common, exponent=0.0, first=1, last=2),
+        Prediction(quantity="change", role="readout", exponent=7.0, source=""),
+    ]
+    lines = fit([one for step in range(4) for one in seen(power(0.0), step=step)], found)
+    assert [one.predicted for one in lines] == [0.5, 0.5, 0.0, None]
+
+
+def test_the_order_of_the_scales_does_not_matter() -> None:
+    observations = seen(power(-1.0))
+    assert fit(observations[::-1], []) == fit(observations, [])
+
+
+def test_over_layers_is_an_rms_and_leaves_what_stands_outside() -> None:
+    inside = [*seen([[3.0, 3.0]] * 4, layer=0), *seen([[4.0, 0.0]] * 4, layer=1)]
+    out = over_layers(inside)
+    assert [one.layer for one in out] == [None] * 4
+    assert out[0].values == pytest.approx((math.sqrt(12.5), math.sqrt(4.5)))
+    assert over_layers([*inside, *seen([[1.0, 1.0]] * 4)]) == []

@@ -1,0 +1,158 @@
+"""What is claimed of the built-in GPT: said of roles and quantities that exist, and in step with the tables' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
+from hpxfer.scaling.monomial import ONE, ZERO, depth, experts, width
+from hpxfer.scaling.predictions import Claim
+from hpxfer.scaling.predictions.gpt import claims
+from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.tables import TABLES
+from hpxfer.shape import Shape
+
+SHIPPED: list[tuple[str, Optimizer]] = [(name, one) for name, table in TABLES.items() for one in table.rows]
+QUANTITIES = {
+    *("activation", "change", "effective", "propagating", "gradient"),
+    *("aggregate init", "aggregate effective", "aggregate propagating"),
+}
+BASE = Shape(width=32, depth=2, num_experts=4, num_active=2, expert_width=32, head_dim=8, dense_width=64)
+WIDE = {"width": 64, "expert_width": 64, "dense_width": 128}
+MORE = {"num_experts": 8, "num_active": 4}
+# Axis or regime -> what moves.
+MOVES: dict[str, dict[str, int]] = {
+    "width": WIDE,
+    "depth": {"depth": 8},
+    "experts": MORE,
+    "expert_ratio": {"expert_width": 128},
+    "I": WIDE,
+    "II": {**WIDE, **MORE, "expert_width": 32},
+    "III": {**WIDE, **MORE},
+}
+PARTS = {"stream", "gates", "moe", "dense"}
+
+
+def of(found: Sequence[Claim], role: str, quantity: str) -> Claim:
+    """Return the claim that counts after some steps."""
+    return next(one for one in found if (one.role, one.quantity, one.last) == (role, quantity, None))
+
+
+def start(found: Sequence[Claim], role: str) -> Claim:
+    return next(one for one in found if (one.role, one.quantity, one.last) == (role, "activation", 0))
+
+
+def choice(name: str, **conventions: float | str) -> Parameterization:
+    return parameterization(name, conventions)
+
+
+def test_every_shipped_table_has_claims() -> None:
+    assert len({name for name, _ in SHIPPED}) >= 13
+    assert all(claims(choice(name), optimizer) for name, optimizer in SHIPPED)
+
+
+@pytest.mark.parametrize(("name", "optimizer"), SHIPPED)
+def test_claims_speak_of_what_is_measured(name: str, optimizer: Optimizer) -> None:
+    for one in claims(choice(name), optimizer):
+        assert one.role in ROLES.keys() | PARTS
+        assert one.quantity in QUANTITIES
+        assert one.source
+        assert not one.still or one.otherwise, f"{one} does not say why"
+
+
+def test_nothing_is_claimed_of_an_unknown_table() -> None:
+    unknown = Parameterization(name="my-own", conventions=())
+    assert claims(unknown, "adam") == ()
+
+
+# Tables whose eps goes by the size of gradients, by their sources' own account.
+BY_GRADIENT = [
+    *("completep", "completep-moe", "mup-i", "mup-ii", "mup-iii", "mssp-i", "mssp-ii", "mssp-iii"),
+    *("mup", "mup-moe", "complete-mue"),
+]
+
+
+@pytest.mark.parametrize("readout", ["forward", "init_lr"])
+@pytest.mark.parametrize("name", BY_GRADIENT)
+def test_gradients_are_claimed_as_eps_scales(name: str, readout: str) -> None:
+    """Adam is faithful if eps scales as the gradient does (MSSP mu-3): along the table's own axes, where claimed."""
+    found, table = choice(name, readout=readout), TABLES[name]
+    of_role = {one.role: one for one in claims(found, "adam") if one.quantity == "gradient"}
+    along = [table.regime] if table.regime else [one for one in MOVES if table.covers(one, "adam")]
+    compared = 0
+    for target in (replace(BASE, **MOVES[one]) for one in (*along, "depth") if one in MOVES):
+        at = ratios(BASE, target)
+        if not table.covers("depth", "adam") and at["depth"] > 1:
+            continue
+        for row in found.rows("adam"):
+            claim = of_role.get(row.role)
+            if claim is None or claim.size is None or any(at[one] != 1 for one in claim.still):
+                continue
+            assert claim.size(at) == pytest.approx(row.eps(at)), f"{row.role} at {target.label()}"
+            compared += 1
+    assert compared >= 15
+
+
+def test_the_exceptions_of_the_regimes() -> None:
+    """MSSP Tables B.1 and 3.5: what the fixes are for."""
+    two, three = (claims(choice(f"mup-{one}"), "adam") for one in ("ii", "iii"))
+    fixed_two, fixed_three = (claims(choice(f"mssp-{one}"), "adam") for one in ("ii", "iii"))
+    init = {name: of(found, "expert_out", "aggregate init").size for name, found in (("ii", two), ("iii", three))}
+    assert init == {"ii": depth**-1 * experts**-0.5, "iii": depth**-1 * experts**-0.5}
+    for found in (fixed_two, fixed_three):
+        for part in ("init", "effective", "propagating"):
+            claim = of(found, "expert_out", f"aggregate {part}")
+            assert (claim.size, claim.still) == (depth**-1, ())
+    for quantity in ("activation", "propagating"):
+        assert of(fixed_two, "expert_out", quantity).size == experts**0.5
+        assert of(fixed_three, "expert_out", quantity).size == ONE
+    assert of(fixed_two, "expert_out", "effective").size == ONE
+
+
+@pytest.mark.parametrize(
+    ("name", "conventions", "size"),
+    [
+        ("completep-moe", {}, width**-0.5),
+        ("completep-moe", {"router_init_exponent": 0.5}, ONE),
+        ("completep-moe", {"router_init_exponent": "inf"}, ZERO),
+        ("mup-moe", {}, width**-0.5),
+        ("mup-moe", {"router_init": "zero"}, ZERO),
+        ("mup-i", {}, width**-0.5),
+        ("mssp-i", {}, ZERO),
+        ("mssp-iii", {}, ONE),
+        ("complete-mue", {}, ONE),
+    ],
+)
+def test_how_routers_start(name: str, conventions: dict[str, float | str], size: object) -> None:
+    found = claims(choice(name, **conventions), "adam")
+    assert start(found, "router").size == size
+    propagating = of(found, "router", "propagating")
+    assert propagating.size == (ZERO if size == ZERO else ONE)
+    assert propagating.still == (("width",) if size == width**-0.5 else ())
+
+
+def test_how_readouts_start() -> None:
+    plain = claims(choice("mssp-ii"), "adam")
+    zero = claims(choice("mssp-ii", readout_init="zero"), "adam")
+    tied = claims(choice("completep-moe", embeddings="tied"), "adam")
+    assert start(plain, "readout").size == width**-0.5
+    assert start(zero, "readout").size == ZERO
+    assert of(zero, "readout", "propagating").size == ZERO
+    assert not [one for one in tied if (one.role, one.quantity) == ("readout", "activation")]
+
+
+def test_depth_alpha_moves_branches_and_what_is_learned_in_them() -> None:
+    half = claims(choice("completep", depth_alpha=0.5), "adam")
+    assert of(half, "attn_out", "activation").size == depth**-0.5
+    assert of(half, "attn_q", "effective").size == depth**-0.5
+    assert of(half, "attn_out", "effective").size == depth**-1
+
+
+def test_the_control_is_held_to_flat_coordinates() -> None:
+    found = claims(choice("sp"), "adam")
+    assert {one.size for one in found} == {ONE}
+    assert all("must miss" in one.source for one in found)
