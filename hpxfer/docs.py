@@ -16,6 +16,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.explain import FIELDS
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Row
+from hpxfer.scaling.tables import TABLES
 
 SHOWN = ("completep-moe", "sp")
 HEADINGS = ("role", "init std", "LR", "eps", "weight decay", "forward", "source")
@@ -24,6 +25,16 @@ HEADINGS = ("role", "init std", "LR", "eps", "weight decay", "forward", "source"
 def rules_markdown() -> str:
     """Return one Markdown table for each parameterization shown: what every role's base values are multiplied by."""
     return "\n\n".join(_table(parameterization(name)) for name in SHOWN)
+
+
+def tables_markdown() -> str:
+    """Return one Markdown table of all parameterizations: name, source, axes, optimizers, conventions."""
+    lines = [_line(("name", "source", "axes", "optimizers", "conventions")), _line(["---"] * 5)]
+    for name, table in TABLES.items():
+        axes = ", ".join(table.axes) + (f" ({', '.join(table.adam_axes)}: adam)" if table.adam_axes else "")
+        conventions = ", ".join(f"`{key}`" for key in table.conventions) or "none"
+        lines.append(_line((f"`{name}`", table.source, axes, ", ".join(table.rows), conventions)))
+    return "\n".join(lines)
 
 
 def quickstart_text(root: Path) -> str:
@@ -48,10 +59,20 @@ def bench_markdown(root: Path) -> str:
     return "\n".join([*lines, "", f"{last['date']}, {last['machine']}, {versions}."])
 
 
+def error_rates_markdown(root: Path) -> str:
+    """Return the latest committed run of `python -m hpxfer.testing.error_rates` as Markdown tables."""
+    from hpxfer.testing.error_rates import markdown
+
+    path = root / "results" / "bench" / "error_rates.jsonl"
+    return markdown(json.loads(path.read_text(encoding="utf-8").splitlines()[-1]))
+
+
 PARTS: dict[str, Callable[[Path], str]] = {
+    "tables": lambda root: tables_markdown(),
     "rules": lambda root: rules_markdown(),
     "quickstart": quickstart_text,
     "bench": bench_markdown,
+    "error_rates": error_rates_markdown,
 }
 
 

@@ -90,8 +90,10 @@ def test_main_leaves_a_file_without_markers_alone(tmp_path: Path, capsys: pytest
     path = tmp_path / "README.md"
     path.write_text("# Title\n")
     assert main([str(path)]) == 2
+    first = next(iter(PARTS))
+    begin, end = f"<!-- {first}:begin -->", f"<!-- {first}:end -->"
     assert capsys.readouterr().err == (
-        f"{path}: must hold the line {BEGIN} and, below it, the line {END}, each once; add them\n"
+        f"{path}: must hold the line {begin} and, below it, the line {end}, each once; add them\n"
     )
     assert path.read_text() == "# Title\n"
 

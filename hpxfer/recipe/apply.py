@@ -12,6 +12,7 @@ from hpxfer.recipe.match import JOIN, Roles, match_roles
 from hpxfer.recipe.names import plain_names
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
+from hpxfer.shape import Shape
 
 if TYPE_CHECKING:
     import torch
@@ -62,12 +63,12 @@ class Assigned:
 
 
 def assign(
-    model: torch.nn.Module, roles: Roles, refused: Mapping[str, str], width: int, values: Mapping[str, Multipliers]
+    model: torch.nn.Module, roles: Roles, refused: Mapping[str, str], target: Shape, values: Mapping[str, Multipliers]
 ) -> Assigned:
     """Return what of the model has which role.
 
-    Raises HpxferError if `roles` does not fit the model, the model does not have this width, or matrices in one tensor
-    would have to get different numbers.
+    Raises HpxferError if `roles` does not fit the model, the model does not have the target's sizes, or matrices in
+    one tensor would have to get different numbers.
     """
     plain = plain_names(model)
     parameters = {plain(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
@@ -78,7 +79,7 @@ def assign(
     role_of = match_roles([first for first, *_ in names], [*aliases, *buffers], roles, refused)
     faults: list[str] = []
     named = [_named(each, role_of, parameters, faults) for each in names]
-    faults += [fault for one in named if (fault := _misfit(one, width) or _disagree(one, values))]
+    faults += [fault for one in named if (fault := _misfit(one, target) or _disagree(one, values))]
     if faults:
         raise HpxferError("\n".join(faults))
     balanced = [name for name in buffers if role_of.get(name) == BALANCED]
@@ -132,19 +133,39 @@ def _named(
     return Named(name=names[0], role=role, tensor=parameters[names[0]], tied=tied)
 
 
-def _misfit(one: Named, width: int) -> str | None:
-    """Return why this tensor cannot have its role in a model of this width, or None."""
+def _misfit(one: Named, target: Shape) -> str | None:
+    """Return why this tensor cannot have its role in a model of this shape, or None."""
     if ROLES[one.roles[0]] in ("ones", "zeros"):
         return None
     size = tuple(one.tensor.shape)
     if len(size) < 2:
         return f"roles: {one.name}: a tensor of role {one.role} must be a matrix, got size {size}; biases: hidden_bias"
-    if width not in size:
+    needed = {"width": target.width} | ({"num_experts": target.num_experts} if one.role == "router" else {})
+    rules = [f"the target's {name} {dim} as one of its dimensions" for name, dim in needed.items() if dim not in size]
+    if rules or (rules := _wrong_ffn(one, target)):
         return (
-            f"target_shape: {one.name} ({one.role}) must have the target's width {width} as one of its dimensions, "
-            f"got size {size}; give the shape of this model, or correct the patterns"
+            f"target_shape: {one.name} ({one.role}) must have {rules[0]}, got size {size}; give the shape of this "
+            "model, or correct the patterns"
         )
     return None
+
+
+def _wrong_ffn(one: Named, target: Shape) -> list[str]:
+    """Return what the matrices of an FFN should be and are not: those of one FFN, or of all that a layer has."""
+    kinds = {role.partition("_")[0] for role in one.roles}
+    name, most = {
+        "dense": ("dense_width", 1),
+        "shared": ("shared_width", target.num_shared),
+        "expert": ("expert_width", target.num_experts),
+    }.get(kinds.pop() if len(kinds) == 1 else "", ("", 0))
+    if not most:
+        return []  # no FFN, or fused with what is none
+    hidden = getattr(target, name)
+    num_ffns, rest = divmod(one.tensor.numel(), target.width * hidden * len(one.roles))
+    if num_ffns in (1, most) and not rest:  # a module each, or stacked or side by side in one tensor
+        return []
+    each = f"{len(one.roles)} x " if len(one.roles) > 1 else ""
+    return [f"{each}width {target.width} x {name} {hidden} elements, once or {most} times, as the target says"]
 
 
 def _disagree(one: Named, values: Mapping[str, Multipliers]) -> str | None:

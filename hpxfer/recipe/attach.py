@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.recipe.match import pairs_of
 from hpxfer.recipe.names import plain_modules
 
 if TYPE_CHECKING:
@@ -80,11 +81,10 @@ def attach(
 ) -> Attached:
     """Return the handle of hooks that multiply by `numbers`, by key; attn_logits becomes a module's `scaling`.
 
-    Raises HpxferError, and attaches
-    nothing, on a pattern without a module, a key without a number, a number that is not 1 without a site and not said
-    to be done `by_hand`, and a model that has multipliers already.
+    Raises HpxferError, and attaches nothing, on sites that are no pairs, a pattern without a module, a key without a
+    number, a number that is not 1 without a site and not said to be done `by_hand`, and a model that has multipliers.
     """
-    pairs = tuple(sites.items() if isinstance(sites, Mapping) else sites)
+    pairs = pairs_of(sites, "attach: sites", "key of forward_multipliers")
     modules = plain_modules(model)
     faults = [*_bad_sites(pairs, modules, numbers, by_hand), *_taken(modules)]
     found = [(name, key) for pattern, key in pairs for name in modules if fnmatchcase(name, pattern)]

@@ -28,16 +28,35 @@ def shape_of(model: torch.nn.Module | Any, *, batch_tokens: int = 0, steps: int 
             f"shape_of: must be a model whose config says what it is, {', '.join(ROLES_OF)}, got {got}; give its "
             "shape as a mapping, e.g. {'width': 512, 'depth': 8, ...}"
         )
-    heads = config.num_attention_heads
-    dims = {
+    dims = {**_dims(kind, config), "batch_tokens": batch_tokens, "steps": steps}
+    return shape_from_mapping(dims, f"the {kind} model")
+
+
+def check_dims(model: torch.nn.Module, target: Shape) -> None:
+    """Raise HpxferError if a known model's config says other dimensions than the target; no tensor shows them all."""
+    config: Any = getattr(unwrapped(model), "config", None)
+    kind = kind_of(config)
+    own = _dims(kind, config) if kind else {}
+    wrong = {name: value for name, value in own.items() if getattr(target, name) != value}
+    if not target.dense_width:
+        wrong.pop("dense_width", None)  # whoever put experts in the place of its FFNs left the config as it was
+    if wrong:
+        given = ", ".join(f"{name} {getattr(target, name)}" for name in wrong)
+        said = ", ".join(f"{name} {value}" for name, value in wrong.items())
+        raise HpxferError(
+            f"target_shape: must be the shape of this {kind} model, whose config says {said}, got {given}; give "
+            "hpxfer.shape_of(model)"
+        )
+
+
+def _dims(kind: str, config: Any) -> dict[str, int]:
+    """Return what the config of a known model says of its shape."""
+    return {
         "width": config.hidden_size,
         "depth": config.num_hidden_layers,
-        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
-        "batch_tokens": batch_tokens,
-        "steps": steps,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
         **_ffn(kind, config),
     }
-    return shape_from_mapping(dims, f"the {kind} model")
 
 
 def gate_of(model: torch.nn.Module) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.hps import HPs, check_hp_name
-from hpxfer.recipe.file import OF_A_SWEEP, ModelPart, RecipeFile, checked_recipe
+from hpxfer.recipe.file import OF_A_SWEEP, RECIPE_VERSION, ModelPart, RecipeFile, checked_recipe
 from hpxfer.recipe.upgrade import VERSION_KEY
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.resolve import BaseInit
@@ -34,10 +34,12 @@ def made_by_hand(
 ) -> RecipeFile:
     """Return the checked recipe file. Raises HpxferError with one line for each broken rule."""
     choice = parameterization(name, conventions)
+    if not isinstance(init, BaseInit):
+        raise HpxferError(f"{WHERE}: init: must be a hpxfer.scaling.resolve.BaseInit, got {init!r}")
     values = asdict(hps if isinstance(hps, HPs) else _hps(hps))
     unknown: dict[str, Any] = dict.fromkeys(ModelPart.model_fields)
     data = {
-        VERSION_KEY: 2,
+        VERSION_KEY: RECIPE_VERSION,
         "family": "gpt",
         "parameterization": {"name": choice.name, "conventions": dict(choice.conventions)},
         "optimizer": optimizer,
@@ -59,13 +61,20 @@ def made_by_hand(
 
 
 def _hps(given: Mapping[str, float]) -> HPs:
+    if not isinstance(given, Mapping):
+        raise HpxferError(f"{WHERE}: hps: must be HPs or a mapping of name to number, got {given!r}")
     if "lr" not in given:
         raise HpxferError(f"{WHERE}: hps: must give lr, the base LR, got {', '.join(given) or 'nothing'}")
-    out = HPs(lr=float(given["lr"]))
+    numbers = {}
     for name, value in given.items():
         try:
             check_hp_name(name)
+            numbers[name] = float(value)
         except HpxferError as error:
             raise HpxferError(f"{WHERE}: hps: {name}: {error}") from None
-        out = out.with_value(name, float(value))
+        except (TypeError, ValueError):
+            raise HpxferError(f"{WHERE}: hps: {name}: must be a number, got {value!r}") from None
+    out = HPs(lr=numbers["lr"])
+    for name, number in numbers.items():
+        out = out.with_value(name, number)
     return out

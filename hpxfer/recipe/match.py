@@ -36,12 +36,15 @@ def match_roles(
     return {name: pairs[hit][1] for name, hit in first.items()}
 
 
-def pairs_of(roles: Roles) -> tuple[tuple[str, str], ...]:
-    """Return roles as (pattern, role) in order; raise HpxferError if they are no such pairs."""
-    pairs = tuple(roles.items() if isinstance(roles, Mapping) else roles)
+def pairs_of(given: Roles, where: str = "roles", what: str = "role") -> tuple[tuple[str, str], ...]:
+    """Return (pattern, role) in order, or (pattern, `what`); raise HpxferError naming `where` if they are no pairs."""
+    rule = f"{where}: must be a mapping of name pattern to {what}, or such pairs in order"
+    if not isinstance(given, Iterable):
+        raise HpxferError(f"{rule}, got {given!r}")
+    pairs = tuple(given.items() if isinstance(given, Mapping) else given)
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(one, str) for one in pair)):
-            raise HpxferError(f"roles: must be a mapping of name pattern to role, or such pairs in order, got {pair!r}")
+            raise HpxferError(f"{rule}, got {pair!r}")
     return tuple((pattern, role) for pattern, role in pairs)
 
 

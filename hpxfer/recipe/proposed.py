@@ -80,8 +80,9 @@ def roles(model: torch.nn.Module, extra: Roles | None = None) -> ProposedRoles:
         taken |= set(names)
         if names:
             matches.append(Match(pattern=pattern, role=role, names=names, size=searched[names[0]]))
-    without = [names for names in names_of_each(parameters) if not taken & set(names)]
-    return ProposedRoles(kind=kind, matches=tuple(matches), unmatched=tuple(names[0] for names in without))
+    # Of a shared tensor the first name must have a role, as a recipe will ask of it.
+    without = tuple(first for first, *_ in names_of_each(parameters) if first not in taken)
+    return ProposedRoles(kind=kind, matches=tuple(matches), unmatched=without)
 
 
 def kind_of(model: Any) -> str | None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from hpxfer.errors import HpxferError
 from hpxfer.hps import HPs
 from hpxfer.recipe.apply import Assigned, assign, make_groups
 from hpxfer.recipe.attach import Attached, ByHandWarning, Sites, attach
 from hpxfer.recipe.describe import description
-from hpxfer.recipe.dimensions import check_gate, shape_of
+from hpxfer.recipe.dimensions import check_dims, check_gate, shape_of
 from hpxfer.recipe.explain import ModelExplanation, explained
 from hpxfer.recipe.file import RecipeFile, dump_recipe, read_recipe
 from hpxfer.recipe.initialize import initialize
@@ -47,9 +48,10 @@ class Recipe:
     dotted parameter name wins, `*`, `?` and `[...]` as in file names, `*` over dots too; names are those of the model
     before torch.compile, DDP or FSDP wrapped it. A tensor that holds several matrices has their roles joined by `+`.
 
-    All methods that are given a target shape warn (OutOfRangeWarning) if it lies beyond what was measured, and raise
-    HpxferError if the parameterization has no way to it from the base. All that are given a model raise HpxferError,
-    before they touch it, if a parameter has no role or a pattern is of no use.
+    All methods that are given a target shape warn (OutOfRangeWarning; `describe` says it in its text) if it lies beyond
+    what was measured, and raise HpxferError if the parameterization has no way to it from the base. All that are given
+    a model raise HpxferError, before they touch it, if the target is not its shape as far as its tensors, or the config
+    of a known model, show it; and all that are given roles, if a parameter has no role or a pattern is of no use.
     """
 
     file: RecipeFile
@@ -211,6 +213,7 @@ class Recipe:
         """
         at = self._at(target_shape)
         numbers = at.forward
+        check_dims(model, at.target)
         check_gate(model, self.file.model.gate)
         pairs = known_sites(model, set(numbers) - set(by_hand)) if sites is None else sites
         handle = attach(model, numbers, pairs, by_hand)
@@ -258,7 +261,8 @@ class Recipe:
         return Base(self.file)
 
     def _assigned(self, model: torch.nn.Module, roles: Roles, at: Numbers) -> Assigned:
-        found = assign(model, roles, at.refused, at.target.width, at.values)
+        check_dims(model, at.target)
+        found = assign(model, roles, at.refused, at.target, at.values)
         check_embeddings(self._base.rule, found.tied_embeddings)
         return found
 
@@ -274,4 +278,6 @@ class Recipe:
 
 def as_shape(given: Target, where: str = "target_shape") -> Shape:
     """Return the shape; raise HpxferError naming `where` if no model can have it."""
+    if not isinstance(given, Shape | Mapping):
+        raise HpxferError(f"{where}: must be a Shape or a mapping of its dimensions, got {given!r}")
     return shape_from_mapping(given.dims() if isinstance(given, Shape) else given, where)
