@@ -57,7 +57,7 @@ LANE = 0.05  # of the height, per shape: the strip on top for HPs that diverged
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """An optimum: the point, whether it is an estimate or a bound, and the range of the optima of single seeds."""
+    """An optimum: the point, whether it is an estimate or a bound, and its 95% interval (None: open on that side)."""
 
     x: float  # log2 HP
     y: float  # nats
@@ -188,8 +188,8 @@ def _series(basin: Basin, finding: Finding) -> Series:
             x=optimum.log2_value,
             y=float(np.interp(optimum.log2_value, x, y_median)),  # on the line drawn, where the eye expects it
             kind=optimum.kind,
-            x_low=optimum.seed_low_log2,
-            x_high=optimum.seed_high_log2,
+            x_low=optimum.low_log2,
+            x_high=optimum.high_log2,
         )
     return Series(
         name=f"{basin.scale:g}" + (" (base)" if basin.is_base else ""),
@@ -280,8 +280,11 @@ def _draw_symbol(axes: Axes, x: float, y: float, marker: str, color: str) -> Non
 
 
 def _draw_mark(axes: Axes, mark: Mark, color: str) -> None:
-    if mark.x_low is not None and mark.x_high is not None:
-        axes.plot([mark.x_low, mark.x_high], [mark.y, mark.y], color="black", linewidth=1.2, zorder=5.5)
+    if mark.x_low is not None or mark.x_high is not None:
+        ends = [
+            edge if end is None else end for end, edge in zip((mark.x_low, mark.x_high), axes.get_xlim(), strict=True)
+        ]
+        axes.plot(ends, [mark.y, mark.y], color="black", linewidth=1.2, zorder=5.5)
     size = 13 if MARKERS[mark.kind] == "*" else 9
     axes.plot(
         mark.x,
@@ -327,7 +330,7 @@ def _mark_handles(info: TransferInfo) -> list[Artist]:
     kinds = {one.optimum.kind for _, one in series if one.optimum}
     out: list[Artist] = []
     if kinds & {"interior", "at_divergence"}:
-        out.append(_key("*", "optimum (bar: of single seeds)", 12, edge="black"))
+        out.append(_key("*", "optimum (bar: 95% interval)", 12, edge="black"))
     if kinds & {"lower_edge", "upper_edge"}:
         out.append(_key(">", "at the grid's edge: optimum beyond", 8, edge="black"))
     if any(panel.transferred_log2 is not None for panel in info.panels):
