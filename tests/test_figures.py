@@ -87,7 +87,7 @@ def test_optima_are_marked_and_bounds_are_marked_as_bounds() -> None:
     frame = planted(labels=("sp",))
     marks = [one.optimum for one in panel_of(frame, "sp").series if one.optimum]
     assert [one.kind for one in marks] == ["interior"] * 3
-    assert [one.x_low is None for one in marks] == [False, False, True]  # three points leave nothing to tell an error by
+    assert [one.x_low is None for one in marks] == [False, False, True]  # three points leave nothing to tell errors by
     top = panel_of(frame, "sp").series[-1]
     assert top.optimum is not None
     assert top.optimum.x == pytest.approx(-8.1, abs=0.1)

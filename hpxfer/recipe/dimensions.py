@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 def shape_of(model: torch.nn.Module | Any, *, batch_tokens: int = 0, steps: int = 0) -> Shape:
     """Return the shape of a model of transformers or of its config; batch and steps are not in there and may be given.
 
-    Known are gpt2, llama, mixtral, qwen3_moe and olmoe. Raises HpxferError for other models, and for dimensions that
-    are no shape, e.g. a head_dim that does not divide the width.
+    Known are gpt2, llama, mixtral, qwen3_moe and olmoe. A shape does not say how wide attention is (heads x head_dim
+    may differ from the width) nor how many heads have keys of their own: keep both in proportion to the width. Raises
+    HpxferError for other models, and for dimensions that are no shape, e.g. a head_dim that does not divide the width.
     """
     config: Any = getattr(unwrapped(model), "config", None) if hasattr(model, "named_modules") else model
     kind = kind_of(config)

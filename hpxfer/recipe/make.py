@@ -57,7 +57,7 @@ def made_by_hand(
             "versions": {},
         },
     }
-    return checked_recipe(YamlFile(name=WHERE, data=data, lines={(): 0}))
+    return checked_recipe(YamlFile(name=WHERE, data=data, lines={}))
 
 
 def _hps(given: Mapping[str, float]) -> HPs:

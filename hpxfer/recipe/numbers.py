@@ -55,8 +55,7 @@ class Base:
     @property
     def rule(self) -> Rule:
         """How the recipe scales. Whether embeddings are tied is for the user's own model to say, not for the base."""
-        gate = self.file.model.gate
-        facts = ModelFacts(gate="softmax" if gate == "normalized_softmax" else gate)
+        facts = ModelFacts(gate=self.file.model.gate)
         return Rule(choice=self.choice, optimizer=self.column, base=self.shape, facts=facts)
 
     def refused(self, target: Shape | None = None) -> dict[str, str]:

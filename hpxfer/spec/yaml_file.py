@@ -42,12 +42,12 @@ class YamlFile:
     lines: dict[Path_, int]
 
     def where(self, path: Path_) -> str:
-        """Return `file:line: key.path` of the deepest key on `path` that stands in the file."""
+        """Return `file:line: key.path` of the deepest key on `path` that stands in the file; no line where none does."""
+        key = f": {spell(path)}" if path else ""
         for cut in range(len(path), -1, -1):
             if path[:cut] in self.lines:
-                spelled = spell(path)
-                return f"{self.name}:{self.lines[path[:cut]]}" + (f": {spelled}" if spelled else "")
-        return self.name
+                return f"{self.name}:{self.lines[path[:cut]]}{key}"
+        return self.name + key
 
 
 def spell(path: Path_) -> str:

@@ -135,6 +135,7 @@ def test_removing_twice_does_nothing_more_and_attention_gets_its_scale_back() ->
             (*SITES, ("blocks.*.atention", "attn_out")),
             r"'blocks\.\*\.atention': must match a module, got none; did you",
         ),
+        ([*SITES, ("head",)], r"attach: sites: must be a mapping of name pattern to key of .* got \('head',\)"),
         ((*SITES, ("head", "readuot")), "unknown multiplier 'readuot'; did you mean 'readout'"),
         ((*SITES, ("blocks.0.attention", "attn_logits")), "blocks.0.attention: an attention module must have a number"),
     ],

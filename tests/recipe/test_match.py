@@ -76,7 +76,7 @@ def test_every_kind_of_fault_is_in_one_message() -> None:
     assert len(str(error.value).splitlines()) == 3
 
 
-@pytest.mark.parametrize("roles", ["norm", [("a", "norm", "b")], [("a", 1)], {"a": None}])
+@pytest.mark.parametrize("roles", [None, 3, "norm", [3], [("a", "norm", "b")], [("a", 1)], {"a": None}])
 def test_what_are_no_pairs_is_refused(roles: Any) -> None:
     with pytest.raises(HpxferError, match="must be a mapping of name pattern to role"):
         match(roles)

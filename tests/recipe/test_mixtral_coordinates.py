@@ -3,8 +3,10 @@
 RMS of the change of activations over STEPS steps on one small batch, at four widths; the slope of its log2 against
 log2(width). Router and readout start small, so that the change, and not the vanishing 1/sqrt(width) of a random start,
 is what is seen (with std width^-1 it falls by itself; the source of `mup-moe` recommends zeros). Measured 2026-11, mean
-of three seeds: at most 0.08 under either table; under sp 0.65 (router logits), 0.38 (MoE), 0.61 (logits); 0.7 to 2.4 as
-transformers initializes, with one LR.
+of three seeds: at most 0.08 under either table, which differ by an abc symmetry on this path; over twelve seeds 0.01 or
+less, and -0.06 for the router logits, which few tokens decide: 0.19 from seed to seed. Under sp 0.65 (router logits),
+0.38 (MoE), 0.61 (logits); 0.7 to 2.4 as transformers initializes, with one LR. With a random start of router and
+readout the recipe's slopes are -0.5 (router logits), -0.3 (logits) and 0 elsewhere.
 """
 
 from __future__ import annotations

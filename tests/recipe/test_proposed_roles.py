@@ -161,6 +161,24 @@ def test_tied_weights_are_one_tensor() -> None:
     ]
 
 
+def test_of_a_shared_tensor_the_first_name_must_have_a_role() -> None:
+    """As a recipe will ask of it: the name of the readout alone would give the embedding the readout's numbers."""
+    model = make("gpt2")
+    del model.config
+    model.transformer.words = model.transformer.wte
+    del model.transformer.wte
+    model.lm_head.weight = model.transformer.words.weight
+    first = next(name for name, _ in model.named_parameters())
+    assert hpxfer.roles(model).unmatched == ("transformer.words.weight",)
+    assert first != "transformer.words.weight", "it need not be the first of all"
+    shape = {"width": 32, "depth": 2, "head_dim": 8, "dense_width": 128}
+    with pytest.raises(HpxferError, match=r"got none for transformer\.words\.weight"):
+        by_hand(shape, "completep").param_groups(model, hpxfer.roles(model), shape)
+    roles = hpxfer.roles(model, extra={"*words.weight": "embedding"})
+    assert roles.unmatched == ()
+    by_hand(shape, "completep").param_groups(model, roles, shape)
+
+
 def test_a_balancing_buffer_is_a_router_bias() -> None:
     model = make("mixtral")
     for layer in model.model.layers:

@@ -71,7 +71,7 @@ def test_where(path: Path_, where: str) -> None:
 
 def test_an_empty_file_has_no_lines() -> None:
     file = parse_yaml("# nothing\n", "file")
-    assert (file.data, file.where(("name",))) == (None, "file")
+    assert (file.data, file.where(("name",))) == (None, "file: name")
 
 
 def test_spell() -> None:
