@@ -27,7 +27,8 @@ def _of_gate(expansion: Expansion) -> Iterator[str]:
     """Yield what is wrong with the gate, at the first shape where it is."""
     found = [text for shape in expansion.shapes for text in gate_warnings(shape, expansion.setting.gate)]
     if found:
-        yield found[0] + (f"; and at {len(found) - 1} more shapes" if len(found) > 1 else "")
+        more = len(found) - 1
+        yield found[0] + (f"; and at {more} more shape{'s' if more > 1 else ''}" if more else "")
 
 
 def _along(expansion: Expansion, choice: Parameterization, path: Path, known: set[str]) -> list[str]:

@@ -76,8 +76,8 @@ class Explanation:
         parts = [
             [
                 f"{self.choice.label()} ({self.choice.table.source}), {self.optimizer}",
-                f"base    {_spell_shape(self.base)}",
-                f"target  {_spell_shape(self.target)}",
+                f"base    {_spell_shape(self.base, self.target, 'target')}",
+                f"target  {_spell_shape(self.target, self.base, 'base')}",
             ],
             [
                 "Factors, target over base",
@@ -225,8 +225,9 @@ def _plain(roles: Mapping[str, Multipliers]) -> dict[str, dict[str, float]]:
     return {role: asdict(one) for role, one in roles.items()}
 
 
-def _spell_shape(shape: Shape) -> str:
-    return ", ".join(f"{name} {value}" for name, value in shape.dims().items())
+def _spell_shape(shape: Shape, other: Shape, name: str) -> str:
+    dims = ", ".join(f"{name} {value}" for name, value in shape.dims().items())
+    return dims + (f" (batch_tokens and steps as at the {name})" if other.tokens and not shape.tokens else "")
 
 
 def _factor_cell(factor: float, monomial: str) -> str:

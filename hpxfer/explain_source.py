@@ -13,7 +13,7 @@ from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Conventions, Optimizer
 from hpxfer.shape import Shape, load_shape
 
-GATES = ("sigmoid", "softmax", "normalized_sigmoid")
+GATES = ("sigmoid", "softmax", "normalized_sigmoid", "normalized_softmax")
 
 
 @dataclass(frozen=True, kw_only=True)

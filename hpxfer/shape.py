@@ -42,7 +42,7 @@ class Shape:
 
     @property
     def kappa(self) -> float:
-        """Share of the experts that a token uses; 1 for a dense model, whose FFN is one expert that is always active."""
+        """Share of the experts that a token uses; 1 for a dense model, whose FFN is one expert, always active."""
         return self.num_active / self.num_experts if self.num_experts else 1.0
 
     @property
@@ -141,6 +141,16 @@ def check_trainable(shape: Shape) -> str | None:
     return None
 
 
+def _check_schedule(shape: Shape) -> str | None:
+    # Half of it says nothing of the run's tokens, and would leave the factors of batch or duration out.
+    if bool(shape.batch_tokens) == bool(shape.steps):
+        return None
+    return (
+        f"batch_tokens and steps belong together, got batch_tokens {shape.batch_tokens} and steps {shape.steps}; give "
+        "both or none"
+    )
+
+
 def shape_from_mapping(data: Mapping[str, Any], where: str) -> Shape:
     """Return the Shape that `data` spells out; raise HpxferError naming `where` if it is none."""
     legal = {f.name for f in fields(Shape)}
@@ -153,7 +163,7 @@ def shape_from_mapping(data: Mapping[str, Any], where: str) -> Shape:
     if missing:
         raise HpxferError(f"{where}: must give {', '.join(missing)}")
     shape = Shape(**data)
-    if problem := check_shape(shape):
+    if problem := check_shape(shape) or _check_schedule(shape):
         raise HpxferError(f"{where}: {problem}")
     return shape
 

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from hpxfer.hps import MULTIPLIERS, SCALARS
+from hpxfer.scaling.roles import ROLES
 from hpxfer.shape import Shape
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.axes import DIMENSION
@@ -19,6 +20,7 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8
     ("1e5", "12e-3", "yes", "null", "2020-01-01", "0x1", ".inf", "~", "a: b", "- a", "#")
 )
 POSITIVE = st.floats(min_value=1e-12, max_value=1e3)
+DOTTED = st.builds("{}.{}".format, st.sampled_from(sorted(ROLES)), st.sampled_from(MULTIPLIERS))
 COUNT = st.integers(min_value=1, max_value=6)
 
 

@@ -45,7 +45,11 @@ def test_kappa_that_was_allowed_to_move_is_still_said() -> None:
 
 @pytest.mark.parametrize(
     ("edits", "more"),
-    [((), "; and at 1 more shapes"), ((TWO, (AXIS, "  experts: [4]")), "")],
+    [
+        ((), "; and at 1 more shape"),
+        (((AXIS, "  width: [64, 128]"),), "; and at 2 more shapes"),
+        ((TWO, (AXIS, "  experts: [4]")), ""),
+    ],
 )
 def test_a_gate_that_is_constant(edits: tuple[tuple[str, str], ...], more: str) -> None:
     first, *_ = said(NORMALIZED, *edits, (TABLES, "[complete-mue]"))
@@ -61,7 +65,9 @@ def test_a_source_with_another_gate() -> None:
         "complete-mue's gate sums to one over the active experts, and sigmoid does not, so the route scale has nothing "
         "to act on; take the gate normalized_sigmoid"
     )
-    assert said(TWO, SOFTMAX, (TABLES, "[complete-mue, sp]")) == ()
+    (line,) = said(TWO, SOFTMAX, (TABLES, "[complete-mue, sp]"))
+    assert "softmax does over all" in line
+    assert said(ALL_ACTIVE, SOFTMAX, (TABLES, "[complete-mue, sp]")) == ()
     dense = ("num_experts: 4, num_active: 1, expert_ratio: 1", "dense_ratio: 1")
     assert said(dense, (TABLES, "[complete-mue, sp]")) == ()
 

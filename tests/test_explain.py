@@ -38,6 +38,14 @@ def line_of(table: str, start: str, *, nth: int = 0) -> str:
     return [line for line in table.splitlines() if line.startswith(start)][nth]
 
 
+def test_a_schedule_that_one_shape_does_not_name_is_the_other_s() -> None:
+    run = dataclasses.replace(TARGET, batch_tokens=64, steps=10)
+    same = "(batch_tokens and steps as at the "
+    assert line_of(explain(MOE, run, TARGET).table(), "target").endswith(f"head_dim 32 {same}base)")
+    assert line_of(explain(MOE, TARGET, run).table(), "base").endswith(f"head_dim 32 {same}target)")
+    assert same not in explain(MOE, run, run).table() + explain(MOE, TARGET, TARGET).table()
+
+
 def test_to_dict_is_the_factors_of_every_role() -> None:
     got = explain(MOE, BASE, TARGET, "adam").to_dict()
     assert got == {

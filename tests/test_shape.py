@@ -75,8 +75,16 @@ def test_the_trainer_wants_whole_units_and_a_users_own_model_need_not_have_them(
         ({**LEGAL, "widht": 3}, "here: widht: unknown key; did you mean 'width'?"),
         ({**LEGAL, "width": 128.0}, "here: width: must be a whole number, got 128.0"),
         ({**LEGAL, "depth": True}, "here: depth: must be a whole number, got True"),
-        ({"width": 128, "depth": 2}, "here: must give num_experts, num_active, expert_width, head_dim"),
+        ({"width": 128, "depth": 2}, "here: must give head_dim"),
         ({**LEGAL, "depth": 0}, "here: depth must be at least 1, got 0"),
+        (
+            {**LEGAL, "steps": 9},
+            "here: batch_tokens and steps belong together, got batch_tokens 0 and steps 9; give both or none",
+        ),
+        (
+            {**LEGAL, "batch_tokens": 64},
+            "here: batch_tokens and steps belong together, got batch_tokens 64 and steps 0; give both or none",
+        ),
     ],
 )
 def test_shape_from_mapping_refuses(data: dict[str, Any], message: str) -> None:
@@ -96,7 +104,7 @@ def test_load_shape(tmp_path: Path) -> None:
     [
         ("{", "not a JSON file: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         ("[1]", "must hold one JSON object of dimensions, got list"),
-        ('{"width": 8}', "must give depth, num_experts, num_active, expert_width, head_dim"),
+        ('{"width": 8}', "must give depth, head_dim"),
     ],
 )
 def test_load_shape_refuses(tmp_path: Path, text: str, problem: str) -> None:

@@ -31,7 +31,7 @@ def description(
     parts = [
         [
             f"{recipe.parameterization.name}, {recipe.optimizer}, {_origin(recipe)}",
-            f"target {_spell(target.dims())}",
+            f"target {_spell(target.dims())}{_schedule(recipe, target)}",
             f"base   {_spell(recipe.base_shape)}",
             f"base model: {_spell(recipe.model.model_dump(exclude_none=True))}",
         ],
@@ -50,6 +50,11 @@ def description(
     if cautions:
         parts.append([f"warning: {one}" for one in cautions])
     return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _schedule(recipe: RecipeFile, target: Shape) -> str:
+    """Say what a target that names no batch and no steps is taken to have."""
+    return " (batch_tokens and steps as at the base)" if recipe.base_shape.get("steps") and not target.steps else ""
 
 
 def _origin(recipe: RecipeFile) -> str:

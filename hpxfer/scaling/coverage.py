@@ -32,8 +32,10 @@ TENSORS = {
     "num_shared": ("shared_in", "shared_out"),
     "dense_width": ("dense_in", "dense_out"),
 }
+# Gates that sum to one over the active experts.
+ACTIVE_GATES = ("normalized_sigmoid", "normalized_softmax")
 # Gates that sum to one: with equal logits and equal experts, nothing tells two experts apart.
-NORMALIZED_GATES = ("softmax", "normalized_softmax", "normalized_sigmoid")
+NORMALIZED_GATES = ("softmax", *ACTIVE_GATES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ def coverage_warnings(
 
 def gate_warnings(shape: Shape, gate: str | None) -> list[str]:
     """Return what is wrong with a gate at a shape, whatever the table."""
-    if gate == "normalized_sigmoid" and shape.num_active == 1:
+    if gate in ACTIVE_GATES and shape.num_active == 1:
         return [f"gate {gate} with num_active 1 ({shape.label()}): the gate is constant, the router does not learn"]
     return []
 
@@ -130,11 +132,8 @@ def _regime(choice: Parameterization, base: Shape, target: Shape) -> Iterator[st
 
 def _router(choice: Parameterization, target: Shape, facts: ModelFacts, optimizer: Optimizer) -> Iterator[str]:
     """Yield a gate of another kind than the source's, and a zero router that nothing moves away from zero."""
-    if choice.table.normalized_gate and target.num_experts and facts.gate not in (None, *NORMALIZED_GATES):
-        yield (
-            f"{choice.name}'s gate sums to one over the active experts, and {facts.gate} does not, so the route scale "
-            "has nothing to act on; take the gate normalized_sigmoid"
-        )
+    if choice.table.normalized_gate and (why := _not_of_active(target, facts.gate)):
+        yield f"{choice.name}'s gate sums to one over the active experts, and {why}; take the gate normalized_sigmoid"
     router = next((row for row in choice.rows(optimizer) if row.role == "router"), None)
     if router is None or router.init_std != ZERO or choice.structure().router_bias_std or not target.num_experts:
         return
@@ -145,6 +144,15 @@ def _router(choice: Parameterization, target: Shape, facts: ModelFacts, optimize
             f"{choice.label()} starts from a zero router, all {target.num_experts} experts are active and nothing "
             f"breaks their symmetry: {gate} the router stays uniform; {noise}activate fewer experts than there are"
         )
+
+
+def _not_of_active(shape: Shape, gate: str | None) -> str | None:
+    """Return how a gate does not sum to one over the active experts, or None if it does or is not known."""
+    if not shape.num_experts or gate is None:
+        return None
+    if gate == "softmax" and shape.num_active < shape.num_experts:
+        return "softmax does over all, so that the sum of the active ones falls as experts are added"
+    return None if gate in NORMALIZED_GATES else f"{gate} does not, so the route scale has nothing to act on"
 
 
 def _embeddings(choice: Parameterization, facts: ModelFacts) -> Iterator[str]:

@@ -80,8 +80,9 @@ def _change(base: Shape, name: str, axis: AxisSpec, value: float) -> ShapeChange
             f"the base is dense: {name} has nothing to start from; give num_experts, num_active and expert_width or "
             "expert_ratio of each point in shapes"
         )
-    if value < 0 or (value == 0 and dim != "num_shared"):
-        raise HpxferError(f"{name} must be > 0, got {value:g}")
+    least = ">=" if dim == "num_shared" else ">"
+    if value < 0 or (value == 0 and least == ">"):
+        raise HpxferError(f"{name} must be {least} 0, got {value:g}")
     if dim == "expert_ratio":
         return ShapeChange.model_construct(expert_ratio=value)
     number = _whole(value, name, "")

@@ -178,6 +178,17 @@ def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str |
     return None
 
 
+def _nothing_to_tune(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
+    """Return why the base cannot tune an HP of the grid that the sweep's larger models have, or None."""
+    role = "router_bias" if name == "router_bias_lr" else name.partition(".")[0]
+    if role not in roles or role in gpt_roles(spec.base_shape, spec.model):
+        return None
+    return (
+        f"the base {spec.base_shape.label()} has no tensor of role {role}, so {name} has no optimum there that could "
+        "transfer; give it one value in hps, or take a base that has the role"
+    )
+
+
 def _value(at: Path_, name: str, value: float) -> Iterator[Problem]:
     try:
         check_hp_name(name)
@@ -196,7 +207,7 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         except HpxferError as error:
             yield at, str(error)
             continue
-        if why := _without_effect(spec, name, roles):
+        if why := _without_effect(spec, name, roles) or _nothing_to_tune(spec, name, roles):
             yield at, why
             continue
         yield from _grid_values(at, name, values)

@@ -41,8 +41,8 @@ _RULES = (
 def scale_of(path_name: str, shapes: Sequence[Shape], options: Options) -> tuple[str, list[float]]:
     """Return what the scale of a path counts and its value at every shape, always > 0.
 
-    The one dimension that moves, if one does; otherwise what tells the shapes apart: the weights in attention and
-    FFNs, the hidden features that a token meets, or the tokens of the run.
+    The one dimension that moves, if one does; otherwise what tells most of the shapes apart: the weights in attention
+    and FFNs, the hidden features that a token meets, or the tokens of the run.
     """
     if path_name == "expert_ratio" and shapes[0].num_experts:
         return "expert_ratio", [shape.expert_ratio for shape in shapes]
@@ -51,12 +51,9 @@ def scale_of(path_name: str, shapes: Sequence[Shape], options: Options) -> tuple
         scales = [_number(shape, rule.name) for shape in shapes]
         if _differ(scales) and all(len({_number(shape, name) for shape in shapes}) == 1 for name in fixed):
             return rule.name, scales
-    weights = [float(_hidden_weights(shape, options)) for shape in shapes]
-    for name in ("active_width", "tokens"):
-        other = [_number(shape, name) for shape in shapes]
-        if not _differ(weights) and _differ(other):
-            return name, other
-    return "hidden weights", weights
+    candidates = [("hidden weights", [float(_hidden_weights(shape, options)) for shape in shapes])]
+    candidates += [(name, [_number(shape, name) for shape in shapes]) for name in ("active_width", "tokens")]
+    return max(candidates, key=lambda one: len(set(one[1])))  # the first of equals
 
 
 def _differ(scales: Sequence[float]) -> bool:

@@ -42,7 +42,7 @@ class YamlFile:
     lines: dict[Path_, int]
 
     def where(self, path: Path_) -> str:
-        """Return `file:line: key.path` of the deepest key on `path` that stands in the file; no line where none does."""
+        """Return `file:line: key.path` of the deepest key on `path` that the file has; no line if it has none."""
         key = f": {spell(path)}" if path else ""
         for cut in range(len(path), -1, -1):
             if path[:cut] in self.lines:

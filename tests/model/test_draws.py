@@ -7,11 +7,12 @@ from dataclasses import replace
 import torch
 from tiny_trials import BASE, SETTING, trial
 
-from hpxfer.model.draws import EXPERT_ROLES, draw, router_biases
+from hpxfer.model.draws import draw, router_biases
 from hpxfer.model.flat import Flat, Weights
 from hpxfer.model.layout import tensors
 
 SMALL = replace(SETTING, norm_gains=True, biases=True, ffn="swiglu")
+EXPERT_ROLES = ("expert_in", "expert_gate", "expert_out")
 STDS = {role: one.init_std for role, one in trial(SMALL).resolved().items()}
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from strategies import POSITIVE, TEXT
+from strategies import DOTTED, POSITIVE, TEXT
 
-from hpxfer.hps import MULTIPLIERS
 from hpxfer.recipe import Recipe
-from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.yaml_file import write_yaml
 
 Data = dict[str, Any]
-DOTTED = st.builds("{}.{}".format, st.sampled_from(sorted(ROLES)), st.sampled_from(MULTIPLIERS))
 
 BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
 # Inside the range of `data()`: every dimension moves.

@@ -312,3 +312,9 @@ def test_a_description_has_the_numbers_and_the_places() -> None:
     assert "Router bias: bias -= 0.01 * (load - 0.25)" in text
     assert "warning" not in text
     assert "warning: depth 9: fitted from 2 to 4" in recipe().describe({**TARGET, "depth": 9})
+
+
+def test_describe_says_what_schedule_a_target_without_one_is_taken_to_have() -> None:
+    note = "(batch_tokens and steps as at the base)"
+    assert note in recipe().describe(TARGET)
+    assert note not in recipe().describe({**TARGET, "batch_tokens": 512, "steps": 400})

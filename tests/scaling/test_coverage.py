@@ -242,16 +242,24 @@ def test_a_gate_of_another_kind_than_the_source_s(name: str) -> None:
         assert warnings(name, DENSE, facts=ModelFacts(gate="sigmoid")) == []
     else:
         assert found == []
-    assert warnings(name, plain(name), facts=ModelFacts(gate="normalized_sigmoid")) == []
+    for gate in ("normalized_sigmoid", "normalized_softmax"):
+        assert warnings(name, plain(name), facts=ModelFacts(gate=gate)) == []
 
 
-def test_a_normalized_gate_of_one_active_expert_is_constant() -> None:
-    assert gate_warnings(BASE, "normalized_sigmoid") == [
-        "gate normalized_sigmoid with num_active 1 (w32 d2 E4A1 h32): the gate is constant, the router does not learn"
+def test_a_softmax_over_all_experts_does_not_sum_to_one_over_the_active_ones() -> None:
+    soft = ModelFacts(gate="softmax")
+    (warning,) = warnings("complete-mue", BASE, facts=soft)
+    assert warning.startswith("complete-mue's gate sums to one over the active experts, and softmax does over all")
+    assert warnings("complete-mue", SOFT, facts=soft) == []  # all are active
+    assert warnings("complete-mue", DENSE, facts=soft) == []
+
+
+@pytest.mark.parametrize("gate", ["normalized_sigmoid", "normalized_softmax"])
+def test_a_normalized_gate_of_one_active_expert_is_constant(gate: str) -> None:
+    assert gate_warnings(BASE, gate) == [
+        f"gate {gate} with num_active 1 (w32 d2 E4A1 h32): the gate is constant, the router does not learn"
     ]
-    assert (
-        gate_warnings(SOFT, "normalized_sigmoid") == gate_warnings(BASE, "softmax") == gate_warnings(BASE, None) == []
-    )
+    assert gate_warnings(SOFT, gate) == gate_warnings(BASE, "softmax") == gate_warnings(BASE, None) == []
 
 
 TIED, UNTIED = ModelFacts(tied_embeddings=True), ModelFacts(tied_embeddings=False)

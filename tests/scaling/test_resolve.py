@@ -81,6 +81,13 @@ def test_branches_hold_the_whole_product() -> None:
     assert resolve(parameterization("sp"), BASE, TARGET, "adam", HPS, FAN_IN)["expert_out"].forward == 3 / 2
 
 
+def test_shared_and_routed_experts_are_averaged_by_the_base_s_number_of_active_ones() -> None:
+    shared = dataclasses.replace(BASE, num_shared=2, shared_width=64)
+    got = resolve(parameterization("sp"), shared, shared, "adam", HPS, FAN_IN)
+    assert got["shared_out"].forward == got["expert_out"].forward == 3 / 2
+    assert got["dense_out"].forward == got["attn_out"].forward == 3
+
+
 def test_averages_over_the_active_experts_at_any_shape() -> None:
     got = resolve(MOE, BASE, dataclasses.replace(BASE, num_experts=32, num_active=8), "adam", HPs(lr=1.0), FAN_IN)
     assert got["expert_out"].forward == 1 / 8

@@ -91,6 +91,14 @@ def test_complete_mue() -> None:
     assert (at.route_scale, at.one_minus_beta) == pytest.approx((K, B / TOKENS), rel=1e-12)
 
 
+def test_complete_mue_with_one_eps() -> None:
+    choice = parameterization("complete-mue", {"eps": "global"})
+    one = 1 / (N * L * (B / TOKENS) ** 0.5)  # that of the hidden matrices
+    assert {role: at.eps for role, at in evaluate(choice, BASE, JOINT).items()} == pytest.approx(
+        dict.fromkeys(evaluate(choice, BASE, BASE), one), rel=1e-12
+    )
+
+
 def test_complete_mue_worked_example() -> None:
     """128e8a1s with h = d from a dense base with H = d, d 128 -> 1024, 25k -> 100k steps at one batch size."""
     base = Shape(width=128, depth=32, head_dim=64, dense_width=128, batch_tokens=2**18, steps=25_000)

@@ -165,6 +165,23 @@ def test_scales(axis: str, scale_name: str, scales: list[float]) -> None:
     assert [point.scale for point in path.points] == scales
 
 
+def test_the_first_shared_expert_is_as_wide_as_a_routed_one() -> None:
+    """Not as a dense FFN, where the base has both."""
+    base = ("num_active: 1, expert_ratio: 1", "num_active: 1, expert_ratio: 1, dense_ratio: 4")
+    mixed = ("context: 64", "context: 64\n  moe_every: 2")
+    (path,) = paths(
+        parse_sweep(edited(base, mixed, ("width: [32, 64]", "shared: [1]"), ("[completep-moe, sp]", "[sp]")))
+    )
+    assert [point.shape.shared_width for point in path.points] == [0, 32]
+
+
+def test_a_path_is_measured_by_what_tells_most_of_its_shapes_apart() -> None:
+    base = ("num_experts: 4, num_active: 1", "num_experts: 4, num_active: 2")
+    axis = "  x: [{num_groups: 2}, {num_active: 4, num_groups: 2}]"  # all of equal weights
+    (path,) = paths(parse_sweep(edited(base, ("width: [32, 64]", axis), ("[completep-moe, sp]", "[sp]"))))
+    assert (path.scale_name, [point.scale for point in path.points]) == ("active_width", [64, 64, 128])
+
+
 def test_experts_at_a_held_number_of_active_ones() -> None:
     path = path_of("  experts: {values: [8, 16], num_active: 1, allow_kappa_change: true}")
     assert [(one.shape.num_experts, one.shape.num_active) for one in path.points] == [(4, 1), (8, 1), (16, 1)]
@@ -194,7 +211,7 @@ def test_a_path_from_a_dense_base_is_measured_by_its_weights() -> None:
     shapes = "moe: [{num_experts: 4, num_active: 2, expert_ratio: 1}, {num_experts: 2, num_active: 1, expert_ratio: 1}]"
     edits = (base, ("[completep-moe, sp]", "[sp]"), ("context: 64", "context: 64\n  ffn: swiglu"))
     (path,) = paths(parse_sweep(edited(*edits, ("width: [32, 64]", shapes))))
-    # The two small ones have equal weights: then what a token meets of them tells the shapes apart, or nothing does.
+    # The two small ones have equal weights, and nothing else tells more of the shapes apart.
     assert (path.scale_name, [point.scale for point in path.points]) == ("hidden weights", [20480, 20480, 32768])
     (path,) = paths(parse_sweep(edited(*edits, ("width: [32, 64]", shapes.partition(", {num_experts: 2")[0] + "]"))))
     assert (path.scale_name, [point.scale for point in path.points]) == ("hidden weights", [20480, 32768])

@@ -191,7 +191,7 @@ def test_kappa_may_move_where_no_table_holds_it() -> None:
         ("  granularity: [8]", "axes.granularity[0]: expert_width must be a multiple of 8 (rows of whole 16-byte "
          "units), got 4"),
         ("  groups: [2]", "axes.groups[0]: num_active must be a multiple of num_groups 2, got 1"),
-        ("  shared: [-1]", "axes.shared[0]: shared must be > 0, got -1"),
+        ("  shared: [-1]", "axes.shared[0]: shared must be >= 0, got -1"),
         ("  a: [{shared_width: 8}]", "axes.a[0]: num_shared and shared_width belong together, got num_shared 0 and "
          "shared_width 8; give both or none"),
         ("  a: [{num_shared: 1, shared_width: 8, shared_ratio: 1}]",
@@ -242,3 +242,15 @@ def test_betas_that_stay_in_their_range() -> None:
         (1024, 100),
         (4096, 25),
     ]
+
+
+@pytest.mark.parametrize(("hp", "role"), [("expert_out.init_mult", "expert_out"), ("router_bias_lr", "router_bias")])
+def test_an_hp_that_the_base_has_no_tensor_for_is_not_scanned(hp: str, role: str) -> None:
+    moe = (base(DENSE), (TABLES, "[sp]"), (AXIS, MOE_POINT))
+    grid = ("lr: [0.01]", f"{hp}: [0.5, 1]")
+    assert message_of(*moe, ("router_bias_lr: 0.01", "lr: 0.1"), grid) == (
+        f"s.yaml:20: grid.{hp}: the base w32 d2 D64 has no tensor of role {role}, so {hp} has no optimum there that "
+        "could transfer; give it one value in hps, or take a base that has the role"
+    )
+    parse_sweep(edited(*moe))  # one value of it: fine
+    parse_sweep(edited(("router_bias_lr: 0.01", "lr: 0.1"), grid))  # a base that has the role

@@ -22,7 +22,7 @@ from hpxfer.scaling.conventions import (
 from hpxfer.scaling.monomial import ZERO, active, active_width, batch, dense_ratio, depth, duration, width
 from hpxfer.scaling.table import Conventions, Row, Table
 
-TABLE_2 = "2605.23893 Table 2"
+TABLE_2 = "2605.23893 Table 2, eps as CompleteP"
 TABLE_3 = "2605.23893 Table 3"
 COMPLETEP = "2605.23893: as CompleteP"
 
