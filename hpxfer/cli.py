@@ -161,7 +161,9 @@ def explain(
     sweep: Annotated[Path | None, typer.Option(help="Take base, HPs and initialization from a sweep file.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="Take them from a recipe.")] = None,
     convention: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of the table; may be repeated.")] = None,
-    gate: Annotated[str | None, typer.Option(help="sigmoid, softmax or normalized_sigmoid, for the warnings.")] = None,
+    gate: Annotated[
+        str | None, typer.Option(help="sigmoid, softmax, normalized_sigmoid or normalized_softmax, for the warnings.")
+    ] = None,
     tied: Annotated[bool | None, typer.Option("--tied/--untied", help="Embeddings, for the warnings.")] = None,
     strict: Annotated[bool, typer.Option(help="Refuse (exit code 2) a target that the source does not cover.")] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List the parameterizations and their conventions.")] = False,
@@ -227,7 +229,7 @@ def check(
     \b
     Examples:
       hpxfer check --parameterization completep-moe --axis width
-      hpxfer check --sweep sweeps/quickstart.yaml --output checks
+      hpxfer check --sweep sweeps/quickstart.yaml --points 32,64,128,256
     """
     from hpxfer.coordinates.command import check as run_check
     from hpxfer.explain_source import read_conventions

@@ -1,4 +1,9 @@
-"""The coordinate check: train every shape of a path for a few steps, and hold what moved against what is claimed."""
+"""The coordinate check: train every shape of a path for a few steps, and hold what moved against what is claimed.
+
+It cannot see factors that do not show in so few steps: on eps (far below the gradients in the check's own model), on
+weight decay (0 in it) and on the betas. Of position, gains and biases it judges the gradient, not what they learn. A
+role is judged over all its blocks together: one among them that learns too little hides, and stands in the JSON alone.
+"""
 
 from __future__ import annotations
 

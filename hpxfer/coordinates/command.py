@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hpxfer.coordinates import checking
 from hpxfer.coordinates.report import CheckReport
-from hpxfer.coordinates.write import write_check
+from hpxfer.coordinates.write import make_folder, write_check
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Conventions, Optimizer
@@ -31,6 +31,8 @@ def check(
     """Return the report, and the files written to `output`; shows on stderr what is being trained."""
     spec = None if sweep is None else load_sweep(sweep)
     choice, values = chosen(name, conventions, spec), numbers(points)
+    if output is not None:
+        make_folder(output)  # refused before minutes of training
     with Console(stderr=True).status("") as status:
         found = checking.check(
             choice,

@@ -22,6 +22,7 @@ from torch import Tensor
 from hpxfer.coordinates.measure import Observation
 from hpxfer.model.flat import Weights
 from hpxfer.model.linear import FORWARD_ROLES
+from hpxfer.scaling.predictions.gpt import OF_A_CHANGE
 from hpxfer.stack import Stack
 from hpxfer.train.state import State
 from hpxfer.trial import Trial
@@ -32,8 +33,6 @@ EXPERTS = ("expert_in", "expert_gate")  # what reads the stream; expert_out read
 # Parts of the model that are no linear map: their output and its change.
 PARTS = ("embedding", "stream", "gates", "moe", "dense", "final_norm")
 OUTSIDE = ("embedding", "final_norm", "readout")
-# Exactly zero before the first update.
-OF_A_CHANGE = ("change", "effective", "propagating", "aggregate effective", "aggregate propagating")
 # No trial of a sweep reads the data in this seed's order.
 PROBE_SEED = 2**62
 PROBE_TOKENS = 64

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.hps import HPs
 from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.scaling.predictions.families import GATE
 from hpxfer.scaling.regimes import REGIMES
 from hpxfer.scaling.table import Optimizer
 from hpxfer.shape import Shape
@@ -76,7 +75,7 @@ model:
   base: {base}
   context: 32
   gate: {gate}
-  tied_embeddings: false
+  tied_embeddings: {tied}
   embedding_std: 1.0
   position_std: 0.5
 data: {{source: "builtin:stdlib"}}
@@ -107,7 +106,8 @@ def own_case(
         raise HpxferError(f"--axis {axis}: {choice.name} is for dense models; legal: {', '.join(DENSE_BASES)}")
     text = _SWEEP.format(
         base=DENSE_BASES[axis] if dense else BASES.get(axis, _EXPERTS),
-        gate=GATE.get(choice.name, "sigmoid"),
+        gate="normalized_sigmoid" if choice.table.normalized_gate else "sigmoid",
+        tied="true" if dict(choice.conventions).get("embeddings") == "tied" else "false",
         optimizer="sgd" if optimizer == "sgd" else "adamw",
         residual_scale=0.25 if axis == "depth" else 0.5,
         lr=LR[optimizer],

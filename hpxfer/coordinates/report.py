@@ -133,10 +133,7 @@ def _axis_text(report: AxisReport) -> str:
     scales = ", ".join(f"{one:g}" for one in report.scales)
     out = [f"{report.axis}: {report.scale_name} {scales}  ({report.shapes[0]} to {report.shapes[-1]})"]
     out += [f"warning: {one}" for one in report.warnings]
-    rows: list[tuple[str, ...]] = [
-        ("role", "quantity", "step", "slope", "95% interval", "predicted", "verdict", "smallest", "largest")
-    ]
-    rows += [_row(one) for one in report.judged]
+    rows = [HEAD, *(_row(one) for one in report.judged)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     out += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     reasons = _reasons(report.judged)

@@ -20,16 +20,22 @@ from hpxfer.files import write_files
 
 def write_check(report: CheckReport, folder: Path) -> list[Path]:
     """Return the paths of check.txt, check.json and the figures in `folder`."""
+    make_folder(folder)
     data = {**report.to_dict(lines=False), "provenance": provenance()}
     texts = {"check.txt": report.table(), "check.json": json.dumps(data, allow_nan=False)}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         write_files({folder / name: partial(_write, text + "\n") for name, text in texts.items()})
     except OSError as error:
-        raise HpxferError(
-            f"{folder}: the check cannot be written: {error.strerror}; choose another folder with --output"
-        ) from None
+        raise _not_written(folder, error) from None
     return [*(folder / name for name in texts), *save_check(report, folder)]
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder; raise HpxferError where there can be none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_written(folder, error) from None
 
 
 def provenance() -> dict[str, Any]:
@@ -40,6 +46,10 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+def _not_written(folder: Path, error: OSError) -> HpxferError:
+    return HpxferError(f"{folder}: the check cannot be written: {error.strerror}; choose another folder with --output")
 
 
 def _write(text: str, file: IO[bytes]) -> None:

@@ -94,9 +94,12 @@ def test_bad_input_is_one_message(capsys: pytest.CaptureFixture[str], arguments:
     assert len(err.splitlines()) == 1
 
 
-def test_a_file_in_the_place_of_the_folder_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     asked = ("--parameterization", "completep", "--axis", "dense_ratio", "--output", tmp_path / "file")
+    monkeypatch.setattr("hpxfer.coordinates.checking.check", None)  # before anything is trained
     code, _, err = run(capsys, *asked, *QUICK)
     assert code == 2
     assert "choose another folder with --output" in err

@@ -55,6 +55,21 @@ def test_axes_are_those_of_the_model_s_shape() -> None:
     assert own_axes(parameterization("mup-iii"), "sgd", "block") == ("regime-iii",)
 
 
+def test_the_model_is_the_one_that_the_table_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the table says, not by its name."""
+    monkeypatch.setitem(TABLES, "my-own", replace(TABLES["complete-mue"], name="my-own"))
+    own, sigmoid, tied = (
+        own_case(choice, "adam", "width", None, dense=False).spec.model
+        for choice in (
+            parameterization("my-own"),
+            parameterization("mup"),
+            parameterization("mup", {"embeddings": "tied", "readout": "forward"}),
+        )
+    )
+    assert (own.gate, sigmoid.gate) == ("normalized_sigmoid", "sigmoid")
+    assert (own.tied_embeddings, tied.tied_embeddings) == (False, True)
+
+
 def test_kappa_stays_along_experts() -> None:
     assert {one.kappa for one in shapes("completep-moe", "experts")} == {1.0}
     assert [one.num_experts for one in shapes("completep-moe", "experts")] == [4, 8, 16, 32]

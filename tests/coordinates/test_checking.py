@@ -171,6 +171,41 @@ def test_a_zero_router_is_shown_as_zero() -> None:
     assert random["router", "propagating"].verdict == "miss"
 
 
+@pytest.mark.parametrize(
+    ("name", "conventions", "axis", "points"),
+    [
+        ("mssp-ii", {"readout_init": "zero"}, "regime-ii", JOINT),
+        ("mssp-iii", {"readout_init": "zero"}, "regime-iii", JOINT),
+        ("mup-moe", {"readout_init": "zero", "router_init": "zero"}, "width", None),
+        ("completep-moe", {"depth_alpha": 0.5}, "depth", None),
+        ("completep-moe", {"depth_alpha": 0.5, "router_init_exponent": "inf"}, "depth", None),
+        ("completep-moe", {"embeddings": "tied"}, "width", None),
+    ],
+)
+def test_a_table_passes_under_its_conventions(
+    name: str, conventions: Conventions, axis: str, points: tuple[float, ...] | None
+) -> None:
+    found = checked(parameterization(name, conventions), axis, points=points)
+    assert not missed(found), missed(found)
+    assert found.passed
+    assert found.warnings == ()
+
+
+def test_nothing_learns_behind_a_zero_readout_before_it_has_moved() -> None:
+    zero = parameterization("mup-moe", {"readout_init": "zero"})
+    (axis,) = check(zero, axes=["width"], seeds=2, steps=2).axes
+    start = {one.role: one for one in axis.lines if one.quantity == "gradient" and (one.layer, one.step) == (None, 0)}
+    assert {role for role, one in start.items() if one.verdict == "zero"} == start.keys() - {"readout"}
+    random = check("mup-moe", axes=["width"], seeds=2, steps=2, claims=claims(zero, "adam")).axes[0]
+    assert {("expert_in", "gradient"), ("readout", "activation"), ("readout", "propagating")} <= set(missed(random))
+
+
+def test_another_exponent_of_depth_misses() -> None:
+    half = claims(parameterization("completep-moe", {"depth_alpha": 0.5}), "adam")
+    found = missed(check("completep-moe", axes=["depth"], seeds=2, steps=1, claims=half).axes[0])
+    assert {("attn_out", "activation"), ("router", "effective"), ("expert_in", "effective")} <= set(found)
+
+
 def test_a_table_without_claims_passes_nothing(twin: Twin) -> None:
     found = checked(twin("mup"), "experts")
     assert found.count("no prediction") == len(found.judged)

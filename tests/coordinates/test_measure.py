@@ -66,6 +66,18 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert 0.92 <= np.mean(hits) <= 0.995
 
 
+def test_where_the_scales_scatter_intervals_hold_the_truth_less_often() -> None:
+    """As the docstring says: seeds that agree lend their freedom to residuals that they do not explain."""
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(2000):
+        common = rng.normal(0, 0.1, len(SCALES))
+        sizes = [[math.exp(common[i] + rng.normal(0, 0.02)) for _ in range(6)] for i in range(len(SCALES))]
+        out = slope_of(SCALES, sizes)
+        hits.append(out.low <= 0 <= out.high)
+    assert 0.8 <= np.mean(hits) <= 0.86
+
+
 def test_one_seed_is_judged_by_its_residuals() -> None:
     out = slope_of(SCALES, [[1.0], [2.0], [1.0], [2.0]])
     assert out.high - out.low > 1

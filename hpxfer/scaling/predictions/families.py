@@ -21,6 +21,7 @@ TWO_PARTS = (
     "two parts: one that is random in every expert, and one that all hidden features share, which grows by more but is "
     "far smaller at sizes like these"
 )
+TIED = "two parts: by the gradient of what is embedded, a fluctuation width^-1/2 in what is read out, and by its own"
 NO_SOURCE = "the source's one eps says nothing of how the gradients of experts scale"
 
 
@@ -129,9 +130,6 @@ FAMILIES: dict[str, Family] = {
     "mssp-iii": Family(source=_MSSP, gradients=_III, gradients_still=_ROUTER),
 }
 
-# The gate that a table's claims are made for, where it is not the plain sigmoid.
-GATE = {"complete-mue": "normalized_sigmoid"}
-
 
 def family(name: str, conventions: Mapping[str, float | str]) -> Family | None:
     """Return the family of a table under its conventions, or None if nothing is known of it."""
@@ -143,6 +141,4 @@ def family(name: str, conventions: Mapping[str, float | str]) -> Family | None:
         return replace(found, logits=ZERO)
     if exponent is not None:
         found = replace(found, logits=width ** (0.5 - float(exponent)))
-    if name == "mssp-iii" and conventions["readout_init"] == "zero":  # for which the source derives the gradients
-        found = replace(found, gradients_still={})
     return found

@@ -12,13 +12,23 @@ grows: no power law is claimed of them, and it is said why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, depth, width
 from hpxfer.scaling.predictions import Claim
-from hpxfer.scaling.predictions.families import ALIGNED, FADING, LAYOUT, ROUTER_PATHS, SMALL, TWO_PARTS, Family, family
+from hpxfer.scaling.predictions.families import (
+    ALIGNED,
+    FADING,
+    LAYOUT,
+    ROUTER_PATHS,
+    SMALL,
+    TIED,
+    TWO_PARTS,
+    Family,
+    family,
+)
 from hpxfer.scaling.table import Optimizer
 
 STABLE = "stable, and maximal updates"
@@ -34,6 +44,8 @@ UP = ("expert_in", "expert_gate", "shared_in", "shared_gate", "dense_in", "dense
 EXPERTS = ("expert_in", "expert_gate")
 DOWN = ("expert_out", "shared_out", "dense_out")
 MOVED = ("change", "propagating")
+# Exactly zero before the first update.
+OF_A_CHANGE = ("change", "effective", "propagating", "aggregate effective", "aggregate propagating")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +69,10 @@ def claims(choice: Parameterization, optimizer: Optimizer) -> tuple[Claim, ...]:
     if choice.name == "ntp":
         return tuple(_lazy(forward=conventions["readout"] == "forward"))
     found = family(choice.name, conventions)
-    return () if found is None else tuple(_stable(found, conventions, optimizer))
+    if found is None:
+        return ()
+    stable = _stable(found, conventions, optimizer)
+    return tuple(_behind_a_zero_readout(stable) if conventions.get("readout_init") == "zero" else stable)
 
 
 def _control() -> Iterator[Claim]:
@@ -97,9 +112,9 @@ def _stable(found: Family, conventions: Mapping[str, float | str], optimizer: Op
     yield from _claims(("effective",), "attn_out", branch * inner, STABLE)
     yield from _outputs(found, branch, inner)
     yield from _sums(found, branch, inner)
-    yield from _router(found, optimizer)
+    yield from _router(found, inner, optimizer)
     yield from _readout(conventions)
-    yield from _gradients(found, conventions, branch)
+    yield from _gradients(found, conventions, branch, inner)
 
 
 def _outputs(found: Family, branch: Monomial, inner: Monomial) -> Iterator[Claim]:
@@ -124,8 +139,8 @@ def _sums(found: Family, branch: Monomial, inner: Monomial) -> Iterator[Claim]:
     yield from _claims(("aggregate propagating",), "expert_out", branch * found.sum_moved, source, hold)
     # One power law only where what was there and what is learned scale alike.
     alike = found.sum_start == found.sum_update == found.sum_moved
-    moving = found.sum_still if alike else tuple({name for name, _ in found.sum_start.exponents})
-    total = _Hold(still=(*moving, "kappa"), otherwise=FADING)
+    moving = found.sum_still if alike else _names(found.sum_start)
+    total = _Hold(still=(*moving, *_names(inner), "kappa"), otherwise=FADING)
     yield from _claims(("activation", "change"), "dense", branch, source, _Hold(still=found.still, otherwise=TWO_PARTS))
     if found.shared:
         yield from _claims(("activation",), "moe", branch, source, last=0)
@@ -134,26 +149,28 @@ def _sums(found: Family, branch: Monomial, inner: Monomial) -> Iterator[Claim]:
     yield from _claims(("activation", "change"), "moe", branch, source, total)
 
 
-def _router(found: Family, optimizer: Optimizer) -> Iterator[Claim]:
-    source = found.source
+def _router(found: Family, inner: Monomial, optimizer: Optimizer) -> Iterator[Claim]:
+    source, size = found.source, ONE
     paths = _Hold(still=("width",), otherwise=ROUTER_PATHS) if found.logits == SMALL else NO_HOLD
     slow = SLOW_STEPS if optimizer == "sgd" else SPARSE_STILL
     yield from _claims(("activation",), "gates", ONE, source)
-    yield from _claims(("effective",), "router", ONE, source, slow)
+    yield from _claims(("effective",), "router", inner, source, slow)
     yield from _claims(("activation",), "router", found.logits, source, last=0)
     if found.logits == ZERO:  # nothing but what is learned
         yield from _claims(("propagating",), "router", ZERO, source)
-        paths = slow
+        paths, size = slow, inner
     else:
         yield from _claims(("propagating",), "router", ONE, source, paths)
-    yield from _claims(("activation", "change"), "router", ONE, source, paths)
+    yield from _claims(("activation", "change"), "router", size, source, paths)
     moved = _Hold(still=paths.still or ("kappa",), otherwise=paths.otherwise or SPARSE)
-    yield from _claims(("change",), "gates", ONE, source, moved)
+    yield from _claims(("change",), "gates", size, source, moved)
 
 
 def _readout(conventions: Mapping[str, float | str]) -> Iterator[Claim]:
-    yield from _claims(("effective",), "readout", ONE, STABLE)
-    if conventions.get("embeddings") == "tied":
+    tied = conventions.get("embeddings") == "tied"
+    hold = _Hold(still=("width",), otherwise=TIED) if tied else NO_HOLD
+    yield from _claims(("effective",), "readout", ONE, STABLE, hold)
+    if tied:
         return
     if conventions.get("readout_init") == "zero":
         yield from _claims(("activation",), "readout", ZERO, STABLE, last=0)
@@ -165,7 +182,9 @@ def _readout(conventions: Mapping[str, float | str]) -> Iterator[Claim]:
     yield from _claims(("activation", *MOVED), "readout", ONE, STABLE, fading)
 
 
-def _gradients(found: Family, conventions: Mapping[str, float | str], branch: Monomial) -> Iterator[Claim]:
+def _gradients(
+    found: Family, conventions: Mapping[str, float | str], branch: Monomial, inner: Monomial
+) -> Iterator[Claim]:
     """Gradients; where eps goes by role, those of the table's rows."""
     source = f"{found.source}, gradients"
     for role in ("embedding", "position", "final_norm"):
@@ -174,9 +193,32 @@ def _gradients(found: Family, conventions: Mapping[str, float | str], branch: Mo
     yield from _claims(("gradient",), "readout", width**-1 if forward else ONE, source)
     for role in (*ATTENTION, "attn_out", "norm", *UP, *DOWN, "router"):
         hold = _Hold(still=found.gradients_still.get(role, ()), otherwise=found.otherwise)
-        if role == "router" and found.otherwise != ALIGNED:
-            hold = _Hold(still=hold.still, otherwise=f"{ALIGNED}; and {found.otherwise}")
+        if role == "router":  # what training aligns in the experts is smaller by `inner`
+            why = ALIGNED if found.otherwise == ALIGNED else f"{ALIGNED}; and {found.otherwise}"
+            hold = _Hold(still=(*hold.still, *_names(inner)), otherwise=why)
         yield from _claims(("gradient",), role, branch * found.gradients.get(role, width**-1), source, hold)
+
+
+def _behind_a_zero_readout(claims: Iterable[Claim]) -> Iterator[Claim]:
+    """Yield what is claimed where the readout starts from zero: no gradient reaches the rest before it has moved.
+
+    So all else moves from the second update on (MSSP 3.5). Before, nothing is claimed of a change, as weight decay and
+    the balancing of experts move things without a gradient.
+    """
+    for claim in claims:
+        if claim.role == "readout" or claim.last == 0:
+            yield claim
+        elif claim.quantity == "gradient":
+            yield replace(claim, size=ZERO, last=0, still=())
+            yield replace(claim, first=1)
+        else:
+            late = claim.quantity in OF_A_CHANGE or (claim.role, claim.quantity) == ("router", "activation")
+            yield replace(claim, first=2) if late else claim
+
+
+def _names(size: Monomial) -> tuple[str, ...]:
+    """Return the ratios that a size depends on."""
+    return tuple(name for name, _ in size.exponents)
 
 
 def _claims(
@@ -190,13 +232,12 @@ def _claims(
 ) -> Iterator[Claim]:
     """Yield a claim a quantity. What changes is claimed from the first update on."""
     for quantity in quantities:
-        moves = quantity in ("change", "effective", "propagating", "aggregate effective", "aggregate propagating")
         yield Claim(
             quantity=quantity,
             role=role,
             size=size,
             source=source,
-            first=1 if moves else 0,
+            first=1 if quantity in OF_A_CHANGE else 0,
             last=last,
             still=hold.still,
             otherwise=hold.otherwise,
