@@ -1,4 +1,4 @@
-"""The backward pass of the block, in the pieces of MSSP 3.6: which initial matrix and which update a gradient went by.
+"""The backward pass of the block, in the pieces of MSSP App. J: by which initial matrix or update a gradient went.
 
 With the upstream gradient W4 and u_i = W3_i^T W4: df/dphi_i = c u_i.a_i, df/dz_i = c phi_i act'(z_i) u_i, and
 df/dh1 = sum_i W2_i^T df/dz_i + Q^T df/dpsi. Letters: 0 the initial matrix, d its update; `W30 dW4` is by the initial W3

@@ -3,7 +3,7 @@
     h1 = W1 x      psi = Q h1 (+ b)      phi = gate(psi)      z_i = W2_i h1      a_i = act(z_i)      h3_i = W3_i a_i
     h3 = c sum_i phi_i h3_i              f = W4 h3
 
-(MSSP 1.2; with one matrix an expert a_i = h1, 2601-router-freeze 1.1.) Every map W x of a weight W = W0 + dW and an
+(MSSP A.1; with one matrix an expert a_i = h1, Why Routers Freeze Def. 1.) Every map W x of a weight W = W0 + dW and an
 input x = x0 + dx has four pieces: W0 x0 (init), W0 dx (propagating), dW x0 (effective) and dW dx (cross). The pass adds
 them up, so that they are exact, and exact zeros stay zeros.
 """

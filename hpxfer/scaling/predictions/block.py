@@ -97,20 +97,28 @@ def divergence(optimizer: Optimizer, lr_exponent: float) -> tuple[Claim, ...]:
     )
 
 
+# Regime I has no signal-propagation table: its sizes are the desiderata, its gradients the eps of Table B.1.
+MSSP_SOURCES = {"mssp-i": "MSSP I.3, Table B.1", "mssp-ii": "MSSP J.3.4, Q.4", "mssp-iii": "MSSP J.4.5, Q.4"}
+
+
 def _two(choice: Parameterization, optimizer: Optimizer) -> Iterator[Claim]:
     """Yield the claims on MSSP's block."""
     zero_readout = dict(choice.conventions).get("readout_init") == "zero"
     name = choice.name
     if name.startswith("mssp"):
         rows = MSSP_I if name == "mssp-i" else TABLES[name]
-        source = "MSSP 3.7, 3.8" if name == "mssp-i" else "MSSP J.3.4, Q.4" if name == "mssp-ii" else "MSSP J.4.5, Q.4"
-        yield from _from_rows(rows if zero_readout else _random_readout(rows, single=name != "mssp-ii"), source)
+        source = MSSP_SOURCES[name]
+        if zero_readout:
+            yield from _from_rows(rows, source)
+        else:
+            derived = f"derived for a random readout from {source}"
+            yield from _from_rows(_random_readout(rows, single=name != "mssp-ii"), derived)
     elif name == "ntp":
         yield from _from_rows(NTP, "MSSP Table G.1")
     elif name in TABLES or name in AS_MUP_I:
         if zero_readout or _zero_router(choice):
             return
-        rows, source = MUP_I, "MSSP 3.7, 3.8, C"
+        rows, source = MUP_I, "MSSP Table B.1, App. C"
         if name in TABLES:
             rows, source = TABLES[name], "MSSP J.3.2, Q.4" if name == "mup-ii" else "MSSP J.4.3, Q.4"
         if optimizer == "adam" and name in TABLES:

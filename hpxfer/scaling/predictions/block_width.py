@@ -129,7 +129,7 @@ ONE_ZERO_READOUT: Rows = {
     "readout": {"activation": "zero 0 0", "gradient": "0 0 0", "df/dh3: W40": "zero zero zero"},
 }
 
-# Under NTP what is learned fades as width^-1/2, but for the router's logits and f (1.7 of the reference, extension).
+# Under NTP what is learned fades as width^-1/2, but for the router's logits and f (derived: no paper prints it).
 NTP: Rows = {
     "embedding": {"activation": "0 0 0", "change": "zero -1/2 -1/2"},
     "router": {"init": "0 0 0", "effective": "zero 0 0", "propagating": "zero 0 0"},

@@ -61,7 +61,7 @@ def _still(router: tuple[str, ...], up: tuple[str, ...] = (), down: tuple[str, .
 
 _MSSP = "MSSP 3, Tables B.1 and B.2"
 _FREEZE = "Why Routers Freeze Tables 1 and 2"
-# MSSP 3.7: gradients of the router and of the experts' matrices.
+# MSSP Q.4, and as eps in Table B.1: gradients of the router and of the experts' matrices.
 _I = _moe(ONE, width**-1, width**-1)
 _II = _moe(experts**-1, experts**-1, width**-1 * experts**-1)
 _III = _moe(experts**-1, width**-1 * experts**-1, width**-1 * experts**-1)

@@ -202,8 +202,8 @@ def _gradients(
 def _behind_a_zero_readout(claims: Iterable[Claim]) -> Iterator[Claim]:
     """Yield what is claimed where the readout starts from zero: no gradient reaches the rest before it has moved.
 
-    So all else moves from the second update on (MSSP 3.5). Before, nothing is claimed of a change, as weight decay and
-    the balancing of experts move things without a gradient.
+    So all else moves from the second update on (MSSP App. J). Before, nothing is claimed of a change, as weight decay
+    and the balancing of experts move things without a gradient.
     """
     for claim in claims:
         if claim.role == "readout" or claim.last == 0:
