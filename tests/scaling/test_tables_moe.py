@@ -65,7 +65,7 @@ def check(name: str, optimizer: Optimizer, expected: Rows, **conventions: float 
 
 
 def test_complete_mue() -> None:
-    """complete-mue.md: Table 2 for the layers, Table 3's sqrt(B/D) on LR and decay and its inverse on eps."""
+    """2605.23893: Table 2 for the layers, Table 3's sqrt(B/D) on LR and decay and its inverse on eps."""
     q = (B / TOKENS) ** 0.5
     hidden = (N**-0.5, q / N, 1 / (N * L * q), q)
     routed_and_shared = (N**-0.5 * RHO**0.5, *hidden[1:], 1 / (L * RHO))
@@ -230,7 +230,7 @@ def test_mup_sgd(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["forward", "init_lr"])
 def test_ntp(form: str) -> None:
-    """mssp.md Table G.1: input 1 / 1, the rest fan-in^-1/2 / fan-in^-1; as a multiplier fan-in^-1/2 / 1 / 1."""
+    """MSSP Table G.1: input 1 / 1, the rest fan-in^-1/2 / fan-in^-1; as a multiplier fan-in^-1/2 / 1 / 1."""
     check(
         "ntp",
         SGD,
@@ -259,7 +259,7 @@ VARIANTS: list[dict[str, float | str]] = [
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("optimizer", [ADAM, SGD])
 def test_mup_moe(optimizer: Optimizer, variant: dict[str, float | str]) -> None:
-    """router-freeze.md Tables A (SGD) and B (Adam); other tensors by class (1.7); no word on weight decay."""
+    """Why Routers Freeze Tables 1 (SGD) and 2 (Adam); other tensors by class; no word on weight decay."""
     vector_lr = N if optimizer == "sgd" else 1
     router = (0 if "router_init" in variant else 1 / N, 1 / N, N**-0.5 if "router_eps_exponent" in variant else 1, 1, 1)
     check(

@@ -1,4 +1,4 @@
-"""The six tables of MSSP against Tables B.1 (SGD) and B.2 (Adam) of its source, row by row (mssp.md 2.1, 2.2).
+"""The six tables of MSSP against Tables B.1 (SGD) and B.2 (Adam) of its source, row by row.
 
 Target over base: width N, depth L, experts M, active experts K, expert width NE. All of them move at once here, off
 any regime's own path, so that no two factors can stand in for each other.
@@ -103,7 +103,7 @@ def test_a_zero_readout_is_a_convention_of_both(family: str, regime: str) -> Non
 @FAMILIES
 @REGIMES
 def test_softmax_gates_have_no_factor_beyond_the_average(family: str, regime: str) -> None:
-    """K^-1 for sigmoid gates, none for gates that sum to one (1.1): the route scale takes the average back."""
+    """K^-1 for sigmoid gates, none for gates that sum to one: the route scale takes the average back."""
     choice = parameterization(f"{family}-{regime}")
     at = evaluate_globals(choice, BASE, TARGET)
     assert at.route_scale * evaluate(choice, BASE, TARGET)["expert_out"].forward == pytest.approx(1 / L)

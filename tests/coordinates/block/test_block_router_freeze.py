@@ -1,6 +1,6 @@
 """What Why Routers Freeze measures and proves of routers, in its block of one matrix an expert.
 
-P1, P10 and so on are the predictions of the reference; the tolerances are its own 0.1 to 0.15.
+Propositions and remarks are the paper's; what it leaves to the reader says `derived`. Tolerances are 0.1 to 0.15.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(block: Block, optimizer: str, conventions: dict[str, object] | None = No
 @pytest.mark.parametrize(("optimizer", "lr_exponent", "effective"), [("sgd", 0.5, 1.5), ("adam", 0.0, 1.0)])
 @pytest.mark.parametrize("num_active", [4, 2])
 def test_sp_diverges_in_one_step(optimizer: str, lr_exponent: float, effective: float, num_active: int) -> None:
-    """P1, P4: features move by order 1; the router's logits by width^1/2 through W0, and by more through the update."""
+    """Prop. 2, Remarks 17, 18: features move by order 1, logits by width^1/2 through W0, and by more through dW."""
     choice = parameterization("sp")
     path = path_of(choice, WIDTHS, num_active=num_active)
     block = Block(experts="one", gate="softmax", lr_exponent=lr_exponent)
@@ -50,7 +50,7 @@ def test_sp_diverges_in_one_step(optimizer: str, lr_exponent: float, effective: 
 
 
 def test_a_stable_lr_under_sp_is_lazy() -> None:
-    """P6: with an LR ~ 1/width the logits stay, and features move by width^-3/2 (SGD)."""
+    """Derived: with an LR ~ 1/width the logits stay, and features move by width^-3/2 (SGD)."""
     choice = parameterization("sp")
     block = Block(experts="one", gate="softmax", lr_exponent=-1.0)
     lines = lines_of(choice, "sgd", path_of(choice, WIDTHS), block=block, steps=1)
@@ -60,7 +60,7 @@ def test_a_stable_lr_under_sp_is_lazy() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_soft_softmax_freezes(optimizer: str) -> None:
-    """P9, P10: at first and later, the router's gradient is the fluctuation width^-1/2, and so is what it learns."""
+    """Cor. 21, Remark 25: the router's gradient is the fluctuation width^-1/2, and so is what it learns."""
     lines = run(SOFTMAX, optimizer, steps=5, training=FAITHFUL if optimizer == "adam" else Training(lr=1.0, eps=1.0))
     assert not misses(lines), report(misses(lines))
     for step in (1, 3, 5):
@@ -70,7 +70,7 @@ def test_soft_softmax_freezes(optimizer: str) -> None:
 
 
 def test_zero_router_and_readout_freeze_as_well() -> None:
-    """P11: updates of the router's weights ~ width^-3/2; exactly none before the readout has moved (P12)."""
+    """Remark 26: updates of the router's weights ~ width^-3/2; exactly none before the readout has moved."""
     lines = run(SOFTMAX, "sgd", ZERO_BOTH, steps=5)
     assert not misses(lines), report(misses(lines))
     assert line(lines, "router", "logits", 0).verdict == line(lines, "router", "effective", 1).verdict == "zero"
@@ -79,24 +79,24 @@ def test_zero_router_and_readout_freeze_as_well() -> None:
 
 
 def test_one_step_tells_no_gate_from_another() -> None:
-    """P12: after one step all gates are at the fluctuation; after 20 (the source's count) sigmoid has learned."""
+    """Prop. 19: after one step all gates are at the fluctuation; after 20 (the source's count) sigmoid has learned."""
     lines = run(SIGMOID, "sgd", steps=SETTLES, num_seeds=8)
     assert not misses(lines), report(misses(lines))
     assert abs(slope(lines, "router", "effective", 1) + 0.5) < 0.15
     assert abs(slope(lines, "router", "effective", SETTLES)) < 0.15
-    # P8: the same in every expert; what tells experts apart stays a fluctuation.
+    # Prop. 19: the same in every expert; what tells experts apart stays a fluctuation.
     assert slope(lines, "router", "spread of the change", SETTLES) < -0.35
 
 
 def test_top_k_learns_without_bias() -> None:
-    """P17: the choice of experts breaks their symmetry, and logits move by order 1, apart."""
+    """Prop. 4: the choice of experts breaks their symmetry, and logits move by order 1, apart."""
     lines = run(SOFTMAX, "sgd", steps=SETTLES, num_seeds=8, num_active=2)
     assert abs(slope(lines, "router", "effective", SETTLES)) < 0.15
     assert abs(slope(lines, "router", "spread of the change", SETTLES)) < 0.15
 
 
 def test_a_tiny_eps_hides_the_freezing() -> None:
-    """P13a: Adam turns the fluctuation into an update of order 1 unless its eps is as large as the gradient."""
+    """Derived: Adam turns the fluctuation into an update of order 1 unless its eps is as large as the gradient."""
     lines = run(SOFTMAX, "adam", steps=3, training=TINY_EPS)
     assert abs(slope(lines, "router", "effective", 3)) < 0.1
     assert line(lines, "router", "effective", 3).verdict == "miss"
@@ -110,7 +110,7 @@ def test_router_eps_of_one_half_is_benign() -> None:
 
 
 def test_router_bias_is_the_same_at_every_width() -> None:
-    """P14, Algorithm 1: logits of order 1 at the start, the same at all widths from a zero router."""
+    """Remark 22, Algorithm 1: logits of order 1 at the start, the same at all widths from a zero router."""
     conventions = {"router_bias_std": 1.0, "router_init": "zero"}
     lines = run(SOFTMAX, "sgd", conventions, steps=1)
     start = line(lines, "router", "logits", 0)
