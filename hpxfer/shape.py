@@ -63,11 +63,6 @@ class Shape:
         return self.num_shared * self.shared_width + self.num_active * self.expert_width
 
     @property
-    def active_ratio(self) -> float:
-        """H_act in units of the width (rho_H)."""
-        return self.active_width / self.width
-
-    @property
     def tokens(self) -> int:
         """Tokens of the run."""
         return self.batch_tokens * self.steps
