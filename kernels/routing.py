@@ -3,6 +3,9 @@
     active(t) = the A experts of largest gate[t, e] + bias[e], ties to the lowest index; A/G in each of G groups
     rows sorted by (trial, expert), token order kept inside an expert
 
+Torch: stable sorts. Triton: `routing_triton.py`, a counting sort with the same order and int32 indices, which waits for
+nothing on the host.
+
 Letters: K trials, T tokens, E experts, A active experts, G groups, N = K*T*A rows.
 """
 
@@ -13,23 +16,40 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hpxfer.kernels.backend import TORCH, Backend, launch
+from hpxfer.kernels.grouped_launch import power_of_2
+
+# Elements of a block, tokens or pairs by experts; pairs of a block at most; elements of a block of counts.
+_CHOOSE_BLOCK = 2048
+_SORT_BLOCK = 8192
+_MAX_PAIRS = 1024
+_COUNT_BLOCK = 2048
+
 
 class Groups(NamedTuple):
-    """How N rows lie in K*E groups. A row is a (token, slot) pair; before sorting, slot a of token t is row t*A + a."""
+    """How N rows lie in K*E groups. A row is a (token, slot) pair; before sorting, slot a of token t is row t*A + a.
 
-    token: Tensor  # [N] int64, the flat token (k*T + t) of every sorted row
-    slot: Tensor  # [N] int64, the (token, slot) pair of every sorted row
-    row: Tensor  # [N] int64, the sorted row of every (token, slot) pair: the inverse of `slot`
+    The three index tensors are int64 from torch and int32 from Triton.
+    """
+
+    token: Tensor  # [N], the flat token (k*T + t) of every sorted row
+    slot: Tensor  # [N], the (token, slot) pair of every sorted row
+    row: Tensor  # [N], the sorted row of every (token, slot) pair: the inverse of `slot`
     ends: Tensor  # [K*E] int32, where every group ends
     load: Tensor  # [K, E] int64, rows of every group
 
 
-def choose_experts(gates_KTE: Tensor, bias_KE: Tensor, num_active: int, num_groups: int = 1) -> Tensor:
+def choose_experts(
+    gates_KTE: Tensor, bias_KE: Tensor, num_active: int, num_groups: int = 1, backend: Backend = TORCH
+) -> Tensor:
     """Return [K, T, A] int64: the active experts of every token, best first. No gradient flows through the choice.
 
     The experts lie in `num_groups` contiguous groups of equal size; num_active / num_groups are chosen in each, and
     stand in the order of the groups.
     """
+    if backend.is_triton:
+        chosen_KTA: Tensor = _choose(gates_KTE.detach(), bias_KE.detach(), num_active, num_groups)
+        return chosen_KTA
     num_trials, num_tokens, num_experts = gates_KTE.shape
     scores = (gates_KTE.detach() + bias_KE.unsqueeze(1)).view(num_trials, num_tokens, num_groups, -1)
     # Not torch.topk: it leaves the order of ties unspecified.
@@ -39,8 +59,10 @@ def choose_experts(gates_KTE: Tensor, bias_KE: Tensor, num_active: int, num_grou
     return best.flatten(2)
 
 
-def group_rows(chosen_KTA: Tensor, num_experts: int) -> Groups:
+def group_rows(chosen_KTA: Tensor, num_experts: int, backend: Backend = TORCH) -> Groups:
     """Return the rows of all (token, slot) pairs sorted by (trial, expert); integer work only, so exact."""
+    if backend.is_triton:
+        return Groups(*_sort(chosen_KTA, num_experts))
     num_trials, _, num_active = chosen_KTA.shape
     trial = torch.arange(num_trials, device=chosen_KTA.device).view(-1, 1, 1)
     group = (chosen_KTA + trial * num_experts).flatten()
@@ -50,3 +72,57 @@ def group_rows(chosen_KTA: Tensor, num_experts: int) -> Groups:
     load = torch.bincount(group, minlength=num_trials * num_experts)
     token = slot if num_active == 1 else slot // num_active
     return Groups(token, slot, row, load.cumsum(0).to(torch.int32), load.view(num_trials, num_experts))
+
+
+@torch.library.custom_op("hpxfer::choose_experts", mutates_args=())
+def _choose(gates: Tensor, bias: Tensor, num_active: int, num_groups: int) -> Tensor:
+    from hpxfer.kernels.routing_triton import choose
+
+    num_trials, num_tokens, num_experts = gates.shape
+    chosen = gates.new_empty((num_trials, num_tokens, num_active), dtype=torch.int64)
+    block_e = power_of_2(num_experts)
+    block_t = max(1, _CHOOSE_BLOCK // block_e)
+    launch(
+        choose,
+        (-(-num_tokens // block_t), num_trials),
+        *(gates.float().contiguous(), bias.float().contiguous(), chosen),
+        *(num_tokens, num_experts, num_active, num_groups),
+        BLOCK_T=block_t,
+        BLOCK_E=block_e,
+    )
+    return chosen
+
+
+@_choose.register_fake
+def _(gates: Tensor, bias: Tensor, num_active: int, num_groups: int) -> Tensor:
+    return gates.new_empty((gates.shape[0], gates.shape[1], num_active), dtype=torch.int64)
+
+
+@torch.library.custom_op("hpxfer::group_rows", mutates_args=())
+def _sort(chosen: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    from hpxfer.kernels.routing_triton import count_pairs, place_blocks, place_pairs
+
+    chosen = chosen.contiguous()
+    num_trials, num_tokens, num_active = chosen.shape
+    num_pairs = num_tokens * num_active
+    block_e = power_of_2(num_experts)
+    block_p = max(1, min(_MAX_PAIRS, _SORT_BLOCK // block_e))
+    num_blocks = -(-num_pairs // block_p)
+    token, slot, row = (chosen.new_empty(chosen.numel(), dtype=torch.int32) for _ in range(3))
+    count, first = (token.new_empty((num_trials, num_blocks, num_experts)) for _ in range(2))
+    ends = token.new_empty(num_trials * num_experts)
+    load = chosen.new_empty((num_trials, num_experts), dtype=torch.int64)
+    sizes = (num_pairs, num_blocks, num_experts)
+    blocks = {"BLOCK_P": block_p, "BLOCK_E": block_e}
+    launch(count_pairs, (num_blocks, num_trials), chosen, count, *sizes, **blocks)
+    block_b = max(1, min(power_of_2(num_blocks), _COUNT_BLOCK // block_e))
+    launch(place_blocks, (num_trials,), count, first, ends, load, *sizes, BLOCK_B=block_b, BLOCK_E=block_e)
+    launch(place_pairs, (num_blocks, num_trials), chosen, first, token, slot, row, *sizes, num_active, **blocks)
+    return token, slot, row, ends, load
+
+
+@_sort.register_fake
+def _(chosen: Tensor, num_experts: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    token, slot, row = (chosen.new_empty(chosen.numel(), dtype=torch.int32) for _ in range(3))
+    ends = token.new_empty(chosen.shape[0] * num_experts)
+    return token, slot, row, ends, chosen.new_empty((chosen.shape[0], num_experts))

@@ -5,14 +5,20 @@ pytest puts this folder on the import path because this file is in it: tests imp
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from hpxfer.data import data_ref
+from hpxfer.machine import has_cuda
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.trial import Setting, setting_of
+
+# Triton reads it when it is imported, and again when a kernel is defined: both come later, with the first launch.
+if not has_cuda("auto"):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
 

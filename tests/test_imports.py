@@ -19,7 +19,7 @@ LIGHT = tuple(
     f"hpxfer.{name}"
     for name in (
         *("spec", "trial", "scaling", "shape", "hps", "errors", "result", "data", "store"),
-        *("results", "analysis", "explain", "docs", "plan"),
+        *("results", "analysis", "explain", "docs", "plan", "report"),
     )
 )
 FOUNDATION = ("hpxfer.spec", "hpxfer.scaling", "hpxfer.shape", "hpxfer.hps", "hpxfer.errors")

@@ -1,15 +1,25 @@
-"""The grouped product against a loop over groups."""
+"""The grouped product against a loop over groups, and the batched product of a stack."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 from tolerances import assert_near
 from torch import Tensor
+from triton_cases import BACKENDS, DEVICE, TRITON, normal
 
+from hpxfer.kernels import grouped
+from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.grouped import grouped_product
+from hpxfer.kernels.product import batched_product
 
 LOADS = {"even": [4, 4, 4], "empty": [0, 7, 0, 5, 0], "one has all": [0, 0, 12], "one row each": [1] * 12}
+# bfloat16 where torch runs, or the kernels are compiled: Triton's interpreter cannot round to it.
+KINDS = [(TORCH, torch.float32), (TORCH, torch.bfloat16), (TRITON, torch.float32), (TRITON, torch.float16)]
+if DEVICE.type == "cuda":
+    KINDS.append((TRITON, torch.bfloat16))
 
 
 def loop(x_NI: Tensor, w_GIO: Tensor, ends_G: Tensor) -> Tensor:
@@ -22,22 +32,76 @@ def loop(x_NI: Tensor, w_GIO: Tensor, ends_G: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("loads", LOADS.values(), ids=LOADS.keys())
 @pytest.mark.parametrize(("fan_in", "fan_out"), [(8, 24), (16, 8)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_values_and_gradients_equal_the_loop(loads: list[int], fan_in: int, fan_out: int, dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x, w, dy = (
-        torch.randn(size, generator=generator).to(dtype)
-        for size in ((12, fan_in), (len(loads), fan_in, fan_out), (12, fan_out))
-    )
-    ends = torch.tensor(loads).cumsum(0).to(torch.int32)
+@pytest.mark.parametrize(("backend", "dtype"), KINDS, ids=[f"{one.name} {dtype}" for one, dtype in KINDS])
+def test_values_and_gradients_equal_the_loop(
+    loads: list[int], fan_in: int, fan_out: int, backend: Backend, dtype: torch.dtype
+) -> None:
+    x = normal(12, fan_in, dtype=dtype)
+    w = normal(len(loads), fan_in, fan_out, seed=1, dtype=dtype)
+    dy = normal(12, fan_out, seed=2, dtype=dtype)
+    ends = torch.tensor(loads).cumsum(0).to(DEVICE, torch.int32)
 
-    def results(function: object, to: torch.dtype) -> tuple[Tensor, ...]:
+    def results(function: object, to: torch.dtype, *options: Backend) -> tuple[Tensor, ...]:
         leaves = [one.to(to).requires_grad_() for one in (x, w)]
-        y = function(*leaves, ends)  # type: ignore[operator]
+        y = function(*leaves, ends, *options)  # type: ignore[operator]
         return (y, *torch.autograd.grad(y, leaves, dy.to(to)))
 
-    mine = results(grouped_product, dtype)
+    mine = results(grouped_product, dtype, backend)
     for name, *one in zip(("y", "dx", "dw"), mine, results(loop, dtype), results(loop, torch.float64), strict=True):
         assert_near(*one, name=name)
     empty = [group for group, load in enumerate(loads) if not load]
     assert torch.equal(mine[2][empty], torch.zeros_like(mine[2][empty]))
+
+
+@BACKENDS
+@pytest.mark.parametrize(("trials", "tokens", "fan_in", "fan_out"), [(1, 5, 8, 40), (3, 17, 24, 8)])
+def test_batched_product_is_a_product_a_trial(
+    trials: int, tokens: int, fan_in: int, fan_out: int, backend: Backend
+) -> None:
+    x, w, dy = normal(trials, tokens, fan_in), normal(trials, fan_in, fan_out, seed=1), normal(trials, tokens, fan_out)
+
+    def results(to: torch.dtype, *options: Backend) -> tuple[Tensor, ...]:
+        leaves = [one.to(to).requires_grad_() for one in (x, w)]
+        y = (
+            batched_product(*leaves, *options)
+            if options
+            else torch.stack([a @ b for a, b in zip(*leaves, strict=True)])
+        )
+        return (y, *torch.autograd.grad(y, leaves, dy.to(to)))
+
+    mine = results(torch.float32, backend)
+    for name, *one in zip(("y", "dx", "dw"), mine, results(torch.float32), results(torch.float64), strict=True):
+        assert_near(*one, name=name)
+
+
+def test_strict_products_have_the_same_bits_in_any_stack() -> None:
+    x, w, dy = normal(3, 130, 8), normal(3, 8, 8, seed=1), normal(3, 130, 8, seed=2)
+
+    def results(which: slice) -> tuple[Tensor, ...]:
+        leaves = [one[which].clone().requires_grad_() for one in (x, w)]
+        y = batched_product(*leaves, TRITON)
+        return (y, *torch.autograd.grad(y, leaves, dy[which]))
+
+    for alone, stacked in zip(results(slice(2, 3)), results(slice(0, 3)), strict=True):
+        assert torch.equal(alone[0], stacked[2])
+
+
+def test_products_that_need_not_be_strict_are_bmm() -> None:
+    x, w = normal(3, 17, 24), normal(3, 24, 8, seed=1)
+    assert torch.equal(batched_product(x, w, replace(TRITON, strict=False)), torch.bmm(x, w))
+
+
+@BACKENDS
+def test_weights_may_be_masters_in_float32(backend: Backend) -> None:
+    x, ends = normal(4, 8, dtype=torch.float16), torch.tensor([4], device=DEVICE, dtype=torch.int32)
+    w = normal(1, 8, 8).requires_grad_()
+    y = grouped_product(x, w, ends, backend)
+    dw = torch.autograd.grad(y, w, torch.ones_like(y))[0]
+    assert (y.dtype, dw.dtype) == (torch.float16, torch.float32)
+    assert torch.equal(y, grouped_product(x, w.half(), ends, backend))
+
+
+def test_torch_agrees_with_what_the_op_says_of_itself() -> None:
+    x, w = (normal(*size).requires_grad_() for size in ((5, 8), (2, 8, 16)))
+    ends = torch.tensor([3, 5], device=DEVICE, dtype=torch.int32)
+    torch.library.opcheck(grouped._product, (x, w, ends, 2))

@@ -1,0 +1,104 @@
+"""Which kernels a stack runs on, chosen once, and how a Triton kernel is launched.
+
+Triton kernels stand in files named `*_triton.py`, the only ones that import triton. They are imported inside the
+function that launches them, so that every other module of this folder works where triton is not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Asked = Literal["auto", "torch", "triton"]
+
+# The first architecture with bfloat16 tensor cores.
+_MIN_CAPABILITY = (8, 0)
+
+
+class BackendError(ValueError):
+    """What was asked for cannot be had on this machine. The message names the rule, what was got, and a fix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """The kernels of a stack."""
+
+    name: Literal["torch", "triton"]
+    reason: str
+    strict: bool  # the bits of a trial depend on nothing but the trial: not on K, its slot or its neighbors
+
+    @property
+    def is_triton(self) -> bool:
+        return self.name == "triton"
+
+
+TORCH = Backend(name="torch", reason="the default", strict=True)
+
+
+def choose_backend(device: torch.device, *, asked: Asked = "auto", strict: bool) -> Backend:
+    """Return the kernels for this device, and log why; raise BackendError if what is asked for cannot be had."""
+    missing = _why_no_triton(device)
+    if asked == "triton" and missing is not None:
+        raise BackendError(
+            f"kernels: triton needs a CUDA device of capability 8.0 or more and the triton package, got {device} "
+            f"where {missing}; give kernels: auto or torch"
+        )
+    if asked == "triton" or (asked == "auto" and device.type == "cuda" and missing is None):
+        backend = Backend(
+            name="triton", reason="asked for" if asked == "triton" else f"on {device.type}", strict=strict
+        )
+    else:
+        backend = Backend(name="torch", reason="asked for" if asked == "torch" else missing or "on cpu", strict=strict)
+    if strict and backend.name == "torch" and device.type == "cuda":
+        raise BackendError(
+            "determinism: strict on CUDA needs the Triton kernels, because torch chooses the algorithm of a batched "
+            f"product by the number of trials, got kernels torch ({backend.reason}); give determinism: fast, or "
+            "install triton and give kernels: auto"
+        )
+    _log_once(backend.name, backend.reason, "strict" if strict else "fast")
+    return backend
+
+
+def interpreted() -> bool:
+    """Return whether Triton kernels run in Triton's interpreter, on the CPU: for tests only."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    """Run a Triton kernel on the device of its first tensor argument; nothing if the grid is empty."""
+    if 0 in grid:
+        return
+    device = next(arg.device for arg in args if isinstance(arg, Tensor))
+    # Said aloud because Triton is about to change its default, and with it the bits. A kernel may ask for another.
+    options = {"enable_fp_fusion": True, **options}
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        kernel[grid](*args, **options)
+
+
+def _why_no_triton(device: torch.device) -> str | None:
+    """Return why Triton kernels cannot run here, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if interpreted() and device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        return f"the device is {device.type}"
+    if torch.version.hip is not None:
+        return "torch is built for ROCm"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _MIN_CAPABILITY:
+        return f"the device has capability {capability[0]}.{capability[1]}"
+    return None
+
+
+@functools.cache
+def _log_once(name: str, reason: str, determinism: str) -> None:
+    logging.getLogger("hpxfer").info("kernels: %s (%s), %s", name, reason, determinism)

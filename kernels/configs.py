@@ -1,0 +1,125 @@
+"""The frozen table of block sizes: `configs.json`, by architecture and class of shape. Nothing is tuned at run time.
+
+Block sizes fix the order of sums, so the table's hash belongs to a result's provenance. `python -m hpxfer.kernels.tune`
+measures candidates and rewrites the table. An entry is looked up by what one trial looks like, never by how many trials
+are stacked.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hpxfer.kernels.backend import interpreted
+
+TABLE_PATH = Path(__file__).with_name("configs.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """Blocks of a product of rows: `n` columns by `k` of the inner dimension."""
+
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradient:
+    """Blocks of a gradient of matrices: `i` by `o` of the matrix, `n` rows a turn."""
+
+    i: int
+    o: int
+    n: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The block sizes of a class of shapes: dtypes of `dtype_bytes`, up to `max_rows` rows a group, and up to
+    `max_features` features on the matrix's smaller side; None is no bound."""
+
+    dtype_bytes: int
+    max_rows: int | None
+    max_features: int | None
+    m: int  # rows of a tile, the same in all products of a layer so that they share one map of tiles
+    product: Product  # plain products: down, the input's gradient, dense layers
+    up: Product  # one matrix and an activation
+    gated: Product  # up with the two matrices of SwiGLU
+    hidden: Product  # the hidden features' gradient
+    gradient: Gradient
+    programs: int  # a trial's matrix gradients are cut into parts until there are about this many programs
+
+    def covers(self, dtype_bytes: int, rows: int, features: int) -> bool:
+        return (
+            dtype_bytes == self.dtype_bytes
+            and (self.max_rows is None or rows <= self.max_rows)
+            and (self.max_features is None or features <= self.max_features)
+        )
+
+
+def architecture(device: torch.device) -> str:
+    """Return the name of the device's part of the table."""
+    if device.type != "cuda":
+        return "interpreter" if interpreted() else "default"
+    major = torch.cuda.get_device_capability(device)[0]
+    return {8: "sm80", 9: "sm90"}.get(major, "default")
+
+
+def find_config(device: torch.device, dtype: torch.dtype, rows: int, features: int) -> Config:
+    """Return the entry for groups of `rows` rows on average and matrices with `features` on their smaller side."""
+    return _find(architecture(device), dtype.itemsize, rows, features)
+
+
+def table(text: str | None = None) -> dict[str, tuple[Config, ...]]:
+    """Return architecture -> entries, of which the first that covers a shape holds; `text`: another table's JSON."""
+    data = json.loads(TABLE_PATH.read_text(encoding="utf-8") if text is None else text)
+    return {name: tuple(_config(entry) for entry in entries) for name, entries in data["architectures"].items()}
+
+
+def config_hash() -> str:
+    """Return 12 hex digits of the table's content."""
+    data = json.loads(TABLE_PATH.read_text(encoding="utf-8"))["architectures"]
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def num_parts(config: Config, groups: int, rows: int, size_i: int, size_o: int) -> int:
+    """Return into how many parts a group's rows are cut in a matrix gradient, from the shape alone.
+
+    groups: those of one trial where bits must not depend on the stack, else all; rows: of a group, on average.
+    """
+    blocks = _ceil(size_i, config.gradient.i) * _ceil(size_o, config.gradient.o)
+    wanted = _ceil(config.programs, groups * blocks)
+    # Below four turns a part, writing and summing the parts costs more than it gains.
+    useful = rows // (4 * config.gradient.n)
+    return max(1, min(wanted, useful, 16))
+
+
+@functools.cache
+def _find(arch: str, dtype_bytes: int, rows: int, features: int) -> Config:
+    for config in _cached_table()[arch]:
+        if config.covers(dtype_bytes, rows, features):
+            return config
+    raise AssertionError(f"configs.json: {arch} has no entry for {dtype_bytes} bytes, {rows} rows, {features} features")
+
+
+@functools.cache
+def _cached_table() -> dict[str, tuple[Config, ...]]:
+    return table()
+
+
+def _config(entry: dict[str, Any]) -> Config:
+    blocks = {name: Product(**entry[name]) for name in ("product", "up", "gated", "hidden")}
+    return Config(**{**entry, **blocks, "gradient": Gradient(**entry["gradient"])})
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)

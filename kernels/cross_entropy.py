@@ -1,0 +1,91 @@
+"""Cross entropy of rows of logits, and its gradient in their place.
+
+    loss[n]  = log(sum over u of exp(x[n, u])) - x[n, target[n]]
+    x[n, v] <- exp(x[n, v]) / sum over u of exp(x[n, u]) - [v = target[n]]        = d loss[n] / d x[n, v]
+
+Sums in float32 whatever the dtype of the logits, which are read and written in place: there is no float32 copy of them
+all. A row's bits depend on the row alone. A row with a NaN or an infinity has a NaN loss.
+Letters: N rows, V columns (the vocabulary).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hpxfer.kernels.backend import TORCH, Backend, launch
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Elements of the float32 buffer through which half-precision logits go in torch's own code: 64 MiB.
+BUFFER_ELEMENTS = 2**24
+# A row of 50304 is 13 blocks (derived, unmeasured).
+BLOCK_V = 4096
+
+
+def cross_entropy_rows_(logits_NV: Tensor, targets_N: Tensor, *, backend: Backend = TORCH) -> Tensor:
+    """Return the losses [N], float32, in nats; overwrite the logits by d loss / d logits.
+
+    Logits are float32, bfloat16 or float16, each row contiguous. A target outside [0, V) is an error in torch's
+    code, and a NaN loss in Triton's. No gradient flows through the losses: the caller has it in its hands.
+    """
+    assert logits_NV.ndim == 2, f"logits must be [N, V], got {tuple(logits_NV.shape)}"
+    assert logits_NV.dtype in DTYPES, f"logits must be one of {DTYPES}, got {logits_NV.dtype}"
+    assert logits_NV.stride(1) == 1, f"a row of logits must be contiguous, got strides {logits_NV.stride()}"
+    assert targets_N.shape == logits_NV.shape[:1], f"one target a row, got {targets_N.shape} for {logits_NV.shape}"
+    if backend.is_triton:
+        losses: Tensor = _cross_entropy_rows(logits_NV, targets_N)
+        return losses
+    if logits_NV.dtype == torch.float32:
+        return _float32_rows(logits_NV, targets_N)
+    return _half_rows(logits_NV, targets_N)
+
+
+def _float32_rows(x_NV: Tensor, targets_N: Tensor) -> Tensor:
+    """Return the losses of float32 rows by torch's fused softmax: one exp an element.
+
+    The largest share, 1 / sum of exp(x - max), gives the logarithm of the sum; unlike the target's share it is never
+    too small for float32.
+    """
+    targets_N1 = targets_N.unsqueeze(1)
+    below_peak_N = x_NV.amax(1) - x_NV.gather(1, targets_N1).squeeze(1)
+    torch.softmax(x_NV, -1, out=x_NV)
+    losses_N = below_peak_N - x_NV.amax(1).log()
+    x_NV.scatter_add_(1, targets_N1, torch.full_like(targets_N1, -1.0, dtype=x_NV.dtype))
+    return losses_N
+
+
+def _half_rows(x_NV: Tensor, targets_N: Tensor) -> Tensor:
+    """Return the losses of rows in half precision, a few rows at a time in float32."""
+    losses_N = torch.empty(x_NV.shape[0], dtype=torch.float32, device=x_NV.device)
+    height = max(1, BUFFER_ELEMENTS // x_NV.shape[1])
+    for low in range(0, x_NV.shape[0], height):
+        rows = slice(low, low + height)
+        buffer = x_NV[rows].float()
+        losses_N[rows] = _float32_rows(buffer, targets_N[rows])
+        x_NV[rows] = buffer
+    return losses_N
+
+
+@torch.library.custom_op("hpxfer::cross_entropy_rows_", mutates_args=("logits_NV",))
+def _cross_entropy_rows(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+    from hpxfer.kernels.cross_entropy_triton import block_of, cross_entropy_rows_kernel
+
+    num_rows, num_columns = logits_NV.shape
+    losses_N = torch.empty(num_rows, dtype=torch.float32, device=logits_NV.device)
+    launch(
+        cross_entropy_rows_kernel,
+        (num_rows,),
+        logits_NV,
+        targets_N.contiguous(),
+        losses_N,
+        logits_NV.stride(0),
+        num_columns,
+        **block_of(num_columns, BLOCK_V),
+        enable_fp_fusion=False,
+    )
+    return losses_N
+
+
+@_cross_entropy_rows.register_fake
+def _(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+    return torch.empty(logits_NV.shape[0], dtype=torch.float32, device=logits_NV.device)

@@ -1,0 +1,169 @@
+"""The experts of a layer, from the tokens to the gated sum.
+
+    y[t] = sum over a of gate[t, a] * E_g(x[t])          g: the group (trial, expert) of slot a of token t
+    E_g(x) = h(x w_in[g] + b_in[g]) w_out[g] + b_out[g]
+    h = gelu; SwiGLU, where there is w_gate: h = silu(x w_gate[g] + b_gate[g]) * (x w_in[g] + b_in[g])
+
+The gates are float32 and hold whatever multiplies the branch. In Triton (`expert_triton.py`, `product_triton.py`):
+
+    up         gathers the tokens, applies h
+    down       applies the gate and stores to the token: one active expert needs no sum; the slots of more are float32
+               and a token's are summed in order
+    backward   reads x and what stood before the activation. No atomics; an empty expert's gradient is exactly zero
+
+Weights may be float32 masters beside x in another dtype: they are rounded to it for the products, and their gradients
+are float32, never rounded to x's dtype.
+
+Letters: M tokens of all trials, A active experts, N = M*A rows, G = K*E groups, D width, H hidden features.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpxfer.kernels import experts_launch
+from hpxfer.kernels.backend import TORCH, Backend
+from hpxfer.kernels.experts_launch import Rows, Weights
+from hpxfer.kernels.experts_torch import experts_torch
+from hpxfer.kernels.routing import Groups
+
+
+def experts(
+    x_MD: Tensor,
+    w_in_GDH: Tensor,
+    w_gate_GDH: Tensor | None,
+    w_out_GHD: Tensor,
+    gate_MA: Tensor,
+    groups: Groups,
+    num_active: int,
+    *,
+    b_in: Tensor | None = None,
+    b_gate: Tensor | None = None,
+    b_out: Tensor | None = None,
+    backend: Backend = TORCH,
+) -> Tensor:
+    """Return [M, D] in the dtype of x. b_in, b_gate [G, H] and b_out [G, D] may each be missing."""
+    if not backend.is_triton:
+        return experts_torch(
+            x_MD, w_in_GDH, w_gate_GDH, w_out_GHD, gate_MA, groups, num_active, b_in=b_in, b_gate=b_gate, b_out=b_out
+        )
+    assert gate_MA.dtype == torch.float32, gate_MA.dtype
+    assert gate_MA.shape == (x_MD.shape[0], num_active), (gate_MA.shape, x_MD.shape, num_active)
+    rows = Rows(*(one.to(torch.int32) for one in (groups.token, groups.slot, groups.ends)))
+    at_once = groups.load.shape[1] if backend.strict else w_in_GDH.shape[0]
+    weights = Weights(w_in_GDH, w_gate_GDH, w_out_GHD, b_in, b_gate, b_out)
+    activation = "gelu" if w_gate_GDH is None else "swiglu"
+    y_MD: Tensor = _forward(x_MD, *weights, gate_MA, *rows, num_active, at_once, activation)[0]
+    return y_MD
+
+
+@torch.library.custom_op("hpxfer::experts", mutates_args=())
+def _forward(
+    x: Tensor,
+    w_in: Tensor,
+    w_gate: Tensor | None,
+    w_out: Tensor,
+    b_in: Tensor | None,
+    b_gate: Tensor | None,
+    b_out: Tensor | None,
+    gate: Tensor,
+    token: Tensor,
+    slot: Tensor,
+    ends: Tensor,
+    num_active: int,
+    groups_at_once: int,
+    activation: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    x, gate = x.contiguous(), gate.contiguous()
+    weights = Weights(w_in, w_gate, w_out, *(_contiguous(b) for b in (b_in, b_gate, b_out)))
+    one = experts_launch.layer(x, weights, Rows(token, slot, ends), num_active, groups_at_once, activation)
+    return experts_launch.forward(one, x, weights, gate)
+
+
+@_forward.register_fake
+def _(
+    x: Tensor,
+    w_in: Tensor,
+    w_gate: Tensor | None,
+    w_out: Tensor,
+    b_in: Tensor | None,
+    b_gate: Tensor | None,
+    b_out: Tensor | None,
+    gate: Tensor,
+    token: Tensor,
+    *_: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    num_rows, size_h = token.shape[0], w_in.shape[2]
+    return (
+        x.new_empty(x.shape),
+        x.new_empty((num_rows, size_h)),
+        x.new_empty((0 if w_gate is None else num_rows, size_h)),
+    )
+
+
+@torch.library.custom_op("hpxfer::experts_gradients", mutates_args=())
+def _gradients(
+    x: Tensor,
+    w_in: Tensor,
+    w_gate: Tensor | None,
+    w_out: Tensor,
+    b_in: Tensor | None,
+    b_gate: Tensor | None,
+    b_out: Tensor | None,
+    gate: Tensor,
+    token: Tensor,
+    slot: Tensor,
+    ends: Tensor,
+    u: Tensor,
+    v: Tensor,
+    dy: Tensor,
+    num_active: int,
+    groups_at_once: int,
+    activation: str,
+) -> list[Tensor]:
+    """Return the gradients of x, the gates, and those of the six weights that are there."""
+    x, gate, dy = x.contiguous(), gate.contiguous(), dy.contiguous()
+    weights = Weights(w_in, w_gate, w_out, *(_contiguous(b) for b in (b_in, b_gate, b_out)))
+    one = experts_launch.layer(x, weights, Rows(token, slot, ends), num_active, groups_at_once, activation)
+    grads = experts_launch.backward(one, x, weights, gate, u, v, dy)
+    return [grads.x, grads.gate, *(one for one in grads.weights if one is not None)]
+
+
+@_gradients.register_fake
+def _(
+    x: Tensor,
+    w_in: Tensor,
+    w_gate: Tensor | None,
+    w_out: Tensor,
+    b_in: Tensor | None,
+    b_gate: Tensor | None,
+    b_out: Tensor | None,
+    gate: Tensor,
+    *_: Any,
+) -> list[Tensor]:
+    present = [one for one in (w_in, w_gate, w_out, b_in, b_gate, b_out) if one is not None]
+    return [one.new_empty(one.shape) for one in (x, gate, *present)]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:11], *output[1:])
+    ctx.sizes = inputs[11:]
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors
+    dx, dgate, *present = _gradients(*saved, dy, *ctx.sizes)
+    left = iter(present)
+    weights = [None if one is None else next(left) for one in saved[1:7]]
+    return dx, *weights, dgate, *(None,) * 6
+
+
+_forward.register_autograd(_backward, setup_context=_save)
+
+
+def _contiguous(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.contiguous()

@@ -1,0 +1,199 @@
+"""The launches of a layer of experts in Triton, forward and backward. Formulas: `experts.py`, `expert_triton.py`.
+
+Letters: M tokens of all trials, A active experts, N = M*A rows, G = K*E groups, D width, H hidden features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hpxfer.kernels.backend import launch
+from hpxfer.kernels.configs import Config, find_config
+from hpxfer.kernels.grouped_launch import Tiles, bias_gradient, matrix_gradient, options, product, tiles_of
+
+_BLOCK = 1024
+_BLOCK_D = 64
+
+
+class Weights(NamedTuple):
+    """The experts' weights; `gate` is there for SwiGLU only."""
+
+    w_in: Tensor  # [G, D, H]
+    w_gate: Tensor | None  # [G, D, H]
+    w_out: Tensor  # [G, H, D]
+    b_in: Tensor | None  # [G, H]
+    b_gate: Tensor | None  # [G, H]
+    b_out: Tensor | None  # [G, D]
+
+
+class Rows(NamedTuple):
+    """How the rows lie in groups: the fields of `routing.Groups` that the products need, int32."""
+
+    token: Tensor  # [N]
+    slot: Tensor  # [N]
+    ends: Tensor  # [G]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What stays the same in all launches of a layer."""
+
+    rows: Rows
+    num_active: int
+    groups_at_once: int  # groups of a trial if bits must not depend on the stack, else all
+    activation: str  # gelu, relu or swiglu
+    config: Config
+    tiles: Tiles
+
+
+def layer(x_MD: Tensor, weights: Weights, rows: Rows, num_active: int, groups_at_once: int, activation: str) -> Layer:
+    """Return the layer, with the tiles of its groups."""
+    num_groups, size_d, size_h = weights.w_in.shape
+    num_rows = rows.token.shape[0]
+    config = find_config(x_MD.device, x_MD.dtype, num_rows // num_groups, min(size_d, size_h))
+    return Layer(
+        rows=rows,
+        num_active=num_active,
+        groups_at_once=groups_at_once,
+        activation=activation,
+        config=config,
+        tiles=tiles_of(rows.ends, num_rows, config.m),
+    )
+
+
+def forward(one: Layer, x_MD: Tensor, weights: Weights, gate_MA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return y [M, D], and what the backward pass reads: the products before the activation, u and v [N, H].
+
+    v is empty but for SwiGLU.
+    """
+    u_NH, v_NH, h_NH = _up(one, x_MD, weights)
+    w_out = _like(weights.w_out, x_MD)
+    y = product(
+        *(h_NH, w_out, one.tiles, one.config.product),
+        out_dtype=x_MD.dtype if one.num_active == 1 else torch.float32,
+        bias_GO=weights.b_out,
+        gate_N=gate_MA,
+        slot_N=one.rows.slot,
+    )
+    return _sum_slots(y, one.num_active, x_MD.dtype), u_NH, v_NH
+
+
+class Gradients(NamedTuple):
+    """The gradients of a layer, in the dtypes of what they are gradients of."""
+
+    x: Tensor
+    gate: Tensor
+    weights: Weights
+
+
+def backward(
+    one: Layer, x_MD: Tensor, weights: Weights, gate_MA: Tensor, u_NH: Tensor, v_NH: Tensor, dy_MD: Tensor
+) -> Gradients:
+    """Return all gradients, each sum in a fixed order."""
+    du, dv, gated, dgate_MA = _hidden(one, weights, gate_MA, u_NH, v_NH, dy_MD)
+    second = None if weights.w_gate is None else (dv, _like(weights.w_gate, x_MD).transpose(1, 2))
+    dx = product(
+        *(du, _like(weights.w_in, x_MD).transpose(1, 2), one.tiles, one.config.product),
+        out_dtype=x_MD.dtype if one.num_active == 1 else torch.float32,
+        second=second,
+        slot_N=one.rows.slot,
+    )
+    rows, num_rows = one.rows, u_NH.shape[0]
+    how = (rows.ends, one.config, one.groups_at_once, num_rows)
+
+    def w_of_x(du: Tensor, w: Tensor) -> Tensor:
+        return matrix_gradient(x_MD, du, *how, w.dtype, l_row_N=rows.token)
+
+    def bias(du: Tensor, b: Tensor | None) -> Tensor | None:
+        return None if b is None else bias_gradient(du, *how, b.dtype)
+
+    return Gradients(
+        x=_sum_slots(dx, one.num_active, x_MD.dtype),
+        gate=dgate_MA,
+        weights=Weights(
+            w_in=w_of_x(du, weights.w_in),
+            w_gate=None if weights.w_gate is None else w_of_x(dv, weights.w_gate),
+            w_out=matrix_gradient(gated, dy_MD, *how, weights.w_out.dtype, r_row_N=rows.token),
+            b_in=bias(du, weights.b_in),
+            b_gate=bias(dv, weights.b_gate),
+            b_out=None
+            if weights.b_out is None
+            else bias_gradient(dy_MD, *how, weights.b_out.dtype, row_N=rows.token, gate_N=gate_MA, slot_N=rows.slot),
+        ),
+    )
+
+
+def _up(one: Layer, x_MD: Tensor, weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
+    from hpxfer.kernels.expert_triton import up
+
+    size_d, size_h = weights.w_in.shape[1:]
+    num_rows = one.rows.token.shape[0]
+    blocks = one.config.gated if one.activation == "swiglu" else one.config.up
+    u, h = (x_MD.new_empty((num_rows, size_h)) for _ in range(2))
+    v = x_MD.new_empty((num_rows if weights.w_gate is not None else 0, size_h))
+    w_in = _like(weights.w_in, x_MD)
+    launch(
+        up,
+        (one.tiles.number * -(-size_h // blocks.n),),
+        *(x_MD, one.rows.token, w_in, w_in if weights.w_gate is None else _like(weights.w_gate, x_MD)),
+        *(u if weights.b_in is None else weights.b_in, u if weights.b_gate is None else weights.b_gate),
+        *(u, v, h, one.tiles.group, one.tiles.row, one.tiles.ends, one.tiles.number, size_d, size_h),
+        ACTIVATION=one.activation,
+        HAS_BIAS=weights.b_in is not None,
+        HAS_GATE_BIAS=weights.b_gate is not None,
+        **options(one.tiles, blocks, size_d),
+    )
+    return u, v, h
+
+
+def _hidden(
+    one: Layer, weights: Weights, gate_MA: Tensor, u_NH: Tensor, v_NH: Tensor, dy_MD: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of u and v, the gated hidden features [N, H] and the gradient of the gates [M, A]."""
+    from hpxfer.kernels.expert_triton import gate_gradient, hidden_gradient
+
+    num_rows, size_h = u_NH.shape
+    size_d, blocks, tiles = dy_MD.shape[1], one.config.hidden, one.tiles
+    du, gated, dv = torch.empty_like(u_NH), torch.empty_like(u_NH), torch.empty_like(v_NH)
+    num_blocks = -(-size_h // blocks.n)
+    part, dgate = gate_MA.new_empty((num_blocks, num_rows)), torch.empty_like(gate_MA)
+    where = (tiles.group, tiles.row, tiles.ends)
+    launch(
+        hidden_gradient,
+        (tiles.number * num_blocks,),
+        *(dy_MD, one.rows.token, _like(weights.w_out, dy_MD), u_NH, v_NH, gate_MA, one.rows.slot),
+        *(du, dv, gated, part, *where, tiles.number, num_rows, size_d, size_h),
+        ACTIVATION=one.activation,
+        **options(tiles, blocks, size_d),
+    )
+    launch(
+        gate_gradient,
+        (tiles.number,),
+        *(part, dy_MD, one.rows.token, dy_MD if weights.b_out is None else weights.b_out, one.rows.slot, dgate),
+        *(*where, num_rows, num_blocks, size_d),
+        HAS_BIAS=weights.b_out is not None,
+        BLOCK_M=tiles.m,
+        BLOCK_D=_BLOCK_D,
+    )
+    return du, dv, gated, dgate
+
+
+def _sum_slots(slots_ND: Tensor, num_active: int, dtype: torch.dtype) -> Tensor:
+    """Return [M, D]: the sum of every token's rows, in the order of its slots."""
+    if num_active == 1:
+        return slots_ND
+    from hpxfer.kernels.expert_triton import sum_slots
+
+    num_rows, size_d = slots_ND.shape
+    out = slots_ND.new_empty((num_rows // num_active, size_d), dtype=dtype)
+    grid = (-(-out.numel() // _BLOCK),)
+    launch(sum_slots, grid, slots_ND, out, out.numel(), size_d, NUM_ACTIVE=num_active, BLOCK=_BLOCK)
+    return out
+
+
+def _like(w: Tensor, x: Tensor) -> Tensor:
+    return w.to(x.dtype).contiguous()

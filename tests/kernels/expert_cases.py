@@ -1,0 +1,107 @@
+"""Layers of experts for tests, and the reference: a loop over the tokens and their experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from triton_cases import DEVICE, normal
+
+from hpxfer.kernels.backend import Backend
+from hpxfer.kernels.experts import experts
+from hpxfer.kernels.routing import group_rows
+
+
+class Leaves(NamedTuple):
+    """What a layer has gradients for; None is not there."""
+
+    x: Tensor
+    w_in: Tensor
+    w_gate: Tensor | None
+    w_out: Tensor
+    gate: Tensor
+    b_in: Tensor | None
+    b_gate: Tensor | None
+    b_out: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A layer: `experts` says which experts the tokens of a trial meet."""
+
+    trials: int = 1
+    tokens: int
+    num_experts: int
+    num_active: int = 1
+    width: int = 24
+    hidden: int = 40
+    swiglu: bool = False
+    biases: bool = False
+    experts: str = "any"
+
+    def chosen(self) -> Tensor:
+        """Return [K, T, A] experts."""
+        size = (self.trials, self.tokens, self.num_active)
+        if self.experts == "any":
+            scores = normal(self.trials, self.tokens, self.num_experts, seed=1)
+            return scores.argsort(-1)[..., : self.num_active].contiguous()
+        if self.experts == "each its own":
+            return torch.arange(self.tokens, device=DEVICE).view(1, -1, 1).expand(size).contiguous()
+        # One expert of all tokens, and the others empty.
+        return torch.full(size, int(self.experts), device=DEVICE)
+
+    def leaves(self, dtype: torch.dtype) -> Leaves:
+        """Return inputs and weights of size one in `dtype`, float32 gates."""
+        groups, rows = self.trials * self.num_experts, self.trials * self.tokens
+        into, hidden, width = (groups, self.width, self.hidden), (groups, self.hidden), (groups, self.width)
+        return Leaves(
+            x=normal(rows, self.width, seed=2, dtype=dtype),
+            w_in=(normal(*into, seed=3) / self.width**0.5).to(dtype),
+            w_gate=(normal(*into, seed=4) / self.width**0.5).to(dtype) if self.swiglu else None,
+            w_out=(normal(groups, self.hidden, self.width, seed=5) / self.hidden**0.5).to(dtype),
+            gate=normal(rows, self.num_active, seed=6),
+            b_in=normal(*hidden, seed=7, dtype=dtype) if self.biases else None,
+            b_gate=normal(*hidden, seed=8, dtype=dtype) if self.swiglu and self.biases else None,
+            b_out=normal(*width, seed=9, dtype=dtype) if self.biases else None,
+        )
+
+
+def by_loop(leaves: Leaves, chosen_KTA: Tensor, num_experts: int) -> Tensor:
+    """Return y [M, D] of plain products, one token and expert at a time."""
+    x, w_in, w_gate, w_out, gate, b_in, b_gate, b_out = leaves
+    tokens = chosen_KTA.shape[1]
+    out = []
+    for trial, chosen_TA in enumerate(chosen_KTA.tolist()):
+        for token, chosen_A in enumerate(chosen_TA, start=trial * tokens):
+            y = torch.zeros_like(x[token])
+            for slot, expert in enumerate(chosen_A):
+                g = trial * num_experts + expert
+                u = x[token] @ w_in[g] + (0 if b_in is None else b_in[g])
+                v = None if w_gate is None else x[token] @ w_gate[g] + (0 if b_gate is None else b_gate[g])
+                h = F.gelu(u) if v is None else F.silu(v) * u
+                y = y + gate[token, slot].to(x.dtype) * (h @ w_out[g] + (0 if b_out is None else b_out[g]))
+            out.append(y)
+    return torch.stack(out)
+
+
+def by_kernels(leaves: Leaves, chosen_KTA: Tensor, num_experts: int, backend: Backend) -> Tensor:
+    """Return y [M, D] of `experts`."""
+    x, w_in, w_gate, w_out, gate, b_in, b_gate, b_out = leaves
+    groups = group_rows(chosen_KTA, num_experts, backend)
+    biases = {"b_in": b_in, "b_gate": b_gate, "b_out": b_out}
+    return experts(x, w_in, w_gate, w_out, gate, groups, chosen_KTA.shape[2], **biases, backend=backend)
+
+
+def with_gradients(leaves: Leaves) -> Leaves:
+    """Return fresh leaves of the same values."""
+    return Leaves(*(None if one is None else one.detach().clone().requires_grad_() for one in leaves))
+
+
+def gradients(y: Tensor, leaves: Leaves, dy: Tensor) -> dict[str, Tensor]:
+    """Return y and the gradient of every leaf that is there, by name."""
+    there = {name: one for name, one in leaves._asdict().items() if one is not None}
+    found = torch.autograd.grad(y, list(there.values()), dy)
+    return {"y": y.detach(), **dict(zip(there, found, strict=True))}

@@ -1,0 +1,225 @@
+"""AdamW and SGD of several trials: against torch's optimizers, and the bits of trials that are alone or dead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tolerances import assert_near
+from torch import Tensor
+from triton_cases import BACKENDS, DEVICE, DTYPES, TRITON, normal
+
+from hpxfer.kernels import adamw
+from hpxfer.kernels.adamw import adamw_, sgd_
+from hpxfer.kernels.backend import TORCH, Backend
+
+NAMES = ("lr", "keep", "eps", "beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "scale")
+HPS = ({"lr": 0.1, "eps": 1e-8, "weight_decay": 0.1, "betas": (0.9, 0.95)},) * 2 + (
+    {"lr": 0.003, "eps": 1e-3, "weight_decay": 0.0, "betas": (0.0, 0.0)},
+)
+
+
+def columns(hps: tuple[dict[str, Any], ...], t: int) -> dict[str, Tensor]:
+    """Return the numbers of step t, computed on the host in double precision."""
+    rows = []
+    for one in hps:
+        beta1, beta2 = one["betas"]
+        lr = one["lr"] / (1 - beta1**t)
+        keep = 1 - one["lr"] * one["weight_decay"]
+        rows.append((lr, keep, one["eps"], beta1, 1 - beta1, beta2, 1 - beta2, (1 - beta2**t) ** -0.5))
+    return {
+        f"{name}_K": torch.tensor(column, dtype=torch.float64).float().to(DEVICE)
+        for name, column in zip(NAMES, zip(*rows, strict=True), strict=True)
+    }
+
+
+def everyone(num_trials: int) -> Tensor:
+    return torch.ones(num_trials, dtype=torch.bool, device=DEVICE)
+
+
+def start(num_trials: int, num_elements: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return p, m and v in the middle of a training."""
+    p, m, v = (normal(num_trials, num_elements, seed=seed) for seed in (1, 2, 3))
+    return p, m, v.square()
+
+
+def by_torch(hps: dict[str, Any], p: Tensor, gradients: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return one trial's parameters after steps of torch's AdamW."""
+    leaf = p.to(dtype, copy=True).requires_grad_()
+    made = torch.optim.AdamW([leaf], foreach=False, **hps)
+    for gradient in gradients:
+        leaf.grad = gradient.to(dtype)
+        made.step()
+    return leaf.detach()
+
+
+def step(name: str, parts: tuple[Tensor, ...], gradient: Tensor, alive: Tensor, backend: Backend) -> None:
+    """Take a step of either optimizer with HPS."""
+    some = columns(HPS, 3)
+    if name == "adamw":
+        adamw_(parts[0], gradient, *parts[1:], **some, alive_K=alive, backend=backend)
+    else:
+        sgd_(parts[0], gradient, lr_K=some["lr_K"], keep_K=some["keep_K"], alive_K=alive, backend=backend)
+
+
+@BACKENDS
+@given(
+    lr=st.floats(1e-6, 1.0),
+    eps=st.floats(1e-12, 1.0),
+    weight_decay=st.floats(0.0, 0.9),
+    betas=st.tuples(st.floats(0.0, 0.99), st.floats(0.0, 0.9999)),
+    size=st.sampled_from([1e-4, 1.0, 1e3]),
+)
+def test_steps_are_torchs(
+    backend: Backend, lr: float, eps: float, weight_decay: float, betas: tuple[float, float], size: float
+) -> None:
+    hps = ({"lr": lr, "eps": eps, "weight_decay": weight_decay, "betas": betas}, HPS[0])
+    before = normal(2, 19)
+    gradients = [size * normal(2, 19, seed=10 + t) for t in range(3)]
+    p, m, v = before.clone(), torch.zeros_like(before), torch.zeros_like(before)
+    for t, gradient in enumerate(gradients, 1):
+        adamw_(p, gradient, m, v, **columns(hps, t), alive_K=everyone(2), backend=backend)
+    for trial in range(2):
+        mine = [one[trial] for one in gradients]
+        own, exact = (by_torch(hps[trial], before[trial], mine, dtype) for dtype in (torch.float32, torch.float64))
+        assert_near(p[trial], own, exact)
+
+
+def exactly(p: Tensor, gradient: Tensor, m: Tensor, v: Tensor, some: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Return (p, m, v) after a step on the CPU of which every operation is exactly rounded."""
+    p, g, m, v = (one.cpu().float() for one in (p, gradient, m, v))
+    column = {name: one.cpu().unsqueeze(1) for name, one in some.items()}
+    m = m * column["beta1_K"] + g * column["one_minus_beta1_K"]
+    v = v * column["beta2_K"] + g * g * column["one_minus_beta2_K"]
+    # Through float64: torch's float32 sqrt may be one rounding off.
+    root = v.double().sqrt().float()
+    step = m / (root * column["scale_K"] + column["eps_K"]) * column["lr_K"]
+    return p * column["keep_K"] - step, m, v
+
+
+@pytest.mark.parametrize("num_elements", [1, 100, 2500])
+@DTYPES
+def test_triton_rounds_every_operation_exactly(num_elements: int, dtype: torch.dtype) -> None:
+    gradient, some = normal(3, num_elements, seed=4, dtype=dtype), columns(HPS, 2)
+    parts = start(3, num_elements)
+    expected = exactly(parts[0], gradient, *parts[1:], some)
+    adamw_(parts[0], gradient, *parts[1:], **some, alive_K=everyone(3), backend=TRITON)
+    for mine, exact in zip(parts, expected, strict=True):
+        assert torch.equal(mine.cpu(), exact)
+
+
+@DTYPES
+def test_backends_differ_in_the_square_root_at_most(dtype: torch.dtype) -> None:
+    both = []
+    for backend in (TORCH, TRITON):
+        parts, q = start(3, 100), normal(3, 100, seed=5)
+        step("adamw", parts, normal(3, 100, seed=4, dtype=dtype), everyone(3), backend)
+        step("sgd", (q,), normal(3, 100, seed=4, dtype=dtype), everyone(3), backend)
+        both.append((*parts[1:], q))
+    for mine, other in zip(*both, strict=True):
+        assert torch.equal(mine, other)
+
+
+@BACKENDS
+def test_sgd_is_torchs_with_decoupled_decay(backend: Backend) -> None:
+    before, gradient = normal(2, 33), normal(2, 33, seed=1)
+    lr, weight_decay = torch.tensor([0.1, 0.7], device=DEVICE), torch.tensor([0.0, 0.5], device=DEVICE)
+    p = before.clone()
+    sgd_(p, gradient, lr_K=lr, keep_K=1 - lr * weight_decay, alive_K=everyone(2), backend=backend)
+    for trial in range(2):
+        results = []
+        for dtype in (torch.float32, torch.float64):
+            leaf = (
+                before[trial].to(dtype) * (1 - lr[trial].to(dtype) * weight_decay[trial].to(dtype))
+            ).requires_grad_()
+            leaf.grad = gradient[trial].to(dtype)
+            torch.optim.SGD([leaf], lr=float(lr[trial]), foreach=False).step()
+            results.append(leaf.detach())
+        assert_near(p[trial], *results)
+
+
+@BACKENDS
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("poison", [0.5, torch.nan, torch.inf, -0.0])
+def test_a_dead_trial_keeps_its_bits(poison: float, name: str, backend: Backend) -> None:
+    parts, before = start(3, 40), start(3, 40)
+    free = start(3, 40)
+    for one in (parts[0], before[0]):
+        one[1, :4] = torch.tensor([torch.nan, -0.0, torch.inf, 1e-42], device=DEVICE)
+    gradient = normal(3, 40, seed=4)
+    step(name, free, gradient, everyone(3), backend)
+    gradient[1] = poison
+    step(name, parts, gradient, torch.tensor([True, False, True], device=DEVICE), backend)
+    for mine, old, other in zip(parts, before, free, strict=True):
+        assert torch.equal(mine[1].view(torch.int32), old[1].view(torch.int32))
+        assert torch.equal(mine[[0, 2]], other[[0, 2]])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, of which the interpreter is made
+@BACKENDS
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_broken_gradient_reaches_no_other_trial(name: str, backend: Backend) -> None:
+    parts, free = start(3, 40), start(3, 40)
+    gradient = normal(3, 40, seed=4)
+    step(name, free, gradient, everyone(3), backend)
+    gradient[1, 7] = torch.nan
+    step(name, parts, gradient, everyone(3), backend)
+    assert parts[0][1].isnan().sum() == 1
+    for mine, other in zip(parts, free, strict=True):
+        assert torch.equal(mine[[0, 2]], other[[0, 2]])
+
+
+@BACKENDS
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_trials_may_lie_apart(name: str, backend: Backend) -> None:
+    close = start(3, 40)
+    apart = tuple(torch.full((3, 64), 7.0, device=DEVICE) for _ in close)
+    for far, near in zip(apart, close, strict=True):
+        far[:, 3:43] = near
+    gradient = normal(3, 50, seed=4)[:, 5:45]
+    step(name, close, gradient.contiguous(), everyone(3), backend)
+    step(name, tuple(one[:, 3:43] for one in apart), gradient, everyone(3), backend)
+    for far, near in zip(apart, close, strict=True):
+        assert torch.equal(far[:, 3:43], near)
+        assert torch.equal(far[:, :3], torch.full_like(far[:, :3], 7.0))
+        assert torch.equal(far[:, 43:], torch.full_like(far[:, 43:], 7.0))
+
+
+@DTYPES
+def test_the_ops_pass_opcheck(dtype: torch.dtype) -> None:
+    some, (p, m, v), gradient = columns(HPS, 2), start(3, 20), normal(3, 20, dtype=dtype)
+    torch.library.opcheck(adamw._adamw, (p, gradient, m, v, *some.values(), everyone(3)))
+    torch.library.opcheck(adamw._sgd, (p, gradient, some["lr_K"], some["keep_K"], everyone(3)))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    p, good = torch.zeros(2, 6), {"lr_K": torch.ones(2), "keep_K": torch.ones(2), "alive_K": torch.ones(2).bool()}
+    for gradient, change in (
+        (torch.zeros(2, 5), {}),
+        (torch.zeros(6, 2).T, {}),
+        (torch.zeros(2, 6, dtype=torch.float64), {}),
+        (p, {"lr_K": torch.ones(3)}),
+        (p, {"lr_K": torch.ones(2).double()}),
+        (p, {"alive_K": torch.ones(2)}),
+        (p, {"keep_K": torch.ones(1).expand(2)}),
+    ):
+        with pytest.raises(AssertionError, match="got"):
+            sgd_(p, gradient, **(good | change))
+    with pytest.raises(AssertionError, match="float32, got"):
+        sgd_(p.half(), p, **good)
+    with pytest.raises(AssertionError, match=r"\[K, N\], got"):
+        sgd_(torch.zeros(6), torch.zeros(6), **good)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@DTYPES
+def test_a_large_tensor_of_uneven_size(dtype: torch.dtype) -> None:
+    gradient, some, parts = normal(3, 1_000_003, seed=4, dtype=dtype), columns(HPS, 3), start(3, 1_000_003)
+    expected = exactly(parts[0], gradient, *parts[1:], some)
+    step("adamw", parts, gradient, everyone(3), TRITON)
+    for mine, exact in zip(parts, expected, strict=True):
+        assert torch.equal(mine.cpu(), exact)

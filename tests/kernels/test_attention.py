@@ -1,0 +1,81 @@
+"""Causal attention against its formula, and the bits of a trial in any stack."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tolerances import assert_near
+from torch import Tensor
+from triton_cases import DEVICE, normal
+
+from hpxfer.kernels.attention import causal_attention
+from hpxfer.kernels.backend import Backend
+
+STRICT, FAST = (Backend(name="torch", reason="a test", strict=strict) for strict in (True, False))
+# Trials, sequences of one, context, heads, head features.
+SIZES = {"one head": (2, 2, 8, 1, 8), "heads": (3, 1, 16, 4, 8), "one token": (1, 2, 1, 2, 16), "odd": (2, 1, 24, 3, 4)}
+
+
+def plain(qkv_NS3HP: Tensor, scale: float) -> Tensor:
+    q, k, v = qkv_NS3HP.permute(2, 0, 3, 1, 4)
+    scores = scale * q @ k.transpose(-1, -2)
+    future = torch.ones_like(scores).triu(1).bool()
+    weight = scores.masked_fill(future, -math.inf).exp()
+    return (weight / weight.sum(-1, keepdim=True) @ v).transpose(1, 2)
+
+
+def with_gradient(heads: Tensor, qkv: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    return heads, torch.autograd.grad(heads, qkv, normal(*heads.shape, seed=num).to(heads.dtype))[0]
+
+
+@pytest.mark.parametrize("backend", [STRICT, FAST], ids=["strict", "fast"])
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
+@pytest.mark.parametrize("scale", [0.125, 0.5])
+def test_heads_and_gradient_are_the_formula(
+    size: tuple[int, int, int, int, int], scale: float, backend: Backend
+) -> None:
+    trials, sequences, context, heads, features = size
+    qkv = normal(trials * sequences, context, 3, heads, features)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        leaf = qkv.to(dtype).requires_grad_()
+        results.append(with_gradient(plain(leaf, scale), leaf, 1))
+    leaf = qkv.requires_grad_()
+    mine = with_gradient(causal_attention(leaf, scale=scale, num_trials=trials, backend=backend), leaf, 1)
+    for name, *one in zip(("heads", "dqkv"), mine, *results, strict=True):
+        assert_near(*one, name=name)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float32,
+        pytest.param(
+            torch.bfloat16,
+            marks=[pytest.mark.gpu, pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a CUDA device")],
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("context", [32, 64])
+def test_bits_of_a_trial_do_not_depend_on_its_stack(context: int, dtype: torch.dtype) -> None:
+    sequences = 4
+    qkv = normal(3 * sequences, context, 3, 2, 32, dtype=dtype)
+    dheads = normal(3 * sequences, context, 2, 32, seed=1, dtype=dtype)
+
+    def run(first: int, last: int) -> tuple[Tensor, Tensor]:
+        rows = slice(first * sequences, last * sequences)
+        leaf = qkv[rows].clone().requires_grad_()
+        heads = causal_attention(leaf, scale=0.1, num_trials=last - first, backend=STRICT)
+        return heads, torch.autograd.grad(heads, leaf, dheads[rows])[0]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        together = run(0, 3)
+        for trial in range(3):
+            for got, whole in zip(run(trial, trial + 1), together, strict=True):
+                assert torch.equal(got, whole[trial * sequences : (trial + 1) * sequences])
+    finally:
+        torch.use_deterministic_algorithms(False)

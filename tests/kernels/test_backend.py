@@ -1,0 +1,79 @@
+"""Which kernels a stack gets, and what is said where they cannot be had."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpxfer.kernels import backend as module
+from hpxfer.kernels.backend import BackendError, choose_backend
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+KERNELS = Path(module.__file__).parent
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine with an H200 and triton, as far as the choice can see."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: object())
+    return monkeypatch
+
+
+def test_cpu_has_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert choose_backend(CPU, strict=True).name == "torch"
+    with pytest.raises(BackendError, match="the device is cpu; give kernels: auto or torch"):
+        choose_backend(CPU, asked="triton", strict=True)
+
+
+def test_the_interpreter_is_only_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert choose_backend(CPU, strict=True).name == "torch"
+    assert choose_backend(CPU, asked="triton", strict=True).is_triton
+
+
+def test_cuda_has_triton_unless_torch_is_asked_for(cuda: pytest.MonkeyPatch) -> None:
+    assert choose_backend(CUDA, strict=True).is_triton
+    assert choose_backend(CUDA, asked="torch", strict=False).reason == "asked for"
+    with pytest.raises(BackendError, match="strict on CUDA needs the Triton kernels"):
+        choose_backend(CUDA, asked="torch", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value", "reason"),
+    [
+        (torch.cuda, "get_device_capability", lambda device: (7, 5), "capability 7.5"),
+        (torch.version, "hip", "6.2", "ROCm"),
+        (module.importlib.util, "find_spec", lambda name: None, "not installed"),
+    ],
+)
+def test_why_there_is_no_triton(cuda: pytest.MonkeyPatch, where: object, name: str, value: object, reason: str) -> None:
+    cuda.setattr(where, name, value)
+    assert reason in choose_backend(CUDA, strict=False).reason
+    for asked in ("triton", "auto"):
+        with pytest.raises(BackendError, match=reason):
+            choose_backend(CUDA, asked=asked, strict=True)  # type: ignore[arg-type]
+
+
+def test_the_choice_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    module._log_once.cache_clear()
+    with caplog.at_level(logging.INFO, "hpxfer"):
+        for _ in range(2):
+            choose_backend(CPU, asked="torch", strict=True)
+    assert [one.getMessage() for one in caplog.records] == ["kernels: torch (asked for), strict"]
+
+
+def test_modules_work_without_triton() -> None:
+    """All but the files of Triton kernels can be imported where triton is not, and load nothing of it."""
+    names = sorted(path.stem for path in KERNELS.glob("*.py") if not path.stem.endswith("_triton"))
+    assert {"experts", "grouped", "routing", "tune"} <= set(names)
+    code = "import sys\nsys.modules['triton'] = None\n" + "\n".join(f"import hpxfer.kernels.{name}" for name in names)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=KERNELS.parent)

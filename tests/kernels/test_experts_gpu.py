@@ -1,0 +1,103 @@
+"""The experts compiled for the GPU: errors at sizes of use, bits in any stack, no wait for the host, CUDA graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from expert_cases import Case, Leaves, by_kernels, gradients, with_gradients
+from tolerances import assert_near
+from torch import Tensor
+from triton_cases import DEVICE, TRITON, normal
+
+from hpxfer.kernels.routing import choose_experts, group_rows
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+CASES = {
+    "base": Case(trials=2, tokens=4096, num_experts=4, width=512, hidden=512),
+    "wide, SwiGLU, top-2": Case(tokens=2048, num_experts=4, num_active=2, width=1024, hidden=2048, swiglu=True),
+    "biases, odd": Case(trials=3, tokens=1000, num_experts=5, num_active=3, width=136, hidden=264, biases=True),
+    "narrow": Case(trials=16, tokens=512, num_experts=16, num_active=2, width=64, hidden=64, biases=True),
+    "one expert has all": Case(tokens=1000, num_experts=4, experts="2", width=128, hidden=128),
+}
+
+
+def by_groups(leaves: Leaves, chosen_KTA: Tensor, num_experts: int) -> Tensor:
+    """Return y [M, D] of torch's own products, a group at a time."""
+    x, w_in, w_gate, w_out, gate, b_in, b_gate, b_out = leaves
+    groups = group_rows(chosen_KTA, num_experts)
+    begin, slots = 0, []
+    for g, end in enumerate(groups.ends.tolist()):
+        rows, slot = x[groups.token[begin:end]], groups.slot[begin:end]
+        u = rows @ w_in[g] + (0 if b_in is None else b_in[g])
+        v = None if w_gate is None else rows @ w_gate[g] + (0 if b_gate is None else b_gate[g])
+        h = F.gelu(u) if v is None else F.silu(v) * u
+        y = h @ w_out[g] + (0 if b_out is None else b_out[g])
+        slots.append(y * gate.flatten()[slot].to(y.dtype).unsqueeze(1))
+        begin = end
+    return torch.cat(slots)[groups.row].view(x.shape[0], -1, x.shape[1]).sum(1)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_errors_are_no_larger_than_torchs(case: Case, dtype: torch.dtype) -> None:
+    chosen, dy = case.chosen(), normal(case.trials * case.tokens, case.width, seed=10, dtype=dtype)
+    given = case.leaves(dtype)
+
+    def leaves(to: torch.dtype) -> Leaves:
+        return with_gradients(Leaves(*(None if one is None else one.to(to) for one in given)))
+
+    own_leaves, exact_leaves, my_leaves = leaves(dtype), leaves(torch.float64), with_gradients(given)
+    own = gradients(by_groups(own_leaves, chosen, case.num_experts), own_leaves, dy)
+    exact = gradients(by_groups(exact_leaves, chosen, case.num_experts), exact_leaves, dy.double())
+    mine = gradients(by_kernels(my_leaves, chosen, case.num_experts, TRITON), my_leaves, dy)
+    for name in exact:
+        assert_near(mine[name], own[name], exact[name], name)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_bits_of_a_trial_do_not_depend_on_its_stack(case: Case) -> None:
+    leaves, chosen = case.leaves(torch.bfloat16), case.chosen()
+    dy = normal(case.trials * case.tokens, case.width, seed=10, dtype=torch.bfloat16)
+
+    def run(trial: slice) -> dict[str, Tensor]:
+        def of(one: Tensor) -> Tensor:
+            return one.unflatten(0, (case.trials, -1))[trial].flatten(0, 1)
+
+        own = with_gradients(Leaves(*(None if one is None else of(one) for one in leaves)))
+        return gradients(by_kernels(own, chosen[trial], case.num_experts, TRITON), own, of(dy))
+
+    stacked, alone = run(slice(None)), run(slice(case.trials - 1, None))
+    for name, value in alone.items():
+        assert torch.equal(value, stacked[name].chunk(case.trials)[-1]), name
+
+
+def test_nothing_waits_for_the_host_and_a_graph_replays_it() -> None:
+    case = CASES["narrow"]
+    leaves, dy = with_gradients(case.leaves(torch.bfloat16)), normal(16 * 512, 64, seed=10, dtype=torch.bfloat16)
+    scores, bias = normal(16, 512, 16, seed=1), torch.zeros(16, 16, device=DEVICE)
+
+    def step() -> dict[str, Tensor]:
+        chosen = choose_experts(scores, bias, 2, 1, TRITON)
+        return gradients(by_kernels(leaves, chosen, 16, TRITON), leaves, dy)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = step()
+    scores.copy_(normal(16, 512, 16, seed=2))
+    graph.replay()
+    for name, value in step().items():
+        assert torch.equal(value, replayed[name]), name

@@ -1,0 +1,89 @@
+"""A strict training step on Triton's kernels: a trial has the same bits alone and between others.
+
+Without a GPU this is one step of a tiny model in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_trials import BASE, text_setting, trial
+from torch import Tensor
+from triton_cases import DEVICE, TRITON
+
+from hpxfer.shape import Shape
+from hpxfer.stack import Stack
+from hpxfer.train.device import Setup, setup_for, switched
+from hpxfer.train.step import Step
+from hpxfer.trial import Setting, Trial
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+SHAPES = {
+    "top-1": BASE,
+    "top-2, shared": replace(BASE, num_experts=8, num_active=2, num_shared=1, shared_width=16),
+}
+if DEVICE.type == "cuda":
+    # Read when CUDA starts, which no import does.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    """A setting with data, in which every kind of gradient is summed."""
+    made = text_setting(tmp_path_factory.mktemp("data"))
+    return replace(made, norm_gains=True, biases=True, gradient_clip=0.5)
+
+
+def steps(setup: Setup, count: int, *trials: Trial) -> list[tuple[Tensor, ...]]:
+    """Return what every trial has after some steps: parameters, router biases and the last losses."""
+    with switched(setup):
+        made = Step(Stack(trials=trials), setup)
+        for number in range(count):
+            output, grads = made.gradients(number)
+            made.update(output, grads)
+        state = made.state
+        parts = [copy for copies in state.layout.weights(state.flat).values() for copy in copies]
+        losses, bias = output.losses_KT.detach(), state.router_bias.transpose(0, 1)
+        return [tuple(one[k].clone() for one in (*parts, bias, losses)) for k in range(len(trials))]
+
+
+def assert_same_bits(setup: Setup, count: int, setting: Setting, shape: Shape) -> None:
+    """Compare a trial alone and in the middle of three, beside a wild one."""
+    mine = trial(setting, shape, seed=0)
+    others = trial(setting, shape, seed=1, init_scale=1e30), trial(setting, shape, seed=2, lr=0.5, beta1=0.5)
+    (alone,) = steps(setup, count, mine)
+    assert all(one.isfinite().all() for one in alone)
+    together = steps(setup, count, others[0], mine, others[1])
+    for one, other in zip(alone, together[1], strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(together[2][-1], alone[-1])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, at the wild trial: the interpreter is made of it
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="Triton's interpreter is for machines without a GPU")
+def test_a_step_in_the_interpreter(setting: Setting) -> None:
+    setup = Setup(device=DEVICE, determinism="strict", backend=TRITON)
+    assert_same_bits(setup, 1, replace(setting, batch_tokens=32), replace(SHAPES["top-2, shared"], depth=1))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+def test_steps_on_the_gpu(shape: Shape, precision: str, setting: Setting) -> None:
+    wide = replace(shape, width=128, expert_width=128, head_dim=32, shared_width=8 * shape.shared_width)
+    assert_same_bits(setup_for("cuda", "strict"), 5, replace(setting, precision=precision, batch_tokens=512), wide)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_captured_steps_are_those_that_are_not(setting: Setting) -> None:
+    setup = setup_for("cuda", "strict")
+    assert setup.captured
+    one = trial(replace(setting, precision="bfloat16"))
+    (captured,), (plain,) = steps(setup, 5, one), steps(replace(setup, captured=False), 5, one)
+    for mine, other in zip(captured, plain, strict=True):
+        assert torch.equal(mine, other)

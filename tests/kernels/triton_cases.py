@@ -1,0 +1,29 @@
+"""What the tests of Triton kernels share: where they run, and how one is checked.
+
+With a GPU the kernels are compiled and run there, else in Triton's interpreter on the CPU, which needs tiny shapes and
+cannot round to bfloat16.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hpxfer.kernels.backend import TORCH, Backend
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+TRITON = Backend(name="triton", reason="a test", strict=True)
+BACKENDS = pytest.mark.parametrize("backend", [TORCH, TRITON], ids=["torch", "triton"])
+HALVES = [torch.float16, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float16]
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+
+
+def normal(*size: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return normal numbers on DEVICE, the same on every machine."""
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def integers(high: int, *size: int, seed: int = 0) -> Tensor:
+    """Return integers in [0, high) on DEVICE, the same on every machine."""
+    return torch.randint(high, size, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
