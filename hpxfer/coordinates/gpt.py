@@ -73,7 +73,7 @@ class _Probe:
         self._blocks = {tensor.name: tensor.blocks for tensor in state.layout.tensors}
         num_rows = max(1, PROBE_TOKENS // state.setting.context)
         inputs, targets = (one[:num_rows] for one in state.data.train_batch(PROBE_SEED, 0))
-        self._inputs, self._targets = state.to_device([(inputs, targets)] * state.num_trials)
+        self._inputs, self._targets = state.for_all((inputs, targets))
         self._start = state.layout.weights(state.initial())
         self._before = self._look()
 

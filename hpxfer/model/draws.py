@@ -11,6 +11,8 @@ from hpxfer.model.flat import Flat
 from hpxfer.model.layout import Tensor
 from hpxfer.scaling.roles import ROLES
 
+# Steps whose router biases are one draw.
+NOISE_STEPS = 16
 EXPERT_ROLES = ("expert_in", "expert_gate", "expert_out")
 
 
@@ -39,21 +41,17 @@ def draw(
     return flat
 
 
-def router_biases(
-    stds: Sequence[float], seeds: Sequence[int], blocks: Sequence[int], num_experts: int, step: int
-) -> torch.Tensor | None:
-    """Return b_t ~ N(0, std^2) of every MoE layer [L, K, E], float32 on the CPU, for step t; None if all stds are 0.
+def router_noise(seeds: Sequence[int], blocks: Sequence[int], num_experts: int, chunk: int) -> torch.Tensor:
+    """Return standard normal b_t [NOISE_STEPS, L, U, E], float32 on the CPU: of each MoE block and seed, for a chunk.
 
-    The shared router-bias schedule of 2601-router-freeze, Algorithm 1: the draw depends on the trial's seed, the block
-    and the step alone, so it is the same at every width.
+    The shared router-bias schedule of 2601-router-freeze, Algorithm 1, for the steps from chunk * NOISE_STEPS on: the
+    draw depends on the seed, the block and the step alone, so it is the same at every width.
     """
-    if not any(stds):
-        return None
-    out = torch.zeros(len(blocks), len(seeds), num_experts)
+    out = torch.empty(NOISE_STEPS, len(blocks), len(seeds), num_experts)
     for layer, block in enumerate(blocks):
-        for trial, (seed, std) in enumerate(zip(seeds, stds, strict=True)):
-            if std:
-                out[layer, trial] = std * torch.randn(num_experts, generator=_generator(f"{seed}/b_t/{block}/{step}"))
+        for row, seed in enumerate(seeds):
+            generator = _generator(f"{seed}/b_t/{block}/{chunk}")
+            out[:, layer, row] = torch.randn(NOISE_STEPS, num_experts, generator=generator)
     return out
 
 

@@ -27,11 +27,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hpxfer.kernels.dispatch import combine, dispatch
-from hpxfer.kernels.routing import choose_experts, group_rows
-from hpxfer.model.linear import Local, Maps
+from hpxfer.kernels.experts import experts
+from hpxfer.kernels.grouped import grouped_product
+from hpxfer.kernels.routing import Groups, choose_experts, group_rows
+from hpxfer.model.linear import FORWARD_ROLES, Local, Maps
 from hpxfer.shape import Shape
 from hpxfer.trial import Setting
+
+_EXPERT = tuple(f"expert_{one}{bias}" for one in ("in", "gate", "out") for bias in ("", "_bias"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,7 @@ class FFN:
         if noise_KE is not None:
             logits_KTE = logits_KTE + noise_KE.unsqueeze(1)
         gates_KTE = self._gates(logits_KTE)
-        chosen_KTA = choose_experts(gates_KTE, bias_KE, self.shape.num_active, self.shape.num_groups)
+        chosen_KTA = choose_experts(gates_KTE, bias_KE, self.shape.num_active, self.shape.num_groups, self.maps.backend)
         gate_KTA = self._active_gates(logits_KTE, gates_KTE, chosen_KTA)
         if self.maps.tap is not None:
             self.maps.seen(
@@ -98,22 +101,49 @@ class FFN:
         self, local: Local, block: int, h_KTD: Tensor, chosen_KTA: Tensor, gate_KTA: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return c_expert times the gated sum of the routed experts, and the load of every expert."""
-        maps, num_active = self.maps, self.shape.num_active
-        groups = group_rows(chosen_KTA, self.shape.num_experts)
-        x_ND = dispatch(h_KTD.flatten(0, 1), groups, num_active)
-        group_of_N = None
-        if "expert_in_bias" in local:
-            group_of_N = torch.repeat_interleave(groups.load.flatten(), output_size=x_ND.shape[0])
-        up_NH = maps.expert(local, "expert_in", block, x_ND, groups, group_of_N)
-        gate_NH = None
-        if "expert_gate" in local:
-            gate_NH = maps.expert(local, "expert_gate", block, x_ND, groups, group_of_N)
-        down_ND = maps.expert(local, "expert_out", block, _activated(up_NH, gate_NH), groups, group_of_N)
+        backend = self.maps.backend
+        groups = group_rows(chosen_KTA, self.shape.num_experts, backend)
+        own = {name: local[name].flatten(0, 1) for name in _EXPERT if name in local}
         # One place for the branch's multiplier: the gates, the smallest tensor on its path.
-        scaled_KTA = gate_KTA * maps.forward["expert_out"].view(-1, 1, 1)
-        gate_N = dispatch(scaled_KTA.view(-1, 1), groups._replace(token=groups.slot), 1)
-        y_MD = combine(down_ND * gate_N.to(down_ND.dtype), groups, num_active)
+        scaled_KTA = gate_KTA * self.maps.forward["expert_out"].view(-1, 1, 1)
+        y_MD = experts(
+            h_KTD.flatten(0, 1),
+            own["expert_in"],
+            own.get("expert_gate"),
+            own["expert_out"],
+            scaled_KTA.flatten(0, 1),
+            groups,
+            self.shape.num_active,
+            b_in=own.get("expert_in_bias"),
+            b_gate=own.get("expert_gate_bias"),
+            b_out=own.get("expert_out_bias"),
+            backend=backend,
+        )
+        if self.maps.tap is not None:
+            self._show_experts(own, block, h_KTD, groups)
         return y_MD.view_as(h_KTD), groups.load
+
+    @torch.no_grad()
+    def _show_experts(self, own: Local, block: int, h_KTD: Tensor, groups: Groups) -> None:
+        """Show the tap the products of the routed experts: [K, T*A, I] and, with the multiplier, [K, T*A, O].
+
+        Rows are by expert, then in token order. They are computed anew: the branch itself does not keep them.
+        """
+        x_ND = h_KTD.flatten(0, 1).index_select(0, groups.token)
+        group_of_N = torch.repeat_interleave(groups.load.flatten(), output_size=x_ND.shape[0])
+
+        def shown(name: str, x_NI: Tensor) -> Tensor:
+            y_NO = grouped_product(x_NI, own[name], groups.ends)
+            if f"{name}_bias" in own:
+                y_NO = y_NO + own[f"{name}_bias"].to(y_NO.dtype).index_select(0, group_of_N)
+            x, y = (one.view(h_KTD.shape[0], -1, one.shape[-1]) for one in (x_NI, y_NO))
+            y = y * self.maps.forward[name].view(-1, 1, 1).to(y.dtype) if name in FORWARD_ROLES else y
+            self.maps.seen(name, block, x, y)
+            return y_NO
+
+        up_NH = shown("expert_in", x_ND)
+        gate_NH = shown("expert_gate", x_ND) if "expert_gate" in own else None
+        shown("expert_out", _activated(up_NH, gate_NH))
 
     def _shared(self, local: Local, block: int, h_KTD: Tensor) -> Tensor:
         """Return c_shared times the sum of the shared experts: one FFN with the hidden features of all of them."""

@@ -18,8 +18,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 
+from hpxfer.kernels.attention import causal_attention
+from hpxfer.kernels.backend import TORCH, Backend
+from hpxfer.kernels.embedding import embed
+from hpxfer.kernels.head import head_losses
+from hpxfer.kernels.norm import layer_norm
+from hpxfer.kernels.sums import spread
 from hpxfer.model.ffn import FFN, Routed
 from hpxfer.model.flat import Weights
 from hpxfer.model.layout import moe_blocks, tensors
@@ -57,6 +62,7 @@ class GPT:
     forward: Mapping[str, torch.Tensor]  # role -> [K] float32, for those of FORWARD_ROLES that the model has
     route_scale: torch.Tensor  # [K] float32
     tap: Tap | None = None
+    backend: Backend = TORCH
 
     def __call__(
         self,
@@ -98,13 +104,18 @@ class GPT:
             else None,
         )
 
+    def __post_init__(self) -> None:
+        # Computed now: torch.compile does not enter the lock of a cached property.
+        for name in ("_moe_blocks", "_maps", "_ffn", "_places"):
+            getattr(self, name)
+
     @cached_property
     def _moe_blocks(self) -> frozenset[int]:
         return frozenset(moe_blocks(self.shape, self.setting))
 
     @cached_property
     def _maps(self) -> Maps:
-        return Maps(forward=self.forward, tap=self.tap)
+        return Maps(forward=self.forward, tap=self.tap, backend=self.backend)
 
     @cached_property
     def _ffn(self) -> FFN:
@@ -123,45 +134,49 @@ class GPT:
         return [{name: weights[name][copy] for name, copy in place} for place in self._places]
 
     def _embed(self, outside: Local, inputs_KBS: torch.Tensor) -> torch.Tensor:
-        table_KVD, position_KSD = outside["embedding"], outside["position"]
-        first = torch.arange(self.num_trials, device=inputs_KBS.device).view(-1, 1, 1) * self.setting.vocab_size
-        x_KBSD = F.embedding(inputs_KBS + first, table_KVD.flatten(0, 1)) + position_KSD.unsqueeze(1)
-        x_KTD = x_KBSD.flatten(1, 2).to(COMPUTE_DTYPE[self.setting.precision])
+        rows_KTD = embed(outside["embedding"], inputs_KBS.flatten(1), self.backend)
+        position_KSD = outside["position"]
+        if self.backend.is_triton and self.backend.strict:
+            # The gradient of a position sums over the sequences of its trial, as that of a bias over its rows.
+            every_KTD = spread(position_KSD.flatten(1), inputs_KBS.shape[1], rows_KTD.dtype, self.backend)
+            x_KTD = rows_KTD + every_KTD.reshape(rows_KTD.shape)
+        else:
+            x_KTD = (rows_KTD.view(*inputs_KBS.shape, -1) + position_KSD.unsqueeze(1)).flatten(1, 2)
+        x_KTD = x_KTD.to(COMPUTE_DTYPE[self.setting.precision])
         self._maps.seen("embedding", 0, inputs_KBS, x_KTD)
         return x_KTD
 
     def _norm(self, local: Local, name: str, x_KTD: torch.Tensor) -> torch.Tensor:
-        out = F.layer_norm(x_KTD, x_KTD.shape[-1:])
+        out = layer_norm(x_KTD)
         if name in local:
-            out = out * local[name].unsqueeze(1).to(out.dtype)
+            out = out * spread(local[name], out.shape[1], out.dtype, self.backend)
         if f"{name}_bias" in local:
-            out = out + local[f"{name}_bias"].unsqueeze(1).to(out.dtype)
+            out = out + spread(local[f"{name}_bias"], out.shape[1], out.dtype, self.backend)
         return out
 
     def _attention(self, local: Local, block: int, h_KTD: torch.Tensor) -> torch.Tensor:
-        num_trials, tokens, dim = h_KTD.shape
-        head_dim = self.shape.head_dim
-        split = (num_trials * tokens // self.setting.context, self.setting.context, self.shape.num_heads, head_dim)
-        q, k, v = (
-            self._maps.named(local, name, block, h_KTD).view(split).transpose(1, 2)
-            for name in ("attn_q", "attn_k", "attn_v")
+        head_dim, context = self.shape.head_dim, self.setting.context
+        qkv_KT3D = self._maps.joined(local, ("attn_q", "attn_k", "attn_v"), block, h_KTD)
+        heads_NSHP = causal_attention(
+            qkv_KT3D.reshape(-1, context, 3, self.shape.num_heads, head_dim),
+            scale=1.0 / head_dim if self.setting.attention_scale == "1/d_head" else head_dim**-0.5,
+            num_trials=self.num_trials,
+            backend=self.backend,
         )
-        scale = 1.0 / head_dim if self.setting.attention_scale == "1/d_head" else head_dim**-0.5
-        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-        joined_KTD = heads.transpose(1, 2).reshape(num_trials, tokens, dim)
-        y_KTD = self._maps.named(local, "attn_out", block, joined_KTD)
+        y_KTD = self._maps.named(local, "attn_out", block, heads_NSHP.reshape(h_KTD.shape))
         self._maps.seen("attention", block, h_KTD, y_KTD)
         return y_KTD
 
     def _losses(self, outside: Local, h_KTD: torch.Tensor, targets_KBS: torch.Tensor) -> torch.Tensor:
         tied = self.setting.tied_embeddings
         readout_KDV = outside["embedding"].transpose(1, 2) if tied else outside["readout"]
-        logits_KTV = self._maps.linear("readout", 0, h_KTD, readout_KDV)
-        losses = F.cross_entropy(logits_KTV.flatten(0, 1).float(), targets_KBS.flatten(), reduction="none")
-        return losses.view(self.num_trials, -1)
+        readout_KDV = self._maps.scaled("readout", readout_KDV)
+        if self.tap is not None:
+            self._maps.seen("readout", 0, h_KTD, torch.bmm(h_KTD, readout_KDV.to(h_KTD.dtype)))
+        return head_losses(h_KTD, readout_KDV, targets_KBS.flatten(1), backend=self.backend)
 
 
-def gpt(trials: Sequence[Trial], device: torch.device) -> GPT:
+def gpt(trials: Sequence[Trial], device: torch.device, backend: Backend = TORCH) -> GPT:
     """Return the forward pass of a stack; asserts that its trials ask for no forward multiplier that it lacks."""
     shape, setting = trials[0].shape, trials[0].setting
     resolved = [trial.resolved() for trial in trials]
@@ -181,6 +196,7 @@ def gpt(trials: Sequence[Trial], device: torch.device) -> GPT:
             role: column([roles[role].forward for roles in resolved]) for role in FORWARD_ROLES if role in present
         },
         route_scale=column([trial.globals().route_scale for trial in trials]),
+        backend=backend,
     )
 
 

@@ -1,6 +1,6 @@
 """Linear maps of a stack: the one place where a forward multiplier meets a weight, and where a tap listens.
 
-Letters: K trials, T tokens, I in, O out, N expert rows, G = K*E groups of rows.
+Letters: K trials, T tokens, I in, O out.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hpxfer.kernels.grouped import grouped_product
-from hpxfer.kernels.routing import Groups
+from hpxfer.kernels.backend import TORCH, Backend
+from hpxfer.kernels.narrow import narrow_product
+from hpxfer.kernels.product import batched_product
+from hpxfer.kernels.sums import spread
 
 # Called as tap(name, block, input, output) with detached tensors; the block is 0 for what stands outside the blocks.
 Tap = Callable[[str, int, Tensor, Tensor], None]
@@ -29,6 +31,7 @@ class Maps:
 
     forward: Mapping[str, Tensor]  # role -> [K] float32, for those of FORWARD_ROLES that the model has
     tap: Tap | None = None
+    backend: Backend = TORCH
 
     def seen(self, name: str, block: int, x: Tensor, y: Tensor) -> None:
         """Show input and output of a part of the model to the tap, if there is one."""
@@ -37,32 +40,30 @@ class Maps:
 
     def linear(self, name: str, block: int, x_KTI: Tensor, weight_KIO: Tensor, bias_KO: Tensor | None = None) -> Tensor:
         """Return x @ w (+ bias), times the forward multiplier of the role where it has one."""
-        scale = self.forward[name].view(-1, 1, 1) if name in FORWARD_ROLES else None
-        # The multiplier goes on the weight: it is smaller than the activation.
-        y = torch.bmm(x_KTI, (weight_KIO if scale is None else weight_KIO * scale).to(x_KTI.dtype))
+        product = narrow_product if name == "router" else batched_product
+        y = product(x_KTI, self.scaled(name, weight_KIO), self.backend)
         if bias_KO is not None:
-            bias = bias_KO.unsqueeze(1)
-            y = y + (bias if scale is None else bias * scale).to(y.dtype)
+            scale = self.forward[name].unsqueeze(-1) if name in FORWARD_ROLES else None
+            y = y + spread(bias_KO if scale is None else bias_KO * scale, y.shape[1], y.dtype, self.backend)
         self.seen(name, block, x_KTI, y)
         return y
+
+    def scaled(self, name: str, weight_KIO: Tensor) -> Tensor:
+        """Return the weight with the forward multiplier of its role: it is smaller than the activation."""
+        return weight_KIO * self.forward[name].view(-1, 1, 1) if name in FORWARD_ROLES else weight_KIO
 
     def named(self, local: Local, name: str, block: int, x_KTI: Tensor) -> Tensor:
         """Return the same for the weight and the bias of this name."""
         return self.linear(name, block, x_KTI, local[name], local.get(f"{name}_bias"))
 
-    def expert(
-        self, local: Local, name: str, block: int, x_NI: Tensor, groups: Groups, group_of_N: Tensor | None
-    ) -> Tensor:
-        """Return x[n] @ w[group of n] (+ bias), without the forward multiplier, which the gates hold.
-
-        The tap sees [K, T*A, I] and, with the multiplier, [K, T*A, O]; rows by expert, then in token order.
-        """
-        y_NO = grouped_product(x_NI, local[name].flatten(0, 1).to(x_NI.dtype), groups.ends)
-        if group_of_N is not None:
-            y_NO = y_NO + local[f"{name}_bias"].flatten(0, 1).to(y_NO.dtype).index_select(0, group_of_N)
-        if self.tap is not None:
-            num_trials = groups.load.shape[0]
-            y = y_NO.view(num_trials, -1, y_NO.shape[-1])
-            y = y * self.forward[name].view(-1, 1, 1).to(y.dtype) if name in FORWARD_ROLES else y
-            self.seen(name, block, x_NI.view(num_trials, -1, x_NI.shape[-1]), y)
-        return y_NO
+    def joined(self, local: Local, names: tuple[str, ...], block: int, x_KTI: Tensor) -> Tensor:
+        """Return [K, T, len(names), O]: several maps of one input as one product."""
+        weight = torch.cat([local[name] for name in names], dim=-1)
+        y_KTO = batched_product(x_KTI, weight, self.backend)
+        if f"{names[0]}_bias" in local:
+            bias = torch.cat([local[f"{name}_bias"] for name in names], dim=-1)
+            y_KTO = y_KTO + spread(bias, y_KTO.shape[1], y_KTO.dtype, self.backend)
+        y = y_KTO.view(*y_KTO.shape[:2], len(names), -1)
+        for index, name in enumerate(names):
+            self.seen(name, block, x_KTI, y[:, :, index])
+        return y

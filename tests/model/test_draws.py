@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from tiny_trials import BASE, SETTING, trial
 
-from hpxfer.model.draws import draw, router_biases
+from hpxfer.model.draws import NOISE_STEPS, draw, router_noise
 from hpxfer.model.flat import Flat, Weights
 from hpxfer.model.layout import tensors
 
@@ -81,22 +81,12 @@ def test_tied_experts_start_from_one_draw_and_the_rest_does_not_change() -> None
     assert len({one.numpy().tobytes() for one in starts}) == len(starts)
 
 
-def test_router_biases_are_normal_and_depend_on_seed_block_and_step_alone() -> None:
-    drawn = router_biases([2.0, 0.0, 2.0], [7, 7, 8], (1, 3), 2048, 5)
-    assert drawn is not None
-    assert drawn.shape == (2, 3, 2048)
-    assert not drawn[:, 1].any()  # a trial without the schedule
-    for one in (drawn[0, 0], drawn[1, 2]):
-        assert abs(float(one.mean())) < 5 * 2 * 2048**-0.5
-        assert abs(float((one / 2).square().mean()) - 1) < 5 * (2 / 2048) ** 0.5
-    alone = router_biases([2.0], [7], (3,), 2048, 5)
-    assert alone is not None
-    assert torch.equal(alone[0, 0], drawn[1, 0])
-    later = router_biases([2.0], [7], (3,), 2048, 6)
-    assert later is not None
-    others = [drawn[0, 0], drawn[1, 0], drawn[0, 2], drawn[1, 2], later[0, 0]]
-    assert len({one.numpy().tobytes() for one in others}) == len(others)
-
-
-def test_a_stack_without_the_schedule_draws_no_biases() -> None:
-    assert router_biases([0.0, 0.0], [1, 2], (0, 1), 4, 0) is None
+def test_router_noise_is_normal_and_depends_on_seed_block_and_step_alone() -> None:
+    drawn = router_noise([7, 8], (1, 3), 256, 5)
+    assert drawn.shape == (NOISE_STEPS, 2, 2, 256)
+    one = drawn[:, 0, 0]
+    assert abs(float(one.mean())) < 5 * one.numel() ** -0.5
+    assert abs(float(one.square().mean()) - 1) < 5 * (2 / one.numel()) ** 0.5
+    assert torch.equal(router_noise([7], (3,), 256, 5)[:, 0, 0], drawn[:, 1, 0])
+    others = [*drawn.flatten(0, 2), *router_noise([7], (3,), 256, 6)[:, 0, 0]]
+    assert len({one.numpy().tobytes() for one in others}) == len(others) == NOISE_STEPS * 5
