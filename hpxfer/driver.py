@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from hpxfer.data import check_length, data_ref, require_here
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Executor
 from hpxfer.executors.worker import TrainStack
-from hpxfer.machine import has_cuda
+from hpxfer.machine import gpu_bytes, has_cuda
 from hpxfer.plan import Plan, make_plan, num_workers
 from hpxfer.results import Results, load_results
 from hpxfer.shape import Shape
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.yaml_file import read_yaml
-from hpxfer.stack import Stack, pack
+from hpxfer.stack import Device, Measured, Stack, pack
 from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.train.event import Event, Progress
-from hpxfer.trial import Expansion, Trial
+from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
 RESULTS = "results"
 
@@ -64,7 +65,8 @@ class Job:
     folder: Path
     plan: Plan
     done: frozenset[str]  # trial ids
-    cuda: bool
+    device: Device
+    measured: Mapping[Shape, Measured]  # what the folder's trials say of their shapes
     problems: tuple[str, ...]  # files of the store that were passed over
 
     @cached_property
@@ -89,16 +91,18 @@ def prepare(sweep: SweepSpec | str | Path, *, results: str | Path = RESULTS, exe
     folder = Path(results) / spec.name
     store = Store.open(folder, write=False)
     done = frozenset(store.done_ids())
-    measured = measured_trial_s(store) if done else None
     cuda = has_cuda(spec.resources.device)
+    device = Device(cuda=cuda, memory_bytes=gpu_bytes() if cuda else None)
+    known = measured(store, cuda=cuda) if done else {}
     return Job(
         spec=spec,
         file=None if isinstance(sweep, SweepSpec) else Path(sweep),
         expansion=expansion,
         folder=folder,
-        plan=make_plan(expansion, done, cuda=cuda, measured=measured),
+        plan=make_plan(expansion, done, device, measured=known, warnings=tuple(_warnings(spec, device, store))),
         done=done,
-        cuda=cuda,
+        device=device,
+        measured=known,
         problems=tuple(store.problems),
     )
 
@@ -115,14 +119,38 @@ def _located(file: str | Path | None) -> Iterator[None]:
         raise HpxferError(f"{read_yaml(file).where(tuple(key.split('.')))}: {rest}") from None
 
 
-def measured_trial_s(store: Store) -> dict[Shape, float]:
-    """Return shape, with batch and steps -> median worker seconds of one stored trial: its share of its stack."""
-    seconds: dict[Shape, list[float]] = {}
-    for row in store.read_trials().select([*SHAPE_COLUMNS, "wall_s", "stack_size"]).to_pylist():
-        if row["wall_s"] is not None and row["stack_size"]:
-            shape = Shape(**{name: row[name] for name in SHAPE_COLUMNS})
-            seconds.setdefault(shape, []).append(row["wall_s"] / row["stack_size"])
-    return {shape: statistics.median(one) for shape, one in seconds.items()}
+def measured(store: Store, *, cuda: bool) -> dict[Shape, Measured]:
+    """Return shape, with batch and steps -> what stored trials of today's trainer on such a device say of it."""
+    rows: dict[Shape, list[dict[str, Any]]] = {}
+    names = [*SHAPE_COLUMNS, "wall_s", "peak_bytes", "stack_size", "halvings", "device", "trainer_version"]
+    for row in store.read_trials().select(names).to_pylist():
+        if row["stack_size"] and row["trainer_version"] == TRAINER_VERSION and (row["device"] != "cpu") is cuda:
+            rows.setdefault(Shape(**{name: row[name] for name in SHAPE_COLUMNS}), []).append(row)
+    return {shape: _measured(found, cuda) for shape, found in rows.items()}
+
+
+def _measured(rows: list[dict[str, Any]], cuda: bool) -> Measured:
+    seconds = [row["wall_s"] / row["stack_size"] for row in rows if row["wall_s"] is not None]
+    # A process's peak on a CPU is that of all its stacks; a device's is reset for each.
+    peaks = [row["peak_bytes"] / row["stack_size"] for row in rows if cuda and row["peak_bytes"]]
+    return Measured(
+        trial_s=statistics.median(seconds) if seconds else None,
+        trial_bytes=max(peaks, default=None),
+        most=max((row["stack_size"] for row in rows if row["halvings"]), default=None),
+    )
+
+
+def _warnings(spec: SweepSpec, device: Device, store: Store) -> Iterator[str]:
+    """Yield what a user should know of the folder and of the device before a run."""
+    if spec.training.determinism == "fast" and not device.cuda:
+        yield "training.determinism: on a CPU, fast is the same code as strict: the same bits whatever the stack"
+    version = store.trainer_version()
+    if version is not None and version < TRAINER_VERSION:
+        yield (
+            f"{store.folder}: its trials were made by version {version} of the trainer, this hpxfer trains as version "
+            f"{TRAINER_VERSION}: a run trains them all anew and keeps the old rows; give another folder with --results "
+            f"to keep this one as it is"
+        )
 
 
 def run(
@@ -180,12 +208,15 @@ def _train(job: Job, store: Store, executor: Executor, on_event: Callable[[Event
         if on_event is not None:
             on_event(event, tally)
 
-    executor.run(longest_first(job), TrainStack(job.spec.resources.device), take)
+    resources = job.spec.resources
+    how = TrainStack(resources.device, determinism=job.spec.training.determinism, kernels=resources.kernels)
+    executor.run(longest_first(job), how, take)
     if tally.ended != tally.num_left:
         raise HpxferError(f"the executor ended with {tally.ended} of {tally.num_left} trials; run again to go on")
 
 
 def longest_first(job: Job) -> list[Stack]:
     """Return the stacks of the missing trials, the costliest first: what is short fills the gaps at the end."""
-    stacks = pack(job.missing, cuda=job.cuda, asked=job.spec.resources.stack_size)
+    asked, workers = job.spec.resources.stack_size, job.plan.workers
+    stacks = pack(job.missing, job.device, asked=asked, measured=job.measured, workers=workers)
     return sorted(stacks, key=lambda stack: -stack.flops)

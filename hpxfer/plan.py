@@ -11,7 +11,7 @@ from hpxfer.cautions import cautions
 from hpxfer.machine import num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.shape import Shape
-from hpxfer.stack import stack_size
+from hpxfer.stack import CPU, Device, Measured, stack_sizes
 from hpxfer.trial import Expansion, Setting
 
 # One CPU core in float32, full stacks, `hpxfer bench trainer` on two AMD EPYC cores (2026-11, torch 2.13): what a
@@ -83,12 +83,17 @@ class Plan:
 
 
 def make_plan(
-    expansion: Expansion, done: Collection[str], *, cuda: bool = False, measured: Mapping[Shape, float] | None = None
+    expansion: Expansion,
+    done: Collection[str],
+    device: Device = CPU,
+    *,
+    measured: Mapping[Shape, Measured] | None = None,
+    warnings: tuple[str, ...] = (),
 ) -> Plan:
     """Return the plan of a sweep, given the ids that are done.
 
-    `measured` maps a shape to worker seconds a trial, from the store; other shapes are scaled by the same ratio to the
-    assumed rate.
+    `measured` is what the store says of shapes; the time of others is scaled by the same ratio to the assumed rate.
+    `warnings` go before the sweep's own cautions.
     """
     spec = expansion.spec
     left: dict[Shape, int] = {}
@@ -96,21 +101,31 @@ def make_plan(
     for trial in expansion.trials():
         total[trial.shape] = total.get(trial.shape, 0) + 1
         left[trial.shape] = left.get(trial.shape, 0) + (trial.id not in done)
-    known = {shape: s for shape, s in (measured or {}).items() if shape in total}
-    assumed = {shape: assumed_trial_s(shape, expansion.setting_at(shape), cuda=cuda) for shape in total}
+    of_shape = measured or {}
+    known = {shape: one.trial_s for shape, one in of_shape.items() if shape in total and one.trial_s is not None}
+    assumed = {shape: assumed_trial_s(shape, expansion.setting_at(shape), cuda=device.cuda) for shape in total}
     ratios = sorted(s / assumed[shape] for shape, s in known.items())
     ratio = ratios[len(ratios) // 2] if ratios else 1.0
+    workers = num_workers(spec.resources.workers, cuda=device.cuda)
+    sizes = stack_sizes(
+        {(shape, expansion.setting_at(shape)): count for shape, count in left.items()},
+        device,
+        asked=spec.resources.stack_size,
+        measured=of_shape,
+        workers=workers,
+    )
     shapes = []
     for shape in total:
         trial_s = known.get(shape, ratio * assumed[shape])
-        shapes.append(_shape_plan(expansion, shape, total[shape], left[shape], trial_s, cuda))
-    machine = "a GPU, unmeasured" if cuda else "one core of a two-core AMD EPYC, measured 2026-11"
+        size = sizes[shape, expansion.setting_at(shape)]
+        shapes.append(_shape_plan(expansion, shape, total[shape], left[shape], trial_s, size))
+    machine = "a GPU, unmeasured" if device.cuda else "one core of a two-core AMD EPYC, measured 2026-11"
     return Plan(
         sweep=spec.name,
         shapes=tuple(shapes),
-        workers=num_workers(spec.resources.workers, cuda=cuda),
+        workers=workers,
         rate_from=f"measured: {len(known)} of {len(total)} shapes, from the store" if known else f"assumed: {machine}",
-        cautions=cautions(expansion),
+        cautions=(*warnings, *cautions(expansion)),
     )
 
 
@@ -128,11 +143,10 @@ def assumed_trial_s(shape: Shape, setting: Setting, *, cuda: bool) -> float:
 
 
 def _shape_plan(
-    expansion: Expansion, shape: Shape, num_trials: int, num_left: int, trial_s: float, cuda: bool
+    expansion: Expansion, shape: Shape, num_trials: int, num_left: int, trial_s: float, size: int
 ) -> ShapePlan:
     setting = expansion.setting_at(shape)
     params = count_params(shape, setting)
-    size = stack_size(shape, setting, cuda=cuda, asked=expansion.spec.resources.stack_size)
     return ShapePlan(
         shape=shape,
         num_trials=num_trials,

@@ -36,7 +36,12 @@ class TrialResult:
     tokens_per_s: float | None = None  # of the whole stack: all its trials' training tokens over wall_s
     peak_bytes: int | None = None  # of the process (CPU: resident set) or of the device (CUDA)
     stack_size: int | None = None
+    halvings: int | None = None  # how often the stack was cut in half for lack of memory
     device: str | None = None
+    determinism: str | None = None  # strict: the same bits whatever the stack; fast: not promised
+    backend: str | None = None  # of the kernels: torch or triton
+    backend_reason: str | None = None  # why that one
+    kernel_configs: str | None = None  # hash of the frozen launch configurations; None where no kernel of ours ran
     host: str | None = None
     versions: str | None = None  # JSON object: hpxfer, torch, python
     finished_at: str | None = None  # UTC, ISO 8601

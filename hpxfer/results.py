@@ -15,7 +15,7 @@ from hpxfer.errors import HpxferError, nearest
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.store import SWEEP_FILE, Store
-from hpxfer.trial import PRODUCT, DataRef, Expansion, base_hps
+from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
 
 # The status of a cell whose trial is not in the store.
 MISSING = "missing"
@@ -33,6 +33,7 @@ class Results:
     spec: SweepSpec
     trials: pd.DataFrame  # a row for each stored trial, unique by trial_id, also those that an edited sweep left behind
     problems: tuple[str, ...]  # the files that were passed over, and why
+    trainer_version: int = TRAINER_VERSION  # of the trials that `cells` shows: the newest in the folder
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -43,7 +44,7 @@ class Results:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """A row for each cell of the grid, with its place, its HPs and what its trial gave; cells may share a trial."""
-        cells = pd.DataFrame(list(_cells(self.spec)))
+        cells = pd.DataFrame(list(_cells(self.spec, self.trainer_version)))
         out = cells.merge(self.trials[_OF_TRIAL], how="left", on="trial_id", validate="many_to_one")
         return out.fillna({"status": MISSING})
 
@@ -106,15 +107,16 @@ def load_results(folder: str | Path) -> Results:
     if trials.empty:
         passed_over = "".join(f"\n{problem}" for problem in store.problems)
         raise HpxferError(f"{path}: must hold at least one trial in trials*.parquet, got none; {fix}{passed_over}")
-    return Results(folder=path, spec=spec, trials=trials, problems=tuple(store.problems))
+    version = store.trainer_version() or TRAINER_VERSION
+    return Results(folder=path, spec=spec, trials=trials, problems=tuple(store.problems), trainer_version=version)
 
 
-def _cells(spec: SweepSpec) -> Iterator[dict[str, Any]]:
+def _cells(spec: SweepSpec, trainer_version: int) -> Iterator[dict[str, Any]]:
     """Yield the cells of a sweep whose data.digest is given."""
     assert spec.data.digest is not None, "load_results checks it"
     tokenizer, vocab_size = vocabulary(spec.data)
     data = DataRef(digest=spec.data.digest, tokenizer=tokenizer, vocab_size=vocab_size)
-    for cell in Expansion(spec, data).cells():
+    for cell in Expansion(spec, data, trainer_version).cells():
         trial = cell.trial
         yield {
             "axis": cell.axis,

@@ -24,7 +24,9 @@ from hpxfer.spec.blocks import gpt_roles
 from hpxfer.spec.schedule import schedule_at
 
 # Raised by whoever changes what the trainer computes: stored trials of another version are not reused.
-TRAINER_VERSION = 2
+TRAINER_VERSION = 3
+# The version of stored trials that say none.
+FIRST_STORED_VERSION = 2
 
 PRODUCT = "product"
 
@@ -196,9 +198,10 @@ def canonical(value: Any) -> str:
 class Expansion:
     """The lazy expansion of one sweep over given data. Everything that cells share is computed once."""
 
-    def __init__(self, spec: SweepSpec, data: DataRef) -> None:
+    def __init__(self, spec: SweepSpec, data: DataRef, trainer_version: int = TRAINER_VERSION) -> None:
         self.spec = spec
         self.data = data
+        self.trainer_version = trainer_version  # today's, or that of the stored trials whose ids are asked for
         self.setting = setting_of(spec, data)  # of the base
         self.choices = tuple(parameterization(one.name, one.conventions) for one in spec.parameterizations)
         self.paths = paths(spec)
@@ -279,7 +282,7 @@ class Expansion:
             base = self.spec.base_shape.dims()
             chosen = {"name": choice.name, "conventions": dict(choice.conventions), "base": base}
         return {
-            "trainer_version": TRAINER_VERSION,
+            "trainer_version": self.trainer_version,
             "setting": setting,
             "shape": shape.dims(),
             "parameterization": None if choice is None else chosen,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpxfer.machine import has_cuda, num_cpus
+from hpxfer.machine import gpu_bytes, has_cuda, num_cpus
 
 MANY = 10**6
 
@@ -33,3 +33,18 @@ def test_affinity_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 def test_what_is_asked_for_wins() -> None:
     assert has_cuda("cuda")
     assert not has_cuda("cpu")
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"), [("143771\n81559\n", 81559 * 2**20), ("", None), ("[N/A]\n", None), (None, None)]
+)
+def test_the_smallest_gpu_counts(
+    answer: str | None, found: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if answer is not None:
+        (tmp_path / "answer").write_text(answer)
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(f'#!/bin/sh\nwhile read -r line; do echo "$line"; done < {tmp_path / "answer"}\n')
+        tool.chmod(0o755)
+    assert gpu_bytes() == found

@@ -10,6 +10,7 @@ from hpxfer.driver import prepare
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan import Plan, ShapePlan, assumed_trial_s, make_plan
 from hpxfer.plan_text import plan_text
+from hpxfer.stack import Measured
 from hpxfer.trial import Expansion
 
 
@@ -36,7 +37,7 @@ def test_time_is_assumed_until_a_shape_has_been_measured_and_then_scaled(tmp_pat
     assert wide.worker_s == 20 * assumed_trial_s(wide.shape, sweep.setting, cuda=False)
     assert "assumed" in make_plan(sweep, ()).rate_from
     slow = 3 * assumed_trial_s(base.shape, sweep.setting, cuda=False)
-    measured = make_plan(sweep, (), measured={base.shape: slow})
+    measured = make_plan(sweep, (), measured={base.shape: Measured(trial_s=slow)})
     assert measured.rate_from == "measured: 1 of 2 shapes, from the store"
     assert measured.shapes[0].worker_s == 10 * slow
     assert abs(measured.shapes[1].worker_s / wide.worker_s - 3) < 1e-9

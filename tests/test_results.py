@@ -16,8 +16,9 @@ from hpxfer.results import Results, load_results
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.store import SWEEP_FILE, Store
-from hpxfer.trial import Expansion, Trial
+from hpxfer.trial import FIRST_STORED_VERSION, Expansion, Trial
 
+ROOT = Path(__file__).resolve().parent.parent
 LRS = [0.005, 0.01, 0.02]
 LINE = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status"]
 TWO_LINES = (("lr: [0.01]", "lr: [0.005, 0.01]\n  init_scale: [0.5, 1.0, 2.0]"), ("hps:\n", "hps:\n  lr: 0.01\n"))
@@ -245,3 +246,11 @@ def test_a_sweep_file_that_no_run_left(tmp_path: Path) -> None:
     (tmp_path / SWEEP_FILE).write_text("name: [")
     with pytest.raises(HpxferError, match=r"sweep\.yaml:1: not valid YAML"):
         load_results(tmp_path)
+
+
+def test_the_published_quickstart_is_read_with_the_version_it_was_made_with() -> None:
+    results = load_results(ROOT / "results" / "published" / "quickstart")
+    assert results.problems == ()
+    assert set(results.cells["status"]) == {"finished"}
+    versions = results.trials["trainer_version"].fillna(FIRST_STORED_VERSION)
+    assert results.trainer_version == versions.max()

@@ -20,7 +20,7 @@ from hpxfer.scaling.resolve import GlobalValues
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.spec.yaml_file import write_yaml
-from hpxfer.trial import Cell, DataRef, Expansion, base_hps, canonical, hp_points
+from hpxfer.trial import TRAINER_VERSION, Cell, DataRef, Expansion, base_hps, canonical, hp_points
 
 DATA = DataRef(digest="d1", tokenizer="ascii", vocab_size=128)
 # One trial at the base and one above it, for each of two parameterizations.
@@ -41,10 +41,11 @@ def cells_at(width: int, *edits: Edit, data: DataRef = DATA) -> list[Cell]:
 
 
 @given(sweeps(), st.integers(1, 9))
-def test_names_and_resources_are_no_part_of_an_id(spec: SweepSpec, workers: int) -> None:
-    resources = ResourcesSpec(executor="local", workers=workers, device="cpu")
+def test_names_resources_and_determinism_are_no_part_of_an_id(spec: SweepSpec, workers: int) -> None:
+    resources = ResourcesSpec(executor="local", workers=workers, device="cpu", kernels="triton")
+    training = spec.training.model_copy(update={"determinism": "fast"})
     data = spec.data.model_copy(update={"source": "text:/another/machine"})
-    other = spec.model_copy(update={"name": "other", "resources": resources, "data": data})
+    other = spec.model_copy(update={"name": "other", "resources": resources, "training": training, "data": data})
     assert ids(Expansion(spec, DATA)) == ids(Expansion(other, DATA))
 
 
@@ -366,3 +367,9 @@ def test_canonical_json() -> None:
 def test_the_column_follows_the_optimizer() -> None:
     sgd = edited(("steps: 200", "steps: 200\n  optimizer: sgd"), ("[completep-moe, sp]", "[sp]"))
     assert (expand(SWEEP).setting.column, expand(sgd).setting.column) == ("adam", "sgd")
+
+
+def test_the_trainers_version_is_part_of_an_id() -> None:
+    spec = parse_sweep(edited())
+    assert ids(Expansion(spec, DATA)) == ids(Expansion(spec, DATA, TRAINER_VERSION))
+    assert ids(Expansion(spec, DATA)).isdisjoint(ids(Expansion(spec, DATA, TRAINER_VERSION - 1)))

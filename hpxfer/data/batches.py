@@ -62,10 +62,18 @@ class TokenData:
 
     def train_batch(self, seed: int, step: int) -> Batch:
         """Return the batch of a step (from 0): a function of data, seed and step, not of the length of the run."""
-        first = step * self.batch_rows
-        assert 0 <= first <= self.num_windows - self.batch_rows, f"step {step} is beyond the epoch"
-        visits = np.arange(first, first + self.batch_rows)
-        return self._batch(shuffled(visits, self.num_windows, seed) * self.context)
+        inputs, targets = self.train_batches(seed, step, 1)
+        return inputs[0], targets[0]
+
+    def train_batches(self, seed: int, first_step: int, num_steps: int) -> Batch:
+        """Return the batches of consecutive steps, int64 [num_steps, batch_rows, context] each."""
+        begin, end = first_step * self.batch_rows, (first_step + num_steps) * self.batch_rows
+        outermost = first_step if begin < 0 else first_step + num_steps - 1
+        assert 0 <= begin < end <= self.num_windows, f"step {outermost} is beyond the epoch"
+        begins = shuffled(np.arange(begin, end), self.num_windows, seed) * self.context
+        inputs, targets = self._batch(begins)
+        size = (num_steps, self.batch_rows, self.context)
+        return inputs.reshape(size), targets.reshape(size)
 
     def validation_batches(self) -> Iterator[Batch]:
         """Yield the batches of the held-out tail in order: `validation_tokens` targets in all, each token once."""

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from hpxfer.data.sources import Source, cumulative, read_piece, spans
@@ -36,14 +37,25 @@ class Corpus:
         Raises HpxferError on an id beyond the vocabulary.
         """
         out = np.empty((len(begins), length), np.int64)
-        for row, begin in zip(out, begins.tolist(), strict=True):
-            for part, low, high in spans(self.starts, begin, begin + length):
-                at = self.starts[part] + low - begin
-                row[at : at + high - low] = self.parts[part][low:high]
+        starts = np.array(self.starts)
+        part_of = np.searchsorted(starts, begins, side="right") - 1
+        whole = begins + length <= starts[np.minimum(part_of + 1, len(self.parts))]
+        for part in np.unique(part_of[whole]).tolist():
+            rows = np.flatnonzero(whole & (part_of == part))
+            windows = sliding_window_view(self.parts[part], length)
+            out[rows] = windows[begins[rows] - self.starts[part]]
+        for index in np.flatnonzero(~whole).tolist():
+            self._join(out[index], int(begins[index]))
         # One look at the whole batch; only a bad one is walked again to say where.
         if out.max(initial=0) >= self.vocab_size:
             self._check_rows(begins, length)
         return out
+
+    def _join(self, row: NDArray[np.int64], begin: int) -> None:
+        """Write the tokens from `begin` on, which come from several parts, to `row`."""
+        for part, low, high in spans(self.starts, begin, begin + len(row)):
+            at = self.starts[part] + low - begin
+            row[at : at + high - low] = self.parts[part][low:high]
 
     def _check_rows(self, begins: NDArray[np.int64], length: int) -> None:
         for begin in begins.tolist():

@@ -18,11 +18,13 @@ class TrainStack:
     """`hpxfer.train.trainer.train` on a device; imports torch only where it runs."""
 
     device: str = "auto"
+    determinism: str | None = None  # strict | fast; None: the device's default
+    kernels: str = "auto"  # auto | torch | triton
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         from hpxfer.train.trainer import train
 
-        yield from train(stack, self.device)
+        yield from train(stack, self.device, determinism=self.determinism, kernels=self.kernels)
 
 
 def guarded(train: Train, stack: Stack) -> Iterator[Event]:
@@ -32,7 +34,7 @@ def guarded(train: Train, stack: Stack) -> Iterator[Event]:
     been trained: a worker that is lost before repeats the whole stack, and no result is sent twice.
     """
     results: list[TrialResult] = []
-    for event in _attempt(train, stack):
+    for event in _attempt(train, stack, halvings=0):
         if isinstance(event, tuple):
             results += event
         else:
@@ -40,9 +42,11 @@ def guarded(train: Train, stack: Stack) -> Iterator[Event]:
     yield tuple(results)
 
 
-def _attempt(train: Train, stack: Stack) -> Iterator[Event]:
+def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
+    """Yield what training gives; `halvings` is how often the stack was cut already, and stands in its results."""
     try:
-        yield from train(stack)
+        for event in train(stack):
+            yield tuple(replace(one, halvings=halvings) for one in event) if isinstance(event, tuple) else event
     except HpxferError as error:
         yield _failed(stack, str(error))
         return
@@ -55,7 +59,7 @@ def _attempt(train: Train, stack: Stack) -> Iterator[Event]:
     # Out of the except block: the exception's frames hold the stack's tensors, whose memory the halves need.
     middle = len(stack.trials) // 2
     for half in (stack.trials[:middle], stack.trials[middle:]):
-        yield from _attempt(train, replace(stack, trials=half))
+        yield from _attempt(train, replace(stack, trials=half), halvings + 1)
 
 
 def _failed(stack: Stack, message: str) -> tuple[TrialResult, ...]:

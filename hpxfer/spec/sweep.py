@@ -173,6 +173,9 @@ class TrainingSpec(Section):
     final_window_steps: Count | None = None  # default: the last tenth of the run
     validation_tokens: Count
     gradient_clip: Annotated[float, Field(gt=0)] | None = None  # L2 norm of a trial's whole gradient
+    # strict: the same bits whatever is stacked beside a trial; default: strict on a CPU, fast on CUDA. On a CPU both
+    # are the same code. Never part of a trial's identity.
+    determinism: Literal["strict", "fast"] | None = None
 
 
 class ParameterizationSpec(Section):
@@ -230,6 +233,7 @@ class ResourcesSpec(Section):
     workers: Count | None = None  # default: one a core, or one a GPU fraction
     stack_size: Count | None = None  # default: chosen by the planner
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    kernels: Literal["auto", "torch", "triton"] = "auto"  # auto: triton on CUDA, torch elsewhere
     gpus_per_stack: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 

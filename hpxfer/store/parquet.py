@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from hpxfer import __version__
 from hpxfer.errors import HpxferError
-from hpxfer.store.schema import SCHEMA_VERSION, VERSION_KEY
+from hpxfer.store.schema import OLDEST_VERSION, SCHEMA_VERSION, VERSION_KEY, added
 
 # Rows held in memory at a time.
 BATCH_ROWS = 2**20
@@ -38,7 +38,13 @@ def check_all(path: Path, schema: pa.Schema) -> bool:
 def table(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
     """Return the file's rows; raise Unreadable if it is not a whole file of `schema`."""
     with _opened(path, schema) as file:
-        return file.read(columns or schema.names)
+        names = columns or schema.names
+        there = file.read([name for name in names if name in file.schema_arrow.names])
+        for name in names:
+            if name not in there.column_names:
+                there = there.append_column(name, pa.nulls(len(there), schema.field(name).type))
+        wanted = pa.schema([schema.field(name) for name in names], metadata=schema.metadata)
+        return there.select(names).cast(wanted)
 
 
 def batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -70,8 +76,8 @@ def _opened(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         if not path.stat().st_size:
             raise Unreadable("an empty file")
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            _check_version(path, file.schema_arrow.metadata or {})
-            _check_columns(file.schema_arrow, schema)
+            version = _checked_version(path, file.schema_arrow.metadata or {})
+            _check_columns(file.schema_arrow, schema, added(schema, version))
             yield file
     except HpxferError:
         raise
@@ -83,7 +89,8 @@ def _opened(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetFile]:
         raise Unreadable(why) from None
 
 
-def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
+def _checked_version(path: Path, metadata: dict[bytes, bytes]) -> int:
+    """Return the version of the schema that a file was written with."""
     text = metadata.get(VERSION_KEY, b"").decode(errors="replace")
     if not text.isascii() or not text.isdigit():
         raise Unreadable("a Parquet file that hpxfer did not write")
@@ -93,19 +100,21 @@ def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
             f"{SCHEMA_VERSION}; upgrade hpxfer (pip install --upgrade hpxfer), or give another folder with --results; "
             f"nothing was changed"
         )
-    if int(text) < SCHEMA_VERSION:
+    if int(text) < OLDEST_VERSION:
         raise Unreadable(
-            f"written with version {text} of the store's schema, this hpxfer reads version {SCHEMA_VERSION} and trains "
-            "otherwise; run the sweep again"
+            f"written with version {text} of the store's schema, this hpxfer reads versions {OLDEST_VERSION} to "
+            f"{SCHEMA_VERSION} and trains otherwise; run the sweep again"
         )
+    return int(text)
 
 
-def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:
-    for field in schema:
+def _check_columns(found: pa.Schema, schema: pa.Schema, lacking: frozenset[str]) -> None:
+    wanted = [field for field in schema if field.name not in lacking]
+    for field in wanted:
         index = found.get_field_index(field.name)
         if index < 0 or found.field(index).type != field.type:
             raise Unreadable(f"has no column {field.name} of type {field.type}")
-    if len(found) != len(schema):
+    if len(found) != len(wanted):
         raise Unreadable(f"has columns beyond the schema: {', '.join(sorted(set(found.names) - set(schema.names)))}")
 
 

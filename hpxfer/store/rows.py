@@ -15,7 +15,7 @@ from hpxfer.hps import SCALARS
 from hpxfer.result import Curve, TrialResult
 from hpxfer.shape import Shape
 from hpxfer.store.schema import CURVES, SHAPE_COLUMNS, TRIALS
-from hpxfer.trial import Setting, Trial, canonical
+from hpxfer.trial import TRAINER_VERSION, Setting, Trial, canonical
 
 Pair = tuple[Trial, TrialResult]
 
@@ -59,6 +59,7 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
         "params_total": total,
         "params_active": active,
         **numbers,
+        "trainer_version": TRAINER_VERSION,
     }
 
 

@@ -12,14 +12,30 @@ import pyarrow as pa
 
 from hpxfer.shape import Shape
 
-# Raised by whoever changes a column. A file of a newer version is refused, not guessed at; one of an older version is
-# passed over: it holds trials of an older trainer, which no sweep has today.
-SCHEMA_VERSION = 2
+# Raised by whoever changes a column. A file of a newer version is refused, not guessed at; of an older one from OLDEST
+# on, the columns that it lacks (see `added`) read as null; one before that is passed over.
+SCHEMA_VERSION = 3
+OLDEST_VERSION = 2
 VERSION_KEY = b"hpxfer.schema"
+# A field's metadata key: the version that brought the column, where that is not the oldest.
+_SINCE_KEY = b"since"
 
 
-def _field(name: str, kind: pa.DataType, unit: str, doc: str, *, null: bool = False) -> pa.Field:
-    return pa.field(name, kind, nullable=null, metadata={"unit": unit, "description": doc})
+def _field(
+    name: str, kind: pa.DataType, unit: str, doc: str, *, null: bool = False, since: int = OLDEST_VERSION
+) -> pa.Field:
+    metadata = {b"unit": unit.encode(), b"description": doc.encode()}
+    if since > OLDEST_VERSION:
+        assert null, "an older file has no value for a new column"
+        metadata[_SINCE_KEY] = str(since).encode()
+    return pa.field(name, kind, nullable=null, metadata=metadata)
+
+
+def added(schema: pa.Schema, version: int) -> frozenset[str]:
+    """Return the columns of `schema` that files of an older version lack."""
+    return frozenset(
+        one.name for one in schema if int((one.metadata or {}).get(_SINCE_KEY, b"%d" % OLDEST_VERSION)) > version
+    )
 
 
 def _schema(*fields: pa.Field) -> pa.Schema:
@@ -82,7 +98,15 @@ TRIALS = _schema(
     _field("tokens_per_s", _FLOAT, "tokens/s", "training tokens of the whole stack over wall_s", null=True),
     _field("peak_bytes", _INT, "bytes", "peak memory: of the process (CPU) or of the device (CUDA)", null=True),
     _field("stack_size", _INT, "1", "trials in the stack", null=True),
+    _field("halvings", _INT, "1", "how often the stack was cut in half for lack of memory", null=True, since=3),
     _field("device", _TEXT, "text", "what it was trained on", null=True),
+    _field(
+        "determinism", _TEXT, "text", "strict: the same bits in every stack; fast: not promised", null=True, since=3
+    ),
+    _field("backend", _TEXT, "text", "what computed the kernels: torch or triton", null=True, since=3),
+    _field("backend_reason", _TEXT, "text", "why that one", null=True, since=3),
+    _field("kernel_configs", _TEXT, "text", "hash of the kernels' launch configurations", null=True, since=3),
+    _field("trainer_version", _INT, "1", "what the trainer computed; part of trial_id; null: 2", null=True, since=3),
     _field("host", _TEXT, "text", "the machine's name", null=True),
     _field("versions", _TEXT, "JSON", "versions of hpxfer, torch and python", null=True),
     _field("finished_at", _TEXT, "UTC", "when the trial ended, ISO 8601", null=True),

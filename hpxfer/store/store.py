@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from hpxfer.store.parts import Listing, Part, list_parts, part_path
 from hpxfer.store.rows import Pair, curves_table, trials_table
 from hpxfer.store.schema import CURVES, TRIALS
 from hpxfer.store.sweep_file import save_sweep
+from hpxfer.trial import FIRST_STORED_VERSION
 
 T = TypeVar("T")
 
@@ -75,6 +76,16 @@ class Store:
         """Return the ids of the trials that are not to be run again: finished or diverged."""
         with self._reading():
             return self._done_ids()
+
+    def trainer_version(self) -> int | None:
+        """Return the newest trainer version among the trials that are done, of all if none is; None without any."""
+        with self._reading():
+            done: set[int] = set()
+            others: set[int] = set()
+            for rows in self._columns("status", "trainer_version"):
+                for status, version in rows:
+                    (done if status in merge.DONE else others).add(version or FIRST_STORED_VERSION)
+            return max(done or others, default=None)
 
     def read_trials(self) -> pa.Table:
         """Return the table TRIALS: a row for each trial, ordered by trial_id."""
@@ -131,13 +142,19 @@ class Store:
                 self._pass_over(part.curves, "has no trials file beside it")
 
     def _done_ids(self) -> set[str]:
-        done: set[str] = set()
+        return {
+            trial_id
+            for rows in self._columns("trial_id", "status")
+            for trial_id, status in rows
+            if status in merge.DONE
+        }
+
+    def _columns(self, *names: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows of each readable part, these columns only."""
         for part in list_parts(self.folder).parts:
-            table = self._try(parquet.table, part.trials, TRIALS, ["trial_id", "status"])
+            table = self._try(parquet.table, part.trials, TRIALS, list(names))
             if table is not None:
-                rows = zip(table["trial_id"].to_pylist(), table["status"].to_pylist(), strict=True)
-                done.update(trial_id for trial_id, status in rows if status in merge.DONE)
-        return done
+                yield list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
     def _sources(self, check: Callable[[Path, pa.Schema], bool]) -> list[_Source]:
         """Return the parts with readable trials, and what each contributes; `check` says whether curves can be read.

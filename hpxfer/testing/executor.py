@@ -111,6 +111,8 @@ class ExecutorSuite:
         assert results[f"{BAD_INPUT}-0"].error == "the data is not on this machine"
         assert f"the worker was lost {TRIES} times" in (results[f"{LOST_ALWAYS}-0"].error or "")
         assert {results[f"{TOO_BIG}-{k}"].stack_size for k in range(2)} == {1}
+        assert {results[f"{TOO_BIG}-{k}"].halvings for k in range(2)} == {1}
+        assert {results[f"{FINE}-{k}"].halvings for k in range(2)} == {0}
         assert any(isinstance(event, Progress) for event in events)
 
     def test_an_exception_in_the_callback_ends_the_run_and_a_new_one_works(

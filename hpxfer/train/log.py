@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import torch
+from torch import Tensor
+
 from hpxfer.result import Curve
 
 LOSS_HEAD = 100  # every step of the beginning, where loss curves of different shapes should collapse
@@ -40,18 +43,39 @@ def probe_steps(steps: int) -> set[int]:
 
 
 class Recorder:
-    """Collects (metric, layer, role) -> values of all K trials at given steps; gives each trial its curves."""
+    """Collects (metric, layer, role) -> values of all K trials at given steps; gives each trial its curves.
 
-    def __init__(self) -> None:
-        self._series: dict[tuple[str, int | None, str | None], tuple[list[int], list[Sequence[float]]]] = {}
+    What is added stays on its device until `fetch`: no step waits for it.
+    """
+
+    def __init__(self, num_trials: int) -> None:
+        self._num_trials = num_trials
+        self._series: dict[tuple[str, int | None, str | None], tuple[list[int], list[list[float]]]] = {}
+        self._waiting: list[tuple[tuple[str, int | None, str | None], int, Tensor, tuple[int, ...]]] = []
 
     def add(
-        self, step: int, metric: str, values: Sequence[float], *, layer: int | None = None, role: str | None = None
+        self,
+        step: int,
+        metric: str,
+        values: Tensor,
+        trials: Sequence[int],
+        *,
+        layer: int | None = None,
+        role: str | None = None,
     ) -> None:
-        """Keep one value a trial."""
-        steps, rows = self._series.setdefault((metric, layer, role), ([], []))
-        steps.append(step)
-        rows.append(values)
+        """Keep one value for each of these trials; the others have none."""
+        self._waiting.append(((metric, layer, role), step, values, tuple(trials)))
+
+    def fetch(self) -> None:
+        """Bring what has been added to the host."""
+        for key, step, values, trials in self._waiting:
+            row = [math.nan] * self._num_trials
+            for trial, value in zip(trials, values.tolist(), strict=True):
+                row[trial] = value
+            steps, rows = self._series.setdefault(key, ([], []))
+            steps.append(step)
+            rows.append(row)
+        self._waiting.clear()
 
     def curves(self, trial: int, before: int | None) -> tuple[Curve, ...]:
         """Return the curves of one trial, up to the step at which it diverged, without values that are not finite."""
@@ -75,10 +99,12 @@ def loss_curve(losses: Sequence[float], before: int | None) -> Curve:
     return Curve(metric="train_loss_nats", steps=tuple(steps), values=tuple(losses[step] for step in steps))
 
 
-def rms_by_role(sums: Mapping[str, tuple[int, Sequence[float]]], roles: Mapping[str, str]) -> dict[str, list[float]]:
-    """Return role -> RMS of every trial, from tensor name -> (elements of a trial, sum of squares of every trial)."""
-    by_role: dict[str, tuple[int, list[float]]] = {}
-    for name, (count, squares) in sums.items():
-        so_far, total = by_role.get(roles[name], (0, [0.0] * len(squares)))
-        by_role[roles[name]] = (so_far + count, [a + b for a, b in zip(total, squares, strict=True)])
-    return {role: [math.sqrt(one / count) for one in total] for role, (count, total) in by_role.items()}
+def rms_by_role(
+    squares: Mapping[str, Tensor], counts: Mapping[str, int], roles: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Return role -> RMS [K], from tensor name -> sum of squares [K], elements of a trial, and role."""
+    by_role: dict[str, tuple[int, Tensor]] = {}
+    for name, one in squares.items():
+        so_far, total = by_role.get(roles[name], (0, torch.zeros_like(one)))
+        by_role[roles[name]] = (so_far + counts[name], total + one)
+    return {role: (total / count).sqrt() for role, (count, total) in by_role.items()}

@@ -1,188 +1,202 @@
-"""Train one stack: the only training loop. A trial's numbers do not depend on what is stacked beside it."""
+"""Train one stack: the only training loop. A trial's numbers do not depend on what is stacked beside it.
+
+The host queues steps and looks at the losses every few of them: on a CPU after each, where looking is free. Diverged
+trials then leave the stack, if that saves more than it costs.
+"""
 
 from __future__ import annotations
 
-import datetime
-import json
-import math
-import platform
-import resource
-import socket
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
-import hpxfer
 from hpxfer.model.flat import Weights, sums_of_squares
 from hpxfer.model.gpt import Output
-from hpxfer.result import Curve, TrialResult
+from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
+from hpxfer.train.compaction import fits, pays
+from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.event import Event, Progress
 from hpxfer.train.log import Recorder, balance_steps, loss_curve, probe_steps, rms_by_role
-from hpxfer.train.schedule import lr_factor
-from hpxfer.train.state import State
+from hpxfer.train.provenance import provenance
+from hpxfer.train.step import Kept
+from hpxfer.train.watch import mean_losses
 
-# A loss above this many times the larger of the first loss and the uniform guess's ln(V) is a blow-up.
-BLOW_UP = 4.0
 PROGRESS_S = 1.0
 
+_kept = Kept()
 
-def train(stack: Stack, device: str = "auto") -> Iterator[Event]:
+
+def train(
+    stack: Stack, device: str = "auto", *, determinism: str | None = None, kernels: str = "auto"
+) -> Iterator[Event]:
     """Yield progress about every second, then the results of all trials of the stack.
 
-    `device` is auto (CUDA if there is one), cpu or cuda. On a CPU one intra-op thread is used, as bitwise
-    reproducibility needs, and the caller's setting is restored.
+    `device` is auto (CUDA if there is one), cpu or cuda; `determinism` strict, fast or None (the device's default);
+    `kernels` auto, torch or triton. torch's global settings are those of the run until it ends, then the caller's.
     """
-    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    with _one_thread(where):
-        run = _Run(stack, where)
-        steps = stack.setting.steps
-        reported, last_report = 0, time.monotonic()
-        for step in range(steps):
-            if not run.step(step):
-                break
-            if time.monotonic() - last_report >= PROGRESS_S:
-                yield Progress(tokens=(step + 1 - reported) * stack.setting.batch_tokens * len(stack.trials))
-                reported, last_report = step + 1, time.monotonic()
-        yield Progress(tokens=(steps - reported) * stack.setting.batch_tokens * len(stack.trials))
-        yield run.results()
+    setup = setup_for(device, determinism, kernels)
+    with switched(setup):
+        try:
+            yield from _events(_Run(stack, setup))
+        except BaseException:
+            _kept.clear()
+            raise
 
 
-@contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _events(run: _Run) -> Iterator[Event]:
+    steps, tokens = run.setting.steps, run.setting.batch_tokens * run.num_trials
+    reported, last_report = 0, time.monotonic()
+    for step in range(steps):
+        run.step(step)
+        if (step + 1) % run.setup.look_steps and step + 1 < steps:
+            continue
+        if not run.look():
+            break
+        if time.monotonic() - last_report >= PROGRESS_S:
+            yield Progress(tokens=(step + 1 - reported) * tokens)
+            reported, last_report = step + 1, time.monotonic()
+    yield Progress(tokens=(steps - reported) * tokens)
+    yield run.results()
 
 
 class _Run:
-    """One stack in training: its state, and what is kept of it."""
+    """One stack in training: its step, and what is kept of it. `slots` are the trials that the step still has."""
 
-    def __init__(self, stack: Stack, device: torch.device) -> None:
-        self.stack, self.device = stack, device
-        self.setting, self.num_trials = stack.setting, len(stack.trials)
+    def __init__(self, stack: Stack, setup: Setup) -> None:
+        self.stack, self.setup, self.setting = stack, setup, stack.setting
+        self.num_trials = len(stack.trials)
         self.started = time.monotonic()
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        self.state = State(stack, device)
+        if setup.cuda:
+            torch.cuda.reset_peak_memory_stats(setup.device)
         self.balance_at, self.probe_at = balance_steps(self.setting.steps), probe_steps(self.setting.steps)
-        self.recorder = Recorder()
+        self.recorder = Recorder(self.num_trials)
         self.losses = np.full((self.setting.steps, self.num_trials), np.nan)
-        self.steps_taken = 0
-        self.diverged: list[int | None] = [None] * self.num_trials
+        self.ended = np.full(self.num_trials, self.setting.steps + 1)  # the step at which a trial diverged, or beyond
+        self.slots = list(range(self.num_trials))
+        self.steps_taken = self.steps_seen = self.trial_steps = 0
+        self.one = _kept.step_for(stack, setup)
+        self.since, self.steps_before = time.monotonic(), 0  # when steps of this size began
 
-    def step(self, step: int) -> bool:
-        """Take one optimizer step of every live trial; return whether any is left."""
-        self.steps_taken = step + 1
+    def step(self, step: int) -> None:
+        """Queue one optimizer step of every live trial."""
         probe = step in self.balance_at
-        output, grads = self.state.forward_backward(step, probe=probe)
-        self.losses[step] = output.losses_KT.detach().mean(1).cpu().numpy()
-        self._mark_diverged(step)
+        output, grads = self.one.gradients(step, probe=probe)
         if probe:
             self._record_balance(step, output)
         if step in self.probe_at:
             self._probed_update(step, output, grads)
         else:
-            self.state.update(output, grads, lr_factor(self.setting, step))
-        return any(at is None for at in self.diverged)
+            self.one.update(output, grads)
+        self.steps_taken = step + 1
+        self.trial_steps += len(self.slots)
+
+    def look(self) -> bool:
+        """Take over what the device has logged; let diverged trials leave. Return whether any is left."""
+        new = slice(self.steps_seen, self.steps_taken)
+        self.losses[new, self.slots] = self.one.watch.losses[new].double().cpu().numpy()
+        self.recorder.fetch()
+        self.steps_seen = self.steps_taken
+        ended = self.one.watch.ended.cpu().numpy()
+        alive = [slot for slot, at in enumerate(ended) if at >= self.setting.steps]
+        for slot, at in enumerate(ended):
+            if at < self.setting.steps:
+                self.ended[self.slots[slot]] = at
+        left = self.setting.steps - self.steps_taken
+        if alive and left and len(alive) < len(self.slots) and self._worth_it(len(alive), left):
+            self._compact(alive)
+        return bool(alive)
+
+    def _worth_it(self, alive: int, steps_left: int) -> bool:
+        step_s = (time.monotonic() - self.since) / (self.steps_taken - self.steps_before)
+        share = 1 - alive / len(self.slots)
+        return pays(share, steps_left * step_s, self.one.made_s, self.setup) and fits(
+            alive / len(self.slots), self.setup
+        )
+
+    def _compact(self, alive: list[int]) -> None:
+        """Go on with a smaller stack of the trials that are alive."""
+        old, self.slots = self.one, [self.slots[slot] for slot in alive]
+        stack = Stack(trials=tuple(self.stack.trials[k] for k in self.slots))
+        self.one = _kept.step_for(stack, self.setup, start=False)
+        self.one.go_on(old, alive)
+        self.since, self.steps_before = time.monotonic(), self.steps_taken
 
     def results(self) -> tuple[TrialResult, ...]:
         """Return the result of every trial; validates the live ones first."""
         validation = self._validate()
-        unfit = self._is_bad(np.array(validation))  # the last update blew up, which no training loss saw
-        self.diverged = [
-            self.setting.steps if at is None and bad else at for at, bad in zip(self.diverged, unfit, strict=True)
-        ]
         wall_s = time.monotonic() - self.started
-        tokens = self.setting.batch_tokens * self.steps_taken * self.num_trials
-        return tuple(self._result(k, validation[k], wall_s, tokens / wall_s) for k in range(self.num_trials))
-
-    def _mark_diverged(self, step: int) -> None:
-        """Freeze the trials whose loss at `step` is not finite or blew up."""
-        for k in np.flatnonzero(self._is_bad(self.losses[step])):
-            if self.diverged[k] is None:
-                self.diverged[k] = step
-        self.state.optimizer.freeze(torch.tensor([at is not None for at in self.diverged]))
-
-    def _is_bad(self, losses_K: NDArray[np.float64]) -> NDArray[np.bool_]:
-        limit = BLOW_UP * np.maximum(self.losses[0], math.log(self.setting.vocab_size))
-        bad: NDArray[np.bool_] = ~(np.isfinite(losses_K) & (losses_K <= limit))
-        return bad
+        tokens_per_s = self.setting.batch_tokens * self.trial_steps / wall_s
+        where = provenance(self.setup)
+        return tuple(
+            TrialResult(
+                **where,
+                **self._numbers(k, validation[k]),
+                wall_s=wall_s,
+                tokens_per_s=tokens_per_s,
+                stack_size=self.num_trials,
+            )
+            for k in range(self.num_trials)
+        )
 
     def _record_balance(self, step: int, output: Output) -> None:
         assert output.entropy_LK is not None
-        off_LKE = (self.state.load(output) - self.stack.shape.kappa).abs()
-        for layer, block in enumerate(self.state.moe_blocks):
-            self.recorder.add(step, "load_deviation", off_LKE[layer].amax(-1).tolist(), layer=block)
-            self.recorder.add(step, "router_entropy_nats", output.entropy_LK[layer].tolist(), layer=block)
+        state = self.one.state
+        off_LKE = (state.load(output) - self.stack.shape.kappa).abs()
+        for layer, block in enumerate(state.moe_blocks):
+            self.recorder.add(step, "load_deviation", off_LKE[layer].amax(-1), self.slots, layer=block)
+            self.recorder.add(step, "router_entropy_nats", output.entropy_LK[layer].clone(), self.slots, layer=block)
 
     def _probed_update(self, step: int, output: Output, grads: Weights) -> None:
         """Update, and record the RMS of the (unclipped) gradient and of the update, by role."""
-        state = self.state
+        state = self.one.state
         before = state.flat.clone()
         self._record_rms(step, "grad_rms", grads)
-        state.update(output, grads, lr_factor(self.setting, step))
+        self.one.update(output, grads)
         self._record_rms(step, "update_rms", state.layout.weights(state.flat - before))
 
     def _record_rms(self, step: int, metric: str, weights: Weights) -> None:
-        squares = sums_of_squares(weights, torch.float64)
-        sums = {t.name: (t.numel * t.layers, squares[t.name].tolist()) for t in self.state.layout.tensors}
-        for role, values in rms_by_role(sums, self.state.roles).items():
-            self.recorder.add(step, metric, values, role=role)
+        state = self.one.state
+        counts = {tensor.name: tensor.numel * tensor.layers for tensor in state.layout.tensors}
+        for role, values in rms_by_role(sums_of_squares(weights, torch.float64), counts, state.roles).items():
+            self.recorder.add(step, metric, values, self.slots, role=role)
 
     @torch.no_grad()
-    def _validate(self) -> list[float]:
-        """Return the mean loss of every trial on the held-out tail."""
-        total = torch.zeros(self.num_trials, dtype=torch.float64)
-        if all(at is not None for at in self.diverged):
-            return [math.nan] * self.num_trials
+    def _validate(self) -> list[float | None]:
+        """Return the mean loss of every trial on the held-out tail; what the last update blew up ends at last."""
+        out: list[float | None] = [None] * self.num_trials
+        if all(self.ended < self.setting.steps):
+            return out
+        state, watch = self.one.state, self.one.watch
+        total: Tensor = torch.zeros(len(self.slots), dtype=torch.float64, device=self.setup.device)
         count = 0
-        for batch in self.state.data.validation_batches():
-            inputs, targets = self.state.to_device([batch] * self.num_trials)
-            output = self.state.forward(inputs, targets, self.setting.steps)
-            total += output.losses_KT.double().mean(1).cpu()
+        for batch in state.data.validation_batches():
+            losses_KT = state.forward(*state.for_all(batch), self.setting.steps).losses_KT
+            total += mean_losses(losses_KT, self.setup.backend, torch.float64)
             count += 1
-        return [float(one) for one in total / count]
+        means = total / count
+        for k, mean, bad in zip(self.slots, means.tolist(), watch.bad(means).tolist(), strict=True):
+            if bad and self.ended[k] > self.setting.steps:
+                self.ended[k] = self.setting.steps
+            out[k] = mean
+        return out
 
-    def _result(self, k: int, validation: float, wall_s: float, tokens_per_s: float) -> TrialResult:
-        at = self.diverged[k]
+    def _numbers(self, k: int, validation: float | None) -> dict[str, Any]:
+        """Return what a trial's spec determines of its result."""
+        at = int(self.ended[k]) if self.ended[k] <= self.setting.steps else None
         losses = [float(one) for one in self.losses[:, k]]
-        return TrialResult(
-            trial_id=self.stack.trials[k].id,
-            status="finished" if at is None else "diverged",
-            final_window_loss_nats=float(np.mean(losses[-self.setting.final_window_steps :])) if at is None else None,
-            validation_loss_nats=validation if at is None else None,
-            diverged_step=at,
-            last_finite_loss_nats=losses[at - 1] if at else None,
-            curves=(*_present(loss_curve(losses, at)), *self.recorder.curves(k, at)),
-            wall_s=wall_s,
-            tokens_per_s=tokens_per_s,
-            peak_bytes=_peak_bytes(self.device),
-            stack_size=self.num_trials,
-            device=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
-            host=socket.gethostname(),
-            versions=json.dumps(
-                {"hpxfer": hpxfer.__version__, "python": platform.python_version(), "torch": torch.__version__}
-            ),
-            finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-        )
-
-
-def _present(curve: Curve) -> tuple[Curve, ...]:
-    return (curve,) if curve.steps else ()
-
-
-def _peak_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+        curve = loss_curve(losses, at)
+        window = losses[-self.setting.final_window_steps :]
+        return {
+            "trial_id": self.stack.trials[k].id,
+            "status": "finished" if at is None else "diverged",
+            "final_window_loss_nats": float(np.mean(window)) if at is None else None,
+            "validation_loss_nats": validation if at is None else None,
+            "diverged_step": at,
+            "last_finite_loss_nats": losses[at - 1] if at else None,
+            "curves": (*((curve,) if curve.steps else ()), *self.recorder.curves(k, at)),
+        }

@@ -94,6 +94,17 @@ def test_seed_and_step_choose_the_batch() -> None:
     assert len({inputs(0, 3), inputs(0, 4), inputs(1, 3)}) == 3
 
 
+@pytest.mark.parametrize("cut", [0, 23])
+def test_batches_of_many_steps_are_those_of_each(cut: int) -> None:
+    data = counting(400, context=7, rows=3, tail_batches=2, cut=cut)
+    inputs, targets = data.train_batches(5, 2, 9)
+    assert inputs.shape == targets.shape == (9, 3, 7)
+    for index in range(9):
+        one = data.train_batch(5, 2 + index)
+        assert np.array_equal(inputs[index], one[0])
+        assert np.array_equal(targets[index], one[1])
+
+
 def test_negative_step_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="step -1 is beyond the epoch"):
         counting(500, context=8, rows=4, tail_batches=1).train_batch(0, -1)

@@ -18,7 +18,8 @@ from made_results import files, made, trials_of
 
 from hpxfer.errors import HpxferError
 from hpxfer.store import TRIALS, Store
-from hpxfer.store.schema import VERSION_KEY
+from hpxfer.store.schema import VERSION_KEY, added
+from hpxfer.trial import TRAINER_VERSION
 
 TRIALS_OF_SPEC = trials_of()
 IDS = [one.id for one in TRIALS_OF_SPEC]
@@ -224,14 +225,14 @@ def test_curves_that_are_all_that_is_left_are_not_overwritten(folder: Path) -> N
 @pytest.mark.parametrize("kind", ["trials", "curves"])
 def test_a_newer_schema_is_refused_before_anything_is_touched(folder: Path, kind: str, write: bool) -> None:
     path = folder / f"{kind}.parquet"
-    newer = pa.schema([pa.field("novel", pa.int8())], metadata={VERSION_KEY: b"3"})
+    newer = pa.schema([pa.field("novel", pa.int8())], metadata={VERSION_KEY: b"4"})
     pq.write_table(newer.empty_table(), path)
     before = files(folder)
     with pytest.raises(HpxferError) as error:
         Store.open(folder, write=write)
     message = str(error.value)
-    assert message.startswith(f"{path}: written with version 3 of the store's schema; ")
-    assert "knows up to version 2; upgrade hpxfer" in message
+    assert message.startswith(f"{path}: written with version 4 of the store's schema; ")
+    assert "knows up to version 3; upgrade hpxfer" in message
     assert files(folder) == before
 
 
@@ -241,16 +242,64 @@ def test_an_older_schema_is_passed_over_and_left_alone(folder: Path, kind: str) 
     table = pq.read_table(folder / name)
     older = table.select(table.column_names[1:]).replace_schema_metadata({VERSION_KEY: b"1"})
     pq.write_table(older, folder / name)
-    store = check_passed_over(folder, name, "written with version 1 of the store's schema, this hpxfer reads version 2")
+    store = check_passed_over(
+        folder, name, "written with version 1 of the store's schema, this hpxfer reads versions 2 to 3"
+    )
     assert (IDS[1] in store.done_ids()) is (kind == "curves")
+
+
+def as_version_2(folder: Path, name: str) -> None:
+    """Write a file as the version before the kernels' columns did."""
+    table = pq.read_table(folder / name)
+    lacking = [column for column in table.column_names if column in added(TRIALS, 2)]
+    pq.write_table(table.drop_columns(lacking).replace_schema_metadata({VERSION_KEY: b"2"}), folder / name)
+
+
+def test_columns_that_an_older_file_lacks_are_null(folder: Path) -> None:
+    before = Store.open(folder, write=False).read_trials().to_pylist()
+    for kind in ("trials", "curves"):
+        as_version_2(folder, f"{kind}-000002.parquet")
+    store = Store.open(folder, write=True)
+    assert (store.problems, store.done_ids()) == ([], set(IDS[:3]))
+    found = store.read_trials()
+    assert found.schema.equals(TRIALS, check_metadata=True)
+    new = dict.fromkeys(added(TRIALS, 2))
+    assert len(new) == 6
+    assert found.to_pylist() == [row | (new if row["trial_id"] == IDS[1] else {}) for row in before]
+    curves = store.read_curves()
+    assert set(curves["trial_id"].to_pylist()) == set(IDS[:3])
+    store.compact()
+    assert store.read_trials().to_pylist() == found.to_pylist()
+    assert sorted(map(repr, store.read_curves().to_pylist())) == sorted(map(repr, curves.to_pylist()))
+    assert pq.read_schema(folder / "trials.parquet").metadata[VERSION_KEY] == b"3"
+
+
+def test_an_older_file_with_a_column_too_few_is_passed_over(folder: Path) -> None:
+    as_version_2(folder, "trials-000002.parquet")
+    table = pq.read_table(folder / "trials-000002.parquet")
+    pq.write_table(table.drop_columns(["seed"]), folder / "trials-000002.parquet")
+    check_passed_over(folder, "trials-000002.parquet", "has no column seed")
+
+
+def test_the_trainers_version_is_the_newest_of_what_is_done(folder: Path) -> None:
+    store = Store.open(folder, write=True)
+    assert store.trainer_version() == TRAINER_VERSION
+    for part in (1, 2, 3):
+        as_version_2(folder, f"trials-00000{part}.parquet")
+    assert store.trainer_version() == 2
+    store.append([made(TRIALS_OF_SPEC[4], "failed")])  # no result yet
+    assert store.trainer_version() == 2
+    store.append([made(TRIALS_OF_SPEC[4], "diverged")])
+    assert store.trainer_version() == TRAINER_VERSION
+    assert Store.open(folder / "none", write=False).trainer_version() is None
 
 
 def test_a_newer_schema_is_refused_while_running(folder: Path) -> None:
     store = Store.open(folder, write=True)
-    pq.write_table(TRIALS.with_metadata({VERSION_KEY: b"3"}).empty_table(), folder / "trials-000009.parquet")
+    pq.write_table(TRIALS.with_metadata({VERSION_KEY: b"4"}).empty_table(), folder / "trials-000009.parquet")
     before = files(folder)
     for act in (store.compact, store.done_ids, store.read_trials):
-        with pytest.raises(HpxferError, match="written with version 3"):
+        with pytest.raises(HpxferError, match="written with version 4"):
             act()
     assert files(folder) == before
 

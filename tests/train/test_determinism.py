@@ -6,10 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from tiny_trials import BASE, JOINT, numbers, trained, trial
 
+from hpxfer.result import TrialResult
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.shape import Shape
+from hpxfer.stack import Stack
+from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial
 
 E8A2 = replace(BASE, num_experts=8, num_active=2)
@@ -111,3 +115,18 @@ def test_parameterizations_agree_at_the_base_and_nowhere_else(setting: Setting) 
     assert at_base[0].curves == at_base[1].curves
     joint = trained(trial(setting, JOINT, "sp"), trial(setting, JOINT, "completep-moe"))
     assert joint[0].curves != joint[1].curves
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", ["completep-moe", "E8A2, clipped", "swiglu, tied experts", "router-bias schedule"])
+def test_strict_on_cuda_gives_a_stacked_trial_the_bits_of_the_trial_alone(
+    setting: Setting, case: str, precision: str
+) -> None:
+    mine, neighbors = made(replace(setting, precision=precision), case)
+    *_, (alone,) = train(Stack(trials=(mine,)), "cuda", determinism="strict")
+    *_, results = train(Stack(trials=(*neighbors, mine)), "cuda", determinism="strict")
+    assert isinstance(results, tuple)
+    assert isinstance(alone, TrialResult)
+    assert numbers(results[-1]) == numbers(alone)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tiny_trials import JOINT, numbers, trained, trial
 
 from hpxfer.result import TrialResult
-from hpxfer.train import trainer
-from hpxfer.train.trainer import BLOW_UP
+from hpxfer.scaling.evaluate import parameterization
+from hpxfer.train import trainer, watch
+from hpxfer.train.compaction import fits, pays
+from hpxfer.train.device import CPU
+from hpxfer.train.step import Step
+from hpxfer.train.watch import BLOW_UP
 from hpxfer.trial import Setting
 
 
@@ -31,24 +36,30 @@ def assert_diverged(result: TrialResult, step: int) -> None:
 
 
 @pytest.fixture
-def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The steps of a run, in order: the schedule is asked once in each."""
-    taken: list[int] = []
-    plain = trainer.lr_factor
+def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The steps of a run, in order, with the size of the stack at each."""
+    taken: list[tuple[int, int]] = []
+    plain = Step.gradients
 
-    def counted(setting: Setting, step: int) -> float:
-        taken.append(step)
-        return plain(setting, step)
+    def counted(self: Step, step: int, *, probe: bool = False) -> Any:
+        taken.append((step, self.state.num_trials))
+        return plain(self, step, probe=probe)
 
-    monkeypatch.setattr(trainer, "lr_factor", counted)
+    monkeypatch.setattr(Step, "gradients", counted)
     return taken
 
 
-def test_nan_from_the_first_step(setting: Setting, steps_taken: list[int]) -> None:
+@pytest.fixture
+def compacting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every diverged trial leave at once, as where it pays."""
+    monkeypatch.setattr(trainer, "pays", lambda *_: True)
+
+
+def test_nan_from_the_first_step(setting: Setting, steps_taken: list[tuple[int, int]]) -> None:
     (result,) = trained(trial(setting, init_scale=1e30))
     assert_diverged(result, 0)
     assert result.curves == ()
-    assert steps_taken == [0]
+    assert steps_taken == [(0, 1)]
     assert result.tokens_per_s is not None
     assert result.tokens_per_s > 0
 
@@ -81,7 +92,7 @@ def test_a_blow_up_at_the_last_step_is_seen_by_validation(setting: Setting) -> N
 def test_the_bound_is_a_multiple_of_the_larger_of_first_loss_and_uniform_guess(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, times: float, status: str
 ) -> None:
-    monkeypatch.setattr(trainer, "BLOW_UP", times)
+    monkeypatch.setattr(watch, "BLOW_UP", times)
     # With a tiny readout the first loss is ln(V) up to rounding, and so is the bound's unit.
     hps = {"multipliers": (("readout.init_mult", 1e-6),)}
     (result,) = trained(trial(replace(setting, steps=2, warmup_steps=0), lr=2.0**-9, **hps))
@@ -97,18 +108,75 @@ def test_a_large_first_loss_is_its_own_measure(setting: Setting) -> None:
     assert train_losses(result)[0] > BLOW_UP * math.log(setting.vocab_size)
 
 
-def test_the_stack_goes_on_while_one_trial_lives(setting: Setting, steps_taken: list[int]) -> None:
+@pytest.mark.usefixtures("compacting")
+def test_diverged_trials_leave_and_the_stack_goes_on_while_one_lives(
+    setting: Setting, steps_taken: list[tuple[int, int]]
+) -> None:
     results = trained(trial(setting, init_scale=1e30), trial(setting), trial(setting, lr=1e6))
     assert [one.status for one in results] == ["diverged", "finished", "diverged"]
-    assert steps_taken == list(range(setting.steps))
+    later = results[2].diverged_step
+    assert later is not None
+    sizes = [3] + [2] * later + [1] * (setting.steps - 1 - later)
+    assert steps_taken == list(enumerate(sizes))
 
 
-def test_the_stack_stops_when_the_last_trial_dies(setting: Setting, steps_taken: list[int]) -> None:
+def test_a_stack_that_would_not_gain_keeps_its_size(
+    setting: Setting, steps_taken: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "pays", lambda *_: False)
+    trained(trial(setting, init_scale=1e30), trial(setting), trial(setting, lr=1e6))
+    assert steps_taken == [(step, 3) for step in range(setting.steps)]
+
+
+LONGER = {"steps": 24, "final_window_steps": 4}
+# They diverge at different steps, or never.
+RATES = (2.0**-6, 1e6, 2.0**-7, 40.0, 2.0**-5, 4.0)
+
+
+@pytest.mark.usefixtures("compacting")
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("schedule", [None, 1.0])
+def test_who_leaves_changes_no_bit_of_who_stays(setting: Setting, optimizer: str, schedule: float | None) -> None:
+    """Each trial of a stack with divergers against the trial alone; router noise and seeds differ between slots."""
+    longer = replace(setting, optimizer=optimizer, **LONGER)
+    table = parameterization("mup-moe", {"router_bias_std": schedule} if schedule else None)
+    stack = [replace(trial(longer, JOINT, lr=rate, seed=k % 2), parameterization=table) for k, rate in enumerate(RATES)]
+    stack.insert(2, replace(trial(longer, JOINT, seed=5, init_scale=1e30), parameterization=table))
+    together = trained(*stack)
+    ends = {one.diverged_step for one in together}
+    assert None in ends
+    assert 0 in ends
+    assert len(ends) > 2
+    for one, result in zip(stack, together, strict=True):
+        assert numbers(trained(one)[0]) == numbers(result)
+
+
+@pytest.mark.usefixtures("compacting")
+@pytest.mark.parametrize("looks", [1, 2, 5, 100])
+def test_how_often_the_host_looks_changes_no_number(
+    setting: Setting, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = replace(setting, **LONGER)
+    stack = [trial(longer, lr=rate) for rate in RATES]
+    each = trained(*stack)
+    monkeypatch.setattr(trainer, "setup_for", lambda *_: replace(CPU, look_steps=looks))
+    for one, other in zip(trained(*stack), each, strict=True):
+        assert numbers(one) == numbers(other)
+
+
+def test_a_smaller_stack_must_save_more_than_it_costs() -> None:
+    assert pays(0.5, 3.0, 1.0, CPU)
+    assert not pays(0.5, 1.0, 1.0, CPU)
+    assert not pays(0.5, 3.0, 1.0, replace(CPU, captured=True))  # the next stack captures again, too
+    assert fits(0.5, CPU)
+
+
+def test_the_stack_stops_when_the_last_trial_dies(setting: Setting, steps_taken: list[tuple[int, int]]) -> None:
     later, at_once = trained(trial(setting, lr=1e6), trial(setting, init_scale=1e30))
     assert at_once.diverged_step == 0
     assert later.diverged_step is not None
     assert later.diverged_step > 0
-    assert steps_taken == list(range(later.diverged_step + 1))
+    assert [step for step, _ in steps_taken] == list(range(later.diverged_step + 1))
 
 
 def test_divergence_is_the_same_in_every_stack(setting: Setting) -> None:

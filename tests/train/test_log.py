@@ -6,6 +6,7 @@ import itertools
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,10 +71,12 @@ def test_loss_curve_stops_before_divergence(before: int | None) -> None:
 
 
 def test_recorder_gives_each_trial_its_own_finite_values() -> None:
-    recorder = Recorder()
+    recorder = Recorder(3)
     for step in (0, 5, 9):
-        recorder.add(step, "grad_rms", [step + 0.25, math.inf if step == 5 else step + 0.5, math.nan], role="router")
-    recorder.add(0, "load_deviation", [1.0, 2.0, 3.0], layer=1)
+        values = torch.tensor([step + 0.25, math.inf if step == 5 else step + 0.5, math.nan])
+        recorder.add(step, "grad_rms", values, (0, 1, 2), role="router")
+    recorder.add(0, "load_deviation", torch.tensor([1.0, 2.0, 3.0]), (0, 1, 2), layer=1)
+    recorder.fetch()
     rms = {"metric": "grad_rms", "role": "router"}
     load = {"metric": "load_deviation", "layer": 1, "steps": (0,)}
     assert recorder.curves(0, None) == (
@@ -86,7 +89,21 @@ def test_recorder_gives_each_trial_its_own_finite_values() -> None:
     assert recorder.curves(0, 0) == ()
 
 
+def test_a_trial_that_left_the_stack_has_no_values_any_more() -> None:
+    recorder = Recorder(3)
+    recorder.add(0, "grad_rms", torch.tensor([1.0, 2.0, 3.0]), (0, 1, 2))
+    recorder.fetch()
+    recorder.add(4, "grad_rms", torch.tensor([5.0, 7.0]), (0, 2))
+    recorder.fetch()
+    recorder.fetch()
+    found = [curve.values for trial in range(3) for curve in recorder.curves(trial, None)]
+    assert found == [(1.0, 5.0), (2.0,), (3.0, 7.0)]
+
+
 def test_rms_joins_the_tensors_of_a_role() -> None:
     roles = {"attn_norm": "norm", "moe_norm": "norm", "router": "router"}
-    sums = {"attn_norm": (3, [9.0, 0.0]), "moe_norm": (1, [7.0, 4.0]), "router": (4, [1.0, 36.0])}
-    assert rms_by_role(sums, roles) == {"norm": [2.0, 1.0], "router": [0.5, 3.0]}
+    counts = {"attn_norm": 3, "moe_norm": 1, "router": 4}
+    squares = {name: torch.tensor(values) for name, values in (("attn_norm", [9.0, 0.0]), ("moe_norm", [7.0, 4.0]))}
+    squares["router"] = torch.tensor([1.0, 36.0])
+    found = rms_by_role(squares, counts, roles)
+    assert {role: one.tolist() for role, one in found.items()} == {"norm": [2.0, 1.0], "router": [0.5, 3.0]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -58,6 +58,18 @@ def normal(seed: int, num_trials: int = 3) -> Tensor:
     return torch.randn(layout(num_trials).numel, generator=torch.Generator().manual_seed(seed))
 
 
+def made(
+    flat: Tensor,
+    name: str,
+    betas: Sequence[tuple[float, float]] = BETAS,
+    hps: Sequence[Mapping[str, Multipliers]] | None = None,
+) -> StackOptimizer:
+    """Return the optimizer of as many trials as there are betas, at its start."""
+    out = StackOptimizer(layout(len(betas)), flat, name)
+    out.take(betas, [resolved(k) for k in range(3)] if hps is None else hps)
+    return out
+
+
 def grads_at(step: int) -> Weights:
     """Return the gradients of a step; sizes differ widely over steps."""
     return layout().weights(normal(100 + step) * 10.0 ** (step - 2))
@@ -68,7 +80,7 @@ def stacked(
 ) -> Weights:
     """Return the parameters after STEPS steps; `change` may tamper with a step."""
     flat = normal(0)
-    tested = StackOptimizer(layout(), flat, name, BETAS, [resolved(k) for k in range(3)])
+    tested = made(flat, name)
     for step, factor in enumerate(FACTORS):
         grads = grads_at(step)
         if change is not None:
@@ -169,7 +181,7 @@ def test_a_frozen_trial_stays_as_it_is_while_its_neighbors_move_on(name: str, cl
 
     def freeze(step: int, grads: Weights, tested: StackOptimizer) -> None:
         if step == 2:
-            tested.freeze(torch.tensor([False, True, False]))
+            tested.alive[1] = False
         if step == 3:
             for copies in grads.values():
                 for copy in copies:
@@ -178,7 +190,7 @@ def test_a_frozen_trial_stays_as_it_is_while_its_neighbors_move_on(name: str, cl
     free = stacked(name, clip=clip)
     mine = stacked(name, clip=clip, change=freeze)
     flat = normal(0)
-    stopped = StackOptimizer(layout(), flat, name, BETAS, [resolved(k) for k in range(3)])
+    stopped = made(flat, name)
     for step in (0, 1):
         stopped.step(grads_at(step), FACTORS[step], clip)
     seen.append(layout().weights(flat))
@@ -209,7 +221,7 @@ def test_a_trial_has_the_same_bits_alone(name: str) -> None:
     together = stacked(name, clip=2.0)
     for trial in range(3):
         flat = torch.cat([c[trial].flatten() for copies in layout().weights(normal(0)).values() for c in copies])
-        alone = StackOptimizer(layout(1), flat, name, [BETAS[trial]], [resolved(trial)])
+        alone = made(flat, name, [BETAS[trial]], [resolved(trial)])
         for step, factor in enumerate(FACTORS):
             grads = {
                 key: tuple(copy[trial : trial + 1].clone() for copy in copies) for key, copies in grads_at(step).items()
@@ -227,7 +239,7 @@ def test_every_hp_of_a_trial_is_read() -> None:
         hps = replace(HPS, **{name: value}) if name else HPS
         one = Multipliers(init_std=1.0, lr=hps.lr, eps=hps.eps, weight_decay=hps.weight_decay, forward=1.0)
         flat = normal(0, 1)
-        tested = StackOptimizer(layout(1), flat, "adamw", [(hps.beta1, hps.beta2)], [dict.fromkeys(ROLES, one)])
+        tested = made(flat, "adamw", [(hps.beta1, hps.beta2)], [dict.fromkeys(ROLES, one)])
         for seed in (1, 2):
             tested.step(layout(1).weights(normal(seed, 1)), 1.0, None)
         found.add(flat.numpy().tobytes())

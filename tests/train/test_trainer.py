@@ -112,6 +112,8 @@ def test_provenance(setting: Setting) -> None:
     assert first.tokens_per_s == pytest.approx(2 * setting.steps * setting.batch_tokens / first.wall_s)
     assert (first.peak_bytes or 0) > 2**20
     assert set(json.loads(first.versions or "")) == {"hpxfer", "python", "torch"}
+    assert (first.determinism, first.backend, first.kernel_configs) == ("strict", "torch", None)
+    assert first.backend_reason
 
 
 def test_curves_of_gradients_updates_and_balance(setting: Setting) -> None:

@@ -1,0 +1,60 @@
+"""The compiled forward pass: the numbers of the plain one, and no new compilation for other HPs, seeds or tables."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_trials import JOINT, trial
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from hpxfer.stack import Stack
+from hpxfer.train.state import State
+from hpxfer.trial import Setting
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Trace as for a GPU, but run the traced operations as they are: no code is generated for them."""
+    torch._dynamo.reset()
+    counters.clear()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    yield
+    torch._dynamo.reset()
+
+
+def losses(state: State) -> Tensor:
+    out = []
+    for step in range(3):
+        output, grads = state.forward_backward(step, probe=True)
+        out.append(output.losses_KT.detach())
+        state.update(output, grads)
+    return torch.stack(out)
+
+
+# The compiler's own looks at tensors and functions, of which it warns itself.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::DeprecationWarning")
+def test_stacks_of_one_shape_share_the_compiled_pass(setting: Setting) -> None:
+    setting = replace(setting, precision="bfloat16")  # grouped products of float32 are not traced
+    first = Stack(trials=(trial(setting, JOINT, "completep-moe"), trial(setting, JOINT, seed=1)))
+    second = Stack(
+        trials=(trial(setting, JOINT, "mup", lr=0.1, residual_scale=0.3), trial(setting, JOINT, "mssp-iii", seed=9))
+    )
+    state = State(first, CPU, compiled=True)
+    with torch.no_grad():
+        state.forward(*state.batch(0), 0)  # what is made on first use, as before a capture
+    assert torch.equal(losses(state), losses(State(first, CPU)))
+    made = dict(counters["stats"])
+    assert made["unique_graphs"] > 0
+    state.take(second)
+    state.start()
+    found = losses(state)
+    assert torch.equal(found, losses(State(second, CPU)))
+    assert not torch.equal(found[:, 0], losses(State(first, CPU))[:, 0])
+    assert dict(counters["stats"]) == made

@@ -1,0 +1,147 @@
+"""A step that is captured once and replayed for stack after stack gives the bits of one that is made anew.
+
+CUDA graphs need a GPU; here a stand-in runs the captured work again, into the tensors that it gave the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tiny_trials import JOINT, numbers, trained, trial
+from torch import Tensor
+
+from hpxfer.model.gpt import Output
+from hpxfer.result import TrialResult
+from hpxfer.scaling.evaluate import parameterization
+from hpxfer.stack import Stack
+from hpxfer.train import step as step_module
+from hpxfer.train import trainer
+from hpxfer.train.device import CPU, Setup
+from hpxfer.train.step import Kept, Step
+from hpxfer.trial import Setting, Trial
+
+CAPTURED = replace(CPU, captured=True)
+
+
+def leaves(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of what a piece of work gave."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Output):
+        yield from leaves(tuple(vars(value).values()))
+    elif isinstance(value, dict):
+        yield from leaves(tuple(value.values()))
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from leaves(one)
+
+
+class Replayer:
+    """A stand-in for CUDA graphs."""
+
+    made = 0
+
+    def __init__(self, device: torch.device) -> None:
+        type(self).made += 1
+
+    def warm_up(self, work: Callable[[], object], times: int) -> None:
+        for _ in range(times):
+            work()
+
+    def capture(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        out = work()
+        kept = [one.detach() for one in leaves(out)]
+
+        def replay() -> None:
+            for mine, new in zip(kept, leaves(work()), strict=True):
+                mine.copy_(new.detach())
+
+        return out, replay
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_module, "Recorder", Replayer)
+    monkeypatch.setattr(Replayer, "made", 0)
+    monkeypatch.setattr(trainer, "_kept", Kept())
+
+
+def captured(monkeypatch: pytest.MonkeyPatch, *trials: Trial, setup: Setup = CAPTURED) -> tuple[TrialResult, ...]:
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "setup_for", lambda *_: setup)
+        return trained(*trials)
+
+
+def scheduled(one: Trial, std: float = 1.0) -> Trial:
+    return replace(one, parameterization=parameterization("mup-moe", {"router_bias_std": std}))
+
+
+def test_stacks_of_one_shape_share_a_captured_step(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = replace(setting, gradient_clip=0.5, steps=20, decay="cosine")
+    stacks = [
+        (trial(setting, JOINT, "completep-moe"), trial(setting, JOINT, lr=2.0**-8, seed=3)),
+        (trial(setting, JOINT, lr=1e6), trial(setting, JOINT, "mssp-iii", seed=1, beta1=0.5, weight_decay=0.3)),
+        (trial(setting, JOINT, "mup", residual_scale=0.3, eps=1e-4), trial(setting, JOINT, router_bias_lr=0.1)),
+    ]
+    monkeypatch.setattr(trainer, "pays", lambda *_: False)
+    anew = [[numbers(one) for one in trained(*stack)] for stack in stacks]
+    assert [[numbers(one) for one in captured(monkeypatch, *stack)] for stack in stacks] == anew
+    assert Replayer.made == 1
+
+
+def test_router_noise_is_written_into_a_captured_step(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = trial(setting, JOINT, "mup-moe")
+    stacks = ((plain, scheduled(plain)), (scheduled(plain, 0.3), scheduled(plain, 2.0)))
+    anew = [[numbers(one) for one in trained(*stack)] for stack in stacks]
+    assert [[numbers(one) for one in captured(monkeypatch, *stack)] for stack in stacks] == anew
+    assert Replayer.made == 1
+    captured(monkeypatch, plain, replace(plain, seed=1))  # without noise it is another graph
+    assert Replayer.made == 2
+
+
+@pytest.mark.parametrize(
+    "other", [{"gate": "softmax"}, {"batch_tokens": 128}, {"steps": 7}, {}], ids=["gate", "batch", "steps", "size"]
+)
+def test_another_shape_setting_or_size_is_captured_anew(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    captured(monkeypatch, trial(setting), trial(setting, seed=1))
+    captured(monkeypatch, *[trial(replace(setting, **other), seed=seed) for seed in range(2 if other else 3)])
+    assert Replayer.made == 2
+    captured(monkeypatch, trial(setting), trial(setting, seed=1))  # one step is kept, not all
+    assert Replayer.made == 3
+
+
+@pytest.mark.parametrize("looks", [1, 4])
+def test_a_captured_stack_compacts(setting: Setting, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    longer = replace(setting, steps=12)
+    stack = [scheduled(trial(longer, lr=rate, seed=k)) for k, rate in enumerate((1e6, 2.0**-6, 30.0, 2.0**-7))]
+    monkeypatch.setattr(trainer, "pays", lambda *_: True)
+    results = captured(monkeypatch, *stack, setup=replace(CAPTURED, look_steps=looks))
+    assert Replayer.made > 1
+    assert [numbers(one) for one in results] == [numbers(one) for one in trained(*stack)]
+
+
+def test_nothing_is_kept_that_is_not_captured(setting: Setting) -> None:
+    kept, stack = Kept(), Stack(trials=(trial(setting),))
+    assert kept.step_for(stack, CPU) is not kept.step_for(stack, CPU)
+    assert kept.step_for(stack, CAPTURED) is kept.step_for(stack, CAPTURED)
+    kept.clear()
+    assert kept._step is None
+
+
+def test_an_error_lets_go_of_what_is_kept(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured(monkeypatch, trial(setting))
+
+    def broken(self: Step, step: int, *, probe: bool = False) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "gradients", broken)
+        with pytest.raises(MemoryError):
+            captured(patch, trial(setting))
+    assert trainer._kept._step is None
