@@ -47,16 +47,10 @@ def quickstart_text(root: Path) -> str:
 
 
 def bench_markdown(root: Path) -> str:
-    """Return the latest committed run of `hpxfer bench trainer` as a Markdown table with its date and versions."""
-    path = root / "results" / "bench" / "trainer.jsonl"
-    last = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
-    lines = [_line(("width", "K = 1, ms a trial-step", "K = 8, ms a trial-step", "throughput, K = 8 over K = 1"))]
-    lines.append(_line(["---"] * 4))
-    for row in last["rows"]:
-        ratio = f"{row['throughput_ratio']:.2f}x"
-        lines.append(_line((str(row["width"]), f"{row['single_ms']:.2f}", f"{row['stacked_ms']:.2f}", ratio)))
-    versions = ", ".join(f"{name} {version}" for name, version in last["versions"].items())
-    return "\n".join([*lines, "", f"{last['date']}, {last['machine']}, {versions}."])
+    """Return the latest committed run of every benchmark as Markdown tables; what was never run says so."""
+    from hpxfer.bench.table import bench_markdown as tables
+
+    return tables(root / "results" / "bench")
 
 
 def error_rates_markdown(root: Path) -> str:

@@ -1,0 +1,114 @@
+"""Cases: the trials that benchmarks train, on random tokens in a shard of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpxfer.data import data_ref
+from hpxfer.data.tokens import HEADER_BYTES, MAGIC, VERSION
+from hpxfer.hps import HPs
+from hpxfer.shape import Shape
+from hpxfer.spec import parse_sweep
+from hpxfer.spec.yaml_file import write_yaml
+from hpxfer.stack import Stack
+from hpxfer.trial import Trial, setting_of
+
+_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model and its run. `dense` stands for the twin of equal active FLOPs: one FFN of the active experts' width."""
+
+    width: int
+    depth: int
+    expert_ratio: float = 1
+    num_experts: int = 4
+    num_active: int = 1
+    head_dim: int
+    vocab_size: int
+    context: int
+    batch_tokens: int
+    steps: int
+    precision: str = "float32"
+    dense: bool = False
+
+
+def trials(case: Case, count: int, folder: Path) -> tuple[Trial, ...]:
+    """Return `count` trials of the case that differ in LR and seed; their data is written to `folder`.
+
+    They stand at their own base shape. The LRs are small: random tokens teach nothing, and a diverging trial would
+    leave the stack.
+    """
+    needed = (case.steps + 1) * case.batch_tokens + 2  # the run, the held-out batch, and a last target of each
+    path = folder / f"random-{case.vocab_size}-{needed}.bin"
+    if not path.exists():
+        write_tokens(path, needed, case.vocab_size)
+    spec = parse_sweep(write_yaml(_sweep(case, path)), "bench")
+    setting = setting_of(spec, data_ref(spec.data))
+    return tuple(
+        Trial(
+            id=f"bench-{k}",
+            setting=setting,
+            shape=spec.base_shape,
+            base=spec.base_shape,
+            parameterization=None,
+            hps=HPs(lr=2.0**-10 * (1 + k / count), eps=1e-8, weight_decay=0.1),
+            seed=k,
+        )
+        for k in range(count)
+    )
+
+
+def shape_of(case: Case) -> Shape:
+    """Return the case's shape, without batch and steps."""
+    hidden = round(case.width * case.expert_ratio)
+    dims = {"width": case.width, "depth": case.depth, "head_dim": case.head_dim}
+    if case.dense:
+        return Shape(**dims, dense_width=case.num_active * hidden)
+    return Shape(**dims, num_experts=case.num_experts, num_active=case.num_active, expert_width=hidden)
+
+
+def stacks(members: tuple[Trial, ...], size: int) -> list[Stack]:
+    """Return the trials in stacks of `size`."""
+    return [Stack(trials=members[low : low + size]) for low in range(0, len(members), size)]
+
+
+def write_tokens(path: Path, count: int, vocab_size: int) -> None:
+    """Write a token shard of uniformly random ids."""
+    header = np.zeros(HEADER_BYTES // 4, "<i4")
+    header[:3] = MAGIC, VERSION, count
+    ids = np.random.default_rng(_SEED).integers(vocab_size, size=count, dtype=np.uint16)
+    path.write_bytes(header.tobytes() + ids.astype("<u2").tobytes())
+
+
+def _sweep(case: Case, path: Path) -> dict[str, object]:
+    """Return the case as a sweep file holds it."""
+    shape = shape_of(case)
+    names = ("width", "depth", "num_experts", "num_active", "expert_width", "head_dim", "dense_width")
+    base = {name: value for name in names if (value := getattr(shape, name))}
+    return {
+        "name": "hpxfer-bench",
+        "model": {
+            "family": "gpt",
+            "base": base,
+            "context": case.context,
+            "tied_embeddings": False,
+            "norm_gains": False,
+            "embedding_std": 0.5,
+            "position_std": 0.5,
+        },
+        "data": {"source": f"tokens:{path}", "vocab_size": case.vocab_size},
+        "training": {
+            "batch_tokens": case.batch_tokens,
+            "steps": case.steps,
+            "validation_tokens": case.batch_tokens,
+        },
+        "precision": case.precision,
+        "parameterizations": ["sp"],
+        "axes": {"width": [case.width]},
+        "grid": {"lr": [0.001]},
+    }

@@ -1,0 +1,75 @@
+"""Clocks: interleaved rounds of several jobs, and their medians and ratios.
+
+On a CPU a job is timed by the CPU time of this process: with one thread it is the wall time of an idle machine, and
+what else runs meanwhile adds nothing to it. On a GPU it is wall time between two synchronizations.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+Times = dict[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is timed. `prepare` runs before every `run`, untimed; a time is divided by `count`."""
+
+    run: Callable[[], object]
+    prepare: Callable[[], object] | None = None
+    count: int = 1
+
+
+def interleaved(jobs: Mapping[str, Job], *, rounds: int, device: torch.device) -> Times:
+    """Return name -> seconds of each round, over the job's count. Every round runs every job once, in turn.
+
+    One round before is not counted: it fills caches and allocators. The order alternates, so that no job always comes
+    after the same one.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for turn in range(rounds + 1):
+        for name in list(jobs) if turn % 2 else list(jobs)[::-1]:
+            job = jobs[name]
+            if job.prepare is not None:
+                job.prepare()
+            start = now(device)
+            job.run()
+            took = now(device) - start
+            if turn:
+                seconds[name].append(took / job.count)
+    return {name: tuple(one) for name, one in seconds.items()}
+
+
+def now(device: torch.device) -> float:
+    """Return seconds on the device's clock; waits for what a GPU still has to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+    return time.process_time()
+
+
+def median(times: Times, name: str) -> float:
+    """Return the median seconds of a job."""
+    return statistics.median(times[name])
+
+
+def ratio(times: Times, slow: str, fast: str) -> float:
+    """Return the median over rounds of how many times longer `slow` took than `fast` in the same round."""
+    return statistics.median(a / b for a, b in zip(times[slow], times[fast], strict=True))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch's CPU operators on one thread inside, as the trainer does; the caller's setting comes back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

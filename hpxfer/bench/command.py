@@ -1,0 +1,62 @@
+"""`hpxfer bench`: run benchmarks, keep their records, and give the text of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from hpxfer.bench.machine import bench_device, record
+from hpxfer.bench.record import Kind, Record, Row, append
+from hpxfer.bench.table import table_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """Finished benchmarks: their records, where they were appended, and their tables."""
+
+    records: tuple[Record, ...]
+    files: tuple[Path, ...]
+    text: str
+
+
+def run_benches(names: Sequence[str], device: str, output: Path) -> Ran:
+    """Run the named benchmarks on a device; append each record to `output` as soon as it is there."""
+    where = bench_device(device)
+    records, files, tables = [], [], []
+    for name in names:
+        records.append(record(name, where, _rows(name, where)))
+        files.append(append(records[-1], output))
+        tables.append(table_text(name, records[-1].device, records[-1]))
+        tables += [table_text(name, other, None) for other in get_args(Kind) if other != records[-1].device]
+    return Ran(records=tuple(records), files=tuple(files), text="\n\n".join(tables))
+
+
+def _rows(name: str, device: torch.device) -> list[Row]:
+    """Return the rows of one benchmark; what runs on a GPU is imported only there."""
+    cuda = device.type == "cuda"
+    match name:
+        case "trainer" if cuda:
+            from hpxfer.bench import trainer_cuda
+
+            return trainer_cuda.rows(device)
+        case "trainer":
+            from hpxfer.bench import trainer_cpu
+
+            return trainer_cpu.rows()
+        case "kernels" if cuda:
+            from hpxfer.bench import kernels_cuda
+
+            return kernels_cuda.rows(device)
+        case "kernels":
+            from hpxfer.bench import kernels_cpu
+
+            return kernels_cpu.rows()
+        case "sweep":
+            from hpxfer.bench import sweep
+
+            return sweep.rows(device)
+    raise AssertionError(name)

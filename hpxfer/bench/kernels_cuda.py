@@ -1,0 +1,130 @@
+"""Kernels on a GPU: the Triton MoE layer against an F.grouped_mm layer, and the row-wise kernels against the copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from hpxfer.bench.clock import Job, interleaved, median, ratio
+from hpxfer.bench.goals import goal_of
+from hpxfer.bench.layer import own, random_layer, stock
+from hpxfer.bench.record import Row
+from hpxfer.bench.stock import both_ways, copy_peak, matmul_peak, normal
+from hpxfer.kernels.adamw import adamw_
+from hpxfer.kernels.backend import Backend
+from hpxfer.kernels.cross_entropy import cross_entropy_rows_
+from hpxfer.kernels.routing import choose_experts, group_rows
+from hpxfer.train.device import setup_for
+
+TOKENS, EXPERTS = 65536, 4
+LAYER_WIDTHS = (512, 2048)
+LOSS_ROWS, VOCAB = 16384, 50304
+ADAM_TRIALS, ADAM_ELEMENTS = 64, 2**21
+ADAM_BYTES = 28  # float32: parameter, gradient and both moments read, all but the gradient written
+ROUNDS = 15
+_WARM_UP = 3
+
+
+def rows(device: torch.device) -> list[Row]:
+    """Return the rows of the layer at both widths, of the row-wise kernels and of routing, and the peaks."""
+    backend = setup_for(device.type, "fast", "triton").backend
+    peak, copy = matmul_peak(device), copy_peak(device)
+    found = [row for width in LAYER_WIDTHS for row in layer_rows(width, device, backend, peak)]
+    return [
+        *found,
+        cross_entropy_row(device, backend, copy),
+        adamw_row(device, backend, copy),
+        routing_row(device, backend),
+        Row(key="peak-cuda", what="bf16 matmul peak, 8192^3", value=peak / 1e12, unit="TFLOP/s"),
+        Row(key="copy-cuda", what="copy bandwidth, reads and writes", value=copy / 1e12, unit="TB/s"),
+    ]
+
+
+def layer_rows(width: int, device: torch.device, backend: Backend, peak: float) -> list[Row]:
+    """Return the ratio to the F.grouped_mm layer and the rate, both as CUDA graphs: as a captured step runs them."""
+    layer = random_layer(1, TOKENS, width, width, EXPERTS, device, torch.bfloat16, backend)
+    jobs = {
+        "triton": Job(run=graphed(both_ways(lambda: own(layer, backend), layer.leaves))),
+        "grouped_mm": Job(run=graphed(both_ways(lambda: stock(layer), layer.leaves))),
+    }
+    times = interleaved(jobs, rounds=ROUNDS, device=device)
+    rates = {name: layer.flops / median(times, name) for name in jobs}
+    numbers = {f"{name}_ms": 1000 * median(times, name) for name in jobs}
+    numbers |= {f"{name}_tflop_per_s": rate / 1e12 for name, rate in rates.items()}
+    key = f"layer-{width}"
+    value = ratio(times, "grouped_mm", "triton")
+    found = [Row(key=key, what=goal_of(key).what, value=value, unit="x", numbers=numbers)]
+    if width == max(LAYER_WIDTHS):
+        key, note = f"rate-{width}", f"{rates['triton'] / peak:.2f} of the matmul peak of this run"
+        found += [Row(key=key, what=goal_of(key).what, value=rates["triton"] / 1e12, unit="TFLOP/s", note=note)]
+    return found
+
+
+def cross_entropy_row(device: torch.device, backend: Backend, copy: float) -> Row:
+    """Return the bandwidth of the in-place losses, one read and one write a logit, over the copy's."""
+    logits = normal(LOSS_ROWS, VOCAB, device=device, dtype=torch.bfloat16)
+    targets = torch.randint(VOCAB, (LOSS_ROWS,), device=device)
+    scratch = torch.empty_like(logits)
+    job = Job(prepare=lambda: scratch.copy_(logits), run=lambda: cross_entropy_rows_(scratch, targets, backend=backend))
+    return _bandwidth_row("cross-entropy", job, 2 * 2 * logits.numel(), device, copy)
+
+
+def adamw_row(device: torch.device, backend: Backend, copy: float) -> Row:
+    """Return the bandwidth of one fused AdamW pass over the copy's."""
+    p, g, m = (normal(ADAM_TRIALS, ADAM_ELEMENTS, device=device) for _ in range(3))
+    v = normal(ADAM_TRIALS, ADAM_ELEMENTS, device=device).square()
+
+    def column(value: float) -> torch.Tensor:
+        return torch.full((ADAM_TRIALS,), value, device=device)
+
+    numbers = {
+        "lr_K": column(1e-6),
+        "keep_K": column(1 - 1e-7),
+        "eps_K": column(1e-8),
+        "beta1_K": column(0.9),
+        "one_minus_beta1_K": column(0.1),
+        "beta2_K": column(0.95),
+        "one_minus_beta2_K": column(0.05),
+        "scale_K": column(1.0),
+        "alive_K": torch.ones(ADAM_TRIALS, dtype=torch.bool, device=device),
+    }
+    job = Job(run=lambda: adamw_(p, g, m, v, **numbers, backend=backend))
+    return _bandwidth_row("adamw", job, ADAM_BYTES * p.numel(), device, copy)
+
+
+def routing_row(device: torch.device, backend: Backend) -> Row:
+    """Return the microseconds of choosing experts and sorting rows, without a look at the host."""
+    gates = torch.sigmoid(normal(1, TOKENS, EXPERTS, device=device))
+    bias = torch.zeros(1, EXPERTS, device=device)
+
+    def route() -> object:
+        return group_rows(choose_experts(gates, bias, 1, 1, backend=backend), EXPERTS, backend=backend)
+
+    times = interleaved({"routing": Job(run=graphed(route))}, rounds=ROUNDS, device=device)
+    return Row(key="routing", what=goal_of("routing").what, value=1e6 * median(times, "routing"), unit="us")
+
+
+def graphed(run: Callable[[], object]) -> Callable[[], object]:
+    """Return the replay of `run` as a CUDA graph: what is timed is the device, not Python's launches."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UP):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def _bandwidth_row(key: str, job: Job, num_bytes: int, device: torch.device, copy: float) -> Row:
+    seconds = median(interleaved({key: job}, rounds=ROUNDS, device=device), key)
+    return Row(
+        key=key,
+        what=goal_of(key).what,
+        value=num_bytes / seconds / copy,
+        unit="of copy bandwidth",
+        numbers={"ms": 1000 * seconds, "tb_per_s": num_bytes / seconds / 1e12},
+    )

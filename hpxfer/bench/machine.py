@@ -1,0 +1,63 @@
+"""What a benchmark ran on: device, CPU, threads, GPU and versions."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+import hpxfer
+from hpxfer.bench.record import Kind, Record, Row
+from hpxfer.errors import HpxferError
+from hpxfer.machine import num_cpus
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def bench_device(asked: str) -> torch.device:
+    """Return the device of a benchmark: auto is CUDA where there is one. Raises HpxferError if it cannot be had."""
+    if asked not in ("auto", "cpu", "cuda"):
+        raise HpxferError(f"--device must be auto, cpu or cuda, got {asked!r}")
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise HpxferError("--device cuda needs a CUDA device that torch sees, got none; use --device cpu")
+    return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def record(name: str, device: torch.device, rows: Sequence[Row]) -> Record:
+    """Return the rows with date, command, machine and versions."""
+    kind: Kind = "cuda" if device.type == "cuda" else "cpu"
+    machine: dict[str, str | int] = {"cpu": cpu_name(), "cores": num_cpus(), "threads": 1}
+    versions = {"hpxfer": hpxfer.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    if device.type == "cuda":
+        machine["gpu"] = torch.cuda.get_device_name(device)
+        versions |= {"cuda": str(torch.version.cuda), "triton": _version("triton")}
+    return Record(
+        name=name,
+        device=kind,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        command=f"hpxfer bench {name} --device {kind}",
+        machine=machine,
+        versions=versions,
+        rows=tuple(rows),
+    )
+
+
+def cpu_name(info: Path = _CPU_INFO) -> str:
+    """Return the CPU's model as the kernel names it, or the architecture where it names none."""
+    try:
+        lines = info.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(named, platform.processor() or 'CPU')} ({platform.machine()})"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"

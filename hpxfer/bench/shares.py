@@ -1,0 +1,81 @@
+"""Shares: where the time of a training step goes, from a profile of the step itself.
+
+An operator counts by its own time, without what it calls. Inside the optimizer everything counts as optimizer; so do
+attention and the loss, but for the product with the readout. `routing` is the gathers and sorts that carry rows to
+their experts and back, and embeddings; `rest` is Python, autograd and views. The profiler itself adds to `rest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile, record_function
+
+PARTS = ("products", "attention", "elementwise", "routing", "loss", "optimizer", "rest")
+_OPTIMIZER = "hpxfer.bench: update"
+_STEP = "hpxfer.bench: step"
+
+# Substrings of the names of operators and of what calls them, in lower case.
+_ATTENTION = ("scaled_dot_product", "attention", "_flash_")
+_PRODUCTS = ("mm", "matmul", "linear", "einsum", "mkldnn")
+_LOSS = ("cross_entropy", "nll_loss", "log_softmax", "logsumexp", "_head")
+_ROUTING = ("index", "gather", "scatter", "sort", "bincount", "cumsum", "embedding", "nonzero")
+# Whole names: what computes nothing.
+_VIEW_NAMES = (
+    "select slice narrow view reshape flatten _unsafe_view _reshape_alias as_strided expand t transpose permute unbind "
+    "split split_with_sizes chunk unsqueeze squeeze alias item _local_scalar_dense detach lift_fresh empty empty_like "
+    "empty_strided resize_"
+)
+_VIEWS = frozenset(_VIEW_NAMES.split())
+
+
+def step_shares(forward_backward: Callable[[], object], update: Callable[[], object], steps: int) -> dict[str, float]:
+    """Return part -> its share of a step, which adds up to 1."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        for _ in range(steps):
+            with record_function(_STEP):
+                forward_backward()
+                with record_function(_OPTIMIZER):
+                    update()
+    events = profiled.events()
+    assert events is not None
+    total = sum(event.cpu_time_total for event in events if event.name == _STEP)
+    spent = dict.fromkeys(PARTS, 0.0)
+    for event in events:
+        spent[part_of(_chain(event))] += event.self_cpu_time_total
+    # The profiler's own cost between operators lies in no event: it is rest, as is what Python does there.
+    spent["rest"] += max(0.0, total - sum(spent.values()))
+    whole = sum(spent.values())
+    return {part: seconds / whole for part, seconds in spent.items()}
+
+
+def part_of(chain: tuple[str, ...]) -> str:
+    """Return the part of a step that an operator belongs to, by its name and those of its callers, itself first."""
+    name, callers = chain[0].lower(), [one.lower() for one in chain]
+    if _OPTIMIZER.lower() in callers:
+        return "optimizer"
+    if any(mark in one for one in callers for mark in _ATTENTION):
+        return "attention"
+    own = name.rpartition("::")[2]
+    if name.startswith("aten::") and any(mark in own for mark in _PRODUCTS):
+        return "products"
+    if any(mark in one for one in callers for mark in _LOSS):
+        return "loss"
+    if not name.startswith("aten::") or own in _VIEWS:
+        return "rest"
+    return "routing" if any(mark in own for mark in _ROUTING) else "elementwise"
+
+
+def shares_text(shares: dict[str, float]) -> str:
+    """Return the shares as a sentence, the largest first."""
+    parts = sorted(shares.items(), key=lambda one: -one[1])
+    return "profile: " + ", ".join(f"{part} {share:.0%}" for part, share in parts)
+
+
+def _chain(event: Any) -> tuple[str, ...]:
+    names = []
+    while event is not None:
+        names.append(str(event.name))
+        event = event.cpu_parent
+    return tuple(names)

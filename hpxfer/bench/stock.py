@@ -1,0 +1,126 @@
+"""Yardsticks: peaks of the machine, and what its stock operators alone reach on a stack's products and attention.
+
+Letters: K trials, T tokens a trial, D width, E experts, H hidden features, V vocabulary, N expert rows, G = K*E groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hpxfer.bench.clock import Job, interleaved, median
+from hpxfer.shape import Shape
+from hpxfer.trial import Setting
+
+_SEED = 0
+_PEAK_ROUNDS, _SIZE_ROUNDS = 9, 5
+# Square float32 products on one core: the best of three sizes, as the best blocking differs between machines.
+_CPU_PEAK_SIZES = (512, 1024, 1536)
+_CUDA_PEAK_SIZE = 8192
+_CUDA_COPY_BYTES = 4 * 2**30
+_CPU_COPY_BYTES = 2**28
+
+
+def normal(
+    *size: int, device: torch.device, dtype: torch.dtype = torch.float32, grad: bool = False, std: float = 1.0
+) -> Tensor:
+    """Return normal numbers, the same in every run."""
+    generator = torch.Generator(device).manual_seed(_SEED + sum(size))
+    out = (std * torch.randn(size, generator=generator, device=device)).to(dtype)
+    return out.requires_grad_(grad)
+
+
+def matmul_peak(device: torch.device) -> float:
+    """Return FLOP/s of a large square product of random numbers: float32 on a CPU, bf16 on a GPU."""
+    size = matmul_size(device)
+    times = interleaved({"matmul": matmul(size, device)}, rounds=_PEAK_ROUNDS, device=device)
+    return 2 * size**3 / median(times, "matmul")
+
+
+def matmul_size(device: torch.device) -> int:
+    """Return the size of the square product that stands for the peak: on a CPU the fastest of a few."""
+    if device.type == "cuda":
+        return _CUDA_PEAK_SIZE
+    jobs = {str(size): matmul(size, device) for size in _CPU_PEAK_SIZES}
+    times = interleaved(jobs, rounds=_SIZE_ROUNDS, device=device)
+    return max(_CPU_PEAK_SIZES, key=lambda size: size**3 / median(times, str(size)))
+
+
+def matmul(size: int, device: torch.device) -> Job:
+    """Return a job: one square product of random numbers, into memory that is there."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    a, b = (normal(size, size, device=device, dtype=dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    return Job(run=lambda: torch.mm(a, b, out=out))
+
+
+def copy_peak(device: torch.device) -> float:
+    """Return bytes/s of a large copy of random numbers, reads and writes counted."""
+    count = (_CUDA_COPY_BYTES if device.type == "cuda" else _CPU_COPY_BYTES) // 4
+    source = normal(count, device=device)
+    out = torch.empty_like(source)
+    times = interleaved({"copy": Job(run=lambda: out.copy_(source))}, rounds=_PEAK_ROUNDS, device=device)
+    return 8 * count / median(times, "copy")
+
+
+def both_ways(run: Callable[[], Tensor], inputs: Sequence[Tensor]) -> Callable[[], object]:
+    """Return a job: forward, and backward to the inputs from a fixed random gradient."""
+    out = run()
+    gradient = normal(*out.shape, device=out.device, dtype=out.dtype)
+    return lambda: torch.autograd.grad(run(), inputs, gradient)
+
+
+def products_and_attention(shape: Shape, setting: Setting, num_trials: int) -> Callable[[], object]:
+    """Return a job: forward and backward of every product and attention of one step of a stack, and nothing else.
+
+    Each operator is stock and runs on inputs of its own, made before: what the whole step would take if norms,
+    activations, routing, loss and optimizer cost nothing and no operator were fused.
+    """
+    cpu = torch.device("cpu")
+    tokens, dim, hidden = setting.batch_tokens, shape.width, shape.expert_width
+    groups = num_trials * shape.num_experts
+    rows = num_trials * tokens * shape.num_active
+    ends = torch.arange(1, groups + 1, dtype=torch.int32) * (rows // groups)
+
+    def product(inner: int, outer: int) -> Callable[[], object]:
+        x = normal(num_trials, tokens, inner, device=cpu, grad=True)
+        w = normal(num_trials, inner, outer, device=cpu, grad=True)
+        return both_ways(lambda: torch.bmm(x, w), (x, w))
+
+    def experts(inner: int, outer: int) -> Callable[[], object]:
+        x = normal(rows, inner, device=cpu, grad=True)
+        w = normal(groups, inner, outer, device=cpu, grad=True)
+        return both_ways(lambda: F.grouped_mm(x, w, offs=ends), (x, w))
+
+    heads = (num_trials * tokens // setting.context, shape.num_heads, setting.context, shape.head_dim)
+    q, k, v = (normal(*heads, device=cpu, grad=True) for _ in range(3))
+    attention = both_ways(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v))
+    block = [*[product(dim, dim)] * 4, attention, product(dim, shape.num_experts), experts(dim, hidden)]
+    jobs = [*[*block, experts(hidden, dim)] * shape.depth, product(dim, setting.vocab_size)]
+
+    def run() -> None:
+        for job in jobs:
+            job()
+
+    return run
+
+
+def looped_experts(x_MD: Tensor, w_in: Tensor, w_out: Tensor, gate_M: Tensor, chosen_M: Tensor) -> Tensor:
+    """Return the MoE layer of one trial as a loop over its experts, top-1."""
+    out = torch.zeros_like(x_MD)
+    for expert in range(w_in.shape[0]):
+        token = (chosen_M == expert).nonzero().squeeze(1)
+        out.index_add_(0, token, gate_M[token].unsqueeze(1) * (F.gelu(x_MD[token] @ w_in[expert]) @ w_out[expert]))
+    return out
+
+
+def grouped_experts(
+    x_MD: Tensor, w_in_GDH: Tensor, w_out_GHD: Tensor, gate_M: Tensor, order_M: Tensor, back_M: Tensor, ends_G: Tensor
+) -> Tensor:
+    """Return the MoE layer from stock operators, top-1: gather, F.grouped_mm, GELU, F.grouped_mm, gate, gather back."""
+    rows = F.gelu(F.grouped_mm(x_MD.index_select(0, order_M), w_in_GDH, offs=ends_G))
+    down = F.grouped_mm(rows, w_out_GHD, offs=ends_G)
+    return down.index_select(0, back_M) * gate_M.unsqueeze(1).to(down.dtype)

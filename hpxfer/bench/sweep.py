@@ -1,0 +1,123 @@
+"""A sweep's start and its steps: one persistent worker with stacked trials against cold processes, one by one.
+
+Both ways run through the local executor with one worker. What a process costs before it trains (interpreter, imports,
+device, compilation) is the wall time that is in no trial's own. Wall time: processes have no other common clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from hpxfer.bench.cases import Case, trials
+from hpxfer.bench.goals import goal_of
+from hpxfer.bench.record import Row
+from hpxfer.errors import HpxferError
+from hpxfer.executors.local import LocalExecutor
+from hpxfer.executors.worker import TrainStack
+from hpxfer.stack import Device, Stack, pack
+from hpxfer.train.event import Event
+
+TRIALS = 8
+LONG_STEPS = 2000
+CPU_CASE = Case(width=32, depth=2, head_dim=32, vocab_size=128, context=64, batch_tokens=512, steps=200)
+CUDA_CASE = Case(
+    width=512,
+    depth=8,
+    head_dim=64,
+    vocab_size=50304,
+    context=1024,
+    batch_tokens=32768,
+    steps=200,
+    precision="bfloat16",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Seconds of one way through a sweep: all, and those inside the trials' own results. `processes` were started."""
+
+    wall_s: float
+    trained_s: float
+    processes: int
+
+    @property
+    def start_s(self) -> float:
+        """What one process costs beside training."""
+        return (self.wall_s - self.trained_s) / self.processes
+
+    def at(self, steps: int, measured: int) -> float:
+        """Return the seconds that the way would take at another number of steps."""
+        return self.processes * self.start_s + self.trained_s * steps / measured
+
+
+def rows(device: torch.device) -> list[Row]:
+    """Return the ratio at the measured steps and at LONG_STEPS."""
+    cuda = device.type == "cuda"
+    # A cold process of the GPU's case takes a minute or more and all are alike: two stand for eight.
+    return measure(CUDA_CASE if cuda else CPU_CASE, device, rounds=1 if cuda else 3, cold=2 if cuda else TRIALS)
+
+
+def measure(case: Case, device: torch.device, *, rounds: int, cold: int) -> list[Row]:
+    """Return the rows of one case; `cold` processes are measured and stand for all TRIALS."""
+    with TemporaryDirectory() as folder:
+        members = trials(case, TRIALS, Path(folder))
+        ways: dict[str, list[Spent]] = {"stacked": [], "cold": []}
+        for _ in range(rounds):
+            ways["stacked"].append(spent([list(pack(members, _planned(device)))], device))
+            alone = spent([[Stack(trials=(trial,))] for trial in members[:cold]], device)
+            ways["cold"].append(_scaled(alone, TRIALS / cold))
+    return [row_of(case, device, ways, steps, cold) for steps in (case.steps, LONG_STEPS)]
+
+
+def row_of(case: Case, device: torch.device, ways: dict[str, list[Spent]], steps: int, cold: int) -> Row:
+    """Return the ratio of both ways at `steps`, measured or extrapolated."""
+    key = f"sweep-{device.type}" + ("" if steps == case.steps else f"-{steps}")
+    pairs = list(zip(ways["stacked"], ways["cold"], strict=True))
+    numbers = {f"{name}_s": statistics.median(one.at(steps, case.steps) for one in ways[name]) for name in ways}
+    starts = {f"{name}_start_s": statistics.median(one.start_s for one in ways[name]) for name in ways}
+    note = f"{cold} cold processes measured, scaled to {TRIALS}" if cold < TRIALS else ""
+    return Row(
+        key=key,
+        what=goal_of(key).what,
+        value=statistics.median(b.at(steps, case.steps) / a.at(steps, case.steps) for a, b in pairs),
+        unit="x",
+        note=note,
+        numbers=numbers | starts,
+    )
+
+
+def spent(runs: Sequence[Sequence[Stack]], device: torch.device) -> Spent:
+    """Return what it takes to run each list of stacks in a worker process of its own, one after the other."""
+    trained: list[float] = []
+
+    def take(event: Event) -> None:
+        if not isinstance(event, tuple):
+            return
+        if event[0].status == "failed":
+            raise HpxferError(f"the benchmark's trials must train, got:\n{event[0].error}")
+        assert event[0].wall_s is not None
+        trained.append(event[0].wall_s)
+
+    start = time.perf_counter()
+    for stacks in runs:
+        LocalExecutor(workers=1).run(stacks, TrainStack(device.type), take)
+    wall_s = time.perf_counter() - start
+    return Spent(wall_s=wall_s, trained_s=sum(trained), processes=len(runs))
+
+
+def _planned(device: torch.device) -> Device:
+    """Return the device as the planner sees it: it chooses the stack's size."""
+    if device.type == "cpu":
+        return Device()
+    return Device(cuda=True, memory_bytes=torch.cuda.get_device_properties(device).total_memory)
+
+
+def _scaled(one: Spent, factor: float) -> Spent:
+    return Spent(wall_s=one.wall_s * factor, trained_s=one.trained_s * factor, processes=round(one.processes * factor))

@@ -1,0 +1,155 @@
+"""The trainer on a CPU: stacks of 1, 8 and 16 trials against the plain way, one thread each, interleaved in one run.
+
+Timed are whole steps in steady state: batch, forward, backward, update, balancing rule, and the losses as numbers.
+Starts, curves and validation are in `hpxfer bench sweep`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from hpxfer.bench.cases import Case, trials
+from hpxfer.bench.clock import Job, Times, interleaved, median, one_thread, ratio
+from hpxfer.bench.goals import WIDTHS, goal_of
+from hpxfer.bench.plain import PlainRun
+from hpxfer.bench.record import Row
+from hpxfer.bench.shares import shares_text, step_shares
+from hpxfer.bench.stock import matmul, matmul_size, products_and_attention
+from hpxfer.model.cost import flops_per_token
+from hpxfer.stack import Stack
+from hpxfer.train.device import setup_for
+from hpxfer.train.step import Step
+from hpxfer.trial import Trial
+
+SIZES = (1, 8, 16)
+MOST = max(SIZES)
+ROUNDS = 7
+PROFILED_STEPS = 3
+# More than any stack takes here: a run is one epoch.
+STEPS = 4000
+# Times that each round repeats its work: short steps need more of them for a steady clock.
+_REPEATS = {32: 4, 64: 2}
+_CPU, _PEAK = torch.device("cpu"), "peak"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The times of one width, each a trial-step, and the profile of its largest stack."""
+
+    times: Times
+    peak: float  # FLOP/s of a square product in the same rounds
+    flops: float  # of a trial-step
+    shares: dict[str, float]
+
+
+def rows(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS) -> list[Row]:
+    """Return the rows of all widths: the ratio to the plain way, and the share of the machine's peak."""
+    with one_thread(), TemporaryDirectory() as folder:
+        size = matmul_size(_CPU)
+        found = {width: measure(_case(width), Path(folder), rounds, size, _REPEATS.get(width, 1)) for width in widths}
+    peak = statistics.median(one.peak for one in found.values())
+    peak_row = Row(key="peak-cpu", what="float32 matmul peak, one thread", value=peak / 1e9, unit="GFLOP/s")
+    made = [rows_of(width, one) for width, one in found.items()]
+    return [*(ratios for ratios, _ in made), *(shares for _, shares in made), peak_row]
+
+
+def rows_of(width: int, found: Measured) -> tuple[Row, Row]:
+    """Return a width's two rows: trials/s over the plain way, and FLOP/s over the peak."""
+    ms = {name: 1000 * median(found.times, name) for name in found.times}
+    stacked, alone = f"stacked_{MOST}", "products_and_attention"
+    steps = {name: value for name, value in ms.items() if name not in (alone, _PEAK)}
+    ratios = Row(
+        key=f"ratio-{width}",
+        what=goal_of(f"ratio-{width}").what,
+        value=ratio(found.times, "plain", stacked),
+        unit="x",
+        note="ms a trial-step: " + ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in steps.items()),
+        numbers={f"{name}_ms": value for name, value in steps.items()}
+        | {f"ratio_at_{size}": ratio(found.times, "plain", f"stacked_{size}") for size in SIZES},
+    )
+    limit = found.flops / (found.peak * ms[alone] / 1000)
+    shares = Row(
+        key=f"share-{width}",
+        what=goal_of(f"share-{width}").what,
+        value=found.flops / (found.peak * ms[stacked] / 1000),
+        unit="of peak",
+        note=f"products and attention alone, stock operators, reach {limit:.2f}; {shares_text(found.shares)}",
+        numbers={"products_and_attention_alone": limit, "peak_gflop_per_s": found.peak / 1e9, **found.shares},
+    )
+    return ratios, shares
+
+
+def measure(case: Case, folder: Path, rounds: int, peak_size: int, repeats: int = 1) -> Measured:
+    """Return the times of one width. A round takes `repeats` steps of MOST trials each way, and one square product."""
+    members = trials(case, MOST, folder)
+    shape, setting = members[0].shape, members[0].setting
+    jobs = {"plain": Job(run=_repeated(_plain_steps(members), repeats), count=MOST * repeats)}
+    steps = {size: Step(Stack(trials=members[:size]), setup_for("cpu")) for size in SIZES}
+    for size, step in steps.items():
+        again = repeats * MOST // size
+        jobs[f"stacked_{size}"] = Job(run=_repeated(_stacked_step(step), again), count=MOST * repeats)
+    alone = _repeated(products_and_attention(shape, setting, MOST), repeats)
+    jobs["products_and_attention"] = Job(run=alone, count=MOST * repeats)
+    jobs[_PEAK] = matmul(peak_size, _CPU)
+    times = interleaved(jobs, rounds=rounds, device=_CPU)
+    return Measured(
+        times=times,
+        peak=2 * peak_size**3 / median(times, _PEAK),
+        flops=flops_per_token(shape, setting) * setting.batch_tokens,
+        shares=_profiled(steps[MOST]),
+    )
+
+
+def _case(width: int) -> Case:
+    return Case(width=width, depth=2, head_dim=32, vocab_size=128, context=64, batch_tokens=512, steps=STEPS)
+
+
+def _repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
+    def job() -> None:
+        for _ in range(times):
+            run()
+
+    return job
+
+
+def _plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
+    """Return a job: MOST steps of one trial the plain way, on its own batches."""
+    state = Step(Stack(trials=members[:1]), setup_for("cpu")).state
+    run, numbers = PlainRun(members[0], state), count()
+
+    def job() -> None:
+        for _ in range(MOST):
+            run.step(state.data.train_batch(members[0].seed, next(numbers)))
+
+    return job
+
+
+def _stacked_step(step: Step) -> Callable[[], None]:
+    """Return a job: one step of a stack, and the look at its losses that the trainer takes after each."""
+    numbers = count()
+
+    def job() -> None:
+        number = next(numbers)
+        step.update(*step.gradients(number))
+        step.watch.losses[number].tolist()
+        step.watch.ended.tolist()
+
+    return job
+
+
+def _profiled(step: Step) -> dict[str, float]:
+    """Return where the time of a stack's steps goes; it goes on from the start, with the state as it is."""
+    numbers, last = count(), list[Any]()
+
+    def forward_backward() -> None:
+        last[:] = step.gradients(next(numbers))
+
+    return step_shares(forward_backward, lambda: step.update(*last), PROFILED_STEPS)

@@ -1,0 +1,164 @@
+"""The trainer on a GPU, through its public entry point: tokens/s in steady state, against peaks of the same run.
+
+A rate is the median over the intervals between the trainer's own reports of progress, about a second each, at which it
+waits for the device. What comes before the first, compilation and capture, is left out; logs and probes are in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from hpxfer.bench.cases import Case, trials
+from hpxfer.bench.clock import now
+from hpxfer.bench.goals import goal_of
+from hpxfer.bench.record import Row
+from hpxfer.bench.stock import copy_peak, matmul_peak
+from hpxfer.bench.sweep import CUDA_CASE
+from hpxfer.errors import HpxferError
+from hpxfer.model.cost import count_params, flops_per_token
+from hpxfer.stack import Stack
+from hpxfer.train.trainer import train
+
+MIN_INTERVALS = 3
+# Enough for some ten reports at the speed of the goals; the host looks once in 16 steps.
+BASE_TOKENS, LARGE_STEPS, STACKED_STEPS, ALONE_STEPS = 2**24, 96, 256, 4096
+# Expert ratio 3 makes 2.1B parameters of width 2048 and 16 layers.
+LARGE = replace(CUDA_CASE, width=2048, depth=16, expert_ratio=3, head_dim=128, batch_tokens=65536, steps=LARGE_STEPS)
+# Bytes as tokens: at this width a large vocabulary would measure the readout alone.
+SMALL = replace(CUDA_CASE, width=128, depth=4, head_dim=32, vocab_size=256, context=256, batch_tokens=8192)
+SMALL_TRIALS = 64
+
+Mark = tuple[float, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """What one case reaches."""
+
+    tokens_per_s: float
+    flop_per_s: float
+    params: int
+
+
+def rows(device: torch.device) -> list[Row]:
+    """Return every row of the GPU's trainer table, and the peaks of the run."""
+    peak, copy = matmul_peak(device), copy_peak(device)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        found = [
+            *base_rows(32768, folder, device, peak),
+            *base_rows(65536, folder, device, peak),
+            *large_rows(folder, device, peak),
+            stack_row(folder, device),
+            strict_row(folder, device),
+        ]
+    return [
+        *found,
+        Row(key="peak-cuda", what="bf16 matmul peak, 8192^3", value=peak / 1e12, unit="TFLOP/s"),
+        Row(key="copy-cuda", what="copy bandwidth, reads and writes", value=copy / 1e12, unit="TB/s"),
+    ]
+
+
+def base_case(batch_tokens: int) -> Case:
+    """Return the base trial at this many tokens a step."""
+    return replace(CUDA_CASE, batch_tokens=batch_tokens, steps=BASE_TOKENS // batch_tokens)
+
+
+def base_rows(batch_tokens: int, folder: Path, device: torch.device, peak: float) -> list[Row]:
+    """Return the base trial's rate, and its ratio to the dense twin."""
+    case, label = base_case(batch_tokens), f"{batch_tokens // 1024}k"
+    moe, twin = (rate(one, folder, device) for one in (case, replace(case, dense=True)))
+    return [
+        _row(f"base-{label}", moe.tokens_per_s / 1e6, "M tokens/s", moe, peak),
+        _row(f"twin-{label}", moe.tokens_per_s / twin.tokens_per_s, "of tokens/s", twin, peak, "_of_the_twin"),
+    ]
+
+
+def large_rows(folder: Path, device: torch.device, peak: float) -> list[Row]:
+    """Return the large trial's MFU, and its ratio to the dense twin."""
+    moe, twin = (rate(one, folder, device) for one in (LARGE, replace(LARGE, dense=True)))
+    return [
+        _row("large-mfu", moe.flop_per_s / peak, "MFU", moe, peak),
+        _row("large-twin", moe.tokens_per_s / twin.tokens_per_s, "of tokens/s", twin, peak, "_of_the_twin"),
+    ]
+
+
+def stack_row(folder: Path, device: torch.device) -> Row:
+    """Return trials an hour, stacked over one at a time, both compiled and warm."""
+    stacked = rate(replace(SMALL, steps=STACKED_STEPS), folder, device, trials_at_once=SMALL_TRIALS)
+    alone = rate(replace(SMALL, steps=ALONE_STEPS), folder, device)
+    return Row(
+        key="stack-64",
+        what=goal_of("stack-64").what,
+        value=stacked.tokens_per_s / alone.tokens_per_s,
+        unit="x trials/hour",
+        note=f"vocabulary {SMALL.vocab_size}, context {SMALL.context}",
+        numbers={"stacked_tokens_per_s": stacked.tokens_per_s, "alone_tokens_per_s": alone.tokens_per_s},
+    )
+
+
+def strict_row(folder: Path, device: torch.device) -> Row:
+    """Return the speed of strict determinism over that of fast."""
+    rates = {how: rate(base_case(32768), folder, device, determinism=how) for how in ("fast", "strict")}
+    return Row(
+        key="strict",
+        what=goal_of("strict").what,
+        value=rates["strict"].tokens_per_s / rates["fast"].tokens_per_s,
+        unit="of the speed",
+        numbers={f"{how}_tokens_per_s": one.tokens_per_s for how, one in rates.items()},
+    )
+
+
+def rate(
+    case: Case, folder: Path, device: torch.device, *, trials_at_once: int = 1, determinism: str | None = None
+) -> Rate:
+    """Return what one stack reaches: the median over the intervals between its reports of progress."""
+    torch.compiler.reset()  # each case compiles as in a process of its own; torch gives up after a few shapes
+    members = trials(case, trials_at_once, folder)
+    marks = progress(Stack(trials=members), device, determinism)
+    shape, setting = members[0].shape, members[0].setting
+    tokens_per_s = steady(marks)
+    return Rate(
+        tokens_per_s=tokens_per_s,
+        flop_per_s=tokens_per_s * flops_per_token(shape, setting),
+        params=count_params(shape, setting).total,
+    )
+
+
+def progress(stack: Stack, device: torch.device, determinism: str | None) -> list[Mark]:
+    """Return (seconds, tokens since the last) of each report while the stack trains; raise HpxferError if it fails."""
+    marks = []
+    for event in train(stack, device.type, determinism=determinism):
+        if isinstance(event, tuple):
+            ends = {one.status for one in event}
+            if ends != {"finished"}:
+                raise HpxferError(f"the benchmark's trials must finish, got {sorted(ends)}; lower their LRs")
+        else:
+            marks.append((now(device), event.tokens))
+    return marks
+
+
+def steady(marks: Sequence[Mark]) -> float:
+    """Return tokens/s: the median over intervals between reports, without the start and the remainder at the end."""
+    rates = [tokens / (at - before) for (before, _), (at, tokens) in itertools.pairwise(marks[:-1])]
+    if len(rates) < MIN_INTERVALS:
+        raise HpxferError(
+            f"a rate needs {MIN_INTERVALS} intervals between reports of progress, got {len(rates)}; give more steps"
+        )
+    return statistics.median(rates)
+
+
+def _row(key: str, value: float, unit: str, of: Rate, peak: float, whose: str = "") -> Row:
+    numbers = {
+        f"m_tokens_per_s{whose}": of.tokens_per_s / 1e6,
+        f"mfu{whose}": of.flop_per_s / peak,
+        f"m_params{whose}": of.params / 1e6,
+    }
+    return Row(key=key, what=goal_of(key).what, value=value, unit=unit, numbers=numbers)

@@ -1,0 +1,82 @@
+"""`hpxfer bench`: what it runs, prints and appends, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpxfer.bench import command
+from hpxfer.bench.machine import bench_device, cpu_name, record
+from hpxfer.bench.record import Row, latest
+from hpxfer.cli import main
+from hpxfer.errors import HpxferError
+
+ROW = Row(key="ratio-32", what="width 32", value=4.5, unit="x", numbers={"plain_ms": 5.0})
+
+
+@pytest.fixture(autouse=True)
+def made_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_rows", lambda name, device: [ROW] if name == "trainer" else [])
+
+
+def bench(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr of `hpxfer bench`."""
+    sys.argv = ["hpxfer", "bench", *map(str, arguments)]
+    with pytest.raises(SystemExit) as end:
+        main()
+    out = capsys.readouterr()
+    return int(end.value.code or 0), out.out, out.err
+
+
+def test_one_benchmark_prints_its_tables_and_appends(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = bench(capsys, "trainer", "--device", "cpu", "--output", tmp_path)
+    assert code == 0
+    assert "4.5x" in out
+    assert "The trainer on a GPU: unmeasured" in out
+    assert f"written:\n  {tmp_path / 'trainer.jsonl'}" in out
+    found = latest(tmp_path, "trainer", "cpu")
+    assert found is not None
+    assert found.rows == (ROW,)
+    assert set(found.machine) == {"cpu", "cores", "threads"}
+    assert set(found.versions) == {"hpxfer", "torch", "python"}
+
+
+def test_alone_it_runs_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = bench(capsys, "--device", "cpu", "--output", tmp_path, "--json")
+    assert code == 0
+    assert [one["name"] for one in json.loads(out)] == ["trainer", "kernels", "sweep"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["kernels.jsonl", "sweep.jsonl", "trainer.jsonl"]
+
+
+def test_an_unknown_device_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = bench(capsys, "sweep", "--device", "tpu", "--output", tmp_path)
+    assert (code, out, err) == (2, "", "hpxfer: --device must be auto, cpu or cuda, got 'tpu'\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_before_the_benchmarks_name_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = bench(capsys, "--output", tmp_path, "trainer")
+    assert (code, out) == (2, "")
+    assert err == "hpxfer: options stand after the benchmark's name: hpxfer bench trainer ...\n"
+
+
+def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert bench_device("auto").type == bench_device("cpu").type == "cpu"
+    with pytest.raises(HpxferError, match="--device cuda needs a CUDA device that torch sees, got none"):
+        bench_device("cuda")
+
+
+def test_the_cpus_name_is_the_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text("processor : 0\nmodel name\t: Chip 9000 @ 3GHz\nflags : a\nmodel name\t: another\n")
+    assert cpu_name(path).startswith("Chip 9000 @ 3GHz (")
+    assert cpu_name(tmp_path / "none") != ""
+
+
+def test_a_record_names_the_command_that_made_it() -> None:
+    assert record("kernels", torch.device("cpu"), [ROW]).command == "hpxfer bench kernels --device cpu"

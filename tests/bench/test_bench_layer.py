@@ -1,0 +1,75 @@
+"""The MoE layer's yardsticks compute what the project's op computes, and cost what is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from bench_cases import TINY
+from tolerances import assert_near
+from torch.utils.flop_counter import FlopCounterMode
+
+from hpxfer.bench.cases import trials
+from hpxfer.bench.layer import Layer, dense, looped, own, random_layer, stock
+from hpxfer.bench.stock import copy_peak, matmul_peak, normal, products_and_attention
+from hpxfer.kernels.backend import TORCH
+
+CPU = torch.device("cpu")
+
+
+def made(num_trials: int, tokens: int = 40) -> Layer:
+    return random_layer(num_trials, tokens, 16, 24, 4, CPU, torch.float32)
+
+
+def in_float64(layer: Layer) -> Layer:
+    x, w_in, w_out, gate = (one.detach().double().requires_grad_() for one in layer.leaves)
+    return replace(layer, x_MD=x, w_in_GDH=w_in, w_out_GHD=w_out, gate_M=gate)
+
+
+@pytest.mark.parametrize("num_trials", [1, 3])
+def test_all_ways_agree(num_trials: int) -> None:
+    layer = made(num_trials)
+    exact = in_float64(layer)
+    gradient = normal(*layer.x_MD.shape, device=CPU)
+    wanted = [looped(exact)]
+    wanted += torch.autograd.grad(wanted[0], exact.leaves, gradient.double())
+    plain = [looped(layer)]
+    plain += torch.autograd.grad(plain[0], layer.leaves, gradient)
+    for name, way in (("own", lambda one: own(one, TORCH)), ("stock", stock)):
+        got = [way(layer)]
+        got += torch.autograd.grad(got[0], layer.leaves, gradient)
+        for index, (a, b, c) in enumerate(zip(got, plain, wanted, strict=True)):
+            assert_near(a, b, c, f"{name}, result {index}")
+
+
+def test_random_routing_uses_every_expert() -> None:
+    assert made(3, tokens=64).groups.load.min() > 0
+
+
+def test_a_dense_ffn_has_the_layers_flops() -> None:
+    layer = made(2)
+    job = dense(layer)
+    with FlopCounterMode(display=False) as counter:
+        job()
+    assert counter.get_total_flops() == layer.flops
+
+
+def test_the_products_of_a_step_are_those_of_its_model(tmp_path: Path) -> None:
+    (member,) = trials(TINY, 1, tmp_path)
+    shape, setting, num_trials = member.shape, member.setting, 2
+    job = products_and_attention(shape, setting, num_trials)
+    with FlopCounterMode(display=False) as counter:
+        job()
+    flops = {str(name): count for name, count in counter.get_flop_counts()["Global"].items()}
+    dim = shape.width
+    weights = shape.depth * (4 * dim * dim + dim * shape.num_experts) + dim * setting.vocab_size
+    assert flops["aten.bmm"] == 6 * weights * num_trials * setting.batch_tokens
+
+
+def test_peaks_are_plausible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpxfer.bench.stock._CPU_PEAK_SIZES", (64, 256))
+    monkeypatch.setattr("hpxfer.bench.stock._CPU_COPY_BYTES", 2**22)
+    assert 1e8 < matmul_peak(CPU) < 1e13
+    assert 1e8 < copy_peak(CPU) < 1e13

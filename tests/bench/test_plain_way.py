@@ -1,0 +1,68 @@
+"""The plain way is the same training as the stacked trainer's: equal losses, step after step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from bench_cases import TINY
+from tolerances import same_run
+
+from hpxfer.bench.cases import trials
+from hpxfer.bench.plain import Block, PlainRun
+from hpxfer.stack import Stack
+from hpxfer.train.state import State
+from hpxfer.trial import Trial
+
+STEPS = 6
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> tuple[Trial, ...]:
+    """Three trials, quick enough that their weights move and their loads are balanced.
+
+    Their eps is of the gradients' size: far below it, Adam makes whole steps of gradients that are rounding alone.
+    """
+    moved = {"lr": 2.0**-4, "eps": 2.0**-8, "router_bias_lr": 0.05}
+    return tuple(replace(one, hps=replace(one.hps, **moved)) for one in trials(TINY, 3, tmp_path))
+
+
+def stacked_losses(members: tuple[Trial, ...], slot: int) -> tuple[list[float], State]:
+    """Return one trial's losses in the stack, and the state after them."""
+    state = State(Stack(trials=members), torch.device("cpu"))
+    out = []
+    for step in range(STEPS):
+        output, grads = state.forward_backward(step)
+        out.append(float(output.losses_KT.detach()[slot].mean()))
+        state.update(output, grads)
+    return out, state
+
+
+def plain_losses(run: PlainRun, state: State, seed: int) -> list[float]:
+    return [run.step(state.data.train_batch(seed, step)) for step in range(STEPS)]
+
+
+@pytest.mark.parametrize("slot", [0, 2])
+def test_losses_are_those_of_the_stacked_trainer(members: tuple[Trial, ...], slot: int) -> None:
+    fresh = State(Stack(trials=members), torch.device("cpu"))
+    run = PlainRun(members[slot], fresh, slot)
+    plain = plain_losses(run, fresh, members[slot].seed)
+    stacked, state = stacked_losses(members, slot)
+    assert all(same_run(a, b, torch.float32) for a, b in zip(plain, stacked, strict=True)), (plain, stacked)
+    biases = torch.stack([block.moe.bias for block in run.model.blocks if isinstance(block, Block)])
+    torch.testing.assert_close(biases, state.router_bias[:, slot])
+    assert biases.abs().max() > 0
+
+
+@pytest.mark.parametrize("part", ["blocks.1.moe.router", "blocks.0.attention.qkv", "position", "readout"])
+def test_the_comparison_sees_a_weight_that_differs(members: tuple[Trial, ...], part: str) -> None:
+    state = State(Stack(trials=members[:1]), torch.device("cpu"))
+    run = PlainRun(members[0], state)
+    with torch.no_grad():
+        weight = run.model.get_submodule(part).weight
+        assert isinstance(weight, torch.Tensor)
+        weight.mul_(1.1)
+    plain, (stacked, _) = plain_losses(run, state, 0), stacked_losses(members[:1], 0)
+    assert not all(same_run(a, b, torch.float32) for a, b in zip(plain, stacked, strict=True))

@@ -1,0 +1,50 @@
+"""The CPU trainer's benchmark: what its rows say of given times, and that it measures a real case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bench_cases import TINY
+
+from hpxfer.bench import trainer_cpu
+from hpxfer.bench.trainer_cpu import Measured, measure, rows_of
+
+TIMES = {
+    "plain": (0.008, 0.010, 0.012),
+    "stacked_1": (0.005, 0.005, 0.005),
+    "stacked_8": (0.004, 0.004, 0.004),
+    "stacked_16": (0.004, 0.002, 0.002),
+    "products_and_attention": (0.001, 0.001, 0.001),
+    "peak": (0.02, 0.02, 0.02),
+}
+
+
+def test_rows_of_given_times() -> None:
+    found = Measured(times=TIMES, peak=100e9, flops=1e8, shares={"products": 0.7, "rest": 0.3})
+    ratios, shares = rows_of(32, found)
+    assert ratios.key == "ratio-32"
+    assert ratios.value == pytest.approx(5.0)  # the median of 2, 5 and 6
+    assert ratios.numbers["plain_ms"] == pytest.approx(10)
+    assert ratios.numbers["ratio_at_8"] == pytest.approx(2.5)
+    assert ratios.note == "ms a trial-step: plain 10.00, stacked 1 5.00, stacked 8 4.00, stacked 16 2.00"
+    assert shares.key == "share-32"
+    assert shares.value == pytest.approx(0.5)  # 1e8 FLOPs in 2 ms at 100 GFLOP/s
+    assert shares.note == "products and attention alone, stock operators, reach 1.00; profile: products 70%, rest 30%"
+
+
+def test_a_tiny_case_is_measured_every_way(tmp_path: Path) -> None:
+    found = measure(replace(TINY, steps=100), tmp_path, rounds=2, peak_size=64)
+    assert {name: len(one) for name, one in found.times.items()} == dict.fromkeys(TIMES, 2)
+    assert found.peak > 1e8
+    assert all(one > 0 for times in found.times.values() for one in times)
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+
+
+def test_rows_of_all_widths_come_in_the_tables_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Measured(times=TIMES, peak=100e9, flops=1e8, shares={"products": 1.0})
+    monkeypatch.setattr(trainer_cpu, "measure", lambda *given: made)
+    monkeypatch.setattr(trainer_cpu, "matmul_size", lambda device: 64)
+    keys = [row.key for row in trainer_cpu.rows((32, 128))]
+    assert keys == ["ratio-32", "ratio-128", "share-32", "share-128", "peak-cpu"]
