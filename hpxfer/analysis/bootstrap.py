@@ -43,6 +43,7 @@ class Draws:
     """Fitted optima, in octaves, had the seeds been others: B draws of F shapes."""
 
     normal_BF: Floats  # what the error of a fit is read from
+    change_BF: Floats  # nats: the change of the loss at the fitted optimum, in the draws of normal_BF
     interval_2F: Floats  # the ends of 95% intervals, from draws with Student's tails
     # True where the 95% interval has no end: the losses do not bend by more than seeds differ. If that is so at half of
     # the shapes, then at all: the bend of a basin is a matter of the loss, and where it shows it is luck.
@@ -120,6 +121,7 @@ def draw_optima(cube: Cube, fit: LocalFit, noise: SeedNoise, num_draws: int = NU
     open_F = (interval_2F[0] <= fit.ends_2F[0] + TINY) & (interval_2F[1] >= fit.ends_2F[1] - TINY)
     return Draws(
         normal_BF=fit.optima(change_BP, np.ones_like(tail_BF)),
+        change_BF=fit.change_at_optima(change_BP),
         interval_2F=interval_2F,
         flat_F=open_F | (2 * open_F.sum() >= open_F.size),
         freedom=noise.freedom,

@@ -176,7 +176,7 @@ def _profile(observed: Sequence[Observed], slopes: Floats) -> Floats:
     def likelihood(intercept: Floats) -> Floats:
         mu = intercept[:, None] + away
         seen = -(((np.where(known, value, 0.0) - mu) / se) ** 2) / 2
-        return np.asarray(np.where(known, seen, _log_between((low - mu) / se, (high - mu) / se)).sum(axis=1))
+        return np.asarray(np.where(known, seen, log_between((low - mu) / se, (high - mu) / se)).sum(axis=1))
 
     for _ in range(GOLDEN_STEPS):
         one, two = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
@@ -189,7 +189,7 @@ def _finite(ends: Floats) -> Floats:
     return np.where(np.isfinite(ends), ends, np.nan)
 
 
-def _log_between(low: Floats, high: Floats) -> Floats:
+def log_between(low: Floats, high: Floats) -> Floats:
     """Return log(Phi(high) - Phi(low)), by the tail that both are closer to, so that nothing is lost in it."""
     flip = low > 0
     low, high = np.where(flip, -high, low), np.where(flip, -low, high)

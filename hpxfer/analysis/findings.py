@@ -47,7 +47,8 @@ class Addition:
     text: str
     seeds: int | None = None  # in all
     values: tuple[float, ...] = ()  # HPs to add to the grid
-    scales: tuple[float, ...] = ()  # shapes to add, or to run again
+    scales: tuple[float, ...] = ()  # shapes at which to add them, or to run them again
+    new_scales: tuple[float, ...] = ()  # shapes to add
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,7 @@ class TransferReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data. None stands for what is missing and for +inf, which `transferred` tells apart."""
-        out: dict[str, Any] = _json_ready(asdict(self))
+        out: dict[str, Any] = json_ready(asdict(self))
         return out
 
     def summary(self) -> str:
@@ -96,12 +97,13 @@ class TransferReport:
         return text.summary(self)
 
 
-def _json_ready(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
+    """Return data with lists for tuples and None for numbers that JSON has no word for."""
     match value:
         case dict():
-            return {key: _json_ready(one) for key, one in value.items()}
+            return {key: json_ready(one) for key, one in value.items()}
         case list() | tuple():
-            return [_json_ready(one) for one in value]
+            return [json_ready(one) for one in value]
         case float() if not math.isfinite(value):
             return None
         case _:

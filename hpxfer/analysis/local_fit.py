@@ -70,6 +70,15 @@ class LocalFit:
             out[:, -1] = 3 * u**2 * scale
         return out
 
+    def change_at_optima(self, change_BP: Floats) -> Floats:
+        """Return by how much the loss at each fitted optimum changes with the coefficients, (B, F), in nats.
+
+        That is the change of the lowest loss too, but for what the lowest point's own move adds in second order.
+        """
+        b, c, d = self.parts(change_BP)
+        u = self.optima() - self.center_F
+        return np.asarray(change_BP[:, : 3 * self.rows_F.size : 3] + u * (b + u * (c + u * d)))
+
     def parts(self, coefficients: Floats) -> tuple[Floats, Floats, Floats]:
         """Return b, c, d of each shape, (..., F); d is 0 where the cells are too few for a cubic part."""
         num = self.rows_F.size

@@ -39,6 +39,9 @@ MISFIT_CHANCE = 0.05
 # Shares of the loss at which the width of a basin is told.
 WIDTH_SHARES = (0.0025, 0.01)
 
+# Shares of the loss up to which loss curves of several shapes count as one: as much as REGRET_SHARE.
+COLLAPSE_SHARE = REGRET_SHARE
+
 # Draws of the bootstrap. The 2.5% quantile of 2,000 is itself known to 5% of an error.
 NUM_DRAWS = 2000
 

@@ -18,13 +18,19 @@ MOST_SEEDS = 20  # beyond, a longer axis or a finer grid tells more for less
 
 
 def what_to_add(finding: Finding, group: Sequence[Basin]) -> tuple[Addition, ...]:
-    """Return what an undecided finding needs, the most urgent first. `group` are its basins, by scale."""
-    out = []
+    """Return what an undecided finding needs, the most urgent first. `group` are its basins, by scale.
+
+    How many seeds it takes is not told before what was planned has been run.
+    """
+    out, unfinished = [], False
     for shape, basin in zip(finding.shapes, group, strict=True):
-        out += _cells(finding, shape, basin)
+        found = _cells(finding, shape, basin)
+        unfinished |= any(basin.point(value) is not None for one in found for value in one.values)
+        out += found
     if len(finding.shapes) < 2:
-        out.append(Addition(text=f"a shape beyond the base, at four times its {finding.scale_name} or more"))
-    if more := _seeds(finding):
+        text = f"a shape beyond the base, at four times its {finding.scale_name} or more"
+        out.append(Addition(text=text, new_scales=tuple(4 * shape.scale for shape in finding.shapes)))
+    if not unfinished and (more := _seeds(finding)):
         out.append(more)
     return tuple(dict.fromkeys(out))
 
@@ -74,7 +80,8 @@ def _seeds(finding: Finding) -> Addition | None:
         if max(needed) <= math.sqrt(seeds / now) * _quantile(freedom) / _quantile(freedom * (seeds - 1) / (now - 1)):
             return Addition(text=f"{seeds} seeds instead of {now} at every shape", seeds=seeds)
     why = f"the optimum's move or a regret is so close to its limit that {MOST_SEEDS} seeds would not tell"
-    return Addition(text=f"a shape at twice the largest {finding.scale_name}: {why}")
+    largest = max(shape.scale for shape in finding.shapes)
+    return Addition(text=f"a shape at twice the largest {finding.scale_name}: {why}", new_scales=(2 * largest,))
 
 
 def _quantile(freedom: float) -> float:

@@ -1,0 +1,151 @@
+"""Everything at once, on stores of real sweeps with planted losses: whole, partial and odd ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sweep_text import edited
+
+from hpxfer.analysis import Analysis, analyze
+from hpxfer.spec import parse_sweep
+from hpxfer.testing.planted_store import PlantedStore, planted_results
+from hpxfer.trial import Trial
+
+GRID = ("lr: [0.01]", "lr: {log2: [-9, -4]}\n  init_scale: {log2: [-2, 2]}")
+BASE = ("router_bias_lr: 0.01", "router_bias_lr: 0.01\n  lr: 0.015625")
+AXES = ("width: [32, 64]", "width: [32, 64, 128]\n  depth: [2, 4, 8]\n  granularity: [1, 2, 4]")
+SEEDS = ("seeds: 2", "seeds: 3")
+PLAN = PlantedStore(drift={"sp": -1.0}, cliff=2.0)
+SMALL = (GRID, BASE, AXES, SEEDS)
+
+
+def made(folder: Path, *edits: tuple[str, str], plan: PlantedStore = PLAN) -> Analysis:
+    found = analyze(planted_results(parse_sweep(edited(*edits)), folder, plan))
+    json.dumps(found.to_dict(), allow_nan=False)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    return made(tmp_path_factory.mktemp("whole"), *SMALL)
+
+
+def test_the_verdicts_are_those_of_what_was_planted(whole: Analysis) -> None:
+    assert (whole.hp, whole.loss, [one.hp for one in whole.reports]) == ("lr", "validation", ["lr", "init_scale"])
+    assert whole.report is not None
+    said = {(one.axis, one.parameterization): one.verdict for one in whole.report.findings}
+    assert said["width", "completep-moe"] == "transfers"
+    assert said["width", "sp"] == "drifts"
+
+
+def test_the_joint_drift_names_the_dimension_that_moves_it(whole: Analysis) -> None:
+    slopes = {
+        (one.parameterization, slope.dimension): slope.octaves_per_doubling
+        for one in whole.joint
+        if one.hp == "lr"
+        for slope in one.slopes
+    }
+    assert slopes["sp", "width"] == pytest.approx(-1.0, abs=0.1)
+    assert slopes["sp", "depth"] == pytest.approx(0.0, abs=0.1)
+    assert slopes["completep-moe", "width"] == pytest.approx(0.0, abs=0.1)
+
+
+def test_every_analysis_is_there_for_every_axis_and_parameterization(whole: Analysis) -> None:
+    keys = {(axis, label) for axis in ("width", "depth", "granularity") for label in ("completep-moe", "sp")}
+    for found in (whole.improvement, whole.collapse, whole.balance, whole.held_out, whole.speed_ups):
+        assert {(one.axis, one.parameterization) for one in found} == keys
+    for found in (whole.comparisons, whole.fast, whole.stability):
+        assert {(one.hp, one.axis, one.parameterization) for one in found} == {
+            (hp, *key) for hp in ("lr", "init_scale") for key in keys
+        }
+    assert len(whole.loss_fits) == len(whole.power_laws) == 8
+
+
+def test_numbers_are_those_that_were_planted(whole: Analysis) -> None:
+    law = next(one for one in whole.power_laws if (one.parameterization, one.count) == ("completep-moe", "total"))
+    assert law.floor == pytest.approx(PLAN.floor, abs=0.05)
+    assert law.floor_low is not None
+    assert law.floor_high is not None
+    assert law.floor_low <= PLAN.floor <= law.floor_high
+    stability = next(
+        one for one in whole.stability if (one.hp, one.axis, one.parameterization) == ("lr", "width", "sp")
+    )
+    assert stability.edge_octaves_per_doubling == pytest.approx(-1.0, abs=0.5)
+    improvement = next(one for one in whole.improvement if (one.axis, one.parameterization) == ("width", "sp"))
+    assert improvement.monotone is False or improvement.left_out
+    assert next(one for one in whole.improvement if one.axis == "depth").monotone is True
+    assert {len(one.groups) for one in whole.experts_size} == {1}
+    assert whole.surfaces[0].why_not is not None
+    assert [note for note in whole.notes if "diverged" in note]
+
+
+def test_the_floor_of_the_law_is_what_normalized_curves_are_over(whole: Analysis) -> None:
+    found = next(one for one in whole.collapse if (one.axis, one.parameterization) == ("width", "completep-moe"))
+    assert found.floor_nats == pytest.approx(PLAN.floor, abs=0.05)
+    assert "power law" in found.floor_from
+    assert len(found.curves) == 3
+
+
+def test_a_product_has_surfaces_and_its_base_once(tmp_path: Path) -> None:
+    found = made(tmp_path, GRID, BASE, ("seeds: 2", "seeds: 2\nproduct: true"))
+    assert [(one.shape, one.is_base) for one in found.surfaces].count(("w32 d2 E4A1 h32", True)) == 1
+    assert len(found.surfaces) == 3
+    assert {(one.first, one.second) for one in found.surfaces} == {("lr", "init_scale")}
+    assert all(one.why_not is None for one in found.surfaces)
+    base = next(one for one in found.surfaces if one.is_base)
+    assert base.interaction == pytest.approx(0.0, abs=0.1)
+    assert {one.hp for one in found.reports} == {"lr", "init_scale"}
+
+
+def test_a_dense_base_has_a_speed_up(tmp_path: Path) -> None:
+    dense = (
+        "base: {width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32}",
+        "base: {width: 32, depth: 2, dense_ratio: 2, head_dim: 32}",
+    )
+    moe = ("width: [32, 64]", "moe:\n    - {num_experts: 4, num_active: 2, expert_ratio: 1}")
+    grid = ("lr: [0.01]", "lr: {log2: [-9, -4]}")
+    found = made(
+        tmp_path,
+        dense,
+        moe,
+        grid,
+        ("completep-moe, sp", "complete-mue, sp"),
+        ("  context: 64", "  context: 64\n  gate: normalized_sigmoid\n  ffn: swiglu"),
+    )
+    one = found.speed_ups[0]
+    assert (one.why_not, one.num_seeds) == (None, 2)
+    assert one.speed_up is not None
+    assert one.speed_up > 1
+    assert one.active_ratio is not None
+
+
+PARTS: dict[str, Callable[[Trial], bool]] = {
+    "one trial": lambda trial: trial.seed == 0 and trial.hps.lr == 2.0**-6 and trial.shape == trial.base,
+    "base only": lambda trial: trial.shape == trial.base,
+    "no base": lambda trial: trial.shape != trial.base,
+    "one seed": lambda trial: trial.seed == 1,
+    "two values": lambda trial: trial.hps.lr < 2.0**-7,
+    "every third": lambda trial: int(trial.id, 16) % 3 == 0,
+    "largest only": lambda trial: trial.shape.width == 128,
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_partial_store_says_what_it_can_and_why_not_the_rest(name: str, tmp_path: Path) -> None:
+    plan = PlantedStore(drift={"sp": -1.0}, kept=PARTS[name])
+    found = made(tmp_path, *SMALL, plan=plan)
+    assert any("have not been run" in note for note in found.notes)
+    for every in (found.joint, found.improvement, found.power_laws, found.held_out, found.collapse):
+        assert every
+    if name in ("one trial", "base only", "no base"):
+        assert all(one.why_not for one in (*found.held_out, *found.collapse, *found.improvement))
+
+
+def test_all_diverged_is_said_and_not_raised(tmp_path: Path) -> None:
+    found = made(tmp_path, *SMALL, plan=PlantedStore(cliff=-10.0))
+    assert all(all(one.all_diverge) for one in found.stability)
+    assert found.report is not None
+    assert {one.verdict for one in found.report.findings} == {"undecided"}

@@ -1,0 +1,70 @@
+"""Fast transfer: optima that close in on the largest shape's faster, or slower, than the loss does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hpxfer.analysis.basin import basins
+from hpxfer.analysis.bootstrap import pool_noise
+from hpxfer.analysis.estimate import fitted
+from hpxfer.analysis.fast_transfer import FastTransfer, fast_transfer
+
+DOUBLINGS = np.arange(5.0)
+CURVATURE = 0.05
+
+
+def planted(closes: float, *, falls: float = 0.5, noise: float = 1e-4, seeds: int = 3, seed: int = 0) -> FastTransfer:
+    """Return the analysis of optima 2^(1 - closes * doublings) octaves off, and losses 0.5 * 2^(-falls * doublings)."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for d in DOUBLINGS:
+        # The largest scale stands for the limit: optima and losses are measured from it.
+        off = 2 ** (1 - closes * d) if d < DOUBLINGS[-1] else 0.0
+        gap = 0.5 * 2 ** (-falls * d) if d < DOUBLINGS[-1] else 0.0
+        for x in range(-10, -2):
+            for one in range(seeds):
+                loss = 3 + gap + CURVATURE * (x + 6.5 - off) ** 2 + noise * rng.standard_normal()
+                rows.append((2.0**d, 2.0**x, one, loss))
+    frame = pd.DataFrame(rows, columns=["scale", "value", "seed", "loss"])
+    frame = frame.assign(
+        axis="width",
+        scale_name="width",
+        shape=frame["scale"].map("w{:g}".format),
+        is_base=frame["scale"] == 1,
+        parameterization="planted",
+        status="finished",
+    )
+    group = basins(frame)
+    one = fitted(group)
+    return fast_transfer(group, pool_noise([(one.cube, one.fit)]) if one.fit else None, "lr")
+
+
+def test_optima_that_close_in_quickly_transfer_fast() -> None:
+    found = planted(1.0)  # the regret goes as 2^(-2 doublings), the gap as 2^(-doublings / 2)
+    assert found.regret_slope == pytest.approx(-2.0, abs=0.2)
+    assert found.gap_slope == pytest.approx(-0.5, abs=0.02)
+    assert found.fast is True
+    assert found.points[0].regret_nats == pytest.approx(CURVATURE * 4, rel=0.1)
+    assert found.points[0].gap_nats == pytest.approx(0.5, rel=0.05)
+
+
+def test_optima_that_close_in_slowly_do_not() -> None:
+    found = planted(0.1, falls=1.0)  # 2^(-0.2 doublings) against 2^(-doublings)
+    assert found.fast is False
+    assert found.excess_low is not None
+    assert found.excess_low > 0
+
+
+def test_noise_that_hides_the_optima_decides_nothing() -> None:
+    said = [planted(0.25, falls=0.5, noise=0.02, seed=seed).fast for seed in range(40)]  # equal powers
+    assert sum(one is not None for one in said) <= 6
+
+
+def test_one_seed_has_slopes_without_interval_and_two_shapes_none() -> None:
+    one = planted(1.0, seeds=1)
+    assert (one.fast, one.excess_low, one.points[0].regret_low) == (None, None, None)
+    assert one.regret_slope is not None
+    rising = planted(1.0, falls=-0.0)
+    assert rising.gap_slope == pytest.approx(0.0, abs=0.01)

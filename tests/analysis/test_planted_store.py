@@ -1,0 +1,56 @@
+"""The planted store and what is measured with it: the tools that the package ships for its own analysis."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from sweep_text import edited
+
+from hpxfer.spec import parse_sweep
+from hpxfer.testing.analysis_speed import measure
+from hpxfer.testing.estimators import errors, markdown
+from hpxfer.testing.planted_store import DIGEST, PlantedStore, planted_result, planted_results
+from hpxfer.testing.sweeps import Planted
+from hpxfer.trial import DataRef, Expansion
+
+SPEC = parse_sweep(edited(("lr: [0.01]", "lr: {log2: [-9, -4]}")))
+TRIALS = list(Expansion(SPEC, DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128)).trials())
+
+
+def test_a_trial_has_one_result_and_its_lowest_loss_where_it_was_planted() -> None:
+    plan = PlantedStore(middle=-6.0, noise=0.0)
+    assert planted_result(TRIALS[3], plan) == planted_result(TRIALS[3], plan)
+    base = [trial for trial in TRIALS if trial.shape == trial.base and trial.seed == 0]
+    losses = [planted_result(trial, plan).validation_loss_nats or math.inf for trial in base]
+    assert math.log2(base[int(np.argmin(losses))].hps.lr) == -6.0
+
+
+def test_a_cliff_diverges_halfway_and_left_out_trials_are_missing(tmp_path: Path) -> None:
+    plan = PlantedStore(cliff=1.0, kept=lambda trial: trial.seed == 0)
+    results = planted_results(SPEC, tmp_path, plan)
+    cells = results.cells
+    assert set(cells.loc[cells["seed"] == 1, "status"]) == {"missing"}
+    diverged = results.trials[results.trials["status"] == "diverged"]
+    assert set(diverged["lr"]) == {2.0**-5, 2.0**-4}
+    assert set(diverged["diverged_step"]) == {100}
+    last = results.curves[results.curves["trial_id"] == diverged["trial_id"].iloc[0]]["step"].max()
+    assert last < 100
+
+
+def test_the_estimate_is_closer_than_a_spline_on_parabolas_and_than_one_curvature_where_these_differ() -> None:
+    noisy = np.array(list(errors(Planted(noise=0.01), 15)))
+    narrow = np.array(list(errors(Planted(noise=0.003, curvature_spread=0.4), 15)))
+    estimate, akima, _ = np.sqrt(np.mean(noisy**2, axis=0))
+    assert estimate < 0.7 * akima
+    estimate, _, shared = np.sqrt(np.mean(narrow**2, axis=0))
+    assert estimate < 0.7 * shared
+    assert markdown({"p": Planted()}, 2).splitlines()[-1].endswith("| 10 |")
+
+
+def test_the_times_are_told_with_the_size_of_the_sweep(tmp_path: Path) -> None:
+    times = measure(1, tmp_path / "large")
+    assert times["trials"] == 525
+    assert all(value >= 0 for value in times.values())
+    assert set(times) == {"trials", "load_line_s", "bootstrap_1000_s", "load_curves_s", "analyze_s"}
