@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hpxfer.results import Results
     from hpxfer.scaling.table import Optimizer
 
+BENCH_FOLDER = Path("results/bench")
 OK, TRIALS_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 MISSED = 1
 
@@ -41,6 +42,8 @@ ResultsRoot = Annotated[Path, typer.Option("--results", help="The folder above t
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for a program to read.")]
 Hp = Annotated[str | None, typer.Option("--hp", help="The HP to judge; default: the sweep's.")]
 Loss = Annotated[str | None, typer.Option("--loss", help="validation or final_window; default: the sweep's.")]
+BenchOutput = Annotated[Path, typer.Option("--output", help="Append the numbers to NAME.jsonl in this folder.")]
+BenchDevice = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 Name = Annotated[str | None, typer.Option("--parameterization", help="By name; default: the sweep's first.")]
 
 
@@ -104,27 +107,34 @@ def run(
 
 @app.command()
 def report(
-    results: Folder,
-    output: Annotated[Path | None, typer.Option(help="Where the figure goes; default: the results folder.")] = None,
+    results: Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="One or several results folders.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Where files go; default: the results folder, of several the one above.")
+    ] = None,
     hp: Hp = None,
     loss: Loss = None,
+    form: Annotated[str, typer.Option("--format", help="html, md, json, or text for the verdict alone.")] = "html",
+    write_followup: Annotated[
+        Path | None, typer.Option(help="Write the sweep that decides undecided verdicts to this new file.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether the HP transfers, and draw it.
+    """Say whether the HP transfers, and write it as one page with figures, tables and every trial.
 
-    Example: hpxfer report results/quickstart
+    A half-finished sweep gives what can be said and says what is missing.
+
+    \b
+    Examples:
+      hpxfer report results/quickstart --open
+      hpxfer report results/width results/depth --output report
+      hpxfer report results/width --write-followup sweeps/more.yaml
     """
-    from hpxfer.analysis import transfer_report
-    from hpxfer.results import load_results
+    from hpxfer.report.command import report as write_report
 
-    outcome = load_results(results)
-    found = transfer_report(outcome, hp, loss)
-    files = _draw(outcome, found, output or results)
-    _warn(outcome.problems)
-    if as_json:
-        _say(json.dumps({**found.to_dict(), "files": [str(one) for one in files]}))
-    else:
-        _say(f"{found.summary()}\n\n" + _written(files))
+    found = write_report(results, output=output, hp=hp, loss=loss, form=form, followup=write_followup, show=show)
+    _warn(found.warnings)
+    _say(json.dumps(found.to_dict()) if as_json else f"{found.text()}\n\n{_written(list(found.files))}")
 
 
 @app.command()
@@ -247,30 +257,60 @@ def check(
 
 
 @bench_app.callback()
-def bench(context: typer.Context) -> None:
-    """Measure this machine. Alone it runs every benchmark there is: today, `trainer`.
+def bench(
+    context: typer.Context,
+    output: BenchOutput = BENCH_FOLDER,
+    device: BenchDevice = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine, each speed beside its own yardstick. Alone it runs every benchmark there is.
 
-    Example: hpxfer bench
+    \b
+    Examples:
+      hpxfer bench
+      hpxfer bench trainer --device cpu
     """
     if context.invoked_subcommand is None:
-        trainer()
+        _bench(("trainer", "kernels", "sweep"), output, device, as_json)
+    elif (output, device, as_json) != (BENCH_FOLDER, "auto", False):
+        raise HpxferError(f"options stand after the benchmark's name: hpxfer bench {context.invoked_subcommand} ...")
 
 
 @bench_app.command()
-def trainer(
-    output: Annotated[Path | None, typer.Option(help="Append the numbers to trainer.jsonl in this folder.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure what stacking trials gains over training them one at a time.
+def trainer(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
+    """Measure training steps: stacked trials against the plain way, and both against the machine's peak.
 
-    Example: hpxfer bench trainer --output results/bench
+    Example: hpxfer bench trainer
     """
-    from hpxfer.bench.trainer import append, bench_text, bench_trainer
+    _bench(("trainer",), output, device, as_json)
 
-    rows = bench_trainer()
-    if output is not None:
-        append(rows, output)
-    _say(json.dumps(rows) if as_json else bench_text(rows))
+
+@bench_app.command()
+def kernels(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
+    """Measure single operators: experts, cross entropy, optimizer, routing.
+
+    Example: hpxfer bench kernels
+    """
+    _bench(("kernels",), output, device, as_json)
+
+
+@bench_app.command(name="sweep")
+def bench_sweep(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
+    """Measure whole runs: one persistent worker with stacked trials against cold processes one by one.
+
+    Example: hpxfer bench sweep
+    """
+    _bench(("sweep",), output, device, as_json)
+
+
+def _bench(names: tuple[str, ...], output: Path, device: str, as_json: bool) -> None:
+    from hpxfer.bench.command import run_benches
+
+    ran = run_benches(names, device, output)
+    if as_json:
+        _say(json.dumps([one.to_dict() for one in ran.records]))
+    else:
+        _say(f"{ran.text}\n\n{_written(list(ran.files))}")
 
 
 def _column(optimizer: str | None) -> Optimizer | None:

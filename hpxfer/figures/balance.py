@@ -1,0 +1,147 @@
+"""Load balance: how far the most uneven expert is from its fair share, against the HP, a color a scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from hpxfer.analysis.balance import BalanceLine, LoadBalance
+from hpxfer.figures import style
+from hpxfer.figures.style import FAINT, INK
+from hpxfer.figures.words import along, listed, why
+
+X_MARGIN = 0.4  # octaves
+NOTHING = "no shape with experts has a curve of its load"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceSeries:
+    """One shape: deviations in units of the fair share, over log2 HP. At 1 an expert is never used, or twice."""
+
+    name: str
+    scale: float
+    x: tuple[float, ...]
+    peak: tuple[float, ...]  # largest over training
+    final: tuple[float, ...]  # over the last quarter
+    diverged: tuple[int, ...]  # seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalancePanel:
+    """One parameterization."""
+
+    parameterization: str
+    series: tuple[BalanceSeries, ...]  # by scale
+
+    @property
+    def worst(self) -> tuple[float, float, float]:
+        """The largest final deviation, its scale and its log2 HP."""
+        return max((y, one.scale, x) for one in self.series for x, y in zip(one.x, one.final, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceInfo:
+    """The load along one axis."""
+
+    title: str
+    hp: str
+    axis: str
+    scale_name: str
+    panels: tuple[BalancePanel, ...]
+    caption: str = (
+        "The load of the expert that is furthest from its fair share, over all layers, in units of that share: at 1 it "
+        "is never used, or twice as much as is fair. Solid: mean over the last quarter of training; faint: the largest "
+        "at any time. Mean over seeds."
+    )
+
+    def table(self) -> pd.DataFrame:
+        """Return the points drawn, a row each."""
+        rows = [
+            (self.axis, panel.parameterization, one.scale, x, final, peak, diverged)
+            for panel in self.panels
+            for one in panel.series
+            for x, final, peak, diverged in zip(one.x, one.final, one.peak, one.diverged, strict=True)
+        ]
+        columns = ["axis", "parameterization", self.scale_name, f"log2_{self.hp}", "final", "peak", "diverged_seeds"]
+        return pd.DataFrame(rows, columns=columns)
+
+
+def balance_info(found: Sequence[LoadBalance], axis: str) -> BalanceInfo | str:
+    """Return what the figure of one axis shows, or why there is none."""
+    of_axis = along(found, axis)
+    panels = [BalancePanel(parameterization=one.parameterization, series=_series(one.lines)) for one in of_axis]
+    kept = tuple(panel for panel in panels if panel.series)
+    if not kept:
+        return why((one.why_not for one in of_axis), NOTHING)
+    first = of_axis[0]
+    worst = [
+        f"{panel.parameterization} {deviation:.2g} at {first.scale_name} {scale:g}, {first.hp} 2^{x:.3g}"
+        for panel in kept
+        for deviation, scale, x in (panel.worst,)
+    ]
+    return BalanceInfo(
+        title=f"Largest load deviation at the end of training, in fair shares: {listed(worst)}",
+        hp=first.hp,
+        axis=axis,
+        scale_name=first.scale_name,
+        panels=kept,
+    )
+
+
+def _series(lines: Sequence[BalanceLine]) -> tuple[BalanceSeries, ...]:
+    by_scale: dict[tuple[float, bool], list[BalanceLine]] = {}
+    for line in lines:
+        if line.value > 0 and line.peak is not None and line.final is not None:
+            by_scale.setdefault((line.scale, line.is_base), []).append(line)
+    out = []
+    for (scale, is_base), group in sorted(by_scale.items()):
+        group.sort(key=lambda line: line.value)
+        out.append(
+            BalanceSeries(
+                name=f"{scale:g}" + (" (base)" if is_base else ""),
+                scale=scale,
+                x=tuple(math.log2(line.value) for line in group),
+                peak=tuple((line.peak or 0.0) / line.fair_share for line in group),
+                final=tuple((line.final or 0.0) / line.fair_share for line in group),
+                diverged=tuple(line.num_diverged for line in group),
+            )
+        )
+    return tuple(out)
+
+
+def draw_balance(info: BalanceInfo) -> Figure:
+    """Return the figure: a panel a parameterization, on one y-axis."""
+    with style.look():
+        figure, grid = style.panels(info.title, len(info.panels), height=2.9)
+        top = 1.08 * max(y for panel in info.panels for one in panel.series for y in (*one.peak, *one.final))
+        color_of = style.scale_colors(one.scale for panel in info.panels for one in panel.series)
+        xs = [x for panel in info.panels for one in panel.series for x in one.x]
+        for axes, panel in zip(grid, info.panels, strict=True):
+            _draw_panel(axes, panel, color_of)
+            axes.set_xlim(min(xs) - X_MARGIN, max(xs) + X_MARGIN)
+            axes.set_ylim(0, max(top, 0.05))
+            axes.set_xlabel(f"log2 {info.hp}")
+            axes.set_ylabel("load deviation (fair shares)")
+        name_of = {one.scale: one.name for panel in info.panels for one in panel.series}
+        handles = [
+            Line2D([], [], color=color, marker="o", markersize=4, label=name_of[scale])
+            for scale, color in color_of.items()
+        ]
+        handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle="--", label="largest at any time"))
+        figure.legend(handles=handles, title=info.scale_name, loc="outside lower center", ncols=min(len(handles), 6))
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: BalancePanel, color_of: Mapping[float, str]) -> None:
+    axes.set_title(panel.parameterization)
+    for one in panel.series:
+        color = color_of[one.scale]
+        axes.plot(one.x, one.peak, color=color, linewidth=1.1, linestyle="--", alpha=0.7)
+        axes.plot(one.x, one.final, color=color, linewidth=1.8, marker="o", markersize=4, zorder=3)
+    style.whole_octaves(axes)

@@ -1,0 +1,114 @@
+"""Experts against expert size: loss over the number of experts at equal parameters, a line a size of model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hpxfer.analysis.experts_size import EqualSize, ExpertsAgainstSize
+from hpxfer.figures import style
+from hpxfer.figures.style import SMALL
+from hpxfer.figures.words import control_last, listed, why, with_interval
+
+NOTHING = "no two shapes trade experts for expert size"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsSizePanel:
+    """One parameterization: groups of shapes with equal expert parameters."""
+
+    parameterization: str
+    groups: tuple[EqualSize, ...]  # from few expert features to many
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsSizeInfo:
+    """Loss against the number of experts at equal parameters."""
+
+    title: str
+    panels: tuple[ExpertsSizePanel, ...]
+    caption: str = (
+        "Shapes of one line have the same width, depth and expert parameters, total and active; more experts are "
+        "smaller ones (the number beside a point is the expert width). Loss at the transferred HP, mean over seeds "
+        "with two standard errors."
+    )
+
+    def table(self) -> pd.DataFrame:
+        """Return the shapes drawn, a row each."""
+        rows = [
+            (
+                *(panel.parameterization, group.width, group.depth, group.expert_features, group.active_features),
+                *(point.num_experts, point.num_active, point.expert_width, point.loss, point.se, group.slope),
+            )
+            for panel in self.panels
+            for group in panel.groups
+            for point in group.points
+        ]
+        columns = ["parameterization", "width", "depth", "expert_features", "active_features", "num_experts"]
+        return pd.DataFrame(
+            rows, columns=[*columns, "num_active", "expert_width", "loss_nats", "se_nats", "slope_nats_per_doubling"]
+        )
+
+
+def experts_size_info(found: Sequence[ExpertsAgainstSize]) -> ExpertsSizeInfo | str:
+    """Return what the figure shows, or why there is none."""
+    kept = sorted((one for one in found if one.groups), key=lambda one: control_last(one.parameterization))
+    if not kept:
+        return why((one.why_not for one in found), NOTHING)
+    said = [
+        f"{one.parameterization} {with_interval(group.slope, group.low, group.high, '+.3f')}"
+        for one in kept
+        for group in one.groups
+        if group.slope is not None
+    ]
+    return ExpertsSizeInfo(
+        title=f"Nats per doubling of experts at equal parameters: {listed(said, 3) or 'unknown'}",
+        panels=tuple(
+            ExpertsSizePanel(
+                parameterization=one.parameterization,
+                groups=tuple(sorted(one.groups, key=lambda group: (group.expert_features, group.width, group.depth))),
+            )
+            for one in kept
+        ),
+    )
+
+
+def draw_experts_size(info: ExpertsSizeInfo) -> Figure:
+    """Return the figure: a panel a parameterization."""
+    with style.look():
+        figure, grid = style.panels(info.title, len(info.panels), height=3.2)
+        for axes, panel in zip(grid, info.panels, strict=True):
+            _draw_panel(axes, panel)
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: ExpertsSizePanel) -> None:
+    axes.set_title(panel.parameterization)
+    for group, color in zip(panel.groups, style.ramp(len(panel.groups)), strict=True):
+        x = [point.num_experts for point in group.points]
+        y = [point.loss for point in group.points]
+        name = f"w{group.width} d{group.depth}, {group.active_features} of {group.expert_features} features"
+        axes.plot(x, y, color=color, marker="o", markersize=5, linewidth=1.6, label=name)
+        for point in group.points:
+            if point.se is not None:
+                ends = [point.loss - 2 * point.se, point.loss + 2 * point.se]
+                axes.plot([point.num_experts] * 2, ends, color=color, linewidth=1.2)
+            axes.annotate(
+                f"{point.expert_width}",
+                (point.num_experts, point.loss),
+                xytext=(4, 5),
+                textcoords="offset points",
+                fontsize=SMALL,
+            )
+    experts = sorted({point.num_experts for group in panel.groups for point in group.points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(experts, [f"{one}" for one in experts])
+    axes.minorticks_off()
+    axes.margins(x=0.12, y=0.15)
+    axes.set_xlabel("experts (log scale)")
+    axes.set_ylabel("loss (nats)")
+    axes.legend(loc="best")

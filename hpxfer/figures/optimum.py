@@ -1,0 +1,184 @@
+"""Optimum against scale: log2 of the best HP with its interval, a color a parameterization, and the fitted drift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from hpxfer.analysis import Drift, Finding, TransferReport
+from hpxfer.analysis.optimum import Kind
+from hpxfer.analysis.thresholds import CONTROL
+from hpxfer.figures import style
+from hpxfer.figures.style import FAINT, INK
+from hpxfer.figures.words import along, listed, with_interval
+
+BOUNDS: dict[Kind, int] = {"lower_edge": -1, "upper_edge": 1}  # where beyond the grid the optimum lies
+ARROW = 20  # points
+SPREAD = 0.05  # doublings by which parameterizations stand beside one another
+TINY = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimumPoint:
+    """The optimum at one scale, an estimate or a bound. The 95% interval is open where it is None."""
+
+    scale: float
+    kind: Kind
+    log2_value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimumLine:
+    """One parameterization. The fitted line goes through `center`, (log2 scale, log2 HP)."""
+
+    parameterization: str
+    points: tuple[OptimumPoint, ...]
+    drift: Drift | None
+    center: tuple[float, float] | None
+
+    def fitted(self, log2_scale: float, slope: float) -> float:
+        """Return log2 of the HP on the line of a slope through the center."""
+        assert self.center is not None, "a line without a fit is not drawn"
+        return self.center[1] + slope * (log2_scale - self.center[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimumInfo:
+    """The optima of one HP along one axis."""
+
+    title: str
+    hp: str
+    axis: str
+    scale_name: str
+    lines: tuple[OptimumLine, ...]
+    caption: str = (
+        "The best HP at every shape with its 95% interval. The dashed line is the fitted drift, the band the slopes of "
+        "its 95% interval; an arrow is a bound: the optimum lies beyond the grid. Flat is transfer."
+    )
+
+    def table(self) -> pd.DataFrame:
+        """Return the optima drawn, a row each, and the slope of their line."""
+        rows = [
+            {
+                "axis": self.axis,
+                "parameterization": line.parameterization,
+                self.scale_name: point.scale,
+                "kind": point.kind,
+                "log2_hp": point.log2_value,
+                "low_log2": point.low,
+                "high_log2": point.high,
+                "octaves_per_doubling": line.drift.octaves_per_doubling if line.drift else None,
+            }
+            for line in self.lines
+            for point in line.points
+        ]
+        return pd.DataFrame(rows)
+
+
+def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
+    """Return what the figure of one axis shows, or why there is nothing to show."""
+    findings = along(report.findings, axis)
+    lines = tuple(_line(one) for one in findings)
+    if not any(line.points for line in lines):
+        return f"no shape along {axis} has an optimum of {report.hp}"
+    said = [
+        f"{line.parameterization} "
+        + ("unknown" if (d := line.drift) is None else with_interval(d.octaves_per_doubling, d.low, d.high))
+        for line in lines
+    ]
+    name = findings[0].scale_name
+    return OptimumInfo(
+        title=f"Drift of the best {report.hp} along {axis}, in octaves per doubling: {listed(said)}",
+        hp=report.hp,
+        axis=axis,
+        scale_name=name,
+        lines=lines,
+    )
+
+
+def _line(finding: Finding) -> OptimumLine:
+    found = [(shape, shape.optimum) for shape in finding.shapes]
+    known = [
+        (np.log2(shape.scale), one.log2_value, one.se_log2)
+        for shape, one in found
+        if one.log2_value is not None and one.kind in ("interior", "at_divergence")
+    ]
+    center = None
+    if finding.drift is not None and known:
+        exact = any(se is None for *_, se in known)
+        weight = [1.0 if exact or se is None else max(se, TINY) ** -2 for *_, se in known]
+        center = tuple(float(np.average([row[i] for row in known], weights=weight)) for i in (0, 1))
+    return OptimumLine(
+        parameterization=finding.parameterization,
+        points=tuple(
+            OptimumPoint(
+                scale=shape.scale, kind=one.kind, log2_value=one.log2_value, low=one.low_log2, high=one.high_log2
+            )
+            for shape, one in found
+            if one.log2_value is not None
+        ),
+        drift=finding.drift,
+        center=center,  # type: ignore[arg-type]
+    )
+
+
+def draw_optimum(info: OptimumInfo) -> Figure:
+    """Return the figure."""
+    with style.look():
+        figure, (axes,) = style.panels(info.title, 1, height=3.4)
+        scales = [point.scale for line in info.lines for point in line.points]
+        style.log2_scale_axis(axes, scales, info.scale_name)
+        axes.set_ylabel(f"log2 of the best {info.hp}")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        look_of = style.marks([line.parameterization for line in info.lines], CONTROL)
+        handles = []
+        for i, line in enumerate(info.lines):
+            color, marker = look_of[line.parameterization]
+            _draw_points(axes, line, color, marker, SPREAD * (i - (len(info.lines) - 1) / 2))
+            _draw_fit(axes, line, color)
+            handles.append(Line2D([], [], color=color, marker=marker, label=line.parameterization))
+        handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle="--", label="fitted drift"))
+        _room(axes, info)
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def _draw_points(axes: Axes, line: OptimumLine, color: str, marker: str, aside: float) -> None:
+    for point in line.points:
+        x, y = np.log2(point.scale) + aside, point.log2_value
+        if (beyond := BOUNDS.get(point.kind)) is not None:
+            arrow = {"arrowstyle": "<|-", "color": color, "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0}
+            axes.annotate("", (x, y), xytext=(0, ARROW * beyond), textcoords="offset points", arrowprops=arrow)
+            axes.plot(x, y, marker="_", color=color, markersize=9, markeredgewidth=2, linestyle="none", zorder=4)
+            continue
+        ends = [y if end is None else end for end in (point.low, point.high)]
+        axes.plot([x, x], ends, color=color, linewidth=1.6, zorder=3)
+        axes.plot(x, y, marker=marker, color=color, markersize=7, linestyle="none", zorder=4)
+
+
+def _draw_fit(axes: Axes, line: OptimumLine, color: str) -> None:
+    if line.drift is None or line.center is None:
+        return
+    x = np.linspace(*axes.get_xlim(), 25)
+    axes.plot(
+        x, [line.fitted(one, line.drift.octaves_per_doubling) for one in x], color=color, linestyle="--", linewidth=1.3
+    )
+    if line.drift.low is not None and line.drift.high is not None:
+        sides = [[line.fitted(one, slope) for one in x] for slope in (line.drift.low, line.drift.high)]
+        axes.fill_between(x, sides[0], sides[1], color=color, alpha=0.1, linewidth=0)
+
+
+def _room(axes: Axes, info: OptimumInfo) -> None:
+    """Show every optimum and at least two octaves: a few hundredths of drift look flat."""
+    heights = [y for line in info.lines for p in line.points for y in (p.log2_value, p.low, p.high) if y is not None]
+    low, high = min(heights), max(heights)
+    spare = max(0.0, 2.0 - (high - low)) / 2 + 0.4
+    axes.set_ylim(low - spare, high + spare)

@@ -1,0 +1,188 @@
+"""Regret against scale: what the HP transferred from the base costs at every shape, beside what scaling gains."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from hpxfer.analysis import Finding, TransferReport
+from hpxfer.analysis.thresholds import CONTROL, REGRET_SHARE
+from hpxfer.figures import style
+from hpxfer.figures.style import FAINT, INK, SMALL
+from hpxfer.figures.words import along, listed
+
+# Nats: the axis is linear up to here and a log beyond. Differences this small are below any seed noise seen so far.
+LINEAR = 0.001
+DECADES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegretPoint:
+    """The regret at one scale. `nats` is None where the transferred HP diverged or was not measured."""
+
+    scale: float
+    nats: float | None
+    se_nats: float | None
+    percent: float | None
+    diverged: bool
+    limit_nats: float | None  # the share of the loss that a regret may cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegretLine:
+    """One parameterization, by scale. `share_of_gain`: what part of each doubling's gain the growing regret eats."""
+
+    parameterization: str
+    base_value: float
+    points: tuple[RegretPoint, ...]
+    share_of_gain: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegretInfo:
+    """The regrets of one HP along one axis."""
+
+    title: str
+    caption: str
+    hp: str
+    axis: str
+    scale_name: str
+    lines: tuple[RegretLine, ...]
+
+    def table(self) -> pd.DataFrame:
+        """Return the regrets drawn, a row each."""
+        rows = [
+            {
+                "axis": self.axis,
+                "parameterization": line.parameterization,
+                "transferred_" + self.hp: line.base_value,
+                self.scale_name: point.scale,
+                "regret_nats": point.nats,
+                "se_nats": point.se_nats,
+                "percent_of_loss": point.percent,
+                "diverged": point.diverged,
+            }
+            for line in self.lines
+            for point in line.points
+        ]
+        return pd.DataFrame(rows)
+
+
+def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
+    """Return what the figure of one axis shows, or why there is nothing to show."""
+    findings = along(report.findings, axis)
+    lines = tuple(line for one in findings if (line := _line(one)) is not None)
+    if not any(point.nats is not None or point.diverged for line in lines for point in line.points):
+        return f"no shape along {axis} has a result at a transferred {report.hp}"
+    gains = [
+        f"{line.parameterization}: the growing regret eats {line.share_of_gain:.0%} of what a doubling gains"
+        for line in lines
+        if line.share_of_gain is not None and line.share_of_gain > 0
+    ]
+    return RegretInfo(
+        title=f"Regret of the {report.hp} tuned at the base, along {axis}: {listed([_said(line) for line in lines])}",
+        caption=" ".join(
+            [
+                "Loss at the base's best HP minus the best loss of the shape, with two standard errors.",
+                *(one + "." for one in gains),
+            ]
+        ),
+        hp=report.hp,
+        axis=axis,
+        scale_name=findings[0].scale_name,
+        lines=lines,
+    )
+
+
+def _line(finding: Finding) -> RegretLine | None:
+    if finding.base_value is None:
+        return None
+    trend = finding.regret_trend
+    return RegretLine(
+        parameterization=finding.parameterization,
+        base_value=finding.base_value,
+        points=tuple(
+            RegretPoint(
+                scale=shape.scale,
+                nats=shape.regret_nats if shape.regret_nats is not None and math.isfinite(shape.regret_nats) else None,
+                se_nats=shape.regret_se_nats,
+                percent=shape.regret_percent
+                if shape.regret_percent is not None and math.isfinite(shape.regret_percent)
+                else None,
+                diverged=shape.regret_nats == math.inf,
+                limit_nats=None if shape.best_loss is None else REGRET_SHARE * shape.best_loss,
+            )
+            for shape in finding.shapes
+        ),
+        share_of_gain=None if trend is None else trend.share_of_gain,
+    )
+
+
+def _said(line: RegretLine) -> str:
+    if any(point.diverged for point in line.points):
+        return f"{line.parameterization} diverges"
+    known = [point.nats for point in line.points if point.nats is not None]
+    if not known:
+        return f"{line.parameterization} unknown"
+    return f"{line.parameterization} " + (f"up to {max(known):.2g} nats" if max(known) > 0 else "0")
+
+
+def draw_regret(info: RegretInfo) -> Figure:
+    """Return the figure. The axis is linear near zero and logarithmic above."""
+    with style.look():
+        figure, (axes,) = style.panels(info.title, 1, height=3.2)
+        style.log2_scale_axis(axes, [point.scale for line in info.lines for point in line.points], info.scale_name)
+        known = [p.nats + 2 * (p.se_nats or 0.0) for line in info.lines for p in line.points if p.nats is not None]
+        limits = [p.limit_nats for line in info.lines for p in line.points if p.limit_nats is not None]
+        top = 1.6 * max([*known, *limits, LINEAR])
+        diverged = any(point.diverged for line in info.lines for point in line.points)
+        _regret_axis(axes, top, strip=diverged)
+        look_of = style.marks([line.parameterization for line in info.lines], CONTROL)
+        for line in info.lines:
+            color, marker = look_of[line.parameterization]
+            _draw_line(axes, line, color, marker, top)
+        _draw_limit(axes, info)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def _regret_axis(axes: Axes, top: float, *, strip: bool) -> None:
+    axes.set_yscale("symlog", linthresh=LINEAR, linscale=0.5)
+    axes.set_ylim(-LINEAR / 3, top * (1.8 if strip else 1.0))
+    axes.yaxis.set_major_locator(FixedLocator([tick for tick in DECADES if tick <= top]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.set_ylabel("regret (nats)")
+    if strip:
+        axes.axhspan(top, top * 1.8, color=INK, alpha=0.06, linewidth=0)
+        place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": SMALL}
+        axes.annotate("diverged", (axes.get_xlim()[0], top * 1.33), **place)  # type: ignore[arg-type]
+
+
+def _draw_line(axes: Axes, line: RegretLine, color: str, marker: str, top: float) -> None:
+    known = [(float(np.log2(p.scale)), p.nats, p.se_nats or 0.0) for p in line.points if p.nats is not None]
+    x, y, se = ([row[i] for row in known] for i in range(3))
+    axes.plot(x, y, color=color, marker=marker, markersize=6, linewidth=1.6, label=line.parameterization, zorder=3)
+    for at, height, error in zip(x, y, se, strict=True):
+        axes.plot([at, at], [max(height - 2 * error, 0.0), height + 2 * error], color=color, linewidth=1.3)
+    for point in line.points:
+        if point.diverged:
+            axes.plot(np.log2(point.scale), top * 1.33, marker="x", color=color, markersize=7, markeredgewidth=1.8)
+
+
+def _draw_limit(axes: Axes, info: RegretInfo) -> None:
+    limits: dict[float, float] = {}
+    for line in info.lines:
+        for point in line.points:
+            if point.limit_nats is not None:
+                limits[point.scale] = max(point.limit_nats, limits.get(point.scale, 0.0))
+    if limits:
+        x = [float(np.log2(scale)) for scale in sorted(limits)]
+        y = [limits[scale] for scale in sorted(limits)]
+        axes.plot(x, y, color=INK, alpha=FAINT, linestyle=":", linewidth=1.4, label=f"{REGRET_SHARE:.0%} of the loss")

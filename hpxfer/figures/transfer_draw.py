@@ -1,0 +1,164 @@
+"""The transfer figure, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox, TransformedBbox
+
+from hpxfer.analysis.optimum import Kind
+from hpxfer.errors import HpxferError
+from hpxfer.figures import style
+from hpxfer.figures.style import FAINT, INK, SMALL
+from hpxfer.figures.transfer import X_MARGIN, Mark, Panel, TransferInfo
+from hpxfer.files import write_files
+
+COLUMNS = 2  # panels across the page
+MARKERS: dict[Kind, str] = {
+    "interior": "*",
+    "at_divergence": "*",
+    "lower_edge": "<",
+    "upper_edge": ">",
+}
+TITLE_CHARACTERS = 46
+
+
+def draw_transfer(info: TransferInfo) -> Figure:
+    """Return the figure. It belongs to no window and to no global state."""
+    rows = [row[start : start + COLUMNS] for row in info.rows for start in range(0, len(row), COLUMNS)]
+    columns = max((len(row) for row in rows), default=1)
+    with style.look():
+        figure, grid = style.panels(info.title, len(rows or [()]) * columns, columns=columns, foot=0.75)
+        for number, row in enumerate(rows):
+            places = grid[number * columns : (number + 1) * columns]
+            for axes in places[len(row) :]:
+                axes.remove()
+            for axes, panel in zip(places, row, strict=False):
+                _draw_panel(axes, panel)
+                axes.set_xlabel(info.x_label)
+                axes.tick_params(labelleft=axes is places[0])
+            places[0].set_ylabel(info.y_label)
+            _scale_legend(places[len(row) - 1], row)
+        if handles := _mark_handles(info):
+            figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3))
+    return figure
+
+
+def save_transfer(info: TransferInfo, folder: Path) -> list[Path]:
+    """Return the paths of the PNG and SVG files written. Equal infos give equal bytes; no reader sees half a file."""
+    figure = draw_transfer(info)
+    writers = {
+        folder / "transfer.png": partial(_write_png, figure),
+        folder / "transfer.svg": partial(style.write_svg, figure, "hpxfer transfer"),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_files(writers)
+    except OSError as error:
+        raise HpxferError(
+            f"{folder}: the figure cannot be written: {error.strerror}; choose another folder with --output"
+        ) from None
+    return list(writers)
+
+
+def _write_png(figure: Figure, file: IO[bytes]) -> None:
+    file.write(style.to_png(figure))
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    axes.set_title(style.wrapped(panel.title, TITLE_CHARACTERS))
+    axes.set_xlim(panel.x_low, panel.x_high)
+    axes.set_ylim(panel.y_low, panel.y_high)
+    ticks = MaxNLocator(6).tick_values(panel.y_low, panel.y_top)
+    axes.set_yticks([tick for tick in ticks if panel.y_low <= tick <= panel.y_top])  # the strip has no scale
+    style.whole_octaves(axes)
+    if panel.y_high > panel.y_top:
+        axes.axhspan(panel.y_top, panel.y_high, color=INK, alpha=0.06, linewidth=0)
+        middle = (panel.y_top + panel.y_high) / 2
+        axes.text(panel.x_low + X_MARGIN / 4, middle, "diverged", fontsize=SMALL, va="center", zorder=5)
+    if panel.transferred_log2 is not None:
+        axes.axvline(panel.transferred_log2, color=INK, alpha=FAINT, linestyle=":", linewidth=1.3, zorder=4.5)
+    lane = (panel.y_high - panel.y_top) / max(len(panel.series), 1)
+    inside = TransformedBbox(Bbox.from_extents(panel.x_low, panel.y_low, panel.x_high, panel.y_top), axes.transData)
+    for i, (one, color) in enumerate(zip(panel.series, style.ramp(len(panel.series)), strict=True)):
+        band = axes.fill_between(one.x, one.y_min, one.y_max, color=color, alpha=0.18, linewidth=0)
+        (line,) = axes.plot(one.x, one.y_median, color=color, linewidth=1.8, marker="o", markersize=3.5, zorder=3)
+        for artist in (band, line):  # what runs off scale ends below the strip
+            artist.set_clip_box(inside)
+        off = [x for x, y in zip(one.x, one.y_median, strict=True) if y > panel.y_top]
+        for x in off:
+            _draw_symbol(axes, x, panel.y_top, "^", color)
+        for x in one.censored:
+            _draw_symbol(axes, x, panel.y_top + (i + 0.5) * lane, "x", color)
+        if one.optimum is not None:
+            _draw_mark(axes, one.optimum, color)
+
+
+def _draw_symbol(axes: Axes, x: float, y: float, marker: str, color: str) -> None:
+    axes.plot(x, y, marker=marker, markersize=5, color=color, linestyle="none", zorder=5, clip_on=False)
+
+
+def _draw_mark(axes: Axes, mark: Mark, color: str) -> None:
+    if mark.x_low is not None or mark.x_high is not None:
+        ends = [
+            edge if end is None else end for end, edge in zip((mark.x_low, mark.x_high), axes.get_xlim(), strict=True)
+        ]
+        axes.plot(ends, [mark.y, mark.y], color=INK, linewidth=1.3, zorder=5.5)
+    size = 13 if MARKERS[mark.kind] == "*" else 9
+    axes.plot(
+        mark.x,
+        mark.y,
+        marker=MARKERS[mark.kind],
+        markersize=size,
+        color=color,
+        markeredgecolor=INK,
+        markeredgewidth=0.8,
+        linestyle="none",
+        zorder=6,
+    )
+
+
+def _scale_legend(axes: Axes, row: Sequence[Panel]) -> None:
+    """Add the legend of scales to the right of a row."""
+    series = max((panel.series for panel in row), key=len)
+    handles = [
+        Line2D([], [], color=color, marker="o", markersize=4, label=one.name)
+        for one, color in zip(series, style.ramp(len(series)), strict=True)
+    ]
+    axes.legend(handles=handles, title=row[0].scale_name, loc="upper left", bbox_to_anchor=(1.0, 1.0), alignment="left")
+
+
+def _mark_handles(info: TransferInfo) -> list[Artist]:
+    """Return the legend of the marks that appear in the figure."""
+    series = [(panel, one) for panel in info.panels for one in panel.series]
+    kinds = {one.optimum.kind for _, one in series if one.optimum}
+    out: list[Artist] = []
+    if kinds & {"interior", "at_divergence"}:
+        out.append(_key("*", "optimum (bar: 95% interval)", 12, edge=True))
+    if kinds & {"lower_edge", "upper_edge"}:
+        out.append(_key(">", "at the grid's edge: optimum beyond", 8, edge=True))
+    if any(panel.transferred_log2 is not None for panel in info.panels):
+        label = "best at the base, transferred"
+        out.append(Line2D([], [], color=INK, alpha=FAINT, linestyle=":", linewidth=1.3, label=label))
+    if any(one.y_min != one.y_max for _, one in series):
+        out.append(Patch(color=INK, alpha=0.2, linewidth=0, label="range of seeds"))
+    if any(one.censored for _, one in series):
+        out.append(_key("x", "diverged", 6))
+    if any(y > panel.y_top for panel, one in series for y in one.y_median):
+        out.append(_key("^", "off scale", 6))
+    return out
+
+
+def _key(marker: str, label: str, size: float, *, edge: bool = False) -> Line2D:
+    """Return a legend entry for a mark, in faint ink: color is for scales."""
+    fill = {"markerfacecolor": "none"} if edge else {}
+    return Line2D([], [], linestyle="none", color=INK, marker=marker, markersize=size, label=label, **fill)  # type: ignore[arg-type]

@@ -1,0 +1,155 @@
+"""The analyses beside the verdict as tables, and in one place why the others cannot be said. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from hpxfer.report.tables import Table, table_of
+
+if TYPE_CHECKING:
+    from hpxfer.analysis.everything import Analysis
+
+REASONS = ("why_not", "why_no_hp", "why_no_loss", "why_no_optimum")
+# What tells one analysis of a kind from another.
+LABELS = ("axis", "parameterization", "hp", "first", "second", "shape", "count", "dense_shape", "moe_shape")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How the analyses in one field of `Analysis` become a table: a row each, or a row for each of its `parts`."""
+
+    field: str
+    title: str
+    note: str
+    parts: str | None = None
+
+
+KINDS = (
+    Kind(
+        field="joint",
+        title="Drift along all axes at once",
+        note="Octaves by which the optimum moves per doubling of one dimension, the others held; 95% intervals.",
+        parts="slopes",
+    ),
+    Kind(
+        field="fast",
+        title="Is the transfer fast?",
+        note="Whether what the transferred HP costs falls off faster with scale than the loss gap does (arXiv "
+        "2512.22768). Slopes of log2 nats per doubling.",
+    ),
+    Kind(
+        field="comparisons",
+        title="The optimum by other fits",
+        note="Drift in octaves per doubling by the verdict's own fit, by an Akima spline and with one curvature for "
+        "all shapes; how far apart they are at most.",
+    ),
+    Kind(
+        field="surfaces",
+        title="Two HPs at once",
+        note="The interaction is by how many octaves the first HP's optimum moves per octave of the second.",
+    ),
+    Kind(
+        field="improvement",
+        title="Does a larger model always win?",
+        note="Gain in nats from one scale to the next at the same HPs, paired over seeds; 95% intervals.",
+        parts="steps",
+    ),
+    Kind(
+        field="collapse",
+        title="Loss collapse",
+        note="Until which step the curves of all shapes are one, and how much of training they follow one normalized "
+        "curve (arXiv 2507.02119).",
+    ),
+    Kind(
+        field="balance",
+        title="Load balance",
+        note="The largest deviation of an expert's load from the fair one, over training.",
+        parts="lines",
+    ),
+    Kind(
+        field="stability",
+        title="Stability edge",
+        note="The largest HP at which all seeds stay finite is no optimum: how it moves is told beside it.",
+    ),
+    Kind(field="loss_fits", title="Loss against log parameters", note="A straight line; nats per doubling."),
+    Kind(field="power_laws", title="Saturating power law", note="loss = floor + (2^log2_scale / parameters)^exponent; 95% intervals."),
+    Kind(
+        field="experts_size",
+        title="Many small experts or few large ones?",
+        note="At equal parameters: nats per doubling of the number of experts.",
+        parts="groups",
+    ),
+    Kind(
+        field="speed_ups",
+        title="MoE against dense",
+        note="Steps of the dense model over those of the MoE model to the same loss.",
+    ),
+    Kind(
+        field="held_out",
+        title="Held-out extrapolation",
+        note="The largest shape, predicted from the others and then compared.",
+    ),
+)
+
+
+def analysis_tables(analysis: Analysis) -> tuple[Table, ...]:
+    """Return a table for each kind of analysis that says something."""
+    out = []
+    for kind in KINDS:
+        rows = [row for one in getattr(analysis, kind.field) if not one.why_not for row in _rows(one, kind.parts)]
+        if rows:
+            names = dict.fromkeys(name for row in rows for name in row)
+            told = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
+            out.append(table_of(kind.title, [{name: row.get(name) for name in told} for row in rows], kind.note))
+    return tuple(out)
+
+
+def unsaid(analysis: Analysis) -> tuple[str, ...]:
+    """Return what cannot be said and why, a line for each reason: `Loss collapse (width sp): one shape`."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for kind in KINDS:
+        for one in getattr(analysis, kind.field):
+            for name in REASONS:
+                if why := getattr(one, name, None):
+                    found.setdefault((kind.title, why), []).append(" ".join(_labels(one)))
+    return tuple(f"{title} ({_listed(which)}): {why}" for (title, why), which in found.items())
+
+
+def _rows(one: Any, parts: str | None) -> Iterator[dict[str, Any]]:
+    label = {name: getattr(one, name) for name in LABELS if hasattr(one, name)}
+    if parts is None:
+        yield {**label, **_scalars(one)}
+        return
+    for part in getattr(one, parts):
+        yield {**label, **_scalars(part)}
+
+
+def _scalars(one: Any) -> dict[str, Any]:
+    values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in REASONS}
+    return {
+        name: _text(value)
+        for name, value in values.items()
+        if value is None or isinstance(value, str | int | float) or _is_list(value)
+    }
+
+
+def _is_list(value: Any) -> bool:
+    """Return whether a value is short enough to be told in one cell."""
+    return isinstance(value, tuple) and 0 < len(value) <= 8 and all(isinstance(x, str | float | int) for x in value)
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    return ", ".join(f"{one:.4g}" if isinstance(one, float) else str(one) for one in value)
+
+
+def _labels(one: Any) -> list[str]:
+    return [str(value) for name in LABELS if (value := getattr(one, name, None))]
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,84 @@
+"""The report as Markdown, for a paper's appendix or a pull request: figures are links to the files beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpxfer.report.contents import Card, Report, Section
+from hpxfer.report.tables import Table
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+_FENCE = "```"
+ROWS_SHOWN = 200
+
+
+def to_markdown(report: Report, figures: Mapping[tuple[str, str], str]) -> str:
+    """Return the report as GitHub-flavored Markdown. `figures` maps (section, figure) to where its picture lies."""
+    lines = [f"# {_text(report.title)}", ""]
+    if report.comparison is not None:
+        lines += [*_table(report.comparison, level=2), ""]
+    for section in report.sections:
+        lines += [*_section(section, figures), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _section(section: Section, figures: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    yield from (f"## {_text(section.name)}", "", f"{_text(section.question)} {_text(section.progress)}", "")
+    for card in (*section.cards, *section.other_cards):
+        yield from _card(card)
+    if not section.cards:
+        yield from ("No verdict: there is nothing to judge yet.", "")
+    yield from _listing("What cannot be said, and why", section.unsaid)
+    yield from _listing("Failed trials", section.failures)
+    yield from _listing("Files that were passed over", section.problems)
+    for picture in section.source.pictures:
+        yield from (f"### {_text(picture.title)}", "")
+        if place := figures.get((section.name, picture.name)):
+            yield from (f"![{_text(picture.title)}](<{place}>)", "")
+        yield from (_text(picture.caption), "")
+    yield from _listing("Figures that could not be drawn", section.not_drawn)
+    for table in (section.progress_table, *section.tables, section.provenance, section.thresholds):
+        yield from (*_table(table, level=3), "")
+    yield from _listing("Limits", section.limits)
+    fence = _FENCE
+    while fence in section.sweep_yaml:
+        fence += "`"
+    yield from ("### Sweep", "", f"{fence}yaml", section.sweep_yaml.rstrip("\n"), fence)
+
+
+def _card(card: Card) -> Iterator[str]:
+    yield from (f"### {_text(f'{card.hp} along {card.axis} | {card.headline}')}", "")
+    yield from (f"- {_text(name)}: {_text(value)}" for name, value in card.facts)
+    yield from (f"- {_text(reason)}" for reason in card.reasons)
+    yield from ("", *_rows(card.shapes), "")
+
+
+def _listing(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield from (f"### {title}", "", *(f"- {_text(one)}" for one in lines), "")
+
+
+def _table(table: Table, *, level: int) -> Iterator[str]:
+    yield from (f"{'#' * level} {_text(table.title)}", "")
+    if table.note:
+        yield from (_text(table.note), "")
+    yield from _rows(table)
+    if len(table.rows) > ROWS_SHOWN:
+        yield from ("", f"{ROWS_SHOWN} of {len(table.rows)} rows; report.json holds all.")
+
+
+def _rows(table: Table) -> Iterator[str]:
+    yield _line([column.name for column in table.columns])
+    yield "|" + "|".join("---:" if table.numeric(i) else "---" for i in range(len(table.columns))) + "|"
+    for row in table.rows[:ROWS_SHOWN]:
+        yield _line([column.text(cell) for column, cell in zip(table.columns, row, strict=True)])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_text(cell) for cell in cells) + " |"
+
+
+def _text(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

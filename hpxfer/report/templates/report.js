@@ -1,0 +1,234 @@
+"use strict";
+(() => {
+  const PAGE_ROWS = 25;
+  const FILTER_FROM_ROWS = 8;
+  const PAPER_COLUMNS = 13;
+  const NOTHING = "-";
+  const make = (name, text, properties) => {
+    const element = document.createElement(name);
+    if (text !== undefined && text !== null) element.textContent = text;
+    return Object.assign(element, properties);
+  };
+  const number = (value) => {
+    if (value === null || value === undefined || value === "") return null;
+    return Number.isFinite(Number(value)) ? Number(value) : null;
+  };
+  // What is missing goes last, whichever way the others stand.
+  const compared = (a, b, direction) => {
+    if (a === null || b === null) return (a === null) - (b === null);
+    return direction * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+  };
+  const headings = (row, onSort) => {
+    const cells = [...row.cells];
+    cells.forEach((cell, place) => {
+      const button = make("button", cell.textContent, { type: "button" });
+      cell.replaceChildren(button);
+      button.addEventListener("click", () => {
+        const down = cell.getAttribute("aria-sort") === "ascending";
+        cells.forEach((one) => one.removeAttribute("aria-sort"));
+        cell.setAttribute("aria-sort", down ? "descending" : "ascending");
+        onSort(place, down ? -1 : 1);
+      });
+    });
+  };
+  const labeled = (name, control) => {
+    const label = make("label", name);
+    label.append(control);
+    return label;
+  };
+
+  const setTheme = () => {
+    const root = document.documentElement;
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+  };
+
+  const sortable = (table) => {
+    const body = table.tBodies[0];
+    const value = (row, place) => {
+      const cell = row.cells[place];
+      return "value" in cell.dataset ? number(cell.dataset.value) : cell.textContent === NOTHING ? null : cell.textContent;
+    };
+    headings(table.tHead.rows[0], (place, direction) => {
+      const rows = [...body.rows].sort((a, b) => compared(value(a, place), value(b, place), direction));
+      body.append(...rows);
+    });
+    if (body.rows.length < FILTER_FROM_ROWS) return;
+    const input = make("input", null, { type: "search" });
+    input.addEventListener("input", () => {
+      const wanted = input.value.toLowerCase();
+      for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    });
+    const tools = make("div", null, { className: "tools" });
+    tools.append(labeled("Filter", input));
+    table.closest(".wide").before(tools);
+  };
+
+  const unpacked = async (text) => {
+    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(stream).text());
+  };
+
+  // A column is an array of values, or its distinct values and for each row which of them (-1: none).
+  const cellOf = (column, row) => {
+    if (!column) return null;
+    if (Array.isArray(column)) return column[row];
+    return column.at[row] < 0 || column.values.length === 0 ? null : column.values[column.at[row]];
+  };
+  const written = (value) => {
+    if (value === null || value === undefined) return NOTHING;
+    if (typeof value === "number") return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(6)));
+    return typeof value === "object" ? JSON.stringify(value) : String(value);
+  };
+
+  const facts = (pairs) => {
+    const list = make("dl");
+    for (const [name, value] of pairs) {
+      const line = make("div");
+      line.append(make("dt", name.replaceAll("_", " ")), make("dd", typeof value === "number" ? String(value) : written(value)));
+      list.append(line);
+    }
+    return list;
+  };
+  const rolesTable = (roles) => {
+    const fields = ["init_std", "lr", "eps", "weight_decay", "forward"];
+    const table = make("table");
+    const head = table.createTHead().insertRow();
+    for (const name of ["role", ...fields]) head.append(make("th", name, { scope: "col" }));
+    const body = table.createTBody();
+    for (const [role, values] of Object.entries(roles)) {
+      const row = body.insertRow();
+      row.append(make("td", role));
+      for (const name of fields) row.append(make("td", String(values[name]), { className: "number" }));
+    }
+    const wide = make("div", null, { className: "wide" });
+    wide.append(table);
+    return wide;
+  };
+  const showTrial = (data, row) => {
+    const { columns, shared } = data;
+    const body = document.querySelector("#trial .body");
+    const id = columns.trial_id[row];
+    const error = cellOf(columns.error, row);
+    const resolved = cellOf(shared.resolved, row);
+    const plain = Object.keys(columns).filter((name) => !["trial_id", "error"].includes(name));
+    body.replaceChildren(make("h3", `Trial ${id}`), facts(plain.map((name) => [name, cellOf(columns[name], row)])));
+    if (error) body.append(make("h4", "Error"), make("pre", error));
+    body.append(make("h4", "Resolved multipliers: what the HPs come to at this shape"));
+    if (resolved) {
+      body.append(rolesTable(resolved.roles ?? {}), facts(Object.entries({ ...resolved.globals, ...resolved.structure })));
+    } else {
+      const none = cellOf(columns.status, row) === "missing" ? "It was not run." : "They are not on this page; trials.parquet holds them.";
+      body.append(make("p", none));
+    }
+    for (const name of ["multipliers", "conventions", "setting", "base_shape", "versions"]) {
+      const value = cellOf(shared[name], row);
+      if (value) body.append(make("h4", name.replaceAll("_", " ")), facts(Object.entries(value)));
+    }
+    const dialog = document.getElementById("trial");
+    if (!dialog.open) dialog.showModal();
+    dialog.scrollTop = 0;
+  };
+
+  const trialTable = (place, data) => {
+    const { columns } = data;
+    const shown = [
+      ["trial", "trial_id"], ["parameterization", "label"], ["shape", "shape"], ["axes", "place"],
+      ...data.grid.map((name) => [name, name]), ["seed", "seed"], ["status", "status"],
+      ["validation loss, nats", "validation_loss_nats"], ["final loss, nats", "final_window_loss_nats"],
+      ["diverged at step", "diverged_step"],
+    ];
+    const count = columns.trial_id.length;
+    const texts = Array.from({ length: count }, (_, row) => shown.map(([, name]) => written(cellOf(columns[name], row))).join(" ").toLowerCase());
+    let order = Array.from({ length: count }, (_, row) => row);
+    let page = 0;
+    const tools = make("div", null, { className: "tools" });
+    const search = make("input", null, { type: "search" });
+    tools.append(labeled("Filter", search));
+    const choices = ["label", "place", "shape", "status"].map((name) => {
+      const select = make("select");
+      select.append(make("option", "all", { value: "" }));
+      for (const value of [...columns[name].values].sort()) select.append(make("option", value, { value }));
+      tools.append(labeled(shown.find(([, key]) => key === name)[0], select));
+      select.addEventListener("change", () => { page = 0; draw(); });
+      return [name, select];
+    });
+    const table = make("table");
+    const head = table.createTHead().insertRow();
+    for (const [title] of shown) head.append(make("th", title, { scope: "col" }));
+    const body = table.createTBody();
+    const wide = make("div", null, { className: "wide", tabIndex: 0 });
+    wide.append(table);
+    const status = make("p", "", { className: "status" });
+    const back = make("button", "Previous", { type: "button" });
+    const next = make("button", "Next", { type: "button" });
+    const pages = make("div", null, { className: "tools" });
+    pages.append(back, next);
+    const draw = () => {
+      const wanted = search.value.toLowerCase();
+      const picked = choices.filter(([, select]) => select.value !== "");
+      const rows = order.filter((row) => texts[row].includes(wanted) && picked.every(([name, select]) => cellOf(columns[name], row) === select.value));
+      page = Math.min(page, Math.max(0, Math.ceil(rows.length / PAGE_ROWS) - 1));
+      const start = page * PAGE_ROWS;
+      body.replaceChildren(...rows.slice(start, start + PAGE_ROWS).map((row) => {
+        const line = make("tr");
+        shown.forEach(([, name], index) => {
+          const value = cellOf(columns[name], row);
+          const cell = make("td", index ? written(value) : null, { className: typeof value === "number" ? "number" : "" });
+          if (!index) cell.append(make("a", value.slice(0, 8), { href: `#trial=${value}`, title: value }));
+          line.append(cell);
+        });
+        line.addEventListener("click", () => { location.hash = `trial=${columns.trial_id[row]}`; });
+        return line;
+      }));
+      const end = Math.min(start + PAGE_ROWS, rows.length);
+      status.textContent = rows.length ? `${start + 1} to ${end} of ${rows.length} trials; a click shows its multipliers` : "no trial is like this";
+      back.disabled = page === 0;
+      next.disabled = end >= rows.length;
+    };
+    search.addEventListener("input", () => { page = 0; draw(); });
+    back.addEventListener("click", () => { page -= 1; draw(); });
+    next.addEventListener("click", () => { page += 1; draw(); });
+    headings(head, (index, direction) => {
+      const column = columns[shown[index][1]];
+      order = order.slice().sort((a, b) => compared(cellOf(column, a), cellOf(column, b), direction));
+      page = 0;
+      draw();
+    });
+    place.replaceChildren(tools, status, wide, pages);
+    draw();
+  };
+
+  const start = async () => {
+    document.getElementById("theme").addEventListener("click", setTheme);
+    document.querySelectorAll("table.sorts").forEach(sortable);
+    const dialog = document.getElementById("trial");
+    dialog.querySelector(".close").addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => history.replaceState(null, "", "#trials"));
+    const rowOf = new Map();
+    const follow = () => {
+      const found = rowOf.get(decodeURIComponent(location.hash).replace("#trial=", ""));
+      if (found) showTrial(...found);
+    };
+    for (const place of document.querySelectorAll("div.trials")) {
+      const status = place.querySelector(".status");
+      if (typeof DecompressionStream === "undefined") {
+        status.textContent = "This browser is too old to unpack the table of trials; trials.parquet holds it.";
+        continue;
+      }
+      const data = await unpacked(document.getElementById(place.dataset.packed).textContent);
+      data.columns.trial_id.forEach((id, row) => rowOf.set(id, [data, row]));
+      trialTable(place, data);
+    }
+    addEventListener("hashchange", follow);
+    follow();
+    // On paper nothing can be opened: open what fits on it.
+    const fits = (details) => [...details.querySelectorAll("thead tr")].every((row) => row.cells.length <= PAPER_COLUMNS);
+    addEventListener("beforeprint", () => {
+      for (const one of document.querySelectorAll(".card details, details.more")) one.open ||= fits(one);
+    });
+    document.documentElement.dataset.ready = "true";
+  };
+  start();
+})();

@@ -1,0 +1,125 @@
+"""Every trial of a sweep, small enough to travel inside a page: columns, each distinct value once, then gzip.
+
+What trials share is written once: a resolved set of multipliers belongs to (parameterization, shape, HPs) and not to
+a seed, a setting to a whole sweep.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from hpxfer.results import MISSING, Results
+
+DIGITS = 7  # of losses and rates; HPs are written in full
+ERROR_CHARACTERS = 2000
+BASE = "any (base)"  # the parameterization of a shape at which all agree
+NOT_IN_SWEEP = "not in sweep.yaml"
+MEASURED = ("validation_loss_nats", "final_window_loss_nats", "last_finite_loss_nats", "tokens_per_s", "wall_s")
+COUNTS = ("params_total", "params_active", "diverged_step", "stack_size", "trainer_version", "batch_tokens", "steps")
+# Of the page's trial alone, below its row.
+NAMES = ("parameterization", "optimizer", "precision", "device", "determinism", "backend", "finished_at")
+SHARED = ("resolved", "setting", "conventions", "base_shape", "multipliers", "versions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialData:
+    """The trials of one sweep, packed. `left_out` says what is not in it, and where that is."""
+
+    num_trials: int
+    packed: str  # base64 of gzip of JSON; empty if nothing fits
+    left_out: str = ""
+
+
+def trial_data(results: Results, most_characters: int) -> TrialData:
+    """Return every trial, the missing ones too, in at most so many characters: without the multipliers if they must go.
+
+    Equal results give equal text.
+    """
+    data = _columns(results)
+    num = len(data["columns"]["trial_id"])
+    packed = _pack(data)
+    if len(packed) <= most_characters:
+        return TrialData(num_trials=num, packed=packed)
+    where = "trials.parquet holds them"
+    data["shared"] = {name: [] for name in data["shared"]}
+    packed = _pack(data)
+    if len(packed) <= most_characters:
+        text = f"the resolved multipliers and settings of {num} trials, as the page would grow too large; {where}"
+        return TrialData(num_trials=num, packed=packed, left_out=text)
+    text = f"the table of {num} trials, as the page would grow too large; {where}"
+    return TrialData(num_trials=num, packed="", left_out=text)
+
+
+def _columns(results: Results) -> dict[str, Any]:
+    rows = _places(results).merge(results.trials, how="outer", on="trial_id", suffixes=("", "_stored"))
+    rows["status"] = rows["status"].astype(object).fillna(MISSING)
+    rows["place"] = rows["place"].fillna(NOT_IN_SWEEP)
+    rows["label"] = rows["label"].fillna(rows["parameterization"]).fillna(BASE)
+    for hp in results.spec.grid:
+        if f"{hp}_stored" in rows:
+            rows[hp] = rows[hp].fillna(rows[f"{hp}_stored"])
+    rows = rows.sort_values(["label", "params_total", *results.spec.grid, "seed", "trial_id"], kind="stable")
+    columns: dict[str, Any] = {"trial_id": rows["trial_id"].tolist()}
+    columns |= {name: _distinct(rows[name]) for name in ("label", "place", "shape", "status", *NAMES)}
+    columns |= {name: _distinct(rows[name]) for name in (*results.spec.grid, "seed", *COUNTS)}
+    columns |= {name: _rounded(rows[name]) for name in MEASURED}
+    columns["error"] = _distinct(rows["error"].map(_cut, na_action="ignore"))
+    shared = {name: _parsed(rows[name]) for name in SHARED}
+    return {"grid": list(results.spec.grid), "columns": columns, "shared": shared}
+
+
+def _places(results: Results) -> pd.DataFrame:
+    """Return a row for each trial of the grid: the axes that it lies on and the label of its parameterization."""
+    grid = list(results.spec.grid)
+    cells = results.cells[["trial_id", "axis", "shape", "parameterization", "seed", *grid]]
+    first = cells.drop_duplicates("trial_id").set_index("trial_id")
+    axes = cells[["trial_id", "axis"]].drop_duplicates().sort_values("axis", kind="stable")
+    labels = cells[["trial_id", "parameterization"]].drop_duplicates("trial_id").set_index("trial_id")
+    shared = cells.groupby("trial_id", sort=False)["parameterization"].nunique() > 1
+    out = first.drop(columns=["axis", "parameterization"])
+    out["place"] = axes.groupby("trial_id", sort=False)["axis"].agg(", ".join)
+    out["label"] = labels["parameterization"].where(~shared, BASE)
+    return out.reset_index()
+
+
+def _distinct(values: pd.Series) -> dict[str, list[Any]]:
+    """Return a column as its distinct values and, a row each, which of them: -1 is none."""
+    codes, distinct = pd.factorize(values.astype(object), use_na_sentinel=True)
+    return {"values": [_plain(one) for one in distinct], "at": codes.tolist()}
+
+
+def _parsed(values: pd.Series) -> dict[str, list[Any]]:
+    """Return a column of JSON as `_distinct` does, parsed."""
+    found = _distinct(values)
+    return {"values": [json.loads(one) for one in found["values"]], "at": found["at"]}
+
+
+def _rounded(values: pd.Series) -> list[float | None]:
+    return [None if value != value else float(f"{value:.{DIGITS}g}") for value in _floats(values)]
+
+
+def _floats(values: Iterable[Any]) -> Sequence[float]:
+    return pd.to_numeric(pd.Series(list(values)), errors="coerce").astype(float).tolist()
+
+
+def _plain(value: Hashable) -> Any:
+    """Return a value as JSON has it: a whole number that a gap made a float is whole again."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value.item() if hasattr(value, "item") else value
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_CHARACTERS else text[:ERROR_CHARACTERS] + " ... (cut; trials.parquet holds it)"
+
+
+def _pack(data: dict[str, Any]) -> str:
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), compresslevel=9, mtime=0)).decode()

@@ -1,0 +1,149 @@
+"""All figures of planted stores, whole and partial: what can be drawn is, and what cannot says why."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from looks import plain, unlabeled
+from planted_store import PRODUCT, planted_results
+
+from hpxfer.analysis.everything import analyze
+from hpxfer.analysis.gather import line_cells
+from hpxfer.figures import Drawn, all_figures
+from hpxfer.figures.style import INK, MAX_POINTS
+from hpxfer.figures.training import TrainingInfo, best_cells, loss_curves, training_info
+from hpxfer.results import Results, load_results
+from hpxfer.trial import Trial
+
+SMALL = (
+    PRODUCT.replace("width: [32, 64, 128, 256]", "width: [32, 64, 128]")
+    .replace("granularity: [1, 2, 4]", "granularity: [1, 2]")
+    .replace("seeds: 3", "seeds: 2")
+)
+NAMES = {
+    *(
+        f"{kind}-lr-{axis}"
+        for kind in ("transfer", "optimum", "regret", "stability")
+        for axis in ("width", "granularity")
+    ),
+    *(
+        f"{kind}-{axis}"
+        for kind in ("training", "collapse", "normalized-collapse", "balance")
+        for axis in ("width", "granularity")
+    ),
+    "surface-lr-init_scale",
+    "pairs-completep-moe",
+    "loss-parameters",
+    "experts-size",
+}
+
+
+TINY = SMALL.replace("  granularity: [1, 2]\n", "").replace("width: [32, 64, 128]", "width: [32, 64]")
+
+
+def drawn_from(results: Results) -> tuple[dict[str, Drawn], list[str]]:
+    figures, missing = all_figures(results, analyze(results))
+    found = {one.name: one for one in figures}
+    assert len(found) == len(figures), "names are unique"
+    return found, missing
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Drawn], list[str]]:
+    return drawn_from(planted_results(tmp_path_factory.mktemp("whole"), SMALL))
+
+
+def test_a_whole_product_sweep_has_every_kind_the_judged_hp_first(
+    whole: tuple[dict[str, Drawn], list[str]],
+) -> None:
+    found, missing = whole
+    assert set(found) >= NAMES
+    assert next(iter(found)) == "transfer-lr-granularity"
+    assert not {one.partition(":")[0] for one in missing} & set(found)
+
+
+def test_every_figure_has_a_conclusion_labels_and_data(whole: tuple[dict[str, Drawn], list[str]]) -> None:
+    for name, one in whole[0].items():
+        assert plain(one.figure.get_suptitle()) == plain(one.title), name
+        assert one.caption, name
+        assert not unlabeled(one.figure), name
+        table = pd.read_csv(io.StringIO(one.csv))
+        assert len(table), name
+
+
+def test_pictures_are_rendered_small(whole: tuple[dict[str, Drawn], list[str]]) -> None:
+    sizes = {}
+    for name in ("transfer-lr-width", "training-width", "collapse-width", "surface-lr-init_scale"):
+        svg = whole[0][name].svg
+        ElementTree.fromstring(svg)
+        assert INK in svg
+        sizes[name] = len(svg)
+        points = max(d.count("L") for d in svg.split(' d="'))
+        assert points <= 2 * MAX_POINTS + 2
+    assert max(sizes.values()) < 150_000
+    assert whole[0]["transfer-lr-width"].png.startswith(b"\x89PNG")
+
+
+def test_lines_instead_of_a_product_have_no_surface(tmp_path: Path) -> None:
+    found, missing = drawn_from(planted_results(tmp_path, TINY.replace("product: true\n", "")))
+    assert not [name for name in found if name.startswith(("surface", "pairs"))]
+    assert [one for one in missing if one.startswith("surface-lr-init_scale: ")]
+    assert {"transfer-lr-width", "transfer-init_scale-width"} <= set(found)
+
+
+def share(trial: Trial, of: int) -> bool:
+    return int(hashlib.md5(trial.id.encode(), usedforsecurity=False).hexdigest(), 16) % of == 0
+
+
+PARTIAL: dict[str, Callable[[Trial], bool]] = {
+    "half": lambda trial: share(trial, 2),
+    "a few": lambda trial: share(trial, 30),
+    "the base alone": lambda trial: trial.shape == trial.base,
+    "no base": lambda trial: trial.shape != trial.base,
+    "all diverged": lambda trial: trial.hps.lr > 0.1,
+}
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_partial_stores_give_what_they_hold_and_say_what_is_missing(tmp_path: Path, name: str) -> None:
+    found, missing = drawn_from(planted_results(tmp_path, TINY, PARTIAL[name]))
+    assert found
+    for one in found.values():
+        one.figure.draw_without_rendering()
+    said = {one.partition(": ")[0]: one.partition(": ")[2] for one in missing}
+    assert all(said.values())
+    absent = {one for one in NAMES if not one.endswith("granularity")} - set(found) - set(said)
+    assert absent <= {"pairs-completep-moe"}, "without a cell at the base nothing asks for it"
+
+
+def test_training_curves_are_those_of_each_shape_s_best_hp(tmp_path: Path) -> None:
+    results = planted_results(tmp_path, SMALL)
+    report = analyze(results).report
+    assert report is not None
+    best = best_cells(report, line_cells(results, "lr", "validation"))
+    info = training_info(report, "width", best, loss_curves(best, results.curves))
+    assert isinstance(info, TrainingInfo)
+    control = next(panel for panel in info.panels if panel.parameterization == "sp")
+    finding = next(one for one in report.findings if (one.axis, one.parameterization) == ("width", "sp"))
+    assert [one.value for one in control.curves] == [shape.best_value for shape in finding.shapes]
+    assert len({one.value for one in control.curves}) > 1
+    for one in control.curves:
+        assert one.num_seeds == 2
+        assert all(low <= mean <= high for low, mean, high in zip(one.low, one.mean, one.high, strict=True))
+        shape = next(shape for shape in finding.shapes if shape.scale == one.scale)
+        assert one.mean[-1] == pytest.approx(shape.best_loss, abs=0.03)
+    nothing = training_info(report, "width", {}, {})
+    assert nothing == "no best trial along width has a loss curve"
+
+
+def test_the_published_quickstart_draws() -> None:
+    folder = Path(__file__).parents[2] / "results" / "published" / "quickstart"
+    found, _ = drawn_from(load_results(folder))
+    assert {"transfer-lr-width", "optimum-lr-width", "regret-lr-width", "training-width"} <= set(found)
+    assert "completep-moe transfers, sp drifts" in found["transfer-lr-width"].title

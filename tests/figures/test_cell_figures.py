@@ -1,0 +1,177 @@
+"""Stability maps, surfaces and pairs of HPs, from hand-made analyses."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from looks import drawn_texts, plain, unlabeled
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from hpxfer.analysis.stability import StabilityMap
+from hpxfer.analysis.surface import Surface, fit_surface
+from hpxfer.figures.cells import cell_edges
+from hpxfer.figures.pairs import PairsInfo, draw_pairs, pair_names, pairs_info
+from hpxfer.figures.stability import StabilityInfo, draw_stability, stability_info
+from hpxfer.figures.surface import MOST_PANELS, SurfaceInfo, cell_rises, draw_surface, surface_info
+
+MAP = StabilityMap(
+    axis="width",
+    scale_name="width",
+    parameterization="completep-moe",
+    hp="lr",
+    shapes=("w32", "w64"),
+    scales=(32.0, 64.0),
+    values=(0.0, 0.125, 0.25, 0.5),
+    diverged_share=((0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.25, None)),
+    losses=((5.0, 2.0, 2.5, None), (5.0, 1.5, 1.625, None)),
+    edges_log2=(-2.0, -3.0),
+    all_diverge=(False, False),
+    optima_log2=(-2.75, None),
+    distance_octaves=(0.75, None),
+    edge_octaves_per_doubling=-1.0,
+)
+
+
+def shown(*maps: StabilityMap) -> StabilityInfo:
+    info = stability_info(maps, "width", "lr")
+    assert isinstance(info, StabilityInfo)
+    return info
+
+
+def test_cells_hold_the_rise_over_the_best_of_their_scale() -> None:
+    (panel,) = shown(MAP).panels
+    assert panel.x == (-3.0, -2.0, -1.0)  # an HP of 0 has no log, and is no part of the rise
+    assert panel.rise_nats == ((0.0, 0.5, None), (0.0, 0.125, None))
+    assert panel.diverged_share == ((0.0, 0.0, 1.0), (0.0, 0.25, None))
+    table = shown(MAP).table()
+    assert len(table) == 6
+    assert table["diverged_share"].isna().sum() == 1
+
+
+def test_the_title_tells_how_far_divergence_is() -> None:
+    assert shown(MAP).title.endswith("completep-moe at least 0.75")
+    unknown = replace(MAP, distance_octaves=(None, None))
+    assert shown(unknown).title.endswith("completep-moe unknown (no optimum there)")
+    calm = replace(MAP, diverged_share=((0.0,) * 4, (0.0,) * 4), distance_octaves=(None, None))
+    assert shown(calm).title == "No seed diverged along width at any lr of the grid"
+    assert shown(calm, replace(unknown, parameterization="sp")).title.endswith(
+        "completep-moe never diverged, sp unknown (no optimum there)"
+    )
+
+
+def test_what_diverged_and_what_is_missing_are_told_apart() -> None:
+    texts = drawn_texts(draw_stability(shown(MAP)))
+    assert {"diverged", "no result", "optimum", "25%", "width", "log2 lr"} <= texts
+    whole = replace(MAP, diverged_share=((0.0,) * 4, (0.0,) * 4), losses=((5.0, 2.0, 2.5, 3.0),) * 2)
+    texts = drawn_texts(draw_stability(shown(whole)))
+    assert not {"diverged", "no result"} & texts
+    assert not unlabeled(draw_stability(shown(whole)))
+
+
+def test_the_best_cell_of_a_row_is_dark_and_the_worst_light() -> None:
+    figure = draw_stability(shown(MAP))
+    filled = [one.get_facecolor() for one in figure.axes[0].patches if isinstance(one, Rectangle) and one.get_fill()]
+    light = [0.299 * red + 0.587 * green + 0.114 * blue for red, green, blue, _ in filled]
+    assert len(light) == 4
+    assert light[0] == light[2] == min(light)
+    assert light[1] == max(light)
+
+
+def test_no_map_no_figure() -> None:
+    nothing = replace(MAP, why_not="no trial of this line has a result")
+    assert stability_info([nothing], "width", "lr") == "no trial of this line has a result"
+    assert isinstance(stability_info([MAP], "width", "eps"), str)
+
+
+@pytest.mark.parametrize(
+    ("x", "edges"),
+    [((3.0,), [2.5, 3.5]), ((0.0, 1.0), [-0.5, 0.5, 1.5]), ((0.0, 1.0, 3.0), [-0.5, 0.5, 2.0, 4.0])],
+)
+def test_cells_meet_halfway(x: tuple[float, ...], edges: list[float]) -> None:
+    assert cell_edges(x) == edges
+
+
+def surface(
+    tilt: float, *, shape: str = "w32 d2", is_base: bool = True, name: str = "a", names: tuple[str, str] = ("lr", "eps")
+) -> Surface:
+    """Return the surface of a bowl whose axis is tilted; its last corner diverged."""
+    cells = list(itertools.product((-2, -1, 0, 1, 2), (-1, 0, 1)))
+    losses = [2 + 0.1 * (u + tilt * v) ** 2 + 0.05 * v * v for u, v in cells]
+    losses[-1] = float("inf")
+    first, second = zip(*((2.0**u, 2.0**v) for u, v in cells), strict=True)
+    found = fit_surface(first, second, losses)
+    return replace(found, first=names[0], second=names[1], shape=shape, is_base=is_base, parameterization=name)
+
+
+def test_the_title_tells_the_interaction_at_the_base() -> None:
+    info = surface_info([surface(0.25, shape="w64 d2", is_base=False), surface(0.5)], "lr", "eps")
+    assert isinstance(info, SurfaceInfo)
+    assert plain(info.title).startswith("Octaves that the best lr moves per octave of eps: a at the base -0.50")
+    assert "w64" not in info.title
+    flat = surface_info([surface(0.0)], "lr", "eps")
+    assert isinstance(flat, SurfaceInfo)
+    assert "a at the base -0.00" in plain(flat.title) or "a at the base +0.00" in plain(flat.title)
+
+
+def test_the_base_comes_first_and_sizes_follow_as_numbers() -> None:
+    every = [surface(0.5, shape=f"w{width} d2", is_base=width == 64) for width in (256, 1024, 32, 64)]
+    info = surface_info(every, "lr", "eps")
+    assert isinstance(info, SurfaceInfo)
+    assert info.titles == ("w64 d2 (base), a", "w32 d2, a", "w256 d2, a", "w1024 d2, a")
+
+
+def test_too_many_surfaces_are_counted() -> None:
+    every = [surface(0.5, shape=f"w{width}", is_base=False) for width in range(MOST_PANELS + 2)]
+    info = surface_info(every, "lr", "eps")
+    assert isinstance(info, SurfaceInfo)
+    assert len(info.panels) == MOST_PANELS
+    assert info.caption.endswith("2 more surfaces are not shown.")
+
+
+def test_cells_rise_over_the_best_and_a_diverged_one_has_no_number() -> None:
+    rises = cell_rises(surface(0.0))
+    assert rises[7] == 0
+    assert rises[0] == pytest.approx(0.45)
+    assert rises[-1] is None
+    info = surface_info([surface(0.0)], "lr", "eps")
+    assert isinstance(info, SurfaceInfo)
+    table = info.table()
+    assert table["loss_nats"].isna().to_list() == [False] * 14 + [True]
+    assert table["fitted_nats"].to_list() == pytest.approx([*table["loss_nats"].to_list()[:14], 2.45])
+
+
+def test_the_drawing_of_a_surface_shows_contours_only_around_a_lowest_point() -> None:
+    def count(figure: Figure) -> int:
+        return len(figure.axes[0].collections)
+
+    bowl, hill = surface(0.5), surface(0.5)
+    hill = replace(hill, loss=None, log2_values=None, why_no_optimum="the lowest point is off the grid")
+    figures = [
+        draw_surface(info) for one in (bowl, hill) if isinstance(info := surface_info([one], "lr", "eps"), SurfaceInfo)
+    ]
+    assert [count(one) for one in figures] == [2, 0]
+    assert {"log2 lr", "log2 eps", "diverged", "w32 d2 (base), a"} <= drawn_texts(figures[0])
+    assert not unlabeled(figures[0])
+
+
+def test_no_surface_no_figure() -> None:
+    lines = Surface(first="lr", second="eps", why_not="two lines do not fix a surface")
+    assert surface_info([lines], "lr", "eps") == "two lines do not fix a surface"
+    assert isinstance(surface_info([], "lr", "eps"), str)
+    assert pair_names([lines]) == ()
+
+
+def test_pairs_at_the_base_one_panel_each_with_numbers() -> None:
+    every = [surface(0.5), surface(0.5, names=("lr", "init_scale")), surface(0.5, is_base=False, shape="w64")]
+    info = pairs_info(every, "a")
+    assert isinstance(info, PairsInfo)
+    assert [(one.first, one.second) for one in info.panels] == [("lr", "eps"), ("lr", "init_scale")]
+    assert info.title == "a at the base is best at lr 2^0 with eps 2^0; lr 2^0 with init_scale 2^0"
+    texts = drawn_texts(draw_pairs(info))
+    assert {"best", "lr and eps", "log2 init_scale", "diverged"} <= texts
+    assert len(info.table()) == 30
+    assert pair_names([*every, surface(0.1, name="sp"), surface(0.1, name="b")]) == ("a", "b", "sp")
+    assert isinstance(pairs_info(every[2:], "a"), str)

@@ -1,0 +1,146 @@
+"""Optimum and regret against scale, from the findings of planted lines."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from looks import drawn_texts, plain, unlabeled
+
+from hpxfer.analysis import TransferReport, report_line
+from hpxfer.analysis.thresholds import REGRET_SHARE
+from hpxfer.figures.optimum import OptimumInfo, draw_optimum, optimum_info
+from hpxfer.figures.regret import RegretInfo, draw_regret, regret_info
+from hpxfer.testing.sweeps import Planted, plant
+
+KIND = Planted(noise=0.001, num_points=9, seeds=3)
+
+
+def line(drift: float, *, seed: int = 0, kind: Planted = KIND, name: str = "completep-moe") -> pd.DataFrame:
+    """Return a line whose optimum moves by `drift` octaves per doubling, upward or downward."""
+    return plant(Planted(**{**vars(kind), "drift": drift}), seed).frame(parameterization=name)
+
+
+def report(*lines: pd.DataFrame) -> TransferReport:
+    return report_line(pd.concat(lines), sweep="planted", hp="lr", loss="validation")
+
+
+BOTH = report(line(0.0), line(0.5, name="sp"))
+
+
+def optimum(of: TransferReport) -> OptimumInfo:
+    info = optimum_info(of, "width")
+    assert isinstance(info, OptimumInfo)
+    return info
+
+
+def regret(of: TransferReport) -> RegretInfo:
+    info = regret_info(of, "width")
+    assert isinstance(info, RegretInfo)
+    return info
+
+
+def test_optima_stand_with_their_intervals_by_scale_the_control_last() -> None:
+    first, last = optimum(BOTH).lines
+    assert (first.parameterization, last.parameterization) == ("completep-moe", "sp")
+    assert [point.scale for point in first.points] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    for point in first.points:
+        assert point.low is not None
+        assert point.high is not None
+        assert point.low < point.log2_value < point.high
+
+
+def test_the_fitted_line_goes_through_the_optima() -> None:
+    """And not the one of another slope: the center is where the fit has the least error."""
+    for one in optimum(BOTH).lines:
+        assert one.drift is not None
+        slope = one.drift.octaves_per_doubling
+        left, wrong = (
+            [point.log2_value - one.fitted(math.log2(point.scale), by) for point in one.points]
+            for by in (slope, slope + 0.5)
+        )
+        assert abs(float(np.mean(left))) < 0.05
+        assert float(np.std(left)) < 0.15 < float(np.std(wrong))
+
+
+def test_the_title_tells_the_drift_with_its_interval() -> None:
+    title = optimum(BOTH).title
+    slope = next(one.drift for one in BOTH.findings if one.parameterization == "sp")
+    assert slope is not None
+    assert title.startswith("Drift of the best lr along width, in octaves per doubling: completep-moe ")
+    assert f"sp {slope.octaves_per_doubling:+.2f}" in title
+
+
+def test_a_bound_is_kept_as_one_and_drawn_as_an_arrow() -> None:
+    cut = line(0.0)
+    middle = float(np.median(cut["value"]))
+    info = optimum(report(cut[cut["value"] <= middle / 2]))
+    assert {point.kind for one in info.lines for point in one.points} == {"upper_edge"}
+    assert "unknown" in info.title
+    figure = draw_optimum(info)
+    figure.draw_without_rendering()
+    arrows = [text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None) is not None]
+    assert len(arrows) == 5
+
+
+def test_no_optimum_no_figure() -> None:
+    few = line(0.0)
+    few = few[few["value"] <= sorted(set(few["value"]))[1]]
+    assert optimum_info(report(few), "width") == "no shape along width has an optimum of lr"
+    assert "no shape along depth" in str(optimum_info(BOTH, "depth"))
+
+
+def test_regrets_are_the_findings_and_the_limit_is_a_share_of_the_loss() -> None:
+    info = regret(BOTH)
+    for one, finding in zip(info.lines, BOTH.findings, strict=True):
+        assert [point.nats for point in one.points] == [shape.regret_nats for shape in finding.shapes]
+        assert one.points[0].nats == 0
+        for point, shape in zip(one.points, finding.shapes, strict=True):
+            assert shape.best_loss is not None
+            assert point.limit_nats == pytest.approx(REGRET_SHARE * shape.best_loss)
+    worst = max(point.nats or 0 for point in info.lines[1].points)
+    assert f"sp up to {worst:.2g} nats" in info.title
+
+
+def test_a_transferred_hp_that_diverges_is_said_and_has_no_number() -> None:
+    hot = line(0.5, name="sp")
+    hot["status"] = hot["status"].where((hot["scale"] < 16) | (hot["value"] < 2.0**-9), "diverged")
+    hot["loss"] = hot["loss"].where(hot["status"] == "finished")
+    info = regret(report(hot))
+    assert (info.lines[0].points[-1].nats, info.lines[0].points[-1].diverged) == (None, True)
+    assert info.title.endswith("sp diverges")
+    assert "diverged" in drawn_texts(draw_regret(info))
+    assert "diverged" not in drawn_texts(draw_regret(regret(BOTH)))
+
+
+def test_nothing_transferred_no_figure() -> None:
+    assert regret_info(report(line(0.0).assign(is_base=False)), "width") == (
+        "no shape along width has a result at a transferred lr"
+    )
+
+
+def test_tables_hold_every_point() -> None:
+    table = optimum(BOTH).table()
+    assert len(table) == 10
+    assert list(table.columns[:3]) == ["axis", "parameterization", "width"]
+    assert regret(BOTH).table()["regret_nats"].to_list() == [
+        shape.regret_nats for one in BOTH.findings for shape in one.shapes
+    ]
+
+
+def test_the_drawings_name_their_axes_and_what_they_show() -> None:
+    for figure, label in (
+        (draw_optimum(optimum(BOTH)), "log2 of the best lr"),
+        (draw_regret(regret(BOTH)), "regret (nats)"),
+    ):
+        assert {label, "width (log scale)", "completep-moe", "sp"} <= drawn_texts(figure)
+        assert not unlabeled(figure)
+    assert plain(optimum(BOTH).title) in drawn_texts(draw_optimum(optimum(BOTH)))
+
+
+def test_one_shape_alone_draws() -> None:
+    one = report(line(0.0).query("scale == 1"))
+    draw_optimum(optimum(one)).draw_without_rendering()
+    draw_regret(regret(one)).draw_without_rendering()

@@ -1,0 +1,130 @@
+"""What a report says of full, half-finished and several stores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from report_cases import Stub, bare_analysis, report_of, source, write_store
+
+from hpxfer.analysis.collapse import Collapse
+from hpxfer.analysis.improvement import Improvement, Step
+from hpxfer.report import make_report
+from hpxfer.report.analyses import KINDS, analysis_tables, unsaid
+from hpxfer.report.provenance import progress_text
+from hpxfer.results import load_results
+
+ONE_WIDTH = ("width: [32, 64]", "width: [32]")
+
+
+def test_the_verdict_has_its_interval_its_control_and_its_reasons(tmp_path: Path) -> None:
+    cards = {card.parameterization: card for card in report_of(write_store(tmp_path)).sections[0].cards}
+    mine, control = cards["completep-moe"], cards["sp"]
+    assert (mine.verdict, mine.is_control, control.verdict, control.is_control) == ("transfers", False, "drifts", True)
+    assert "[" in dict(mine.facts)["drift of the optimum"]
+    assert any(reason.startswith("control sp drifts") for reason in mine.reasons)
+    assert mine.conclusion.startswith("regret at most")
+    assert [row[0] for row in mine.shapes.rows] == ["w32 d2 E4A1 h32 (base)", "w64 d2 E4A1 h64"]
+
+
+def test_a_finished_sweep_misses_nothing(tmp_path: Path) -> None:
+    section = report_of(write_store(tmp_path)).sections[0]
+    assert section.progress == "36 of 36 trials have a result, 6 of them diverged."
+    assert section.failures == ()
+    assert section.progress_table.rows == (
+        ("width", "completep-moe", 24, 20, 4, 0, 0),
+        ("width", "sp", 24, 20, 4, 0, 0),
+    )
+
+
+def test_a_half_finished_sweep_says_what_can_be_said_and_what_is_missing(tmp_path: Path) -> None:
+    section = report_of(write_store(tmp_path, every=2, failing=(0, 2))).sections[0]
+    assert section.progress.endswith("18 were not run, 2 failed: running the sweep again runs these and nothing else.")
+    assert section.failures[0].startswith("2 x Traceback: ")
+    assert {card.verdict for card in section.cards} == {"undecided"}
+    assert all(row[6] == 12 for row in section.progress_table.rows)
+
+
+def test_a_few_trials_of_one_shape_are_no_error(tmp_path: Path) -> None:
+    report = report_of(write_store(tmp_path, every=11))
+    assert report.sections[0].cards
+    json.dumps(report.to_dict()["sweeps"][0]["verdicts"], allow_nan=False)
+
+
+def test_limits_name_the_range_and_a_missing_control(tmp_path: Path) -> None:
+    folder = write_store(tmp_path, ("parameterizations: [completep-moe, sp]", "parameterizations: [completep-moe]"))
+    limits = report_of(folder).sections[0].limits
+    assert any("width 32 to 64" in one for one in limits)
+    assert any(one.startswith("There is no control (sp)") for one in limits)
+    assert not any("no control" in one for one in report_of(write_store(tmp_path / "b")).sections[0].limits)
+
+
+def test_provenance_tells_versions_devices_dates_and_data(tmp_path: Path) -> None:
+    table = report_of(write_store(tmp_path)).sections[0].provenance
+    facts = {str(name): str(value) for name, value in table.rows}
+    assert facts["torch"] == "2.13.0"
+    assert facts["device"] == "cpu"
+    assert facts["machines"] == "1"
+    assert "a-machine" not in "".join(facts.values())
+    assert facts["trained"] == "2026-01-01T00:00 to 2026-01-01T00:00 UTC"
+    assert facts["training time"].startswith("1.2 min")
+    assert "0123456789abcdef" in facts["data"]
+
+
+def test_several_folders_stand_side_by_side(tmp_path: Path) -> None:
+    report = report_of(write_store(tmp_path / "a"), write_store(tmp_path / "b", ("name: small", "name: other")))
+    assert report.comparison is not None
+    assert [column.name for column in report.comparison.columns[3:]] == ["small", "other"]
+    for row in report.comparison.rows:
+        assert row[3] == row[4]
+    assert report_of(tmp_path / "a").comparison is None
+
+
+def test_a_verdict_that_only_one_folder_has_is_missing_in_the_other(tmp_path: Path) -> None:
+    one = write_store(tmp_path / "a")
+    two = write_store(tmp_path / "b", ("parameterizations: [completep-moe, sp]", "parameterizations: [sp]"))
+    table = report_of(one, two).comparison
+    assert table is not None
+    (row,) = [row for row in table.rows if row[2] == "completep-moe"]
+    assert row[4] == "-"
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    folders = [write_store(tmp_path / place / name) for place, name in (("x", "a"), ("x", "b"), ("y", "b"))]
+    assert [one.name for one in report_of(*folders[:2]).sections] == ["small (a)", "small (b)"]
+    assert [one.name for one in report_of(*folders).sections] == ["small (a) #1", "small (b) #2", "small (b) #3"]
+
+
+def test_an_analysis_that_says_something_becomes_a_table_and_another_a_reason(tmp_path: Path) -> None:
+    results = load_results(write_store(tmp_path))
+    step = Step(scale=32.0, next_scale=64.0, gain_nats=0.1, low=0.05, high=0.15, num_seeds=2)
+    known = Improvement(axis="width", scale_name="width", parameterization="sp", hp="lr", steps=(step,))
+    why = "one shape alone"
+    unknown = [
+        Collapse(axis="width", scale_name="width", parameterization=name, hp="lr", why_not=why) for name in "abcdef"
+    ]
+    analysis = bare_analysis(results, improvement=(known,), collapse=tuple(unknown))
+    (table,) = analysis_tables(analysis)
+    assert table.title == "Does a larger model always win?"
+    row = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
+    assert (row["axis"], row["parameterization"], row["gain nats"], row["low"]) == ("width", "sp", 0.1, 0.05)
+    assert unsaid(analysis) == (
+        "Loss collapse (width a lr, width b lr, width c lr, width d lr and 2 more): one shape alone",
+    )
+
+
+def test_every_kind_of_analysis_is_reported(tmp_path: Path) -> None:
+    analysis = bare_analysis(load_results(write_store(tmp_path)))
+    beside = {"sweep", "hp", "loss", "reports", "follow_up", "notes"}
+    assert {kind.field for kind in KINDS} == set(analysis.__dataclass_fields__) - beside
+
+
+def test_notes_and_figures_are_part_of_the_report(tmp_path: Path) -> None:
+    section = make_report([source(write_store(tmp_path), Stub(), notes=("lr: cannot be read",))]).sections[0]
+    assert section.unsaid == ("lr: cannot be read",)
+    assert [one.name for one in section.source.pictures] == ["transfer"]
+
+
+def test_progress_of_a_sweep_where_all_failed(tmp_path: Path) -> None:
+    results = load_results(write_store(tmp_path, failing=range(36)))
+    assert progress_text(results).startswith("0 of 36 trials have a result; 0 were not run, 36 failed:")

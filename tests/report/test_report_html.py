@@ -1,0 +1,120 @@
+"""The page as text: self-contained, escaped, small, and honest about what it leaves out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from report_cases import EVIL, Stub, report_of, source, write_store
+
+from hpxfer.report import make_report, to_html
+from hpxfer.report.html import MOST_BYTES
+
+BIG = "M 0 0 " + "L 1 2 " * 20_000
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and the text of its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            self.scripts[-1] += data
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return to_html(report_of(write_store(tmp_path_factory.mktemp("page"))))
+
+
+def test_nothing_is_loaded_from_elsewhere(page: str) -> None:
+    for tag, attributes in Elements(page).found:
+        assert tag not in ("iframe", "object", "embed", "base", "form")
+        for name in ("src", "href", "xlink:href", "action", "srcset"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, name, value)
+        assert not any(name.startswith("on") for name in attributes)
+    assert "url(http" not in page
+
+
+def test_the_policy_allows_the_pages_own_script_alone(page: str) -> None:
+    elements = Elements(page)
+    (policy,) = [a["content"] for tag, a in elements.found if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    digest = base64.b64encode(hashlib.sha256(elements.scripts[-1].encode()).digest()).decode()
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == f"'sha256-{digest}'"
+    assert "connect-src" not in rules
+
+
+def test_the_verdict_comes_before_figures_and_tables(page: str) -> None:
+    places = [page.index(f'<section id="{name}">') for name in ("verdict", "figures", "tables", "trials", "sweep")]
+    assert places == sorted(places)
+    assert page.index("transfers</span>") < places[1]
+    assert page.index("control sp drifts") < places[1]
+
+
+def test_what_a_store_holds_is_text_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "<b>").mkdir()
+    twin = write_store(tmp_path / "<b>" / "<script>alert(1)<")
+    edit = ("source: builtin:stdlib", "source: 'text:<script>alert(2)</script>'")
+    folder = write_store(tmp_path / "a", edit, failing=(0, 1))
+    picture = Stub(title=EVIL, caption=EVIL, csv=EVIL)
+    page = to_html(make_report([source(folder, picture, notes=(EVIL,)), source(twin, picture)]))
+    scripts = Elements(page).scripts
+    assert len(scripts) == 3  # the trials of either, and the page's own
+    assert not any("alert" in script for script in scripts)
+    assert "<script>alert" not in page
+    assert page.count("&lt;script&gt;alert") >= 6
+    assert "{{ 7*7 }}" in page
+
+
+def test_equal_stores_give_equal_pages(tmp_path: Path) -> None:
+    one, two = (to_html(report_of(write_store(tmp_path / place / "a"))) for place in "xy")
+    assert one == two
+
+
+def test_an_svg_that_cannot_be_read_stands_as_a_png(tmp_path: Path) -> None:
+    page = to_html(make_report([source(write_store(tmp_path), Stub(svg="<svg"))]))
+    assert '<img src="data:image/png;base64,' in page
+
+
+def test_too_large_a_figure_becomes_a_png_and_then_is_left_out(tmp_path: Path) -> None:
+    folder = write_store(tmp_path)
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg"><path d="{BIG}"/></svg>'
+    pictures = [Stub(name="large", svg=svg), Stub(name="noise", svg=svg, png=b"x" * 10**6), Stub(name="small")]
+    report = make_report([source(folder, *pictures)])
+    full = to_html(report, 10**7)
+    assert full.count("<path") == 3
+    least = to_html(report, 10)
+    assert least.count("in the folder figures, as ") == 3
+    room = len(least.encode()) + 50_000
+    page = to_html(report, room)
+    assert len(page.encode()) <= room
+    assert page.count("<path") == 1
+    assert page.count('<img src="data:image/png') == 1
+    assert re.findall(r"in the folder figures, as (\w+)\.svg", page) == ["noise"]
+
+
+def test_a_store_without_any_judged_cell_is_a_page_all_the_same(tmp_path: Path) -> None:
+    folder = write_store(tmp_path)
+    page = to_html(make_report([source(folder, reports=(), notes=("lr: its line cannot be read",))]))
+    assert "No verdict" in page
+    assert "its line cannot be read" in page
+    assert len(page.encode()) < MOST_BYTES
