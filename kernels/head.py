@@ -54,7 +54,7 @@ class _Head(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         h_KTD, readout_KDV, targets_KT, *kept = ctx.saved_tensors
-        g_KT1 = grads[0].unsqueeze(-1).to(h_KTD.dtype)
+        g_KT1 = grads[0].unsqueeze(-1)  # float32: 1/T is no number of bfloat16
         dh_KTD = torch.empty_like(h_KTD, memory_format=torch.contiguous_format)
         dreadout_KDV = torch.empty_like(readout_KDV, dtype=ctx.dtype, memory_format=torch.contiguous_format)
         for index, (trials, tokens) in enumerate(_pieces(h_KTD, readout_KDV)):
@@ -64,7 +64,7 @@ class _Head(torch.autograd.Function):
             else:
                 onto_logits, _ = _gradient_and_losses(h, readout, targets_KT[trials, tokens], ctx.backend)
             torch.mul(_product(onto_logits, readout.transpose(1, 2), ctx.backend), g, out=dh_KTD[trials, tokens])
-            dreadout = _product((h * g).transpose(1, 2), onto_logits, ctx.backend)
+            dreadout = _product((h * g).to(h.dtype).transpose(1, 2), onto_logits, ctx.backend)
             if tokens.start == 0:
                 dreadout_KDV[trials] = dreadout
             else:

@@ -24,7 +24,7 @@ from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.embedding import embed
 from hpxfer.kernels.head import head_losses
 from hpxfer.kernels.norm import layer_norm
-from hpxfer.kernels.sums import spread
+from hpxfer.kernels.sums import column_sums, spread
 from hpxfer.model.ffn import FFN, Routed
 from hpxfer.model.flat import Weights
 from hpxfer.model.layout import moe_blocks, tensors
@@ -99,7 +99,7 @@ class GPT:
         return Output(
             losses_KT=self._losses(outside, h_KTD, targets_KBS),
             load_LKE=_stacked([one.load_KE for one in routed], router_bias_LKE.long()),
-            entropy_LK=_stacked([_entropy(one.gates_KTE.detach()) for one in routed], router_bias_LKE.sum(-1))
+            entropy_LK=_stacked([self._entropy(one.gates_KTE.detach()) for one in routed], router_bias_LKE.sum(-1))
             if probe
             else None,
         )
@@ -175,6 +175,12 @@ class GPT:
             self._maps.seen("readout", 0, h_KTD, torch.bmm(h_KTD, readout_KDV.to(h_KTD.dtype)))
         return head_losses(h_KTD, readout_KDV, targets_KBS.flatten(1), backend=self.backend)
 
+    def _entropy(self, gates_KTE: torch.Tensor) -> torch.Tensor:
+        """Return the mean over the tokens, summed in an order that does not follow K."""
+        p = gates_KTE / gates_KTE.sum(-1, keepdim=True)
+        entropy_KT1 = torch.special.entr(p).sum(-1, keepdim=True)
+        return column_sums(entropy_KT1, self.backend).squeeze(-1) / gates_KTE.shape[1]
+
 
 def gpt(trials: Sequence[Trial], device: torch.device, backend: Backend = TORCH) -> GPT:
     """Return the forward pass of a stack; asserts that its trials ask for no forward multiplier that it lacks."""
@@ -203,9 +209,3 @@ def gpt(trials: Sequence[Trial], device: torch.device, backend: Backend = TORCH)
 def _stacked(layers: list[torch.Tensor], empty: torch.Tensor) -> torch.Tensor:
     """Return the layers as one tensor; `empty`, of no layers, for a dense model."""
     return torch.stack(layers) if layers else empty
-
-
-def _entropy(gates_KTE: torch.Tensor) -> torch.Tensor:
-    p = gates_KTE / gates_KTE.sum(-1, keepdim=True)
-    entropy: torch.Tensor = torch.special.entr(p).sum(-1).mean(1)
-    return entropy

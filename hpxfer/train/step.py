@@ -10,6 +10,7 @@ next stack of its shape, setting and size is written into them, and nothing is c
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -40,6 +41,8 @@ class Step:
     def __init__(self, stack: Stack, setup: Setup, *, start: bool = True) -> None:
         began = time.monotonic()
         self.setup = setup
+        if setup.compiled:
+            torch.compiler.reset()  # a captured step needs its compiled code no more; torch keeps 8 and then gives up
         self.state = State(
             stack, setup.device, backend=setup.backend, compiled=setup.compiled, start=start and not setup.captured
         )
@@ -114,7 +117,10 @@ class Step:
         with torch.no_grad():  # not compiled: what the model makes on first use is made outside the compiler
             self.state.forward(self._inputs, self._targets, 0)
         recorder = Recorder(self.setup.device)
-        recorder.warm_up(self._once, WARM_UP_STEPS)
+        with warnings.catch_warnings():
+            if self.setup.compiled:  # the compiler's remarks on how it looks at tensors, and its advice to use TF32
+                warnings.simplefilter("ignore")
+            recorder.warm_up(self._once, WARM_UP_STEPS)
         self._first, first = recorder.capture(self._gradients_of_buffers)
         _, second = recorder.capture(lambda: self._update(*self._first))
         self._replays = first, second

@@ -162,8 +162,20 @@ class _Run:
     def _record_rms(self, step: int, metric: str, weights: Weights) -> None:
         state = self.one.state
         counts = {tensor.name: tensor.numel * tensor.layers for tensor in state.layout.tensors}
-        for role, values in rms_by_role(sums_of_squares(weights, torch.float64), counts, state.roles).items():
+        for role, values in rms_by_role(self._squares(weights), counts, state.roles).items():
             self.recorder.add(step, metric, values, self.slots, role=role)
+
+    def _squares(self, weights: Weights) -> dict[str, Tensor]:
+        """Return name -> [K] float64, the sum of squares of every trial's tensor."""
+        if not (self.setup.cuda and self.setup.determinism == "strict"):
+            return sums_of_squares(weights, torch.float64)
+        # A GPU orders the additions of a row by the number of rows: one trial at a time.
+        trials = (
+            {name: tuple(copy[k : k + 1] for copy in copies) for name, copies in weights.items()}
+            for k in range(len(self.slots))
+        )
+        alone = [sums_of_squares(trial, torch.float64) for trial in trials]
+        return {name: torch.cat([one[name] for one in alone]) for name in weights}
 
     @torch.no_grad()
     def _validate(self) -> list[float | None]:

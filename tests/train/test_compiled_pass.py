@@ -13,7 +13,9 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from hpxfer.stack import Stack
+from hpxfer.train import device
 from hpxfer.train.state import State
+from hpxfer.train.step import Step
 from hpxfer.trial import Setting
 
 CPU = torch.device("cpu")
@@ -58,3 +60,18 @@ def test_stacks_of_one_shape_share_the_compiled_pass(setting: Setting) -> None:
     assert torch.equal(found, losses(State(second, CPU)))
     assert not torch.equal(found[:, 0], losses(State(first, CPU))[:, 0])
     assert dict(counters["stats"]) == made
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::DeprecationWarning")
+def test_a_step_is_compiled_however_many_were_before(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    setting, graphs = replace(setting, precision="bfloat16"), []
+    for size in (1, 2):
+        counters.clear()
+        stack = Stack(trials=tuple(trial(setting, seed=k) for k in range(size)))
+        step = Step(stack, replace(device.CPU, compiled=True))
+        with torch.no_grad():
+            step.state.forward(*step.state.batch(0), 0)
+        step.gradients(0)
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[1] > 0
