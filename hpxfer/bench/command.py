@@ -44,9 +44,9 @@ def _rows(name: str, device: torch.device) -> list[Row]:
 
             return trainer_cuda.rows(device)
         case "trainer":
-            from hpxfer.bench import trainer_cpu
+            from hpxfer.bench import trainer_cpu, whole_machine
 
-            return trainer_cpu.rows()
+            return [*whole_machine.rows(), *trainer_cpu.rows()]
         case "kernels" if cuda:
             from hpxfer.bench import kernels_cuda
 

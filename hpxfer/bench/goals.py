@@ -30,10 +30,22 @@ def _cpu_trainer() -> tuple[Goal, ...]:
     return (
         *(
             Goal(
+                key=f"machine-{width}",
+                bench="trainer",
+                device="cpu",
+                what=f"width {width}: trials/s of all cores, stacks of 16 over the plain way",
+                unit="x",
+                goal=ratios[width][0],
+                floor=ratios[width][1],
+            )
+            for width in WIDTHS
+        ),
+        *(
+            Goal(
                 key=f"ratio-{width}",
                 bench="trainer",
                 device="cpu",
-                what=f"width {width}: trials/s, 16 stacked over the plain way",
+                what=f"width {width}: the same of one core, one thread each",
                 unit="x",
                 goal=ratios[width][0],
                 floor=ratios[width][1],

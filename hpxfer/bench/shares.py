@@ -32,7 +32,8 @@ _VIEWS = frozenset(_VIEW_NAMES.split())
 
 def step_shares(forward_backward: Callable[[], object], update: Callable[[], object], steps: int) -> dict[str, float]:
     """Return part -> its share of a step, which adds up to 1."""
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+    # Events are kept although there is one cycle only: torch 2.11 warns where they are not.
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiled:
         for _ in range(steps):
             with record_function(_STEP):
                 forward_backward()

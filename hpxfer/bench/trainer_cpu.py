@@ -54,7 +54,9 @@ def rows(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS) -> list[Row]:
     """Return the rows of all widths: the ratio to the plain way, and the share of the machine's peak."""
     with one_thread(), TemporaryDirectory() as folder:
         size = matmul_size(_CPU)
-        found = {width: measure(_case(width), Path(folder), rounds, size, _REPEATS.get(width, 1)) for width in widths}
+        found = {
+            width: measure(cpu_case(width), Path(folder), rounds, size, _REPEATS.get(width, 1)) for width in widths
+        }
     peak = statistics.median(one.peak for one in found.values())
     peak_row = Row(key="peak-cpu", what="float32 matmul peak, one thread", value=peak / 1e9, unit="GFLOP/s")
     made = [rows_of(width, one) for width, one in found.items()]
@@ -91,11 +93,11 @@ def measure(case: Case, folder: Path, rounds: int, peak_size: int, repeats: int 
     """Return the times of one width. A round takes `repeats` steps of MOST trials each way, and one square product."""
     members = trials(case, MOST, folder)
     shape, setting = members[0].shape, members[0].setting
-    jobs = {"plain": Job(run=_repeated(_plain_steps(members), repeats), count=MOST * repeats)}
+    jobs = {"plain": Job(run=_repeated(plain_steps(members), repeats), count=MOST * repeats)}
     steps = {size: Step(Stack(trials=members[:size]), setup_for("cpu")) for size in SIZES}
     for size, step in steps.items():
         again = repeats * MOST // size
-        jobs[f"stacked_{size}"] = Job(run=_repeated(_stacked_step(step), again), count=MOST * repeats)
+        jobs[f"stacked_{size}"] = Job(run=_repeated(stacked_step(step), again), count=MOST * repeats)
     alone = _repeated(products_and_attention(shape, setting, MOST), repeats)
     jobs["products_and_attention"] = Job(run=alone, count=MOST * repeats)
     jobs[_PEAK] = matmul(peak_size, _CPU)
@@ -108,7 +110,8 @@ def measure(case: Case, folder: Path, rounds: int, peak_size: int, repeats: int 
     )
 
 
-def _case(width: int) -> Case:
+def cpu_case(width: int) -> Case:
+    """Return the model and run of the CPU rows at this width."""
     return Case(width=width, depth=2, head_dim=32, vocab_size=128, context=64, batch_tokens=512, steps=STEPS)
 
 
@@ -120,7 +123,7 @@ def _repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
     return job
 
 
-def _plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
+def plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
     """Return a job: MOST steps of one trial the plain way, on its own batches."""
     state = Step(Stack(trials=members[:1]), setup_for("cpu")).state
     run, numbers = PlainRun(members[0], state), count()
@@ -132,7 +135,7 @@ def _plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
     return job
 
 
-def _stacked_step(step: Step) -> Callable[[], None]:
+def stacked_step(step: Step) -> Callable[[], None]:
     """Return a job: one step of a stack, and the look at its losses that the trainer takes after each."""
     numbers = count()
 

@@ -1,0 +1,118 @@
+"""The trainer on all cores of a CPU: a worker with a stack on every core against the plain way.
+
+The plain way trains one trial at a time, with as many threads as there are cores, as PyTorch has by itself, or with
+one: the faster of the two counts. All stand in processes of their own and take turns. Time is wall time, and threads
+that wait for each other on a busy machine are slow beyond measure: nothing else should run meanwhile.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from hpxfer.bench.cases import trials
+from hpxfer.bench.goals import WIDTHS, goal_of
+from hpxfer.bench.record import Row
+from hpxfer.bench.trainer_cpu import MOST, cpu_case, plain_steps, stacked_step
+from hpxfer.machine import num_cpus
+from hpxfer.stack import Stack
+from hpxfer.train.device import setup_for
+from hpxfer.train.step import Step
+
+ROUNDS = 7
+STACKED = 0
+# Steps of MOST trials that a worker takes a round: as long as it takes that two workers end at nearly the same time.
+_REPEATS = {32: 16, 64: 8, 128: 4}
+
+
+def rows(widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> list[Row]:
+    """Return a row a width: trials/s of the whole machine over the plain way."""
+    cores = num_cpus()
+    with TemporaryDirectory() as folder, _workers([*[STACKED] * cores, 1, cores], Path(folder)) as pipes:
+        return [_row(width, rounds, pipes[:cores], pipes[cores:]) for width in widths]
+
+
+def _row(width: int, rounds: int, stacked: list[Connection], plain: list[Connection]) -> Row:
+    repeats = _REPEATS.get(width, 2)
+    for pipe in (*stacked, *plain):
+        pipe.send(width)
+    for pipe in (*stacked, *plain):
+        pipe.recv()  # ready, and warm
+    times: list[list[float]] = []
+    for _ in range(rounds):
+        ours = _seconds(stacked, repeats) / (MOST * repeats * len(stacked))
+        times.append([ours, *(_seconds([one], repeats) / (MOST * repeats) for one in plain)])
+    for pipe in (*stacked, *plain):
+        pipe.send(0)  # enough of this width
+    ms = [1000 * statistics.median(column) for column in zip(*times, strict=True)]
+    ratios = [statistics.median(line[plainly] / line[0] for line in times) for plainly in (1, 2)]
+    key, cores = f"machine-{width}", len(stacked)
+    return Row(
+        key=key,
+        what=goal_of(key).what,
+        value=min(ratios),
+        unit="x",
+        note=f"ms of the machine a trial-step: plain {ms[1]:.2f}, plain on {cores} threads {ms[2]:.2f}, "
+        f"{cores} workers with stacks of {MOST} {ms[0]:.2f}",
+        numbers={"stacked_ms": ms[0], "plain_ms": ms[1], "plain_threads_ms": ms[2], "workers": cores},
+    )
+
+
+def _seconds(pipes: list[Connection], repeats: int) -> float:
+    """Return the wall time until all of these workers have done their round."""
+    began = time.perf_counter()
+    for pipe in pipes:
+        pipe.send(repeats)
+    for pipe in pipes:
+        pipe.recv()
+    return time.perf_counter() - began
+
+
+@contextmanager
+def _workers(ways: Sequence[int], folder: Path) -> Iterator[list[Connection]]:
+    """Start a process a way, STACKED or the threads of the plain one; at the end, close their pipes: they leave."""
+    spawn = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    for number, way in enumerate(ways):
+        here, there = spawn.Pipe()
+        own = folder / str(number)
+        own.mkdir()
+        process = spawn.Process(target=_serve, args=(there, way, own), daemon=True)
+        process.start()
+        there.close()
+        pipes.append(here)
+        processes.append(process)
+    try:
+        yield pipes
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for process in processes:
+            process.join()
+
+
+def _serve(pipe: Connection, way: int, folder: Path) -> None:
+    """Make the job of a width, then do it as often as asked; the next width is asked for in between."""
+    torch.set_num_threads(way or 1)
+    try:
+        while True:
+            width = pipe.recv()
+            members = trials(cpu_case(width), MOST, folder)
+            stack = Stack(trials=members)
+            job = stacked_step(Step(stack, setup_for("cpu"))) if way == STACKED else plain_steps(members)
+            job()
+            pipe.send(None)
+            while repeats := pipe.recv():
+                for _ in range(repeats):
+                    job()
+                pipe.send(None)
+    except EOFError:
+        return
