@@ -96,8 +96,9 @@ def _over_seeds(runs: list[tuple[NDArray[np.int64], Floats]]) -> dict[str, Any]:
     """Return the mean over seeds, as far as all of them went."""
     steps = runs[0][0]
     for other, _ in runs[1:]:
-        steps = np.intersect1d(steps, other)
-    mean = np.mean([values[np.isin(at, steps)] for at, values in runs], axis=0)
+        steps = steps if np.array_equal(steps, other) else np.intersect1d(steps, other)
+    # All of these steps are among a run's own: as many are the same.
+    mean = np.mean([values if at.size == steps.size else values[np.isin(at, steps)] for at, values in runs], axis=0)
     last = max(1, round(LAST_SHARE * mean.size))
     return {
         "steps": tuple(steps.tolist()),

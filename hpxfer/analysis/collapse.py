@@ -190,9 +190,11 @@ def _first(beyond_W: Bools, centers: Floats) -> float | None:
 def normalized_collapse(every: Sequence[ShapeCurves], floor: float) -> tuple[Floats, Floats, Floats, Floats]:
     """Return shares of training (X,), normalized curves (I, X), their deviation (X,) and its noise floor (X,).
 
-    As in arXiv 2507.02119: (loss - floor) / (final loss - floor) over the share of the run, the deviation over shapes
+    After arXiv 2507.02119: (loss - floor) / (final loss - floor) over the share of the run, the deviation over shapes
     and seeds relative to the mean, and the noise floor that of loss - floor over the seeds of one shape, the mean of
-    shapes (no floor with one seed). The final loss is that of the last window, so the noise of one batch plays no part.
+    shapes (no floor with one seed). The paper finds the deviation below the noise floor ("supercollapse") in models
+    trained compute-optimally with learning rate decay; a sweep at constant steps need not collapse so. The final loss
+    is that of the last window, so the noise of one batch plays no part.
     """
     share_X = (np.arange(SHARES) + 1) / SHARES
     shape_ISX = []
@@ -206,7 +208,7 @@ def normalized_collapse(every: Sequence[ShapeCurves], floor: float) -> tuple[Flo
     known_X = np.isfinite(over_ISX).all((0, 1))
     share_X, over_ISX = share_X[known_X], over_ISX[:, :, known_X]
     normalized_ISX = over_ISX / over_ISX[:, :, -1:]
-    deviation_X = normalized_ISX.std(axis=(0, 1)) / normalized_ISX.mean((0, 1))
+    deviation_X = normalized_ISX.std(axis=(0, 1), ddof=1) / normalized_ISX.mean((0, 1))
     noise_X = np.zeros(0)
     if over_ISX.shape[1] > 1:
         noise_X = (over_ISX.std(axis=1, ddof=1) / over_ISX.mean(1)).mean(0)

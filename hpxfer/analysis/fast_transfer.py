@@ -1,12 +1,16 @@
-"""Fast transfer: does what a smaller shape's optimum costs at the largest one vanish faster than the loss gap to it?
+"""Fast transfer: does what a smaller shape's optimum costs vanish faster with scale than the loss gap does?
 
-As arXiv 2512.22768 has it: tuned at scale n and used at the largest scale N, an HP costs the regret loss_N(optimum_n) -
-loss_N(optimum_N); the gap is loss_n(optimum_n) - loss_N(optimum_N). Transfer is fast if the regret falls off with n by
-a higher power than the gap: tuning small then costs less than it saves. Slopes are those of the logs.
+arXiv 2512.22768 calls a transfer fast if the suboptimality that it induces vanishes asymptotically faster than the
+performance gap of a finite scale. The limit is not in a sweep, and its largest shape N may not stand for it: measured
+from there, both are 0 at N, and an optimum that drifts steadily costs (log N/n)^2 at N, which falls faster than a loss
+gap that is linear in log n. So powers are fitted that have a limit of their own: optima at a distance in proportion to
+n^-p - N^-p from that of N, losses to n^-q - N^-q, and the regret goes as the distance squared, as n^-2p. Transfer is
+fast if 2p > q and p > 0; with p <= 0 optima do not converge at all, and p = 0 is a steady drift.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +23,7 @@ from hpxfer.analysis.estimate import Fitted, estimate, fitted
 from hpxfer.analysis.thresholds import CONFIDENCE
 
 ROUNDING = 1e-12  # nats: below, a regret is that of the last bit
+POWERS = np.linspace(-4.0, 8.0, 240)  # that are looked through; none of them is 0, where the formula has no value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +40,11 @@ class FastPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class FastTransfer:
-    """One parameterization along one axis. Slopes are of log2 nats per doubling of the scale; negative is falling."""
+    """One parameterization along one axis.
+
+    Slopes are of log2 nats per doubling of the scale, measured from the largest shape; negative is falling. Powers are
+    those of the scale, with the limit taken off.
+    """
 
     axis: str
     scale_name: str
@@ -45,9 +54,13 @@ class FastTransfer:
     points: tuple[FastPoint, ...] = ()
     regret_slope: float | None = None
     gap_slope: float | None = None
-    excess_low: float | None = None  # 95% interval of regret_slope - gap_slope, from draws of optima and losses
+    optimum_power: float | None = None  # p: optima close in as scale^-p; 0 is a steady drift, below it speeds up
+    power_low: float | None = None  # 95%, from draws of optima and losses, as the next
+    power_high: float | None = None
+    gap_power: float | None = None  # q: losses close in as scale^-q
+    excess_low: float | None = None  # of 2p - q
     excess_high: float | None = None
-    fast: bool | None = None  # the regret surely falls faster, or surely slower; None: not told apart
+    fast: bool | None = None  # surely, or surely not; None: not told, or no regret that is surely above 0
     why_not: str | None = None
 
 
@@ -70,17 +83,21 @@ def fast_transfer(group: Sequence[Basin], noise: SeedNoise | None, hp: str) -> F
     draws = None if one.fit is None or noise is None else draw_optima(one.cube, one.fit, noise)
     regret_I = _regrets(one, smaller, None)[0]
     gap_I = np.array([losses[i] for i in smaller]) - losses[len(group) - 1]
-    x = np.log2([group[i].scale for i in smaller])
+    x, target = np.log2([group[i].scale for i in smaller]), math.log2(last.scale)
     gap_slope = float(_slope(x, np.log2(gap_I)[None])[0])
     regret_slope = float(_slope(x, np.log2(np.maximum(regret_I, ROUNDING))[None])[0])
-    ends = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-    low_I = high_I = excess = None
+    power, gap_power = (float(_power(x, target, np.array([at]))[0]) for at in (regret_slope / 2, gap_slope))
+    low_I = high_I = None
+    told: dict[str, float | bool | None] = {}
     if draws is not None:
+        ends = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
         drawn_BI = _regrets(one, smaller, draws.normal_BF)
         low_I, high_I = np.quantile(drawn_BI, ends, axis=0)
+        away_BI = draws.normal_BF[:, [one.at[i] for i in smaller]] - draws.normal_BF[:, [one.at[len(group) - 1]]]
         change_BI = draws.change_BF[:, [one.at[i] for i in smaller]] - draws.change_BF[:, [one.at[len(group) - 1]]]
-        slopes = [_slope(x, np.log2(np.maximum(nats_BI, ROUNDING))) for nats_BI in (drawn_BI, gap_I + change_BI)]
-        excess = np.quantile(slopes[0] - slopes[1], ends)
+        log_BI = [np.log2(np.maximum(nats_BI, ROUNDING)) for nats_BI in (drawn_BI, gap_I + change_BI)]
+        power_B, gap_B = (_power(x, target, _slope(x, y) / by) for y, by in zip(log_BI, (2, 1), strict=True))
+        told = _told(power_B, 2 * power_B - gap_B, seen=bool(np.prod(np.quantile(away_BI, ends, axis=0), 0).max() > 0))
     return replace(
         bare,
         points=tuple(
@@ -96,10 +113,34 @@ def fast_transfer(group: Sequence[Basin], noise: SeedNoise | None, hp: str) -> F
         ),
         regret_slope=regret_slope,
         gap_slope=gap_slope,
-        excess_low=None if excess is None else float(excess[0]),
-        excess_high=None if excess is None else float(excess[1]),
-        fast=None if excess is None or excess[0] <= 0 <= excess[1] else bool(excess[1] < 0),
+        optimum_power=power,
+        gap_power=gap_power,
+        **told,  # type: ignore[arg-type]
     )
+
+
+def _told(power_B: Floats, excess_B: Floats, *, seen: bool) -> dict[str, float | bool | None]:
+    """Return the intervals and the answer; `seen` if an optimum is surely away from that of the largest shape."""
+    ends = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+    (low, high), (below, above) = (np.quantile(drawn_B, ends).tolist() for drawn_B in (power_B, excess_B))
+    surely_not = seen and (above < 0 or high < 0)
+    return {
+        "power_low": low,
+        "power_high": high,
+        "excess_low": below,
+        "excess_high": above,
+        "fast": True if below > 0 and low > 0 else (False if surely_not else None),
+    }
+
+
+def _power(x: Floats, target: float, slope_B: Floats) -> Floats:
+    """Return the powers p with which n^-p - N^-p falls by such slopes in the logs of n and itself, (B,).
+
+    At a power of 0 that is log N/n; the slope falls with p.
+    """
+    ahead = (target - x) * math.log(2)
+    slope_P = _slope(x, np.log2(np.expm1(POWERS[:, None] * ahead) / POWERS[:, None]))
+    return np.interp(-slope_B, -slope_P, POWERS)
 
 
 def _lowest(one: Fitted, i: int) -> float:

@@ -1,7 +1,8 @@
 """The follow-up: a sweep that adds what undecided verdicts need, and keeps every cell that was run.
 
 A trial's id is a hash of what determines its numbers, so the larger sweep, run into the same folder, trains only what
-is new: it keeps the sweep's name, which is the folder's. The grid of a sweep is one for all shapes: values that one shape asks for are added at every shape.
+is new: it keeps the sweep's name, which is the folder's. The grid of a sweep is one for all shapes: values that one
+shape asks for are added at every shape.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Regret over scale: does what the transferred HP costs grow, and is it small against what scaling gains?
 
-A transfer is fast if the regret falls off faster than the loss gap (arXiv 2512.22768): tuning again at the target would
-then gain less than the next step in scale does.
+Whether the transfer is fast (arXiv 2512.22768) is a matter of how both vanish with scale: see `fast_transfer`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from itertools import pairwise
 from scipy import stats
 
 from hpxfer.analysis.basin import Basin
+from hpxfer.analysis.estimate import FLAT
 from hpxfer.analysis.findings import Addition, Finding, ShapeFinding
 from hpxfer.analysis.thresholds import ERROR_RATE, MOVE_OCTAVES
 from hpxfer.analysis.verdict import move, regret_limit
@@ -66,6 +67,11 @@ def _seeds(finding: Finding) -> Addition | None:
     if now < 2:
         return Addition(text=f"{LEAST_SEEDS} seeds at every shape", seeds=LEAST_SEEDS)
     needed = [1.0, *(_regret_factor(shape) for shape in finding.shapes if not shape.is_base)]
+    if any(shape.optimum.open_because == FLAT for shape in finding.shapes):
+        seeds = max(LEAST_SEEDS, 2 * now)
+        if seeds <= MOST_SEEDS:
+            return Addition(text=f"{seeds} seeds instead of {now} at every shape, or a wider grid", seeds=seeds)
+        return None
     if moved := move(finding):
         center, half = sum(moved) / 2, (moved[1] - moved[0]) / 2
         if math.isinf(half):

@@ -34,6 +34,7 @@ class Drawn:
     csv: str
     figure: Figure
     salt: str  # tells its SVG's ids from those of other figures on a page
+    aside: bool = False  # of an HP that is not judged
 
     @cached_property
     def svg(self) -> str:
@@ -45,7 +46,7 @@ class Drawn:
         return to_png(self.figure)
 
 
-def drawn(name: str, info: Info, figure: Figure, *, salt: str = "") -> Drawn:
+def drawn(name: str, info: Info, figure: Figure, *, salt: str = "", aside: bool = False) -> Drawn:
     """Return a figure with the data of its info. Rendering waits until a picture is asked for."""
     return Drawn(
         name=name,
@@ -54,4 +55,5 @@ def drawn(name: str, info: Info, figure: Figure, *, salt: str = "") -> Drawn:
         csv=info.table().to_csv(index=False, lineterminator="\n"),
         figure=figure,
         salt=f"hpxfer {salt} {name}",
+        aside=aside,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from matplotlib.figure import Figure
@@ -38,13 +39,13 @@ class _Album:
     figures: list[Drawn] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
-    def add(self, name: str, info: Shown | str, draw: Callable[[Shown], Figure]) -> None:
-        """Draw a figure, or keep the reason why there is none."""
+    def add(self, name: str, info: Shown | str, draw: Callable[[Shown], Figure], *, aside: bool = False) -> None:
+        """Draw a figure, or keep the reason why there is none. It stands `aside` if its HP is not judged."""
         name = _UNFIT.sub("_", name)
         if isinstance(info, str):
             self.missing.append(f"{name}: {info}")
         else:
-            self.figures.append(drawn(name, info, draw(info), salt=self.salt))
+            self.figures.append(drawn(name, info, draw(info), salt=self.salt, aside=aside))
 
 
 def all_figures(results: Stored, analysis: Analysis) -> tuple[list[Drawn], list[str]]:
@@ -66,13 +67,13 @@ def _axes(report: TransferReport) -> list[str]:
 
 def _add_report(album: _Album, results: Stored, analysis: Analysis, report: TransferReport) -> None:
     """Add what a report on one HP shows: losses, optima, regrets, divergence."""
-    line = results.line(report.hp, report.loss)
+    line, add = results.line(report.hp, report.loss), partial(album.add, aside=report.hp != analysis.hp)
     for axis in _axes(report):
         name = f"{report.hp}-{axis}"
-        album.add(f"transfer-{name}", axis_transfer_info(report, line, axis), draw_transfer)
-        album.add(f"optimum-{name}", optimum_info(report, axis), draw_optimum)
-        album.add(f"regret-{name}", regret_info(report, axis), draw_regret)
-        album.add(f"stability-{name}", stability_info(analysis.stability, axis, report.hp), draw_stability)
+        add(f"transfer-{name}", axis_transfer_info(report, line, axis), draw_transfer)
+        add(f"optimum-{name}", optimum_info(report, axis), draw_optimum)
+        add(f"regret-{name}", regret_info(report, axis), draw_regret)
+        add(f"stability-{name}", stability_info(analysis.stability, axis, report.hp), draw_stability)
 
 
 def _add_curves(album: _Album, results: Stored, analysis: Analysis, report: TransferReport) -> None:

@@ -53,6 +53,7 @@ _RC: dict[Any, Any] = {
     "ytick.color": INK,
     "grid.color": INK,
     "legend.labelcolor": INK,
+    "axes.titley": 1.0,  # no tick labels above a panel: nothing is measured to make way for them
     "axes.facecolor": "none",
     "font.size": FONT,
     "axes.titlesize": FONT,

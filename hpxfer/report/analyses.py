@@ -36,8 +36,10 @@ KINDS = (
     Kind(
         field="fast",
         title="Is the transfer fast?",
-        note="Whether what the transferred HP costs falls off faster with scale than the loss gap does (arXiv "
-        "2512.22768). Slopes of log2 nats per doubling.",
+        note="Whether what the transferred HP costs vanishes faster with scale than the loss gap does (arXiv "
+        "2512.22768). Slopes of log2 nats per doubling, measured from the largest shape. The powers take its own "
+        "distance from the limit into account: optima close in as scale^-p, losses as scale^-q; fast is 2p > q and "
+        "p > 0 (p = 0 is a steady drift); excess is 2p - q.",
     ),
     Kind(
         field="comparisons",
@@ -74,7 +76,11 @@ KINDS = (
         note="The largest HP at which all seeds stay finite is no optimum: how it moves is told beside it.",
     ),
     Kind(field="loss_fits", title="Loss against log parameters", note="A straight line; nats per doubling."),
-    Kind(field="power_laws", title="Saturating power law", note="loss = floor + (2^log2_scale / parameters)^exponent; 95% intervals."),
+    Kind(
+        field="power_laws",
+        title="Saturating power law",
+        note="loss = floor + (2^log2_scale / parameters)^exponent; 95% intervals.",
+    ),
     Kind(
         field="experts_size",
         title="Many small experts or few large ones?",

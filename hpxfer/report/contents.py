@@ -47,6 +47,8 @@ class Picture(Protocol):
     def svg(self) -> str: ...
     @property
     def png(self) -> bytes: ...
+    @property
+    def aside(self) -> bool: ...  # of an HP that is not judged
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -39,6 +39,7 @@ class Inlined:
     markup: Markup | None = None
     image: str | None = None  # data URL
     left_out: bool = False
+    aside: bool = False  # of an HP that is not judged
 
     @property
     def num_bytes(self) -> int:
@@ -64,7 +65,14 @@ def _inlined(section: Section, picture: Picture, place: int) -> Inlined:
     prefix = f"s{place}-{hashlib.blake2b(picture.name.encode(), digest_size=4).hexdigest()}-"
     svg = embedded(picture.svg, prefix, picture.title)
     csv = picture.csv if len(picture.csv) <= CSV_CHARACTERS else ""
-    one = Inlined(section=section.name, name=picture.name, title=picture.title, caption=picture.caption, csv=csv)
+    one = Inlined(
+        section=section.name,
+        name=picture.name,
+        title=picture.title,
+        caption=picture.caption,
+        csv=csv,
+        aside=picture.aside,
+    )
     return replace(one, image=_png_url(picture)) if svg is None else replace(one, markup=Markup(svg))
 
 
@@ -99,7 +107,8 @@ def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[Inlin
     return environment.get_template("report.html").render(
         report=report,
         trials=trials,
-        figures=list(rows.values()),
+        figures=sorted(rows.values(), key=_aside),
+        num_aside=sum(map(_aside, rows.values())),
         several=len(report.sections) > 1,
         version=hpxfer.__version__,
         most_rows=ROWS_SHOWN,
@@ -107,6 +116,11 @@ def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[Inlin
         style=Markup(style),
         script=Markup(script),
     )
+
+
+def _aside(row: Sequence[Inlined]) -> bool:
+    """Return whether a figure is of an HP that no sweep on the page judges."""
+    return all(one.aside for one in row)
 
 
 @cache

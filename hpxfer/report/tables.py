@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 Cell = str | float | int | None
@@ -44,8 +45,12 @@ class Table:
 
     def numeric(self, place: int) -> bool:
         """Return whether a column holds numbers and nothing else."""
-        cells = [row[place] for row in self.rows if row[place] is not None]
-        return bool(cells) and all(isinstance(cell, int | float) for cell in cells)
+        return self._numeric[place]
+
+    @cached_property
+    def _numeric(self) -> tuple[bool, ...]:
+        cells = [[row[place] for row in self.rows if row[place] is not None] for place in range(len(self.columns))]
+        return tuple(bool(column) and all(isinstance(cell, int | float) for cell in column) for column in cells)
 
     def told(self) -> Table:
         """Return the table without the columns in which every cell is None."""

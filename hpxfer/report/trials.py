@@ -84,7 +84,10 @@ def _places(results: Results) -> pd.DataFrame:
     labels = cells[["trial_id", "parameterization"]].drop_duplicates("trial_id").set_index("trial_id")
     shared = cells.groupby("trial_id", sort=False)["parameterization"].nunique() > 1
     out = first.drop(columns=["axis", "parameterization"])
-    out["place"] = axes.groupby("trial_id", sort=False)["axis"].agg(", ".join)
+    axes_of: dict[str, list[str]] = {}
+    for trial_id, axis in zip(axes["trial_id"], axes["axis"], strict=True):
+        axes_of.setdefault(trial_id, []).append(axis)
+    out["place"] = [", ".join(axes_of[trial_id]) for trial_id in out.index]
     out["label"] = labels["parameterization"].where(~shared, BASE)
     return out.reset_index()
 

@@ -1,22 +1,29 @@
-"""How long the analysis takes on a large sweep: `python -m hpxfer.testing.analysis_speed`.
+"""How long the analysis and the report of a large sweep take: `python -m hpxfer.testing.analysis_speed`.
 
-CPU seconds of one process, so that what else runs on the machine plays no part; set OMP_NUM_THREADS=1 for one core.
+CPU seconds, so that what else runs on the machine plays no part; set OMP_NUM_THREADS=1 for one core.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from hpxfer.analysis import analyze
 from hpxfer.analysis.basin import Basin, basins
 from hpxfer.analysis.bootstrap import draw_optima, pool_noise
 from hpxfer.analysis.estimate import fitted
+from hpxfer.figures import all_figures, save_transfer, transfer_info
+from hpxfer.report import Source, make_report, to_html
+from hpxfer.report.command import uncollected
+from hpxfer.results import Results, load_results
 from hpxfer.spec import parse_sweep
 from hpxfer.testing.planted_store import PlantedStore, planted_results
 
@@ -45,38 +52,75 @@ grid:
   init_scale: {{log2: [-3, 2]}}
 seeds: {seeds}
 """
+Times = dict[str, float]
 
 
-def measure(seeds: int, folder: Path) -> dict[str, float]:
+def measure(seeds: int, folder: Path) -> Times:
     """Return the size of the sweep and the CPU seconds of each part."""
-    results = planted_results(
-        parse_sweep(SWEEP.format(seeds=seeds)), folder, PlantedStore(drift={"sp": -0.5}, points=200, balance_points=64)
-    )
-    times: dict[str, float] = {"trials": float(len(results.trials))}
-    start = time.process_time()
-    line = results.line("lr", "validation")
-    times["load_line_s"] = time.process_time() - start
-    start = time.process_time()
-    groups: dict[tuple[str, str], list[Basin]] = {}
-    for basin in basins(line):
-        groups.setdefault((basin.axis, basin.parameterization), []).append(basin)
-    fits = [fitted(group) for group in groups.values()]
-    noise = pool_noise([(one.cube, one.fit) for one in fits if one.fit is not None])
-    for one in fits:
-        if one.fit is not None and noise is not None:
-            draw_optima(one.cube, one.fit, noise, DRAWS)
-    times[f"bootstrap_{DRAWS}_s"] = time.process_time() - start
-    start = time.process_time()
-    _ = results.curves
-    times["load_curves_s"] = time.process_time() - start
-    start = time.process_time()
-    analyze(results).to_dict()
-    times["analyze_s"] = time.process_time() - start
+    times: Times = {"imports": time.process_time()}  # of a process that has done nothing else yet
+    planted = parse_sweep(SWEEP.format(seeds=seeds))
+    planted_results(planted, folder, PlantedStore(drift={"sp": -0.5}, points=200, balance_points=64))
+    with _timed(times, "load"):
+        results = load_results(folder)
+    times["trials"] = float(len(results.trials))
+    _measure_bootstrap(results, times)
+    with uncollected():
+        _measure_report(results, folder, times)
+    times["report_command"] = _command(folder)
     return {name: round(value, 2) for name, value in times.items()}
 
 
+def _measure_bootstrap(results: Results, times: Times) -> None:
+    """Add the time of the draws from which every interval of one HP is read."""
+    line = results.line("lr", "validation")
+    with _timed(times, f"bootstrap_{DRAWS}"):
+        groups: dict[tuple[str, str], list[Basin]] = {}
+        for basin in basins(line):
+            groups.setdefault((basin.axis, basin.parameterization), []).append(basin)
+        fits = [fitted(group) for group in groups.values()]
+        noise = pool_noise([(one.cube, one.fit) for one in fits if one.fit is not None])
+        for one in fits:
+            if one.fit is not None and noise is not None:
+                draw_optima(one.cube, one.fit, noise, DRAWS)
+
+
+def _measure_report(results: Results, folder: Path, times: Times) -> None:
+    """Add the time of each part of a report."""
+    with _timed(times, "load_curves"):
+        _ = results.curves
+    with _timed(times, "analyze"):
+        analysis = analyze(results)
+    with _timed(times, "make_figures"):
+        pictures, not_drawn = all_figures(results, analysis)
+    with _timed(times, "draw_figures"):
+        for one in pictures:
+            _ = one.svg
+    with _timed(times, "transfer_figure"):
+        assert analysis.report is not None
+        save_transfer(transfer_info(analysis.report, results.line()), folder)
+    with _timed(times, "page"):
+        source = Source(results=results, analysis=analysis, pictures=pictures, not_drawn=not_drawn)
+        to_html(make_report([source]))
+
+
+def _command(folder: Path) -> float:
+    """Return the time of the whole command in a process of its own, imports and all."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = "from hpxfer.cli import main; main()"
+    subprocess.run([sys.executable, "-c", command, "report", str(folder)], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+@contextmanager
+def _timed(times: Times, name: str) -> Iterator[None]:
+    start = time.process_time()
+    yield
+    times[name] = time.process_time() - start
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the times as JSON."""
+    """Print the CPU seconds of each part as JSON; `report_command` is the whole of `hpxfer report`, imports and all."""
     parser = argparse.ArgumentParser(prog="python -m hpxfer.testing.analysis_speed", description=main.__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="seeds of the planted sweep; 20 are 10,500 trials")
     given = parser.parse_args(arguments)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpxfer.analysis.basin import Basin, basins
-from hpxfer.analysis.extrapolation import HeldOut, held_out, noise_of_smaller
+from hpxfer.analysis.extrapolation import HeldOut, _law, held_out, noise_of_smaller
 from hpxfer.testing.sweeps import Planted, plant
 
 
@@ -92,3 +92,15 @@ def test_one_seed_predicts_without_an_interval() -> None:
     assert found.predicted_log2 == pytest.approx(plant(Planted(seeds=1, noise=1e-4), 0).optimum_I[-1], abs=0.1)
     assert (found.predicted_low, found.hp_agrees) == (None, None)
     assert not math.isnan(found.predicted_loss or 0.0)
+
+
+def test_the_law_of_one_seed_says_how_far_a_new_loss_may_be_off() -> None:
+    inside = 0
+    for seed in range(60):
+        doublings = np.arange(9.0)
+        losses = 2 + 2.0 ** (-0.4 * doublings) + 0.01 * np.random.default_rng(seed).standard_normal(9)
+        draws = _law(doublings, losses, None, 0)
+        assert draws is not None
+        low, high = np.quantile(draws[1:], [0.025, 0.975])
+        inside += low <= losses[-1] <= high
+    assert inside >= 54

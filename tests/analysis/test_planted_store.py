@@ -53,4 +53,6 @@ def test_the_times_are_told_with_the_size_of_the_sweep(tmp_path: Path) -> None:
     times = measure(1, tmp_path / "large")
     assert times["trials"] == 525
     assert all(value >= 0 for value in times.values())
-    assert set(times) == {"trials", "load_line_s", "bootstrap_1000_s", "load_curves_s", "analyze_s"}
+    parts = {"imports", "load", "bootstrap_1000", "load_curves", "analyze"}
+    parts |= {"make_figures", "draw_figures", "transfer_figure", "page"}
+    assert set(times) == {"trials", "report_command", *parts}

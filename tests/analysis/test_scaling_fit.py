@@ -103,3 +103,11 @@ def test_without_seeds_the_draws_are_as_wide_as_the_scatter() -> None:
 def test_noise_is_pooled_over_shapes_and_unknown_with_one_seed() -> None:
     assert pooled_noise([[1.0, 3.0], [5.0, 5.0, 5.0]]) == (pytest.approx(math.sqrt(2 / 3)), 3)
     assert pooled_noise([[1.0], [], [2.0]]) == (None, 0)
+
+
+@pytest.mark.parametrize("exponent", [0.1, 0.37, 0.43, 0.7])
+def test_a_law_without_noise_is_found_to_the_last_digits(exponent: float) -> None:
+    x = np.arange(8.0) + 15
+    fit = fit_power(x, 2 + 2.0 ** (-exponent * (x - 15)), None, 0)
+    assert fit.exponent_R[0] == pytest.approx(exponent, abs=1e-5)
+    assert fit.floor_R[0] == pytest.approx(2, abs=2e-5)

@@ -7,6 +7,7 @@ import pytest
 from planted_lines import STAYS, Optima, line, with_status
 
 from hpxfer.analysis import Finding, report_line
+from hpxfer.analysis.what_to_add import _seeds
 
 NARROW: Optima = {"completep-moe": lambda _: -6.2}
 
@@ -60,3 +61,19 @@ def test_a_single_shape_asks_for_another() -> None:
 @pytest.mark.parametrize("frame", [line(STAYS), line({"sp": lambda doublings: -6.2 - doublings})])
 def test_what_is_decided_asks_for_nothing(frame: pd.DataFrame) -> None:
     assert finding(frame).to_add == ()
+
+
+def test_an_unfinished_sweep_is_finished_before_seeds_are_counted() -> None:
+    frame = with_status(line(STAYS, noise=0.08), "missing", scale=32.0, value=2.0**-7)
+    one = finding(with_status(frame, "missing", scale=64.0, value=2.0**-6))
+    assert [addition.text for addition in one.to_add] == [
+        "width 32: run what has no result (0.007812)",
+        "width 64: run what has no result (0.01562)",
+    ]
+    assert _seeds(one) is not None  # it could be told, but from too little
+
+
+def test_losses_that_do_not_bend_ask_for_seeds() -> None:
+    one = finding(line(STAYS, curvature=0.0, noise=0.05))
+    assert "does not bend" in str(one.reasons)
+    assert one.to_add[-1].seeds == 4

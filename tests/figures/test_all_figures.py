@@ -59,6 +59,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Drawn], l
     return drawn_from(planted_results(tmp_path_factory.mktemp("whole"), SMALL))
 
 
+def test_figures_of_an_hp_that_is_not_judged_stand_aside(whole: tuple[dict[str, Drawn], list[str]]) -> None:
+    aside = {name for name, one in whole[0].items() if one.aside}
+    assert aside == {name.replace("-lr-", "-init_scale-") for name in NAMES if "-lr-" in name} & set(whole[0]) - NAMES
+    assert {"transfer-init_scale-width", "regret-init_scale-granularity"} <= aside
+
+
 def test_a_whole_product_sweep_has_every_kind_the_judged_hp_first(
     whole: tuple[dict[str, Drawn], list[str]],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from xml.etree import ElementTree
 
 import matplotlib
@@ -70,6 +71,24 @@ def test_equal_figures_give_equal_bytes() -> None:
     assert style.to_svg(simple(), "a") == style.to_svg(simple(), "a")
     assert style.to_png(simple()) == style.to_png(simple())
     assert style.to_svg(simple("another"), "a") != style.to_svg(simple(), "a")
+
+
+def test_a_figure_is_laid_out_as_matplotlib_would_and_once_for_all_its_pictures() -> None:
+    ours, theirs = simple("a title\nof two lines"), simple("a title\nof two lines")
+    before = ours.axes[0].get_position().bounds
+    with style.look():
+        theirs.savefig(BytesIO(), format="svg")
+    style.to_svg(ours, "a")
+    laid_out = ours.axes[0].get_position().bounds
+    assert laid_out == theirs.axes[0].get_position().bounds != before
+    style.to_png(ours)
+    assert ours.axes[0].get_position().bounds == laid_out
+
+
+def test_a_picture_does_not_depend_on_which_was_made_first() -> None:
+    one, two = simple(), simple()
+    svg, png = style.to_svg(one, "a"), style.to_png(one)
+    assert (style.to_png(two), style.to_svg(two, "a")) == (png, svg)
 
 
 def test_places_are_rounded_and_texts_are_not() -> None:

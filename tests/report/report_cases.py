@@ -45,6 +45,7 @@ class Stub:
     csv: str = "lr,loss\n1,2\n"
     svg: str = SVG
     png: bytes = PNG
+    aside: bool = False
 
 
 def planted(trial: Trial, *, fails: bool = False) -> TrialResult:

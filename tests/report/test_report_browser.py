@@ -142,6 +142,23 @@ def test_a_plain_table_sorts_numbers_as_numbers(visit: Visit) -> None:
     assert [float(text) for text in table.locator("tbody td:nth-child(5)").all_inner_texts()] == cells[::-1]
 
 
+def test_a_link_to_a_closed_figure_opens_it_and_so_does_paper(browser: Any, tmp_path: Path) -> None:
+    pictures = [Stub(name=f"judged-{i}", svg=WIDE) for i in range(6)] + [Stub(name="other", svg=WIDE, aside=True)]
+    path = tmp_path / "report.html"
+    path.write_text(to_html(make_report([source(write_store(tmp_path / "a"), *pictures)])), encoding="utf-8")
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]", timeout=20_000)
+        closed = page.locator("#figure-7")
+        assert not closed.is_visible()
+        page.locator("ol.contents a").last.click()
+        assert closed.is_visible()
+        page.evaluate("document.getElementById('figures-aside').open = false")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert closed.is_visible()
+
+
 def test_filters_leave_the_trials_asked_for(visit: Visit) -> None:
     page = visit.page
     tools = page.locator("#trials-1 .tools").first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import webbrowser
@@ -119,7 +120,10 @@ def test_a_follow_up_is_a_sweep_and_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "sweeps" / "more.yaml"
     found = report([folder], form="text", followup=path)
     assert path in found.files
-    assert len(parse_sweep(path.read_text()).seeds) > 1
+    text = path.read_text()
+    assert len(parse_sweep(text).seeds) > 1
+    assert f"# To train only what is new: hpxfer run {path} --results {tmp_path}" in text
+    assert "rename" not in text
     path.write_text("mine")
     with pytest.raises(HpxferError, match="must not be there yet"):
         report([folder], form="text", followup=path)
@@ -136,6 +140,15 @@ def test_without_anything_undecided_there_is_no_follow_up(store: Path, tmp_path:
 def test_a_follow_up_of_several_folders_is_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match="must have one results folder"):
         report([store, store], output=tmp_path, followup=tmp_path / "more.yaml")
+
+
+@pytest.mark.usefixtures("stubs")
+def test_the_collector_of_cycles_is_left_as_it_was(store: Path, tmp_path: Path) -> None:
+    report([store], output=tmp_path / "a")
+    assert gc.isenabled()
+    with pytest.raises(HpxferError):
+        report([store], output=tmp_path / "b", hp="nothing")
+    assert gc.isenabled()
 
 
 def test_an_empty_folder_is_one_clear_message(tmp_path: Path) -> None:

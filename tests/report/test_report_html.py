@@ -112,6 +112,24 @@ def test_too_large_a_figure_becomes_a_png_and_then_is_left_out(tmp_path: Path) -
     assert re.findall(r"in the folder figures, as (\w+)\.svg", page) == ["noise"]
 
 
+def test_figures_of_hps_that_are_not_judged_stand_closed_below_the_others(tmp_path: Path) -> None:
+    folder = write_store(tmp_path)
+    pictures = [Stub(name="a", title="other HP", aside=True), Stub(name="b", title="judged"), Stub(name="c", title="c")]
+    page = to_html(make_report([source(folder, *pictures)]))
+    figures = page[page.index('<section id="figures">') : page.index('<section id="tables">')]
+    above, below = figures.split('<details class="more" id="figures-aside">')
+    assert [re.findall(r"<figcaption><h3>([^<]*)", part) for part in (above, below)] == [["judged", "c"], ["other HP"]]
+    assert "were scanned: 1 figure</summary>" in below
+    plain = to_html(make_report([source(folder, *pictures[1:])]))
+    assert "figures-aside" not in plain
+
+
+def test_a_figure_that_another_sweep_judges_stays_open(tmp_path: Path) -> None:
+    one, two = write_store(tmp_path / "a"), write_store(tmp_path / "b")
+    page = to_html(make_report([source(one, Stub()), source(two, Stub(aside=True))]))
+    assert "figures-aside" not in page
+
+
 def test_a_store_without_any_judged_cell_is_a_page_all_the_same(tmp_path: Path) -> None:
     folder = write_store(tmp_path)
     page = to_html(make_report([source(folder, reports=(), notes=("lr: its line cannot be read",))]))

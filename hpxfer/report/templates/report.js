@@ -223,6 +223,12 @@
     }
     addEventListener("hashchange", follow);
     follow();
+    // A link to what stands in something closed opens it.
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest("a[href^='#figure-']");
+      const closed = link && document.getElementById(link.hash.slice(1))?.closest("details:not([open])");
+      if (closed) closed.open = true;
+    });
     // On paper nothing can be opened: open what fits on it.
     const fits = (details) => [...details.querySelectorAll("thead tr")].every((row) => row.cells.length <= PAPER_COLUMNS);
     addEventListener("beforeprint", () => {
