@@ -10,7 +10,7 @@ from typing import get_args
 import torch
 
 from hpxfer.bench.machine import bench_device, record
-from hpxfer.bench.record import Kind, Record, Row, append
+from hpxfer.bench.record import Kind, Record, Row, append, require_writable
 from hpxfer.bench.table import table_text
 
 
@@ -26,6 +26,8 @@ class Ran:
 def run_benches(names: Sequence[str], device: str, output: Path) -> Ran:
     """Run the named benchmarks on a device; append each record to `output` as soon as it is there."""
     where = bench_device(device)
+    for name in names:
+        require_writable(name, output)
     records, files, tables = [], [], []
     for name in names:
         records.append(record(name, where, _rows(name, where)))

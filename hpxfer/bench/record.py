@@ -58,13 +58,22 @@ class Record:
 def append(record: Record, folder: Path) -> Path:
     """Append the record as one JSON line to `folder`/<name>.jsonl, and return that file."""
     path = folder / f"{record.name}.jsonl"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record.to_dict(), allow_nan=False) + "\n")
-    except OSError as error:
-        raise HpxferError(f"{folder}: cannot be written: {error.strerror}; choose another --output") from None
+    _append(path, json.dumps(record.to_dict(), allow_nan=False) + "\n")
     return path
+
+
+def require_writable(name: str, folder: Path) -> None:
+    """Raise HpxferError if a record of this benchmark could not be appended: said before minutes of measuring."""
+    _append(folder / f"{name}.jsonl", "")
+
+
+def _append(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise HpxferError(f"{path.parent}: cannot be written: {error.strerror}; choose another --output") from None
 
 
 def latest(folder: Path, name: str, device: Kind) -> Record | None:

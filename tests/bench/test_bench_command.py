@@ -80,3 +80,14 @@ def test_the_cpus_name_is_the_kernels(tmp_path: Path) -> None:
 
 def test_a_record_names_the_command_that_made_it() -> None:
     assert record("kernels", torch.device("cpu"), [ROW]).command == "hpxfer bench kernels --device cpu"
+
+
+def test_an_unwritable_output_is_refused_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_rows", lambda name, device: pytest.fail("measured"))
+    (tmp_path / "file").write_text("")
+    code, out, err = bench(capsys, "--device", "cpu", "--output", tmp_path / "file" / "folder")
+    assert (code, out) == (2, "")
+    assert "cannot be written" in err
+    assert "choose another --output" in err
