@@ -16,8 +16,8 @@ from hpxfer.trial import Expansion, Setting
 
 # One CPU core in float32, full stacks, `hpxfer bench trainer` on two AMD EPYC cores (2026-11, torch 2.13): what a
 # token costs whatever the width, and the rate of the rest.
-CPU_S_PER_TOKEN = 4e-6
-CPU_FLOP_PER_S = 50e9
+CPU_S_PER_TOKEN = 3e-6
+CPU_FLOP_PER_S = 54e9
 # A GPU, assumed and unmeasured: a tenth of an H200's bf16 matmul peak.
 GPU_FLOP_PER_S = 80e12
 

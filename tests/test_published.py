@@ -1,0 +1,43 @@
+"""The committed results: whole, of this trainer's sweep files, and saying what the log says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpxfer.analysis import transfer_report
+from hpxfer.results import load_results
+from hpxfer.spec import load_sweep
+
+ROOT = Path(__file__).resolve().parent.parent
+PUBLISHED = ROOT / "results" / "published"
+SWEEPS = ("quickstart", "transfer", "lr_init")
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_cell_of_a_published_sweep_has_its_result(name: str) -> None:
+    results = load_results(PUBLISHED / name)
+    assert set(results.cells["status"]) <= {"finished", "diverged"}
+    assert results.problems == ()
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_published_sweep_is_the_committed_sweep_file(name: str) -> None:
+    ours, theirs = load_sweep(ROOT / "sweeps" / f"{name}.yaml"), load_results(PUBLISHED / name).spec
+    where = {"resources": ours.resources, "data": ours.data}  # where it ran; the data, with its digest now
+    assert theirs.data.source == ours.data.source
+    assert theirs.model_copy(update=where) == ours
+
+
+def test_the_log_says_what_the_published_transfer_sweep_shows() -> None:
+    report = transfer_report(load_results(PUBLISHED / "transfer"))
+    found = {(one.axis, one.parameterization): one.verdict for one in report.findings}
+    assert {axis for axis, name in found if name == "completep-moe" and found[axis, name] == "transfers"} == {
+        "width",
+        "depth",
+        "experts",
+        "expert_ratio",
+        "joint",
+    }
+    assert {axis for axis, name in found if name == "sp" and found[axis, name] == "drifts"} == {"width", "joint"}
