@@ -43,15 +43,8 @@ class Improvement:
     losses: tuple[float | None, ...] = ()  # nats, mean over seeds; None where one diverged or none has a result
     steps: tuple[Step, ...] = ()
     left_out: tuple[tuple[float, float], ...] = ()  # pairs of scales
+    monotone: bool | None = None  # False if a step is surely worse, True if all are surely better, else not told
     why_not: str | None = None
-
-    @property
-    def monotone(self) -> bool | None:
-        """Return False if a step is surely worse, True if all are surely better, None if seeds do not tell."""
-        if any(step.worse for step in self.steps):
-            return False
-        sure = all(step.low is not None and step.low > 0 for step in self.steps)
-        return True if self.steps and sure and not self.left_out else None
 
 
 NOWHERE = Improvement()
@@ -78,8 +71,15 @@ def improvement(
         losses=tuple(_mean(losses[i]) for i in order),
         steps=tuple(steps),
         left_out=tuple(left_out),
+        monotone=_monotone(steps, whole=not left_out),
         why_not=None if steps else "no two neighboring scales have finite losses of a common seed",
     )
+
+
+def _monotone(steps: Sequence[Step], *, whole: bool) -> bool | None:
+    if any(step.worse for step in steps):
+        return False
+    return True if steps and whole and all(step.low is not None and step.low > 0 for step in steps) else None
 
 
 def _step(scale: float, next_scale: float, one: Mapping[int, float], two: Mapping[int, float]) -> Step | None:

@@ -23,7 +23,6 @@ from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.words import along, listed, why
 
 NOTHING = "no loss curves"
-PERCENTILE = 2  # of the losses: below it a panel does not look, the start is far above the rest
 LEAST = 1e-4  # of a spread on its log axis, against its largest
 
 

@@ -18,12 +18,16 @@ LABELS = ("axis", "parameterization", "hp", "first", "second", "shape", "count",
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How the analyses in one field of `Analysis` become a table: a row each, or a row for each of its `parts`."""
+    """How the analyses in one field of `Analysis` become a table: a row each, or a row for each of its `parts`.
+
+    `answer` is what the whole says of its title's question, told in every row of its parts.
+    """
 
     field: str
     title: str
     note: str
     parts: str | None = None
+    answer: str | None = None
 
 
 KINDS = (
@@ -55,8 +59,10 @@ KINDS = (
     Kind(
         field="improvement",
         title="Does a larger model always win?",
-        note="Gain in nats from one scale to the next at the same HPs, paired over seeds; 95% intervals.",
+        note="Gain in nats from one scale to the next at the same HPs, paired over seeds; 95% intervals. Monotone: yes "
+        "if every step is surely a gain, no if one is surely a loss, empty if the seeds do not tell.",
         parts="steps",
+        answer="monotone",
     ),
     Kind(
         field="collapse",
@@ -104,7 +110,7 @@ def analysis_tables(analysis: Analysis) -> tuple[Table, ...]:
     """Return a table for each kind of analysis that says something."""
     out = []
     for kind in KINDS:
-        rows = [row for one in getattr(analysis, kind.field) if not one.why_not for row in _rows(one, kind.parts)]
+        rows = [row for one in getattr(analysis, kind.field) if not one.why_not for row in _rows(one, kind)]
         if rows:
             names = dict.fromkeys(name for row in rows for name in row)
             told = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
@@ -123,13 +129,14 @@ def unsaid(analysis: Analysis) -> tuple[str, ...]:
     return tuple(f"{title} ({_listed(which)}): {why}" for (title, why), which in found.items())
 
 
-def _rows(one: Any, parts: str | None) -> Iterator[dict[str, Any]]:
+def _rows(one: Any, kind: Kind) -> Iterator[dict[str, Any]]:
     label = {name: getattr(one, name) for name in LABELS if hasattr(one, name)}
-    if parts is None:
+    if kind.parts is None:
         yield {**label, **_scalars(one)}
         return
-    for part in getattr(one, parts):
-        yield {**label, **_scalars(part)}
+    answer = {} if kind.answer is None else {kind.answer: getattr(one, kind.answer)}
+    for part in getattr(one, kind.parts):
+        yield {**label, **answer, **_scalars(part)}
 
 
 def _scalars(one: Any) -> dict[str, Any]:

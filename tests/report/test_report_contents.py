@@ -98,7 +98,7 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
 def test_an_analysis_that_says_something_becomes_a_table_and_another_a_reason(tmp_path: Path) -> None:
     results = load_results(write_store(tmp_path))
     step = Step(scale=32.0, next_scale=64.0, gain_nats=0.1, low=0.05, high=0.15, num_seeds=2)
-    known = Improvement(axis="width", scale_name="width", parameterization="sp", hp="lr", steps=(step,))
+    known = Improvement(axis="width", scale_name="width", parameterization="sp", hp="lr", steps=(step,), monotone=True)
     why = "one shape alone"
     unknown = [
         Collapse(axis="width", scale_name="width", parameterization=name, hp="lr", why_not=why) for name in "abcdef"
@@ -108,6 +108,7 @@ def test_an_analysis_that_says_something_becomes_a_table_and_another_a_reason(tm
     assert table.title == "Does a larger model always win?"
     row = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
     assert (row["axis"], row["parameterization"], row["gain nats"], row["low"]) == ("width", "sp", 0.1, 0.05)
+    assert row["monotone"] is True
     assert unsaid(analysis) == (
         "Loss collapse (width a lr, width b lr, width c lr, width d lr and 2 more): one shape alone",
     )
