@@ -1,0 +1,23 @@
+"""The command line. Each module holds the commands of one room; the order here is that of `hpxfer --help`."""
+
+from __future__ import annotations
+
+import sys
+
+# isort: off
+from hpxfer.cli import sweeps, reports, tables, bench  # noqa: F401
+
+# isort: on
+from hpxfer.cli.app import BAD_INPUT, app
+from hpxfer.errors import HpxferError
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one message on stderr and exit code 2."""
+    try:
+        app()
+    except HpxferError as error:
+        print(f"hpxfer: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(BAD_INPUT)

@@ -1,0 +1,5 @@
+"""`python -m hpxfer.cli`."""
+
+from hpxfer.cli import main
+
+main()

@@ -1,0 +1,77 @@
+"""Commands that measure: `hpxfer bench`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpxfer.cli.app import AsJson, app, say, written
+from hpxfer.errors import HpxferError
+
+BENCH_FOLDER = Path("results/bench")
+
+bench_app = typer.Typer(name="bench", invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(bench_app)
+
+BenchOutput = Annotated[Path, typer.Option("--output", help="Append the numbers to NAME.jsonl in this folder.")]
+BenchDevice = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+
+
+@bench_app.callback()
+def bench(
+    context: typer.Context,
+    output: BenchOutput = BENCH_FOLDER,
+    device: BenchDevice = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine, each speed beside its own yardstick. Alone it runs every benchmark there is.
+
+    \b
+    Examples:
+      hpxfer bench
+      hpxfer bench trainer --device cpu
+    """
+    if context.invoked_subcommand is None:
+        _bench(("trainer", "kernels", "sweep"), output, device, as_json)
+    elif (output, device, as_json) != (BENCH_FOLDER, "auto", False):
+        raise HpxferError(f"options stand after the benchmark's name: hpxfer bench {context.invoked_subcommand} ...")
+
+
+@bench_app.command()
+def trainer(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
+    """Measure training steps: stacked trials against the plain way, and both against the machine's peak.
+
+    Example: hpxfer bench trainer
+    """
+    _bench(("trainer",), output, device, as_json)
+
+
+@bench_app.command()
+def kernels(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
+    """Measure single operators: experts, cross entropy, optimizer, routing.
+
+    Example: hpxfer bench kernels
+    """
+    _bench(("kernels",), output, device, as_json)
+
+
+@bench_app.command(name="sweep")
+def bench_sweep(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
+    """Measure whole runs: one persistent worker with stacked trials against cold processes one by one.
+
+    Example: hpxfer bench sweep
+    """
+    _bench(("sweep",), output, device, as_json)
+
+
+def _bench(names: tuple[str, ...], output: Path, device: str, as_json: bool) -> None:
+    from hpxfer.bench.command import run_benches
+
+    ran = run_benches(names, device, output)
+    if as_json:
+        say(json.dumps([one.to_dict() for one in ran.records]))
+    else:
+        say(f"{ran.text}\n\n{written(list(ran.files))}")
