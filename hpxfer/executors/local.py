@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections import deque
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
-from hpxfer.executors.executor import TRIES, Train, lost
+from hpxfer.executors.executor import More, OnEvent, Train, lost
+from hpxfer.executors.queue import Queue
 from hpxfer.executors.worker import guarded
 from hpxfer.machine import num_cpus
 from hpxfer.stack import Stack
@@ -35,37 +34,31 @@ class LocalExecutor:
 
     workers: int | None = None
 
-    def run(self, stacks: Sequence[Stack], train: Train, on_event: Callable[[Event], None]) -> None:
+    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
-        waiting = deque(stacks)
-        tries: dict[Stack, int] = {}
+        queue = Queue(more)
+        limit = self.workers or num_cpus()
         workers: list[_Worker] = []
         try:
-            for _ in range(min(self.workers or num_cpus(), len(waiting))):
-                workers.append(_start(train))
-            while waiting or any(worker.stack for worker in workers):
-                for worker in workers:
-                    if worker.stack is None and waiting:
-                        worker.stack = waiting.popleft()
-                        tries[worker.stack] = tries.get(worker.stack, 0) + 1
-                        _send(worker, worker.stack)
+            while True:
+                _hand_out(queue, workers, limit, train)
+                if not queue.num_out:
+                    return
                 for pipe in wait([worker.pipe for worker in workers if worker.stack]):
                     worker = next(one for one in workers if one.pipe is pipe)
                     stack = worker.stack
                     assert stack is not None
                     message = _receive(worker)
-                    if message is not None:
-                        if isinstance(message, tuple):  # the last word on a stack
-                            worker.stack = None
-                        on_event(message)
-                    else:
-                        why = _end(worker)
+                    if message is None:
                         workers.remove(worker)
-                        workers.append(_start(train))
-                        if tries[stack] < TRIES:
-                            waiting.appendleft(stack)
-                        else:
-                            on_event(lost(stack, why))
+                        why = _end(worker)
+                        if not queue.lost(stack):
+                            on_event(stack, lost(stack, why))
+                        continue
+                    if isinstance(message, tuple):  # the last word on a stack
+                        worker.stack = None
+                        queue.done(stack)
+                    on_event(stack, message)
         finally:
             for worker in workers:
                 if worker.stack is not None:
@@ -73,6 +66,21 @@ class LocalExecutor:
                 worker.pipe.close()
             for worker in workers:
                 _end(worker)
+
+
+def _hand_out(queue: Queue, workers: list[_Worker], limit: int, train: Train) -> None:
+    """Give every idle worker a stack while there are some; a worker is started when there is one for it."""
+    for worker in [one for one in workers if one.stack is None and one.process.poll() is not None]:
+        workers.remove(worker)  # lost while it was idle: no stack's fault
+        _end(worker)
+    while idle := limit - sum(worker.stack is not None for worker in workers):
+        if not queue.ask(idle):
+            return
+        if all(worker.stack for worker in workers):
+            workers.append(_start(train))
+        worker = next(one for one in workers if one.stack is None)
+        worker.stack = queue.take()
+        _send(worker, (worker.stack, queue.is_last_try(worker.stack)))
 
 
 def _start(train: Train) -> _Worker:
@@ -118,7 +126,8 @@ def _work(pipe: Connection) -> None:
     try:
         train: Train = pipe.recv()
         while True:
-            for event in guarded(train, pipe.recv()):
+            stack, cut = pipe.recv()
+            for event in guarded(train, stack, cut=cut):
                 pipe.send(event)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return

@@ -1,55 +1,56 @@
-"""The Ray executor: Ray Tune schedules packages of stacks on persistent workers, on this machine or a cluster.
+"""The Ray executor: persistent workers, on this machine or a cluster, each an actor that is fed one stack at a time.
 
-Tune's folder is temporary and never read back: workers put what they have into a mailbox actor, this process takes it
-out and hands it to one callback. The mailbox also knows which stacks are done, so that Tune's retry of a package whose
-worker was lost goes on where it stopped. The only module that imports ray.
+Plain actors and not Ray Tune: Tune spends about half a second on every unit that it schedules, runs a list that is
+fixed when it starts, and notices a lost worker through trials of its own that must be resumed. Here a worker's call
+returns the results of a stack. It fails as soon as Ray knows that the process or its node is gone, and the stack is
+given to another worker. The loop below is all the scheduling there is; it holds no state that a run needs again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-import socket
-import sys
-import tempfile
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-# Read when ray.tune is imported: no CSV/JSON/TensorBoard loggers on Tune's temporary folder, Ctrl-C stays ours.
-os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
-os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-# Ray turns token authentication on for a cluster it starts, but a driver that joins by address must say so itself.
-# Read once, when ray is imported: set later it would reach Ray's processes and not this one.
-_TOKENS = (os.environ.get("RAY_AUTH_TOKEN"), os.environ.get("RAY_AUTH_TOKEN_PATH"))
-if "ray" not in sys.modules and (any(_TOKENS) or (Path.home() / ".ray" / "auth_token").exists()):
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-
-import ray
-from ray import tune
-
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import TRIES, Train, lost
-from hpxfer.executors.worker import guarded
+from hpxfer.executors.executor import More, OnEvent, Train, failed, lost
+from hpxfer.executors.queue import Queue
+from hpxfer.executors.ray_cluster import Needs, beside_driver, device_here, listing, nodes, require_place, slots
+from hpxfer.executors.ray_session import Pulse, first_line, ray_errors, session
+from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
 from hpxfer.machine import num_cpus
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event
+from hpxfer.result import TrialResult
+from hpxfer.shape import Shape
+from hpxfer.stack import SHARES, Measured, Stack, gpu_share
+from hpxfer.train.event import Started
 
-# A cluster that has not answered after this long is not going to.
-CONNECT_S = 15.0
-# Packages a worker: fewer balance worse, each costs Tune about half a second.
-PACKAGES_PER_WORKER = 4
+# ruff: isort: split
+import ray
+
+# How often the mailbox is looked into while no stack ends, and how often the cluster is asked what it has.
 _POLL_S = 0.25
-# How long a run that is broken off waits for its workers to notice; they speak about every second.
-_STOP_S = 10.0
+_LOOK_S = 5.0
+# A worker that is not placed after this long is worth a word; if no node could ever hold it, the run ends.
+_PATIENCE_S = 30.0
+# So many workers in a row that were lost while they started: something is wrong with all of them.
+_STARTS = 5
+_MAIL_S = 10.0
+# What ends a call without being its fault.
+_LOST = (
+    ray.exceptions.RayActorError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.LocalRayletDiedError,
+    ray.exceptions.TaskCancelledError,
+)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,269 +58,276 @@ class RayExecutor:
     """Trains through Ray. Without an address it starts Ray on this machine and ends it again."""
 
     address: str | None = None  # auto | HOST:PORT | ray://HOST:PORT
-    workers: int | None = None  # default: as many as the cluster's CPUs, or GPUs over gpus_per_stack
+    workers: int | None = None  # default: as many as the cluster has room for, at any time
     device: str = "cpu"  # auto | cpu | cuda
-    gpus_per_stack: float = 1.0  # read where stacks run on GPUs
+    cpus_per_stack: float = 1.0
+    gpus_per_stack: float | None = 1.0  # None: what each stack needs; read where stacks run on GPUs
+    gpu_type: str | None = None  # Ray's name of an accelerator type, e.g. H100
+    measured: Mapping[Shape, Measured] = field(default_factory=dict)  # what stored trials say of what stacks need
 
-    def run(self, stacks: Sequence[Stack], train: Train, on_event: Callable[[Event], None]) -> None:
+    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
-        if not stacks:
+        queue = Queue(more)
+        known = self.workers or (num_cpus() if self.address is None else 0)
+        if known and not queue.ask(known):  # nothing to do is no reason to start Ray
             return
-        with _session(self.address, self.workers), _ray_errors():
-            gpus = self._gpus_a_stack()
-            workers = self.workers or self._workers_there(gpus)
-            waiting = list(stacks)
-            while waiting:
-                left = _round(_packages(waiting, workers), train, on_event, workers, {"cpu": 1, "gpu": gpus})
-                # Tune gives a package up when its worker is lost too often: the stack it was at is to blame, those
-                # behind it get another round.
-                waiting = []
-                for package in left:
-                    on_event(lost(package[0], "Ray ended its process"))
-                    waiting += package[1:]
-
-    def _gpus_a_stack(self) -> float:
-        """Return the GPUs a stack asks for: none on a cluster without any, unless the sweep insists on them."""
-        there = _cluster_resources().get("GPU", 0)
-        if self.device == "cuda" and not there:
-            raise HpxferError("resources.device is cuda, but Ray knows of no GPU here; use auto or cpu")
-        return self.gpus_per_stack if there and self.device != "cpu" else 0.0
-
-    @staticmethod
-    def _workers_there(gpus: float) -> int:
-        there = _cluster_resources()
-        return max(1, int(there["GPU"] / gpus if gpus else there.get("CPU", 1)))
-
-
-def _cluster_resources() -> dict[str, float]:
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return resources
-
-
-def _round(
-    packages: list[list[Stack]],
-    train: Train,
-    on_event: Callable[[Event], None],
-    workers: int,
-    resources: dict[str, float],
-) -> list[list[Stack]]:
-    """Run packages through Ray Tune once; return what is left of those that were given up."""
-    mailbox: Any = ray.remote(num_cpus=0)(_Mailbox).remote()
-    pending = {(number, index) for number, package in enumerate(packages) for index in range(len(package))}
-    ended = threading.Event()
-    errors: list[BaseException] = []
-    with tempfile.TemporaryDirectory(prefix="hpxfer-tune-", ignore_cleanup_errors=True) as scratch:
-        tuner = _tuner(packages, train, mailbox, workers, resources, scratch)
-
-        def fit() -> None:
+        with session(self.address, self.cpus_per_stack * (self.workers or 1)), ray_errors():
+            run = _Run(self, queue, train, on_event)
             try:
-                errors.extend(error for error in tuner.fit().errors if _is_broken(error))
-            except BaseException as error:
-                errors.append(error)
+                run.to_the_end()
             finally:
-                ended.set()
-
-        threading.Thread(target=fit, daemon=True, name="tune").start()
-        try:
-            over = False
-            while not over:
-                over = ended.is_set()  # looked at before the mailbox: what was sent before the end is still taken
-                for number, index, event in ray.get(mailbox.take.remote(_POLL_S)):
-                    if isinstance(event, tuple):  # the last word on a stack
-                        pending.discard((number, index))
-                    on_event(event)
-        finally:
-            if not ended.is_set():
-                mailbox.stop.remote()
-                ended.wait(_STOP_S)
-    if errors:
-        raise errors[0]
-    return [
-        [package[index] for index in range(len(package)) if (number, index) in pending]
-        for number, package in enumerate(packages)
-        if any((number, index) in pending for index in range(len(package)))
-    ]
+                run.stop()
 
 
-def _tuner(
-    packages: list[list[Stack]],
-    train: Train,
-    mailbox: Any,
-    workers: int,
-    resources: dict[str, float],
-    scratch: str,
-) -> Any:
-    runner = tune.with_parameters(_PackageRunner, packages=packages, train=train, mailbox=mailbox)
-    return tune.Tuner(
-        tune.with_resources(runner, resources),
-        param_space={"package": tune.grid_search(list(range(len(packages))))},
-        tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=workers),
-        run_config=tune.RunConfig(
-            name="hpxfer",
-            storage_path=scratch,
-            verbose=0,
-            failure_config=tune.FailureConfig(max_failures=TRIES - 1),
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-        ),
-    )
+@dataclass(eq=False)
+class _Actor:
+    """A worker as the driver knows it. `starting` until it is ready, `call` while it trains."""
+
+    handle: Any
+    gpus: float
+    starting: Any = None
+    who: Started | None = None
+    stack: Stack | None = None
+    number: int = 0  # of the try
+    call: Any = None
+
+    @property
+    def waits_for(self) -> Any:
+        return self.call if self.starting is None else self.starting
+
+    @property
+    def is_idle(self) -> bool:
+        return self.starting is None and self.stack is None
 
 
-class _Mailbox:
-    """An actor beside the driver: events wait here, and the stacks that are done are remembered."""
+class _Run:
+    """One run: the workers there are, and what each is at."""
 
-    def __init__(self) -> None:
-        self._events: list[tuple[int, int, Event]] = []
-        self._arrived = asyncio.Event()
-        self._done: set[tuple[int, int]] = set()
-        self._stopped = False
+    def __init__(self, executor: RayExecutor, queue: Queue, train: Train, on_event: OnEvent) -> None:
+        self._executor, self._queue, self._on_event = executor, queue, on_event
+        self._device = device_here(executor.device, executor.gpu_type)
+        self._pulse = Pulse.of_cluster()
+        self._train = ray.put(train)
+        self._mailbox: Any = (
+            ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1, scheduling_strategy=beside_driver()).remote()
+        )
+        self._actors: list[_Actor] = []
+        self._gpus: dict[str, float] = {}  # by stack id
+        self._numbers = 0  # tries so far
+        self._failed_starts = 0
+        self._served = False  # whether any worker has started yet
+        self._looked = self._placed = time.monotonic()  # when the cluster was asked, when a worker last was at hand
+        self._emptied = 0.0  # the mailbox
+        self._room = 0
+        self._look()
 
-    async def put(self, number: int, index: int, event: Event) -> bool:
-        """Leave an event of a stack; its results are the last. Return whether to go on."""
-        if isinstance(event, tuple):
-            self._done.add((number, index))
-        self._events.append((number, index, event))
-        self._arrived.set()
-        return not self._stopped
+    def to_the_end(self) -> None:
+        """Train what there is until there is nothing more."""
+        while True:
+            self._hand_out()
+            if not self._queue.num_out and not self._queue.ask(self._idle()):
+                return
+            if self._pulse.beats():
+                self._start()
+            self._wait()
+            self._watch()
 
-    async def stop(self) -> None:
-        """Tell the workers, at their next word, that nobody waits for them any more."""
-        self._stopped = True
+    def stop(self) -> None:
+        """End all workers, whatever they are at."""
+        for handle in [*(actor.handle for actor in self._actors), self._mailbox]:
+            self._kill(handle)
 
-    async def stopped(self) -> bool:
-        """Return whether the driver has left."""
-        return self._stopped
+    def _kill(self, handle: Any) -> None:
+        with suppress(ray.exceptions.RayError, ConnectionError):
+            if self._pulse.beats():
+                ray.kill(handle)
 
-    async def done(self, number: int) -> set[int]:
-        """Return the stacks of a package that have been trained."""
-        return {index for package, index in self._done if package == number}
+    # What goes out.
 
-    async def take(self, timeout_s: float) -> list[tuple[int, int, Event]]:
-        """Return all waiting events, after `timeout_s` at the latest."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._arrived.wait(), timeout_s)
-        self._arrived.clear()
-        events, self._events = self._events, []
-        return events
+    def _hand_out(self) -> None:
+        """Give idle workers the stacks that wait for one of their kind."""
+        while self._queue.ask(self._idle()):
+            if not sum(self._give(actor) for actor in self._actors if actor.is_idle):
+                return
 
+    def _give(self, actor: _Actor) -> bool:
+        """Give an idle worker the first stack that waits for one of its kind; return whether there is one."""
+        stack = self._queue.take_if(lambda one: self._gpus_of(one) == actor.gpus)
+        if stack is not None:
+            self._numbers += 1
+            actor.stack, actor.number = stack, self._numbers
+            actor.call = actor.handle.train.remote(self._numbers, stack, self._queue.is_last_try(stack))
+            assert actor.who is not None
+            self._on_event(stack, actor.who)
+        return stack is not None
 
-class _PackageRunner(tune.Trainable):
-    """Tune's view of a package: one step is one event. A process is reused for package after package."""
+    def _start(self) -> None:
+        """Start the workers that waiting stacks need, as far as there is room for them."""
+        starting = [actor.gpus for actor in self._actors if actor.starting is not None]
+        for stack in islice(self._queue.waiting(), self._most()):
+            gpus = self._gpus_of(stack)
+            if gpus in starting:
+                starting.remove(gpus)
+                continue
+            if not self._has_room(gpus):
+                # Workers that no stack waits for hold what others need.
+                for actor in [one for one in self._actors if one.is_idle]:
+                    self._drop(actor)
+                if not self._has_room(gpus):
+                    return
+            self._start_one(gpus)
 
-    def setup(self, config: dict[str, Any], packages: Any = None, train: Any = None, mailbox: Any = None) -> None:
-        """Keep what all packages share and start on the first."""
-        self._packages, self._train, self._mailbox = packages, train, mailbox
-        self._begin(config["package"])
+    def _start_one(self, gpus: float) -> None:
+        needs = self._needs(gpus)
+        if not self._served:
+            require_place(needs)
+        elif not slots(needs):  # its node was lost, and may come back: `_watch` has the patience
+            return
+        made: Any = ray.remote(Worker).options(scheduling_strategy="SPREAD", **needs.options())
+        handle = made.remote(self._train, self._mailbox, gpus)
+        self._actors.append(_Actor(handle, gpus, starting=handle.ready.remote()))
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Start on another package in the same process."""
-        self._begin(new_config["package"])
-        return True
+    def _gpus_of(self, stack: Stack) -> float:
+        """Return the part of a GPU that a stack gets."""
+        if not self._device.cuda:
+            return 0.0
+        if self._executor.gpus_per_stack is not None:
+            return self._executor.gpus_per_stack
+        if stack.id not in self._gpus:
+            self._gpus[stack.id] = gpu_share(stack, self._device, measured=self._executor.measured.get(stack.shape))
+        return self._gpus[stack.id]
 
-    def _begin(self, number: int) -> None:
-        done, stopped = ray.get([self._mailbox.done.remote(number), self._mailbox.stopped.remote()])
-        self._events = iter(()) if stopped else self._all_events(number, done)
+    def _needs(self, gpus: float) -> Needs:
+        return Needs(cpus=self._executor.cpus_per_stack, gpus=gpus, gpu_type=self._executor.gpu_type)
 
-    def _all_events(self, number: int, done: set[int]) -> Iterator[tuple[int, int, Event]]:
-        for index, stack in enumerate(self._packages[number]):
-            if index not in done:
-                for event in guarded(self._train, stack):
-                    yield number, index, event
+    # How much there is room for: workers, or where stacks say how much of a GPU they need, GPUs.
 
-    def step(self) -> dict[str, Any]:
-        """Send the next event to the mailbox."""
-        item = next(self._events, None)
-        go_on = item is not None and ray.get(self._mailbox.put.remote(*item))
-        return {"done": not go_on}
+    @property
+    def _by_share(self) -> bool:
+        return self._device.cuda and self._executor.gpus_per_stack is None and self._executor.workers is None
 
-
-def _packages(stacks: Sequence[Stack], workers: int) -> list[list[Stack]]:
-    """Return the stacks in order, cut where a package has its share of the FLOPs."""
-    share = sum(stack.flops for stack in stacks) / (workers * PACKAGES_PER_WORKER)
-    out: list[list[Stack]] = []
-    filled = share
-    for stack in stacks:
-        if filled >= share:
-            out.append([])
-            filled = 0.0
-        out[-1].append(stack)
-        filled += stack.flops
-    return out
-
-
-@contextmanager
-def _ray_errors() -> Iterator[None]:
-    """Turn what Ray itself raises, a lost cluster or a refused token, into one message."""
-    try:
-        yield
-    except (ray.exceptions.RayError, tune.TuneError) as error:
-        if _is_broken(error):
-            why = str(error).strip().splitlines()[-1]
-            fix = "every node needs this hpxfer and this Python's packages"
+    def _look(self) -> None:
+        """See what the cluster has now."""
+        if self._by_share:
+            self._room = slots(self._needs(1.0))
         else:
-            why = _first_line(error)
-            fix = "the driver's RAY_AUTH_MODE (token or disabled) must be the cluster's"
-        raise HpxferError(f"Ray gave up: {why}; what was done is stored, run again to go on ({fix})") from error
+            fixed = self._executor.gpus_per_stack or 1.0
+            self._room = self._executor.workers or slots(self._needs(fixed if self._device.cuda else 0.0))
 
+    def _has_room(self, gpus: float) -> bool:
+        if self._by_share:
+            return sum(actor.gpus for actor in self._actors) + gpus <= self._room
+        return len(self._actors) < max(1, self._room)
 
-def _is_broken(error: Exception) -> bool:
-    """Return whether a worker failed by itself, e.g. has no hpxfer to import: no retry helps, unlike a lost worker."""
-    return isinstance(error, ray.exceptions.RayTaskError) or "creation task" in str(error)
+    def _most(self) -> int:
+        """Return how many workers there can be at once."""
+        return max(1, self._room) * (round(1 / min(SHARES)) if self._by_share else 1)
 
+    def _idle(self) -> int:
+        """Return how many stacks could start now, if they are like those that are out."""
+        out = [actor.gpus for actor in self._actors if actor.stack is not None]
+        if not self._by_share:
+            return max(1, self._room) - len(out)
+        return int((max(1, self._room) - sum(out)) / (min(out, default=1.0)))
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    # What comes back.
 
+    def _wait(self) -> None:
+        """Wait for a word of any worker, and pass on all there is."""
+        waited = {actor.waits_for: actor for actor in self._actors if not actor.is_idle}
+        if not waited:
+            time.sleep(_POLL_S)
+            return
+        ready, late = ray.wait(list(waited), timeout=_POLL_S)
+        if ready and late:
+            ready += ray.wait(late, num_returns=len(late), timeout=0)[0]
+        actors = [waited[ref] for ref in ready]
+        for actor in [one for one in actors if one.starting is not None]:
+            self._take_start(actor)
+            actors.remove(actor)
+        said = [(actor, *self._said(actor)) for actor in actors]
+        if any(posted for *_, posted in said) or time.monotonic() - self._emptied > _POLL_S:
+            self._take_mail()
+        for actor, stack, results, _ in said:
+            self._pass_on(actor, stack, results)
 
-@contextmanager
-def _session(address: str | None, workers: int | None) -> Iterator[None]:
-    """Join the cluster at `address`, or start one on this machine; a session that was there before is left alone."""
-    if ray.is_initialized():
-        yield
-        return
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own, about its defaults of next year
-        if address is None:
-            ray.init(
-                address="local",
-                num_cpus=max(workers or 0, num_cpus()),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
+    def _take_mail(self) -> None:
+        """Pass on what the workers have said on the way."""
+        self._emptied = time.monotonic()
+        mail: list[Mail] = []
+        with suppress(ray.exceptions.RayError):  # a mailbox that was lost comes back empty
+            mail = ray.get(self._mailbox.take.remote(), timeout=_MAIL_S)
+        stacks = {actor.number: actor.stack for actor in self._actors if actor.stack is not None}
+        for number, event in mail:
+            if (stack := stacks.get(number)) is not None:
+                self._on_event(stack, event)
+
+    def _take_start(self, actor: _Actor) -> None:
+        try:
+            actor.who = ray.get(actor.starting)
+        except _LOST as error:
+            self._drop(actor)
+            self._failed_starts += 1
+            if "creation task" in str(error) or self._failed_starts >= _STARTS:
+                raise HpxferError(
+                    f"Ray cannot start a worker: {_last_line(error)}; what was done is stored, run again to go on "
+                    f"(every node needs this hpxfer and this Python's packages)"
+                ) from error
+        else:
+            actor.starting, self._failed_starts, self._served = None, 0, True
+
+    def _said(self, actor: _Actor) -> tuple[Stack, tuple[TrialResult, ...] | str, int]:
+        """Return a worker's stack, its results or how the worker was lost, and how much mail came before."""
+        stack = actor.stack
+        assert stack is not None
+        try:
+            return stack, *ray.get(actor.call)
+        except _LOST as error:
+            return stack, first_line(error), 1
+        except ray.exceptions.RayTaskError as error:  # beyond what `guarded` guards, e.g. results that do not travel
+            return stack, failed(stack, str(error), "bug"), 1
+
+    def _pass_on(self, actor: _Actor, stack: Stack, results: tuple[TrialResult, ...] | str) -> None:
+        actor.stack = actor.call = None
+        if isinstance(results, str):
+            self._drop(actor)
+            if self._queue.lost(stack):
+                return
+            results = lost(stack, results)
+        else:
+            self._queue.done(stack)
+        self._gpus.pop(stack.id, None)
+        self._on_event(stack, results)
+
+    def _drop(self, actor: _Actor) -> None:
+        """Forget a worker, and see to it that it is no more: one that is only out of reach must not go on."""
+        self._actors.remove(actor)
+        self._kill(actor.handle)
+
+    def _watch(self) -> None:
+        """Every few seconds look whether the cluster is there, what it has, and whether anything moves."""
+        now = time.monotonic()
+        if any(actor.starting is None for actor in self._actors):
+            self._placed = now
+        if now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        if not self._pulse.beats():
+            self._pulse.require()
+            return
+        self._look()
+        if now - self._placed < _PATIENCE_S:
+            return
+        self._placed = now  # and say so again after as long
+        for stack in islice(self._queue.waiting(), 1):
+            needs = self._needs(self._gpus_of(stack))
+            require_place(needs)
+            _log.warning(
+                "waiting for a worker: it needs %s, the Ray cluster has %s, and others may be using it",
+                needs,
+                listing(nodes()),
             )
-        else:
-            _join(address)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
-def _join(address: str) -> None:
-    """Connect to a running cluster; raise HpxferError if none answers in time."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    fix = "start one with `ray start --head`, or leave --address out to run on this machine"
-    if address != "auto":
-        if not colon or not host or not port.isdigit():
-            raise HpxferError(f"--address must be auto, HOST:PORT or ray://HOST:PORT, got {address!r}")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-        except OSError as error:
-            raise HpxferError(f"no Ray cluster answers at {address}: {error}; {fix}") from None
-    outcome: list[BaseException | None] = []
-
-    def connect() -> None:
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-            outcome.append(None)
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=connect, daemon=True, name="ray-connect")
-    thread.start()
-    thread.join(CONNECT_S)
-    if not outcome:
-        raise HpxferError(f"no Ray cluster answers at {address} within {CONNECT_S:g} s; {fix}")
-    if outcome[0] is not None:
-        raise HpxferError(f"cannot join the Ray cluster at {address}: {_first_line(outcome[0])}; {fix}")
+def _last_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[-1]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from hpxfer.checkpoints import CheckpointSpec
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Train
+from hpxfer.executors.executor import Train, failed
+from hpxfer.executors.stopping import Stopping
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
-from hpxfer.train.event import Event
+from hpxfer.train.event import Event, Started
 
 
 @dataclass(frozen=True)
@@ -20,21 +24,34 @@ class TrainStack:
     device: str = "auto"
     determinism: str | None = None  # strict | fast; None: the device's default
     kernels: str = "auto"  # auto | torch | triton
+    checkpoints: CheckpointSpec | None = None
+    stopping: Stopping | None = None  # it reports where trials are compared
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         from hpxfer.train.trainer import train
 
-        yield from train(stack, self.device, determinism=self.determinism, kernels=self.kernels)
+        yield from train(
+            stack,
+            self.device,
+            determinism=self.determinism,
+            kernels=self.kernels,
+            checkpoints=self.checkpoints,
+            report_at=() if self.stopping is None else self.stopping.rungs(stack.setting.steps),
+        )
 
 
-def guarded(train: Train, stack: Stack) -> Iterator[Event]:
-    """Yield progress, then the results of all trials as the last event.
+def guarded(train: Train, stack: Stack, *, cut: bool = False) -> Iterator[Event]:
+    """Yield that it starts, progress, then the results of all trials as the last event.
 
-    An exception gives failed results; out of memory, the halves are trained. Results wait until all of the stack has
-    been trained: a worker that is lost before repeats the whole stack, and no result is sent twice.
+    An exception gives failed results; out of memory, the halves are trained. `cut` trains the halves at once: for the
+    last try of a stack whose workers were lost, which may be how a machine without memory left says so. Results wait
+    until all of the stack has been trained: a worker that is lost before repeats the whole stack, and no result is sent
+    twice.
     """
+    yield Started(host=socket.gethostname(), pid=os.getpid())
     results: list[TrialResult] = []
-    for event in _attempt(train, stack, halvings=0):
+    events = _halves(train, stack, 0) if cut and len(stack.trials) > 1 else _attempt(train, stack, 0)
+    for event in events:
         if isinstance(event, tuple):
             results += event
         else:
@@ -48,22 +65,22 @@ def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
         for event in train(stack):
             yield tuple(replace(one, halvings=halvings) for one in event) if isinstance(event, tuple) else event
     except HpxferError as error:
-        yield _failed(stack, str(error))
+        yield failed(stack, str(error), "input")
         return
     except Exception as error:
         if not _out_of_memory(error) or len(stack.trials) == 1:
-            yield _failed(stack, traceback.format_exc())
+            yield failed(stack, traceback.format_exc(), "memory" if _out_of_memory(error) else "bug")
             return
     else:
         return
     # Out of the except block: the exception's frames hold the stack's tensors, whose memory the halves need.
+    yield from _halves(train, stack, halvings)
+
+
+def _halves(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
     middle = len(stack.trials) // 2
     for half in (stack.trials[:middle], stack.trials[middle:]):
         yield from _attempt(train, replace(stack, trials=half), halvings + 1)
-
-
-def _failed(stack: Stack, message: str) -> tuple[TrialResult, ...]:
-    return tuple(TrialResult(trial_id=trial.id, status="failed", error=message) for trial in stack.trials)
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -3,7 +3,7 @@
 class TestMine(ExecutorSuite):
     @pytest.fixture
     def executor(self):
-        return MyExecutor()
+        return MyExecutor(workers=2)
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import TRIES, Executor
+from hpxfer.executors.executor import TRIES, Executor, More, once
 from hpxfer.hps import HPs
 from hpxfer.result import TrialResult
 from hpxfer.shape import Shape
 from hpxfer.stack import Stack
-from hpxfer.train.event import Event, Progress
+from hpxfer.train.event import Event, Progress, Started
 from hpxfer.trial import Setting, Trial
 
 # What a stack of the suite does, by the seed of its trials.
-FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG, TOO_BIG_THEN_LOST = range(7)
+FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG, TOO_BIG_THEN_LOST, TOO_BIG_ALONE, WAITS = range(9)
+GO = "go"  # a file in the suite's folder that WAITS waits for
+_WAIT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -40,71 +43,106 @@ class Misbehave:
         act = stack.trials[0].seed
         earlier = len(list(Path(self.folder).glob(f"{act}-*")))
         (Path(self.folder) / f"{act}-{uuid.uuid4().hex}").touch()
-        yield Progress(tokens=1)
+        yield Progress(tokens=1, step=1, losses=(2.0,) * len(stack.trials))
         if act == RAISES:
             raise ZeroDivisionError("a bug in the user's code")
         if act == BAD_INPUT:
             raise HpxferError("the data is not on this machine")
         if act == LOST_ALWAYS or (act == LOST_ONCE and not earlier):
             os.kill(os.getpid(), signal.SIGKILL)
-        if act in (TOO_BIG, TOO_BIG_THEN_LOST) and len(stack.trials) > 1:
+        if act == TOO_BIG_ALONE or (act in (TOO_BIG, TOO_BIG_THEN_LOST) and len(stack.trials) > 1):
             raise MemoryError
         if act == TOO_BIG_THEN_LOST and earlier == 2:  # whole, first half, and now the second half
             os.kill(os.getpid(), signal.SIGKILL)
+        if act == WAITS:
+            _wait_for(Path(self.folder) / GO)
         yield tuple(_finished(trial, stack) for trial in stack.trials)
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.01)
 
 
 def _finished(trial: Trial, stack: Stack) -> TrialResult:
     return TrialResult(trial_id=trial.id, status="finished", stack_size=len(stack.trials))
 
 
-def tiny_stack(setting: Setting, seed: int, size: int) -> Stack:
-    """Return a stack of trials of the smallest shape; their ids say seed and place."""
+def tiny_stack(setting: Setting, seed: int, size: int, name: str = "") -> Stack:
+    """Return a stack of trials of the smallest shape; their ids say seed, name and place."""
     shape = Shape(width=8, depth=1, num_experts=2, num_active=1, expert_width=8, head_dim=8)
     trial = Trial(id="", setting=setting, shape=shape, base=shape, parameterization=None, hps=HPs(lr=0.01), seed=seed)
-    return Stack(trials=tuple(replace(trial, id=f"{seed}-{k}") for k in range(size)))
+    return Stack(trials=tuple(replace(trial, id=f"{seed}{name}-{k}") for k in range(size)))
 
 
-def collect(executor: Executor, stacks: Sequence[Stack], train: Misbehave) -> list[Event]:
-    """Return every event of a run; asserts that they come in this thread."""
-    events: list[Event] = []
-    here = threading.get_ident()
+@dataclass
+class Seen:
+    """What an executor has reported: `on_event` asserts its promises on the way."""
 
-    def take(event: Event) -> None:
-        assert threading.get_ident() == here, "on_event must be called in the caller's thread"
-        events.append(event)
+    thread: int = field(default_factory=threading.get_ident)
+    events: list[tuple[Stack, Event]] = field(default_factory=list)
+    ended: dict[str, Stack] = field(default_factory=dict)
 
-    executor.run(stacks, train, take)
-    return events
+    def on_event(self, stack: Stack, event: Event) -> None:
+        """Take note of an event."""
+        assert threading.get_ident() == self.thread, "on_event must be called in the caller's thread"
+        assert stack.id not in self.ended, "nothing comes after the results"
+        if not any(one.id == stack.id for one, _ in self.events) and not isinstance(event, tuple):
+            assert isinstance(event, Started), "Started is the first event of a stack"
+        self.events.append((stack, event))
+        if isinstance(event, tuple):
+            assert [one.trial_id for one in event] == [trial.id for trial in stack.trials]
+            self.ended[stack.id] = stack
+
+    @property
+    def results(self) -> dict[str, TrialResult]:
+        """The results by trial id."""
+        return {one.trial_id: one for _, event in self.events if isinstance(event, tuple) for one in event}
+
+    def starts(self, stack: Stack) -> list[Started]:
+        """Return how often, and where, a stack was taken up."""
+        return [event for one, event in self.events if one.id == stack.id and isinstance(event, Started)]
+
+
+def collect(executor: Executor, stacks: Sequence[Stack] | More, train: Misbehave) -> Seen:
+    """Return what a run reports."""
+    seen = Seen()
+    executor.run(stacks if callable(stacks) else once(stacks), train, seen.on_event)
+    return seen
 
 
 class ExecutorSuite:
-    """Derive from it, and define the fixtures `executor` and `setting` (any Setting; nothing is trained)."""
+    """Derive from it, and define the fixtures `executor` (of two workers) and `setting` (any; nothing is trained)."""
 
     def test_every_stack_ends_exactly_once_however_it_behaves(
         self, executor: Executor, setting: Setting, tmp_path: Path
     ) -> None:
         """One run of well-behaved and misbehaving stacks: nothing is lost, doubled, or retried without need."""
-        acts = (FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG, TOO_BIG_THEN_LOST)
+        acts = (FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG, TOO_BIG_THEN_LOST, TOO_BIG_ALONE)
         stacks = [tiny_stack(setting, act, size=2) for act in acts]
-        events = collect(executor, stacks, Misbehave(str(tmp_path)))
-        results = {one.trial_id: one for event in events if isinstance(event, tuple) for one in event}
-        counts = Counter(one.trial_id for event in events if isinstance(event, tuple) for one in event)
-        assert counts == Counter(trial.id for stack in stacks for trial in stack.trials)
-        status = {act: {results[trial.id].status for trial in stacks[act].trials} for act in acts}
-        assert status == {
-            FINE: {"finished"},
-            RAISES: {"failed"},
-            BAD_INPUT: {"failed"},
-            LOST_ONCE: {"finished"},
-            LOST_ALWAYS: {"failed"},
-            TOO_BIG: {"finished"},
-            TOO_BIG_THEN_LOST: {"finished"},
+        seen = collect(executor, stacks, Misbehave(str(tmp_path)))
+        results = seen.results
+        assert set(seen.ended) == {stack.id for stack in stacks}
+        outcome = {act: {(results[t.id].status, results[t.id].error_kind) for t in stacks[act].trials} for act in acts}
+        assert outcome == {
+            FINE: {("finished", None)},
+            RAISES: {("failed", "bug")},
+            BAD_INPUT: {("failed", "input")},
+            LOST_ONCE: {("finished", None)},
+            LOST_ALWAYS: {("failed", "lost")},
+            TOO_BIG: {("finished", None)},
+            TOO_BIG_THEN_LOST: {("finished", None)},
+            TOO_BIG_ALONE: {("failed", "memory")},
         }
         calls = Counter(int(path.name.partition("-")[0]) for path in tmp_path.iterdir())
         assert calls == {
-            FINE: 1, RAISES: 1, BAD_INPUT: 1, LOST_ONCE: 2, LOST_ALWAYS: TRIES, TOO_BIG: 3, TOO_BIG_THEN_LOST: 6
+            FINE: 1, RAISES: 1, BAD_INPUT: 1, LOST_ONCE: 2, LOST_ALWAYS: TRIES, TOO_BIG: 3, TOO_BIG_THEN_LOST: 6,
+            TOO_BIG_ALONE: 3,
         }  # fmt: skip
+        starts = {act: len(seen.starts(stacks[act])) for act in acts}
+        assert starts == dict.fromkeys(acts, 1) | {LOST_ONCE: 2, LOST_ALWAYS: TRIES, TOO_BIG_THEN_LOST: 2}
         error = results[f"{RAISES}-0"].error or ""
         assert "Traceback" in error
         assert "ZeroDivisionError: a bug in the user's code" in error
@@ -113,7 +151,34 @@ class ExecutorSuite:
         assert {results[f"{TOO_BIG}-{k}"].stack_size for k in range(2)} == {1}
         assert {results[f"{TOO_BIG}-{k}"].halvings for k in range(2)} == {1}
         assert {results[f"{FINE}-{k}"].halvings for k in range(2)} == {0}
-        assert any(isinstance(event, Progress) for event in events)
+        assert (stacks[FINE], Progress(tokens=1, step=1, losses=(2.0, 2.0))) in seen.events
+
+    def test_idle_workers_are_fed_as_results_come(self, executor: Executor, setting: Setting, tmp_path: Path) -> None:
+        """A stack that depends on another's results is asked for after them, while a third holds its worker."""
+        held, first = (tiny_stack(setting, act, size=1) for act in (WAITS, FINE))
+        second, third = (tiny_stack(setting, FINE, size=1, name=name) for name in ("b", "c"))
+        seen = Seen()
+        asked: list[tuple[int, int]] = []  # idle workers, stacks that had ended
+
+        def more(idle: int) -> Sequence[Stack]:
+            assert threading.get_ident() == seen.thread, "more must be called in the caller's thread"
+            asked.append((idle, len(seen.ended)))
+            if third.id in seen.ended:
+                (tmp_path / GO).touch()
+            return {1: (held,), 2: (first,), 3: (second, third)}.get(len(asked), ())
+
+        executor.run(more, Misbehave(str(tmp_path)), seen.on_event)
+        assert list(seen.ended) == [first.id, second.id, third.id, held.id]
+        assert asked == [(2, 0), (1, 0), (1, 1), (1, 3), (2, 4)]
+
+    def test_a_lost_worker_is_noticed_while_others_are_idle(
+        self, executor: Executor, setting: Setting, tmp_path: Path
+    ) -> None:
+        """It is tried again although nothing else happens and nothing more is to be had."""
+        stack = tiny_stack(setting, LOST_ONCE, size=1)
+        seen = collect(executor, [stack], Misbehave(str(tmp_path)))
+        assert seen.results[f"{LOST_ONCE}-0"].status == "finished"
+        assert len({(one.host, one.pid) for one in seen.starts(stack)}) == 2
 
     def test_an_exception_in_the_callback_ends_the_run_and_a_new_one_works(
         self, executor: Executor, setting: Setting, tmp_path: Path
@@ -121,18 +186,17 @@ class ExecutorSuite:
         """As Ctrl-C does, or a full disk: it reaches the caller, and leaves nothing that hinders the next run."""
         stacks = [tiny_stack(setting, FINE, size=1)]
 
-        def interrupt(event: Event) -> None:
+        def interrupt(stack: Stack, event: Event) -> None:
             raise KeyboardInterrupt
 
         try:
-            executor.run(stacks, Misbehave(str(tmp_path)), interrupt)
+            executor.run(once(stacks), Misbehave(str(tmp_path)), interrupt)
         except KeyboardInterrupt:
             pass
         else:
             raise AssertionError("the exception must reach the caller")
-        events = collect(executor, stacks, Misbehave(str(tmp_path)))
-        assert [len(event) for event in events if isinstance(event, tuple)] == [1]
+        assert set(collect(executor, stacks, Misbehave(str(tmp_path))).ended) == {stacks[0].id}
 
     def test_nothing_to_do_is_done_at_once(self, executor: Executor, tmp_path: Path) -> None:
         """No stacks, no events."""
-        assert collect(executor, [], Misbehave(str(tmp_path))) == []
+        assert collect(executor, [], Misbehave(str(tmp_path))).events == []

@@ -1,4 +1,4 @@
-"""A Ray cluster that is already there, joined by address and through Ray Client: the same bits as on this machine."""
+"""A Ray cluster that is already there, joined by address and through Ray Client, whose nodes come and go."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tiny import write_tiny
 
 from hpxfer.driver import run
+from hpxfer.executors.executor import once
+from hpxfer.executors.ray import RayExecutor
 from hpxfer.results import load_results
+from hpxfer.stack import Stack
+from hpxfer.testing.executor import GO, WAITS, Misbehave, Seen, tiny_stack
+from hpxfer.train.event import Event, Started
+from hpxfer.trial import Setting
 
 
 def free_port() -> int:
@@ -29,17 +36,24 @@ def free_port() -> int:
             return port
 
 
+def ray_start(*options: str) -> subprocess.Popen[bytes]:
+    """Start a node of two CPUs on loopback."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=2"]
+    command += ["--node-ip-address=127.0.0.1", *options]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[str, str]]:
     """The address of a one-node cluster on loopback and that of its client server."""
     port, client = free_port(), free_port()
     scratch = tempfile.mkdtemp(prefix="hpxfer-ray-")  # short: Ray puts Unix sockets below it
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=2"]
-    command += ["--node-ip-address=127.0.0.1", f"--port={port}", f"--ray-client-server-port={client}"]
-    command += ["--include-dashboard=false", f"--temp-dir={scratch}"]
-    head = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    head = ray_start(
+        *("--head", f"--port={port}", f"--ray-client-server-port={client}"),
+        *("--include-dashboard=false", f"--temp-dir={scratch}"),
+    )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         for one in (port, client):
             while True:
                 assert head.poll() is None, "ray start ended"
@@ -52,7 +66,7 @@ def cluster() -> Iterator[tuple[str, str]]:
         yield f"127.0.0.1:{port}", f"ray://127.0.0.1:{client}"
     finally:
         head.terminate()
-        head.wait(30)
+        head.wait(60)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -64,7 +78,7 @@ def test_a_sweep_through_a_cluster_has_the_bits_of_local_processes(
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "there")]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     end = subprocess.run(
-        [*command, "--address", cluster[kind]], capture_output=True, text=True, timeout=120, env=environment
+        [*command, "--address", cluster[kind]], capture_output=True, text=True, timeout=400, env=environment
     )
     assert end.returncode == 0, end.stderr
     there = load_results(tmp_path / "there" / "tiny").trials
@@ -74,3 +88,36 @@ def test_a_sweep_through_a_cluster_has_the_bits_of_local_processes(
     assert dict(zip(there["trial_id"], there[losses], strict=True)) == dict(
         zip(here["trial_id"], here[losses], strict=True)
     )
+
+
+def pull(node: subprocess.Popen[bytes]) -> None:
+    """Kill all processes of a node at once."""
+    for one in psutil.Process(node.pid).children(recursive=True):
+        one.kill()
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
+def test_a_node_that_joins_is_used_and_one_that_is_pulled_is_survived(
+    cluster: tuple[str, str], setting: Setting, tmp_path: Path
+) -> None:
+    """Four stacks that wait: two run, a node comes and takes two, is killed, and they go on where they can."""
+    stacks = [tiny_stack(setting, WAITS, size=1, name=name) for name in "abcd"]
+    seen, nodes = Seen(), list[subprocess.Popen[bytes]]()
+
+    def on_event(stack: Stack, event: Event) -> None:
+        seen.on_event(stack, event)
+        started = sum(len(seen.starts(one)) for one in stacks)
+        if isinstance(event, Started) and started == 2:
+            nodes.append(ray_start(f"--address={cluster[0]}"))
+        if isinstance(event, Started) and started == 4:
+            pull(nodes[0])
+            (tmp_path / GO).touch()
+
+    try:
+        RayExecutor(address=cluster[0]).run(once(stacks), Misbehave(str(tmp_path)), on_event)
+    finally:
+        for node in nodes:
+            node.terminate()
+            node.wait(60)
+    assert {one.status for one in seen.results.values()} == {"finished"}
+    assert sum(len(seen.starts(stack)) for stack in stacks) == 6

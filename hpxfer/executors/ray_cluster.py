@@ -1,0 +1,158 @@
+"""What a Ray cluster has, and whether a stack can ever be placed on it. Asks; starts no worker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpxfer.errors import HpxferError
+from hpxfer.executors.ray_session import ray_errors, session  # before ray itself: it sets Ray's environment
+
+# ruff: isort: split
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from hpxfer.machine import gpu_bytes
+from hpxfer.stack import Device
+
+# A node that has not said its GPUs' memory after this long is planned without.
+_ASK_S = 30.0
+_TYPE = "accelerator_type:"
+_HEAD = "node:__internal_head__"
+# Resources are sums of fractions: 8 stacks of 0.125 fill a GPU.
+_EPS = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node that is alive: its id, and its resources by Ray's names (CPU, GPU, memory, ...)."""
+
+    id: str
+    has: Mapping[str, float]
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        return tuple(sorted(name.removeprefix(_TYPE) for name in self.has if name.startswith(_TYPE)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What one worker takes of a node: CPUs, a part of a GPU (0: none), of a type of GPU."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    gpu_type: str | None = None
+
+    def fit(self, node: Node) -> int:
+        """Return how many such workers an empty node holds."""
+        if self.gpu_type is not None and self.gpus and _TYPE + self.gpu_type not in node.has:
+            return 0
+        counts = [
+            int(node.has.get(name, 0.0) / each + _EPS)
+            for name, each in (("CPU", self.cpus), ("GPU", self.gpus))
+            if each
+        ]
+        return min(counts, default=1)
+
+    def options(self) -> dict[str, Any]:
+        """Return them as Ray's options of an actor."""
+        out: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
+        return {**out, "accelerator_type": self.gpu_type} if self.gpu_type and self.gpus else out
+
+    def __str__(self) -> str:
+        gpus = f" and {self.gpus:g} GPU" + (f" of type {self.gpu_type}" if self.gpu_type else "") if self.gpus else ""
+        return f"{self.cpus:g} CPU{gpus}"
+
+
+def nodes() -> list[Node]:
+    """Return the nodes that are alive."""
+    return [
+        Node(id=one["NodeID"], has=one["Resources"])
+        for one in ray.nodes()  # type: ignore[no-untyped-call]
+        if one["Alive"]
+    ]
+
+
+def slots(needs: Needs, there: list[Node] | None = None) -> int:
+    """Return how many workers with these needs the cluster holds when it is empty."""
+    return sum(needs.fit(node) for node in (nodes() if there is None else there))
+
+
+def require_place(needs: Needs) -> None:
+    """Raise HpxferError unless some node could hold a worker with these needs."""
+    there = nodes()
+    if not slots(needs, there):
+        raise HpxferError(
+            f"resources: each stack needs {needs} on one node, and no node of the Ray cluster has that; it has "
+            f"{listing(there)}; change resources.cpus_per_stack, gpus_per_stack or gpu_type, or add such a node"
+        )
+
+
+def listing(there: list[Node]) -> str:
+    """Return the nodes in words, e.g. `2 nodes with 8 CPU, 1 with 16 CPU and 4 GPU (H100)`."""
+    counts: dict[str, int] = {}
+    for node in there:
+        gpus = node.has.get("GPU", 0)
+        types = f" ({', '.join(node.gpu_types)})" if node.gpu_types else ""
+        text = f"{node.has.get('CPU', 0):g} CPU" + (f" and {gpus:g} GPU{types}" if gpus else "")
+        counts[text] = counts.get(text, 0) + 1
+    named = [f"{count} node{'s' if count > 1 else ''} with {text}" for text, count in counts.items()]
+    return ", ".join(named) or "no node that is alive"
+
+
+def beside_driver() -> NodeAffinitySchedulingStrategy | None:
+    """Return where an actor stays as long as the cluster does: on the head node; None where none is marked."""
+    head = next((node for node in nodes() if _HEAD in node.has), None)
+    return None if head is None else NodeAffinitySchedulingStrategy(node_id=head.id, soft=True)
+
+
+def describe(address: str, *, device: str = "auto", gpu_type: str | None = None) -> Device:
+    """Return what stacks run on, on the cluster at `address`, for the planner.
+
+    `device` and `gpu_type` are those of the sweep's resources. Raises HpxferError where no cluster answers, or where
+    it has no such GPU.
+    """
+    with session(address, 0), ray_errors():
+        return device_here(device, gpu_type)
+
+
+def device_here(device: str, gpu_type: str | None) -> Device:
+    """Return the same of the cluster that this process has joined."""
+    there = nodes()
+    typed = [node for node in there if node.has.get("GPU", 0) and (not gpu_type or gpu_type in node.gpu_types)]
+    wants_type = gpu_type is not None and device != "cpu"
+    if not typed and (device == "cuda" or wants_type):
+        asked = f"resources.gpu_type is {gpu_type}" if wants_type else "resources.device is cuda"
+        raise HpxferError(f"{asked}, but the Ray cluster has {listing(there)}; change it, or add such a node")
+    cuda = bool(typed) and device != "cpu"
+    used = typed if cuda else there
+    names = sorted({name for node in typed for name in node.gpu_types})
+    return Device(
+        cuda=cuda,
+        memory_bytes=_gpu_bytes(typed) if cuda else None,
+        num_gpus=math.floor(sum(node.has["GPU"] for node in typed)) if cuda else None,
+        num_cpus=math.floor(sum(node.has.get("CPU", 0) for node in used)),
+        host_bytes=int(sum(node.has.get("memory", 0) for node in used)) or None,
+        name=(gpu_type or "/".join(names) or None) if cuda else None,
+    )
+
+
+def _gpu_bytes(there: list[Node]) -> int | None:
+    """Return the memory of the smallest GPU of these nodes, asked on each; None if none answers."""
+    task = ray.remote(num_cpus=0)(gpu_bytes)
+    asked = [
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)).remote()
+        for node in there
+    ]
+    answered, late = ray.wait(asked, num_returns=len(asked), timeout=_ASK_S)
+    for one in late:
+        ray.cancel(one, force=True)
+    found: list[int | None] = []
+    for one in answered:
+        try:
+            found.append(ray.get(one))
+        except ray.exceptions.RayError:  # a node that leaves, or has no hpxfer: said when a worker starts there
+            found.append(None)
+    return min((one for one in found if one), default=None)

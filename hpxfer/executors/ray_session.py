@@ -1,0 +1,215 @@
+"""Joining a Ray cluster, or starting one on this machine, and what goes wrong on the way in words. Imports ray.
+
+Whoever imports ray does it after this module: Ray reads part of its environment when it is imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# A call after the cluster was lost must not start another one on this machine.
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+# Ray turns token authentication on for a cluster it starts, but a driver that joins by address must say so itself.
+# Read once, when ray is imported: set later it would reach Ray's processes and not this one.
+if "ray" not in sys.modules and (
+    os.environ.get("RAY_AUTH_TOKEN")
+    or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    or (Path.home() / ".ray" / "auth_token").exists()
+):
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+import ray
+
+from hpxfer.errors import HpxferError
+from hpxfer.machine import num_cpus
+
+# What listens at a port but has not spoken Ray's protocol (HTTP/2) after this long is not Ray.
+SPEAK_S = 15.0
+# A cluster on a loaded machine takes its time; one that has not let us in after this long is not going to.
+CONNECT_S = 90.0
+
+_SLOW = "Initialization failure"  # as Ray Client says it
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def session(address: str | None, cpus: float) -> Iterator[None]:
+    """Join the cluster at `address`, or start one on this machine with at least so many CPUs.
+
+    A session that was there before is left alone.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, about its defaults of next year
+        if address is None:
+            ray.init(
+                address="local",
+                num_cpus=max(-int(-cpus // 1), num_cpus()),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        else:
+            _join(address)
+    try:
+        with _hushed():
+            yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Keep what Ray says of its processes off stdout, where reports go: it has no option for that."""
+    module: Any = ray._private.worker
+    before = getattr(module, "print_to_stdstream", None)
+    if before is None:
+        yield
+        return
+    module.print_to_stdstream = lambda data, ignore_prefix: _log.debug("%s", data)
+    try:
+        yield
+    finally:
+        module.print_to_stdstream = before
+
+
+@contextmanager
+def ray_errors() -> Iterator[None]:
+    """Turn what Ray itself raises, a lost cluster or a refused token, into one message."""
+    try:
+        yield
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        if isinstance(error, ray.exceptions.AuthenticationError):
+            fix = "the driver's RAY_AUTH_MODE (token or disabled) and token must be the cluster's"
+        else:
+            fix = "see whether the cluster is still there: `ray status`"
+        raise HpxferError(
+            f"Ray gave up: {first_line(error)}; what was done is stored, run again to go on ({fix})"
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, in a line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
+
+
+def _join(address: str) -> None:
+    """Connect to a running cluster; raise HpxferError if none answers in time."""
+    fix = "start one with `ray start --head`, or leave --address out to run on this machine"
+    if address != "auto":
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise HpxferError(f"--address must be auto, HOST:PORT or ray://HOST:PORT, got {address!r}")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        except OSError as error:
+            raise HpxferError(f"no Ray cluster answers at {address}: {error}; {fix}") from None
+        if not _speaks_grpc(f"{host}:{port}"):
+            raise HpxferError(
+                f"what listens at {address} is not Ray: it does not speak gRPC within {SPEAK_S:g} s; {fix}"
+            )
+    outcome: list[BaseException | None] = []
+
+    deadline = time.monotonic() + CONNECT_S
+
+    def connect() -> None:
+        try:
+            while True:
+                try:
+                    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                    break
+                except ConnectionError as error:
+                    # A client's server on a loaded machine does not start within Ray's own 30 s.
+                    if _SLOW not in str(error) or time.monotonic() > deadline:
+                        raise
+            outcome.append(None)
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True, name="ray-connect")
+    thread.start()
+    thread.join(CONNECT_S)
+    if not outcome:
+        raise HpxferError(f"no Ray cluster answers at {address} within {CONNECT_S:g} s; {fix}")
+    if outcome[0] is not None:
+        raise HpxferError(f"cannot join the Ray cluster at {address}: {first_line(outcome[0])}; {fix}")
+
+
+def _speaks_grpc(target: str) -> bool:
+    """Return whether a gRPC server answers; True where that cannot be seen from here."""
+    try:
+        import grpc  # type: ignore[import-untyped]
+    except ImportError:  # it comes with ray[default]
+        return True
+    if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):  # Ray has the certificates
+        return True
+    channel: Any = grpc.insecure_channel(target)
+    try:
+        grpc.channel_ready_future(channel).result(timeout=SPEAK_S)
+    except grpc.FutureTimeoutError:
+        return False
+    finally:
+        channel.close()
+    return True
+
+
+class Pulse:
+    """Whether the cluster's head is there. Ray waits for it inside its calls, and ends this process after a minute."""
+
+    # A head that is started anew within this time is found again; Ray's own patience is 60 s.
+    PATIENCE_S = 40.0
+    _ANSWER_S = 2.0
+
+    def __init__(self, where: tuple[str, int] | None) -> None:
+        self._where = where
+        self._heard = time.monotonic()
+
+    @classmethod
+    def of_cluster(cls) -> Pulse:
+        """Return that of the cluster that this process has joined."""
+        # Ray Client raises by itself, and from then on Ray counts as not started.
+        if ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call]
+            return cls(None)
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        return cls((host.strip("[]"), int(port)))
+
+    def beats(self) -> bool:
+        """Return whether the head answers: calls that ask it are left alone otherwise, for they would not return.
+
+        Raises ConnectionError where Ray Client has given up.
+        """
+        if self._where is None:
+            if not ray.is_initialized():
+                raise ConnectionError("Ray Client has lost the cluster")
+            return True
+        try:
+            socket.create_connection(self._where, timeout=self._ANSWER_S).close()
+        except OSError:
+            return False
+        self._heard = time.monotonic()
+        return True
+
+    def require(self) -> None:
+        """Raise HpxferError if the head has not been heard for too long."""
+        if time.monotonic() - self._heard > self.PATIENCE_S and not self.beats():
+            where = ":".join(str(part) for part in self._where or ())
+            raise HpxferError(
+                f"the head of the Ray cluster is gone, nothing answers at {where}; what was done is stored: start the "
+                f"cluster anew, then run again to go on"
+            )

@@ -1,0 +1,84 @@
+"""The queue of executors and what a worker does with a last try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from hpxfer.executors.executor import TRIES, once
+from hpxfer.executors.queue import Queue
+from hpxfer.executors.worker import guarded
+from hpxfer.result import TrialResult
+from hpxfer.stack import Stack
+from hpxfer.testing.executor import FINE, tiny_stack
+from hpxfer.train.event import Event, Started
+from hpxfer.trial import Setting
+
+
+@pytest.fixture
+def stacks(setting: Setting) -> list[Stack]:
+    return [tiny_stack(setting, FINE, size=3, name=name) for name in "abc"]
+
+
+def test_it_asks_when_nothing_waits_and_again_only_after_something_was_done(stacks: list[Stack]) -> None:
+    asked: list[int] = []
+
+    def more(idle: int) -> Sequence[Stack]:
+        asked.append(idle)
+        return [stacks[0]] if len(asked) == 1 else []
+
+    queue = Queue(more)
+    assert queue.ask(0) == 0
+    assert [queue.ask(2), queue.ask(2)] == [1, 1]
+    assert asked == [2]
+    out = queue.take()
+    assert [queue.ask(1), queue.ask(1)] == [0, 0]
+    assert asked == [2, 1]
+    queue.done(out)
+    assert queue.ask(2) == queue.num_out == 0
+    assert asked == [2, 1, 2]
+
+
+def test_a_lost_stack_goes_first_until_its_tries_are_used_up(stacks: list[Stack]) -> None:
+    queue = Queue(once(stacks))
+    queue.ask(1)
+    for left in reversed(range(TRIES)):
+        assert queue.take() is stacks[0]
+        assert queue.is_last_try(stacks[0]) is (left == 0)
+        assert queue.lost(stacks[0]) is (left > 0)
+    assert queue.num_out == 0
+    assert list(queue.waiting()) == stacks[1:]
+
+
+def test_the_first_stack_that_fits_is_taken_out_of_the_line(stacks: list[Stack]) -> None:
+    queue = Queue(once(stacks))
+    queue.ask(1)
+    assert queue.take_if(lambda one: one is stacks[1]) is stacks[1]
+    assert queue.take_if(lambda one: one is stacks[1]) is None
+    assert queue.num_out == 1
+    assert list(queue.waiting()) == [stacks[0], stacks[2]]
+
+
+@pytest.mark.parametrize(("size", "parts"), [(3, [1, 2]), (1, [1])])
+def test_the_last_try_of_a_stack_is_in_halves(setting: Setting, size: int, parts: list[int]) -> None:
+    seen: list[int] = []
+
+    def train(stack: Stack) -> Iterator[Event]:
+        seen.append(len(stack.trials))
+        yield tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials)
+
+    stack = tiny_stack(setting, FINE, size=size)
+    started, results = guarded(train, stack, cut=True)
+    assert isinstance(started, Started)
+    assert seen == parts
+    assert isinstance(results, tuple)
+    assert [one.trial_id for one in results] == [trial.id for trial in stack.trials]
+    assert {one.halvings for one in results} == {len(parts) - 1}
+
+
+def test_a_stack_is_known_by_its_trials_in_their_order(stacks: list[Stack]) -> None:
+    again = Stack(trials=tuple(stacks[0].trials))
+    turned = Stack(trials=tuple(reversed(stacks[0].trials)))
+    assert stacks[0].id == again.id
+    assert len({stacks[0].id, stacks[1].id, turned.id}) == 3

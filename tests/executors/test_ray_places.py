@@ -1,0 +1,80 @@
+"""What a cluster has room for, in numbers and words, and a head that is gone. No Ray is started."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from hpxfer.errors import HpxferError
+from hpxfer.executors import ray_session
+from hpxfer.executors.ray_cluster import Needs, Node, listing, slots
+from hpxfer.executors.ray_session import Pulse, first_line
+
+HEAD = Node(id="a", has={"CPU": 2.0, "memory": 8e9, "node:10.0.0.1": 1.0})
+BIG = Node(id="b", has={"CPU": 16.0, "GPU": 4.0, "accelerator_type:H100": 1.0})
+OLD = Node(id="c", has={"CPU": 8.0, "GPU": 1.0, "accelerator_type:V100": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("needs", "count"),
+    [
+        (Needs(), 26),
+        (Needs(cpus=3), 0 + 5 + 2),
+        (Needs(cpus=0.1), 20 + 160 + 80),
+        (Needs(cpus=32), 0),
+        (Needs(gpus=1), 5),
+        (Needs(gpus=1 / 8), 16 + 8),  # a CPU each
+        (Needs(cpus=0.5, gpus=1 / 8), 32 + 8),
+        (Needs(gpus=1, gpu_type="H100"), 4),
+        (Needs(gpus=1, gpu_type="A100"), 0),
+        (Needs(gpu_type="A100"), 26),  # asks for none of it
+    ],
+)
+def test_workers_are_counted_node_by_node(needs: Needs, count: int) -> None:
+    assert slots(needs, [HEAD, BIG, OLD]) == count
+
+
+def test_needs_and_nodes_in_words_and_as_options() -> None:
+    assert str(Needs(cpus=2, gpus=0.25, gpu_type="H100")) == "2 CPU and 0.25 GPU of type H100"
+    assert listing([HEAD, HEAD, BIG]) == "2 nodes with 2 CPU, 1 node with 16 CPU and 4 GPU (H100)"
+    assert listing([]) == "no node that is alive"
+    assert Needs(gpus=1, gpu_type="H100").options() == {"num_cpus": 1.0, "num_gpus": 1, "accelerator_type": "H100"}
+    assert Needs(gpu_type="H100").options() == {"num_cpus": 1.0, "num_gpus": 0.0}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return what sets the monotonic clock."""
+    now = [0.0]
+    monkeypatch.setattr(ray_session.time, "monotonic", lambda: now[0])
+
+    def set_to(seconds: float) -> None:
+        now[0] = seconds
+
+    return set_to
+
+
+def test_a_head_that_is_gone_is_waited_for_a_while(clock: Callable[[float], None]) -> None:
+    with socket.socket() as head:
+        head.bind(("127.0.0.1", 0))
+        head.listen()
+        port = head.getsockname()[1]
+        pulse = Pulse(("127.0.0.1", port))
+        clock(30.0)
+        assert pulse.beats()
+    clock(30.0 + Pulse.PATIENCE_S)
+    assert not pulse.beats()
+    pulse.require()
+    clock(30.1 + Pulse.PATIENCE_S)
+    with pytest.raises(
+        HpxferError, match=rf"head of the Ray cluster is gone, nothing answers at 127.0.0.1:{port}.*run"
+    ):
+        pulse.require()
+
+
+def test_an_error_in_a_line() -> None:
+    assert first_line(ValueError("one\ntwo")) == "one"
+    assert first_line(ValueError("failed:\n\nTraceback\n  why")) == "failed: why"
+    assert first_line(ValueError()) == "ValueError"
