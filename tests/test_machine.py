@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpxfer.machine import gpu_bytes, has_cuda, num_cpus
+from hpxfer.machine import cpu_name, gpu_bytes, gpu_name, has_cuda, host_bytes, num_cpus
 
 MANY = 10**6
 
@@ -48,3 +48,38 @@ def test_the_smallest_gpu_counts(
         tool.write_text(f'#!/bin/sh\nwhile read -r line; do echo "$line"; done < {tmp_path / "answer"}\n')
         tool.chmod(0o755)
     assert gpu_bytes() == found
+
+
+def test_the_cpus_name_is_the_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text("processor : 0\nmodel name\t: Chip 9000 @ 3GHz\nflags : a\nmodel name\t: another\n")
+    assert cpu_name(path).startswith("Chip 9000 @ 3GHz (")
+    assert cpu_name(tmp_path / "none") != ""
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit", "found"),
+    [
+        ("MemTotal:  2048 kB\nMemFree: 1 kB\n", "max\n", 2048 * 1024),
+        ("MemTotal:  2048 kB\n", "1048576\n", 2**20),
+        ("MemTotal:  1024 kB\n", str(2**40), 2**20),
+        ("odd", "odd", None),
+        (None, None, None),
+    ],
+)
+def test_memory_is_the_machines_or_its_containers(
+    memory: str | None, limit: str | None, found: int | None, tmp_path: Path
+) -> None:
+    for name, text in (("meminfo", memory), ("memory.max", limit)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    assert host_bytes(tmp_path / "meminfo", tmp_path / "memory.max") == found
+
+
+def test_the_gpus_name_is_the_drivers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_name() is None
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\necho "NVIDIA H200"\necho "NVIDIA L4"\n')
+    tool.chmod(0o755)
+    assert gpu_name() == "NVIDIA H200"

@@ -6,16 +6,13 @@ import datetime
 import importlib.metadata
 import platform
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 import hpxfer
 from hpxfer.bench.record import Kind, Record, Row
 from hpxfer.errors import HpxferError
-from hpxfer.machine import num_cpus
-
-_CPU_INFO = Path("/proc/cpuinfo")
+from hpxfer.machine import cpu_name, num_cpus
 
 
 def bench_device(asked: str) -> torch.device:
@@ -44,16 +41,6 @@ def record(name: str, device: torch.device, rows: Sequence[Row]) -> Record:
         versions=versions,
         rows=tuple(rows),
     )
-
-
-def cpu_name(info: Path = _CPU_INFO) -> str:
-    """Return the CPU's model as the kernel names it, or the architecture where it names none."""
-    try:
-        lines = info.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(named, platform.processor() or 'CPU')} ({platform.machine()})"
 
 
 def _version(package: str) -> str:

@@ -15,6 +15,10 @@ LOSS_POINTS = 256  # of the rest
 BALANCE_POINTS = 64
 PROBE_POINTS = 8  # gradient and update RMS
 
+Key = tuple[str, int | None, str | None]  # metric, layer, role
+# What a recorder has fetched: steps, and at each of them the values of all trials.
+Series = dict[Key, tuple[list[int], list[list[float]]]]
+
 
 def spaced(first: int, stop: int, points: int) -> list[int]:
     """Return at most `points` evenly spaced steps of [first, stop), both ends included."""
@@ -50,8 +54,8 @@ class Recorder:
 
     def __init__(self, num_trials: int) -> None:
         self._num_trials = num_trials
-        self._series: dict[tuple[str, int | None, str | None], tuple[list[int], list[list[float]]]] = {}
-        self._waiting: list[tuple[tuple[str, int | None, str | None], int, Tensor, tuple[int, ...]]] = []
+        self._series: Series = {}
+        self._waiting: list[tuple[Key, int, Tensor, tuple[int, ...]]] = []
 
     def add(
         self,
@@ -76,6 +80,16 @@ class Recorder:
             steps.append(step)
             rows.append(row)
         self._waiting.clear()
+
+    @property
+    def series(self) -> Series:
+        """What has been fetched."""
+        return self._series
+
+    def resume(self, series: Series, trials: Sequence[int]) -> None:
+        """Go on from what a recorder of these trials, and maybe of others, had fetched."""
+        for key, (steps, rows) in series.items():
+            self._series[key] = list(steps), [[row[trial] for trial in trials] for row in rows]
 
     def curves(self, trial: int, before: int | None) -> tuple[Curve, ...]:
         """Return the curves of one trial, up to the step at which it diverged, without values that are not finite."""

@@ -25,6 +25,7 @@ from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.sums import squares
 from hpxfer.model.flat import Flat, Weights, sums_of_squares
 from hpxfer.scaling.evaluate import Multipliers
+from hpxfer.train.snapshot import Snapshot, keep, keep_flat
 
 # Elements a block: more cost more cache, less more calls (about 30 us a block; 2**15 took 1.3 times as long at width
 # 256, two AMD EPYC cores, 2026-11).
@@ -98,13 +99,22 @@ class StackOptimizer:
         for one in self._moments:
             one.zero_()
 
-    def follow(self, other: StackOptimizer, kept: Sequence[int]) -> None:
+    @property
+    def powers(self) -> Tensor:
+        """The betas to the number of steps taken, [2, K] float64."""
+        return self._powers
+
+    @property
+    def moments(self) -> tuple[Tensor, ...]:
+        """The vectors m and v in the layout of the parameters; none for SGD."""
+        return self._moments
+
+    def follow(self, other: Snapshot, kept: Sequence[int]) -> None:
         """Go on where `other` stands, with those of its trials that are kept; the HPs are this one's own."""
-        rows = torch.tensor(kept, device=self.alive.device)
-        torch.index_select(other.alive, 0, rows, out=self.alive)
-        torch.index_select(other._powers, 1, rows, out=self._powers)
-        for mine, its in zip(self._moments, other._moments, strict=True):
-            keep_rows(other._layout, its, self._layout, mine, kept)
+        keep(other.alive, 0, kept, self.alive)
+        keep(other.powers, 1, kept, self._powers)
+        for mine, its in zip(self._moments, other.moments, strict=True):
+            keep_flat(other.layout, its, self._layout, mine, kept)
 
     def step(self, grads: Weights, factor: float | Tensor, clip: float | None) -> None:
         """Update the parameters from `grads` at `factor` times the peak LR; clip each trial's whole gradient norm.
@@ -181,15 +191,6 @@ class StackOptimizer:
             alive_K=self.alive,
             backend=self._backend,
         )
-
-
-def keep_rows(source: Flat, flat: Tensor, target: Flat, out: Tensor, kept: Sequence[int]) -> None:
-    """Write the trials of `flat` that are kept to `out`, a vector of the layout `target`."""
-    rows = torch.tensor(kept, device=flat.device)
-    theirs, mine = source.weights(flat), target.weights(out)
-    for name, copies in mine.items():
-        for layer, copy in enumerate(copies):
-            torch.index_select(theirs[name][layer], 0, rows, out=copy)
 
 
 def clip_gradients(grads: Weights, limit: float, backend: Backend = TORCH) -> None:

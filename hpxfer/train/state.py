@@ -19,7 +19,8 @@ from hpxfer.model.layout import moe_blocks, tensors
 from hpxfer.model.linear import Tap
 from hpxfer.stack import Stack
 from hpxfer.train.feed import Feed
-from hpxfer.train.optimizer import StackOptimizer, keep_rows
+from hpxfer.train.optimizer import StackOptimizer
+from hpxfer.train.snapshot import Snapshot, keep, keep_flat
 
 
 class State:
@@ -83,12 +84,11 @@ class State:
         self.router_bias.zero_()
         self.optimizer.start()
 
-    def follow(self, other: State, kept: Sequence[int]) -> None:
+    def follow(self, other: Snapshot, kept: Sequence[int]) -> None:
         """Go on where `other` stands, with those of its trials that are kept: they are those of this stack."""
-        keep_rows(other.layout, other.flat, self.layout, self.flat, kept)
-        self.optimizer.follow(other.optimizer, kept)
-        rows = torch.tensor(kept, device=self.device)
-        torch.index_select(other.router_bias, 1, rows, out=self.router_bias)
+        keep_flat(other.layout, other.parameters, self.layout, self.flat, kept)
+        self.optimizer.follow(other, kept)
+        keep(other.router_bias, 1, kept, self.router_bias)
 
     def initial(self) -> Tensor:
         """Return the flat vector of initial parameters, drawn anew: the same bits every time."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from hpxfer.shape import Shape
 from hpxfer.stack import Stack
 from hpxfer.train.device import Setup
 from hpxfer.train.graphs import Recorder
+from hpxfer.train.snapshot import Snapshot
 from hpxfer.train.state import State
 from hpxfer.train.watch import Watch
 from hpxfer.trial import Setting
@@ -64,10 +65,25 @@ class Step:
         self.state.take(stack)
         self._restart(start)
 
-    def go_on(self, other: Step, kept: list[int]) -> None:
+    def snapshot(self) -> Snapshot:
+        """Return where the stack stands; the tensors are this step's own."""
+        state, watch = self.state, self.watch
+        return Snapshot(
+            layout=state.layout,
+            parameters=state.flat,
+            moments=state.optimizer.moments,
+            powers=state.optimizer.powers,
+            alive=watch.alive,
+            ended=watch.ended,
+            limit=watch.limit,
+            step=watch.step,
+            router_bias=state.router_bias,
+        )
+
+    def go_on(self, other: Snapshot, kept: Sequence[int]) -> None:
         """Take over parameters, optimizer and watch of the trials of `other` that are kept; they are this stack's."""
-        self.state.follow(other.state, kept)
-        self.watch.follow(other.watch, kept)
+        self.state.follow(other, kept)
+        self.watch.follow(other, kept)
 
     def gradients(self, step: int, *, probe: bool = False) -> tuple[Output, Weights]:
         """Return the output on the batch of a step, and the gradients of every trial's mean loss.

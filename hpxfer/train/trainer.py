@@ -7,24 +7,29 @@ trials then leave the stack, if that saves more than it costs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hpxfer.checkpoints import CheckpointSpec
 from hpxfer.model.flat import Weights, sums_of_squares
 from hpxfer.model.gpt import Output
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
+from hpxfer.train.checkpoint import Keeper, Standing
 from hpxfer.train.compaction import fits, pays
 from hpxfer.train.device import Setup, setup_for, switched
-from hpxfer.train.event import Event, Progress
+from hpxfer.train.event import Progress
 from hpxfer.train.log import Recorder, balance_steps, loss_curve, probe_steps, rms_by_role
 from hpxfer.train.provenance import provenance
+from hpxfer.train.snapshot import Snapshot
 from hpxfer.train.step import Kept
 from hpxfer.train.watch import mean_losses
+
+Report = Progress | tuple[TrialResult, ...]
 
 PROGRESS_S = 1.0
 
@@ -32,42 +37,55 @@ _kept = Kept()
 
 
 def train(
-    stack: Stack, device: str = "auto", *, determinism: str | None = None, kernels: str = "auto"
-) -> Iterator[Event]:
-    """Yield progress about every second, then the results of all trials of the stack.
+    stack: Stack,
+    device: str = "auto",
+    *,
+    determinism: str | None = None,
+    kernels: str = "auto",
+    checkpoints: CheckpointSpec | None = None,
+    report_at: Collection[int] = (),
+) -> Iterator[Report]:
+    """Yield progress about every second and after the steps `report_at`, then the results of all trials of the stack.
 
     `device` is auto (CUDA if there is one), cpu or cuda; `determinism` strict, fast or None (the device's default);
-    `kernels` auto, torch or triton. torch's global settings are those of the run until it ends, then the caller's.
+    `kernels` auto, torch or triton; `checkpoints` says where the training is kept and goes on from. torch's global
+    settings are those of the run until it ends, then the caller's.
     """
     setup = setup_for(device, determinism, kernels)
     with switched(setup):
         try:
-            yield from _events(_Run(stack, setup))
+            keeper = Keeper(checkpoints, stack, setup)
+            yield from _events(_Run(stack, setup, keeper.last()), keeper, report_at)
         except BaseException:
             _kept.clear()
             raise
 
 
-def _events(run: _Run) -> Iterator[Event]:
+def _events(run: _Run, keeper: Keeper, report_at: Collection[int]) -> Iterator[Report]:
     steps, tokens = run.setting.steps, run.setting.batch_tokens * run.num_trials
-    reported, last_report = 0, time.monotonic()
-    for step in range(steps):
+    reported, last_report = run.steps_taken, time.monotonic()
+    if reported:  # of an earlier run
+        yield run.progress(reported * tokens)
+    for step in range(reported, steps):
         run.step(step)
-        if (step + 1) % run.setup.look_steps and step + 1 < steps:
+        asked = step + 1 in report_at
+        if (step + 1) % run.setup.look_steps and step + 1 < steps and not asked:
             continue
         if not run.look():
             break
-        if time.monotonic() - last_report >= PROGRESS_S:
-            yield Progress(tokens=(step + 1 - reported) * tokens)
+        if asked or time.monotonic() - last_report >= PROGRESS_S:
+            yield run.progress((step + 1 - reported) * tokens)
             reported, last_report = step + 1, time.monotonic()
-    yield Progress(tokens=(steps - reported) * tokens)
+        if keeper.due and step + 1 < steps:
+            keeper.keep(run.standing)
+    yield run.progress((steps - reported) * tokens)
     yield run.results()
 
 
 class _Run:
     """One stack in training: its step, and what is kept of it. `slots` are the trials that the step still has."""
 
-    def __init__(self, stack: Stack, setup: Setup) -> None:
+    def __init__(self, stack: Stack, setup: Setup, past: Standing | None = None) -> None:
         self.stack, self.setup, self.setting = stack, setup, stack.setting
         self.num_trials = len(stack.trials)
         self.started = time.monotonic()
@@ -78,9 +96,51 @@ class _Run:
         self.losses = np.full((self.setting.steps, self.num_trials), np.nan)
         self.ended = np.full(self.num_trials, self.setting.steps + 1)  # the step at which a trial diverged, or beyond
         self.slots = list(range(self.num_trials))
-        self.steps_taken = self.steps_seen = self.trial_steps = 0
-        self.one = _kept.step_for(stack, setup)
-        self.since, self.steps_before = time.monotonic(), 0  # when steps of this size began
+        self.steps_taken = self.steps_seen = self.trial_steps = self.resumes = 0
+        self.spent_s = 0.0  # before this run
+        if past is None:
+            self.one = _kept.step_for(stack, setup)
+            self.since, self.steps_before = time.monotonic(), 0  # when steps of this size began
+        else:
+            self._resume(past)
+
+    def _resume(self, past: Standing) -> None:
+        """Go on where a run of these trials, and maybe of others beside them, stood."""
+        of = [past.trials.index(trial.id) for trial in self.stack.trials]
+        self.losses[: past.step] = past.losses[:, of]
+        self.ended = past.ended[of]
+        self.recorder.resume(past.series, of)
+        self.steps_taken = self.steps_seen = past.step
+        share = len(of) / len(past.trials)
+        self.trial_steps, self.spent_s = round(share * past.trial_steps), share * past.wall_s
+        self.resumes = past.resumes + 1
+        slots = [k for k, one in enumerate(of) if one in past.slots]
+        self._go_on(slots, past.snapshot, [past.slots.index(of[k]) for k in slots])
+
+    def standing(self) -> Standing:
+        """Return where the training stands; to be called after a look."""
+        return Standing(
+            trials=tuple(trial.id for trial in self.stack.trials),
+            slots=tuple(self.slots),
+            snapshot=self.one.snapshot(),
+            step=self.steps_seen,
+            trial_steps=self.trial_steps,
+            wall_s=self.wall_s,
+            resumes=self.resumes,
+            ended=self.ended,
+            losses=self.losses[: self.steps_seen],
+            series=self.recorder.series,
+        )
+
+    @property
+    def wall_s(self) -> float:
+        return self.spent_s + time.monotonic() - self.started
+
+    def progress(self, tokens: int) -> Progress:
+        """Return the report of so many tokens."""
+        last = self.losses[self.steps_seen - 1]
+        losses = np.where(self.ended < self.steps_seen, np.nan, last)
+        return Progress(tokens=tokens, step=self.steps_seen, losses=tuple(losses.tolist()))
 
     def step(self, step: int) -> None:
         """Queue one optimizer step of every live trial."""
@@ -120,16 +180,20 @@ class _Run:
 
     def _compact(self, alive: list[int]) -> None:
         """Go on with a smaller stack of the trials that are alive."""
-        old, self.slots = self.one, [self.slots[slot] for slot in alive]
-        stack = Stack(trials=tuple(self.stack.trials[k] for k in self.slots))
+        self._go_on([self.slots[slot] for slot in alive], self.one.snapshot(), alive)
+
+    def _go_on(self, slots: list[int], snapshot: Snapshot, rows: list[int]) -> None:
+        """Go on with these trials, which are the rows of a snapshot."""
+        self.slots = slots
+        stack = Stack(trials=tuple(self.stack.trials[k] for k in slots))
         self.one = _kept.step_for(stack, self.setup, start=False)
-        self.one.go_on(old, alive)
+        self.one.go_on(snapshot, rows)
         self.since, self.steps_before = time.monotonic(), self.steps_taken
 
     def results(self) -> tuple[TrialResult, ...]:
         """Return the result of every trial; validates the live ones first."""
         validation = self._validate()
-        wall_s = time.monotonic() - self.started
+        wall_s = self.wall_s
         tokens_per_s = self.setting.batch_tokens * self.trial_steps / wall_s
         where = provenance(self.setup)
         return tuple(
@@ -139,6 +203,7 @@ class _Run:
                 wall_s=wall_s,
                 tokens_per_s=tokens_per_s,
                 stack_size=self.num_trials,
+                resumes=self.resumes,
             )
             for k in range(self.num_trials)
         )

@@ -17,6 +17,7 @@ from torch import Tensor
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.sums import column_sums
 from hpxfer.train.schedule import lr_factor
+from hpxfer.train.snapshot import Snapshot, keep
 from hpxfer.trial import Setting
 
 # A loss above this many times the larger of the first loss and the uniform guess's ln(V) is a blow-up.
@@ -46,12 +47,21 @@ class Watch:
         self._limit.fill_(math.inf)
         self._step.zero_()
 
-    def follow(self, other: Watch, kept: Sequence[int]) -> None:
-        """Go on where `other` stands, with those of its trials that are kept; what it logged stays there."""
-        rows = torch.tensor(kept, device=self.alive.device)
-        for mine, its in ((self.alive, other.alive), (self.ended, other.ended), (self._limit, other._limit)):
-            torch.index_select(its, 0, rows, out=mine)
-        self._step.copy_(other._step)
+    @property
+    def limit(self) -> Tensor:
+        """The loss above which a trial has blown up, [K] float64; inf before the first step."""
+        return self._limit
+
+    @property
+    def step(self) -> Tensor:
+        """The steps taken, [1] int64."""
+        return self._step
+
+    def follow(self, other: Snapshot, kept: Sequence[int]) -> None:
+        """Go on where `other` stands, with those of its trials that are kept; what was logged stays there."""
+        for mine, its in ((self.alive, other.alive), (self.ended, other.ended), (self._limit, other.limit)):
+            keep(its, 0, kept, mine)
+        self._step.copy_(other.step)
 
     def note(self, losses_KT: Tensor) -> None:
         """Log the losses of a step, and end the trials whose loss is bad."""

@@ -1,0 +1,276 @@
+"""Soak: a sweep whose processes are killed at random moments, then one more run, and what must hold after it.
+
+    python -m hpxfer.testing.soak --kills 30 --seed 0 --executor local
+    python -m hpxfer.testing.soak --kills 30 --seed 0 --executor ray
+
+Real processes and kill -9: of workers, of the driver, with ray of a whole node too. Whoever dies is started again as a
+user would: by the same command. A sweep that is done before all kills are spent is checked and begun anew.
+Linux only: processes are found through /proc, by a variable in their environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpxfer.testing.soak_checks import Check, History, checks, history_of
+from hpxfer.testing.soak_cluster import Cluster
+from hpxfer.testing.soak_processes import ROLE, TOKEN, Process, kill, processes, wait_until
+
+SWEEP = """\
+name: soak
+model:
+  family: gpt
+  base: {{width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 8}}
+  context: 32
+data: {{source: "builtin:stdlib"}}
+training: {{batch_tokens: 256, steps: {steps}, validation_tokens: 512}}
+parameterizations: [completep-moe, sp]
+axes:
+  width: [32, 64]
+grid:
+  lr: {{values: [0.002, 0.008, 0.03, 100000.0]}}
+seeds: 1
+resources: {{executor: {executor}, workers: 2, stack_size: 2, checkpoint_s: {checkpoint_s}}}
+"""
+HPXFER_RUN = (sys.executable, "-m", "hpxfer.cli", "run")
+# Before a kill the soak waits for at most so long, at random; before every third one first for a new checkpoint, as on
+# a slow machine nothing would ever get as far as to train.
+PAUSE_S = 2.0
+WAIT_S = 120.0
+WEIGHTS = {"worker": 5, "driver": 3, "node": 2}
+TRIALS_FAILED = 1  # the exit code of a run with failed trials: some lost their worker too often
+# Nothing here takes as long on any machine.
+LIMIT_S = 900.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a soak did, and what held."""
+
+    kills: Counter[str]
+    starts: int  # of drivers
+    rounds: int  # how often the sweep was begun from nothing
+    seconds: Counter[str]
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    def __str__(self) -> str:
+        killed = ", ".join(f"{count} {what}" for what, count in sorted(self.kills.items()))
+        took = ", ".join(f"{name} {seconds} s" for name, seconds in self.seconds.items())
+        lines = [f"killed: {killed}; rounds: {self.rounds}; the driver was started {self.starts} times; {took}"]
+        width = max(len(check.name) for check in self.checks)
+        lines += [f"{'ok  ' if one.ok else 'FAIL'}  {one.name:<{width}}  {one.found}" for one in self.checks]
+        return "\n".join(lines)
+
+
+@dataclass(kw_only=True)
+class _Soak:
+    """A soak under way. Its folder holds the sweep, the results of each round, a log and a temporary folder."""
+
+    folder: Path
+    undisturbed: Path  # the results of a run that nothing happened to
+    token: str
+    rng: random.Random
+    cluster: Cluster | None = None
+    kills: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+    rounds: int = 0
+    history: History = field(default_factory=History)
+
+    @property
+    def results(self) -> Path:
+        return self.folder / f"round-{self.rounds}" / "soak"
+
+    def environment(self, role: str) -> dict[str, str]:
+        """Return the environment of a process, by which it and all its children are known."""
+        scratch = self.folder / "tmp"
+        scratch.mkdir(exist_ok=True)
+        own = {TOKEN: self.token, ROLE: role, "TMPDIR": str(scratch), "PYTHONWARNINGS": "ignore"}
+        own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token * 2}
+        return {**os.environ, **own}
+
+    def log(self) -> str:
+        """Return the end of what the drivers said."""
+        return (self.folder / "log.txt").read_text(encoding="utf-8", errors="replace")[-4000:]
+
+    def round(self, kills: int) -> tuple[Check, ...]:
+        """Run the sweep from nothing to its end, killing what is left of so many; return what held."""
+        self.rounds, self.history = self.rounds + 1, History()
+        began = time.monotonic()
+        driver = self._started()
+        while driver.returncode is None and self.kills.total() < kills:
+            driver = self._killed_one(driver)
+        kill([driver.pid])
+        self._ended(driver)
+        self._took("kills", began)
+        for name in ("last run", "nothing to do"):
+            before, began = history_of(self.results), time.monotonic()
+            driver = self._started()
+            driver.wait(LIMIT_S)
+            self._ended(driver)
+            self._took(name, began)
+        wait_until(lambda: not self._left(), 60.0)
+        return (*checks(self.undisturbed, self.results, self.history, before), *self._leftovers())
+
+    def _killed_one(self, driver: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        """Kill something at a random moment; return the driver that is at work then, or one that has ended well."""
+        before = self._written()
+        if self.kills.total() % 3 == 2:
+            wait_until(lambda: self._written() != before or driver.poll() is not None, WAIT_S)
+        with suppress(subprocess.TimeoutExpired):
+            driver.wait(self.rng.uniform(0.0, PAUSE_S))
+            self._ended(driver)
+            return self._started() if driver.returncode == TRIALS_FAILED else driver
+        kinds = [kind for kind in WEIGHTS if kind != "node" or self.cluster is not None]
+        kind = self.rng.choices(kinds, [WEIGHTS[one] for one in kinds])[0]
+        if kind == "worker":
+            workers = [one.pid for one in processes(self.token) if one.trains]
+            if not workers:
+                return driver
+            kill([self.rng.choice(workers)])
+        elif kind == "node":
+            assert self.cluster is not None
+            self.cluster.pull_node()
+            self.cluster.start_node()
+        else:
+            kill([driver.pid])
+            self._ended(driver)
+            driver = self._started()
+        self.kills[kind] += 1
+        return driver
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        """Start the driver as a user would, its words going to a log."""
+        self.starts += 1
+        command = [*HPXFER_RUN, "soak.yaml", "--results", str(self.results.parent)]
+        command += ["--address", self.cluster.address] if self.cluster else []
+        with open(self.folder / "log.txt", "ab") as log:
+            log.write(f"\n--- start {self.starts}\n".encode())
+            log.flush()
+            environment = self.environment("driver")
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, start_new_session=True, cwd=self.folder
+            )
+
+    def _ended(self, driver: subprocess.Popen[bytes]) -> None:
+        """Look at what is stored, while nobody writes. Raises AssertionError if a driver ended as none may."""
+        code = driver.wait()
+        if code not in (0, TRIALS_FAILED, -signal.SIGKILL):
+            raise AssertionError(f"the driver ended with exit code {code}:\n{self.log()}")
+        self.history.add(self.results)
+
+    def _took(self, what: str, began: float) -> None:
+        self.seconds[what] += round(time.monotonic() - began)
+
+    def _written(self) -> set[tuple[str, int]]:
+        """Return the checkpoints that are there, and when they were written."""
+        out = set()
+        for path in (self.results / "checkpoints").glob("*.safetensors"):
+            with suppress(OSError):
+                out.add((path.name, path.stat().st_mtime_ns))
+        return out
+
+    def _left(self) -> list[Process]:
+        """Return the drivers and workers that are there."""
+        return [one for one in processes(self.token) if one.role == "driver" or one.trains]
+
+    def _leftovers(self) -> tuple[Check, ...]:
+        left = ", ".join(f"{one.pid} {one.command[:60]}" for one in self._left())
+        temporary = ", ".join(sorted(path.name for path in (self.folder / "tmp").iterdir()))
+        return (
+            Check("no process is left", not left, left or "none"),
+            Check("no temporary file is left", not temporary, temporary or "none"),
+        )
+
+
+def soak(
+    folder: Path,
+    *,
+    kills: int = 30,
+    seed: int = 0,
+    executor: str = "local",
+    steps: int = 300,
+    checkpoint_s: float = 0.2,
+    undisturbed: Path | None = None,
+) -> Report:
+    """Return what happened to a sweep in `folder`, which is made. Raises AssertionError where no run could go on.
+
+    `undisturbed` is what `run_undisturbed` returned for as many steps; made if it is not given.
+    """
+    folder.mkdir(parents=True)
+    began = time.monotonic()
+    undisturbed = undisturbed or run_undisturbed(folder, steps)
+    (folder / "soak.yaml").write_text(SWEEP.format(steps=steps, executor=executor, checkpoint_s=checkpoint_s))
+    one = _Soak(folder=folder, undisturbed=undisturbed, token=uuid.uuid4().hex, rng=random.Random(seed))
+    one._took("undisturbed", began)
+    with ExitStack() as stack:
+        stack.callback(lambda: kill([process.pid for process in processes(one.token)]))
+        if executor == "ray":
+            one.cluster = stack.enter_context(Cluster.started(one.environment, one.token))
+        held: list[Check] = []
+        while one.kills.total() < kills:
+            held = _joined(held, one.round(kills))
+    return Report(kills=one.kills, starts=one.starts, rounds=one.rounds, seconds=one.seconds, checks=tuple(held))
+
+
+def run_undisturbed(folder: Path, steps: int) -> Path:
+    """Return the results folder of the same sweep where nothing is killed, and nothing kept but results."""
+    (folder / "undisturbed.yaml").write_text(SWEEP.format(steps=steps, executor="local", checkpoint_s=0))
+    command = [*HPXFER_RUN, "undisturbed.yaml", "--results", "undisturbed"]
+    end = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+    if end.returncode != 0:
+        raise AssertionError(f"the undisturbed run ended with exit code {end.returncode}:\n{end.stderr[-4000:]}")
+    return folder / "undisturbed" / "soak"
+
+
+def _joined(held: Sequence[Check], new: Sequence[Check]) -> list[Check]:
+    """Return the checks of all rounds so far, one of each name."""
+    before = held or [Check(one.name, True, "") for one in new]
+    return [
+        Check(old.name, old.ok and one.ok, one.found if not old.found else f"{old.found}; {one.found}")
+        for old, one in zip(before, new, strict=True)
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a soak and print its report; return 0 if all held."""
+    parser = argparse.ArgumentParser(prog="python -m hpxfer.testing.soak", description=__doc__)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--executor", choices=("local", "ray"), default="local")
+    parser.add_argument("--steps", type=int, default=300, help="of each trial")
+    parser.add_argument("--keep", action="store_true", help="keep the folder")
+    given = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    scratch = Path(tempfile.mkdtemp(prefix="hpxfer-soak-"))
+    try:
+        report = soak(scratch / "soak", kills=given.kills, seed=given.seed, executor=given.executor, steps=given.steps)
+    finally:
+        if given.keep:
+            sys.stdout.write(f"{scratch}\n")
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)
+    sys.stdout.write(f"{report}\n")
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""What must hold of a store after a soak: every trial once, none trained again, the numbers of an undisturbed run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from hpxfer.store import Store
+
+DONE = ("finished", "diverged")
+# What of a row the trial's spec determines.
+NUMBERS = (
+    "status",
+    "final_window_loss_nats",
+    "validation_loss_nats",
+    "diverged_step",
+    "last_finite_loss_nats",
+)
+FILES = {
+    "sweep.yaml",
+    "trials.parquet",
+    "curves.parquet",
+    "progress.json",
+    "recipe.yaml",
+    "transfer.png",
+    "transfer.svg",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold, and what was found."""
+
+    name: str
+    ok: bool
+    found: str
+
+
+@dataclass
+class History:
+    """All that was ever seen of the trials that are done: trial id -> when each was finished, and where."""
+
+    seen: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+    looks: int = 0
+    lost: set[str] = field(default_factory=set)  # done at one look, gone at the next
+
+    def add(self, folder: Path) -> None:
+        """Look at every row of every file of a store."""
+        now = history_of(folder)
+        self.lost |= self.seen.keys() - now.keys()
+        for trial_id, rows in now.items():
+            self.seen.setdefault(trial_id, set()).update(rows)
+        self.looks += 1
+
+    @property
+    def again(self) -> list[str]:
+        """The trials that were trained to their end more than once."""
+        return sorted(trial_id for trial_id, rows in self.seen.items() if len(rows) > 1)
+
+
+def history_of(folder: Path) -> dict[str, set[tuple[str, str]]]:
+    """Return trial id -> (finished at, host) of every done row of every file, merged or not."""
+    out: dict[str, set[tuple[str, str]]] = {}
+    for path in sorted(folder.glob("trials*.parquet")):
+        table = pq.read_table(path, columns=["trial_id", "status", "finished_at", "host"])
+        for row in table.to_pylist():
+            if row["status"] in DONE:
+                out.setdefault(row["trial_id"], set()).add((row["finished_at"], row["host"]))
+    return out
+
+
+def checks(
+    undisturbed: Path, folder: Path, history: History, finished: dict[str, set[tuple[str, str]]]
+) -> tuple[Check, ...]:
+    """Return what holds of a folder; `finished` is its history before a run that had nothing to do."""
+    mine, its = (_rows(Store.open(one, write=False)) for one in (folder, undisturbed))
+    my_curves, its_curves = (_curves(Store.open(one, write=False)) for one in (folder, undisturbed))
+    twice = len(pq.read_table(folder / "trials.parquet", columns=["trial_id"])) - len(mine)
+    other = [key for key in its if _numbers(mine.get(key, {})) != _numbers(its[key])]
+    differing = [key for key in its if my_curves.get(key) != its_curves.get(key)]
+    extra = sorted({path.name for path in folder.iterdir()} - FILES)
+    resumes = [row["resumes"] or 0 for row in mine.values()]
+    settled = history_of(folder) == finished
+    return (
+        Check("every trial is stored exactly once", mine.keys() == its.keys() and not twice, f"{len(mine)} trials"),
+        Check("no done trial was lost", not history.lost, f"{len(history.lost)} in {history.looks} looks"),
+        Check("no done trial was trained again", not history.again, f"{len(history.again)}"),
+        Check("a further run had nothing to do", settled, "the same rows" if settled else "other rows"),
+        Check("numbers are those of an undisturbed run", not other, f"{len(other)} differ"),
+        Check("curves are those of an undisturbed run", not differing, f"{len(differing)} differ"),
+        Check(
+            "some went on from a checkpoint", any(resumes), f"{sum(map(bool, resumes))} trials, {sum(resumes)} times"
+        ),
+        Check("nothing else is left in the results", not extra, ", ".join(extra) or "nothing"),
+    )
+
+
+def _rows(store: Store) -> dict[str, dict[str, Any]]:
+    return {row["trial_id"]: row for row in store.read_trials().to_pylist()}
+
+
+def _numbers(row: dict[str, Any]) -> list[Any]:
+    return [row.get(name) for name in NUMBERS]
+
+
+def _curves(store: Store) -> dict[str, set[tuple[Any, ...]]]:
+    """Return trial id -> its curves, each as a tuple."""
+    out: dict[str, set[tuple[Any, ...]]] = {}
+    for row in store.read_curves().to_pylist():
+        trial_id = row.pop("trial_id")
+        out.setdefault(trial_id, set()).add(tuple(_hashable(row.values())))
+    return out
+
+
+def _hashable(values: Iterable[Any]) -> Iterable[Any]:
+    return (tuple(one) if isinstance(one, list) else one for one in values)

@@ -1,0 +1,62 @@
+"""Trainings that are cut off at given steps and go on from their checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hpxfer.checkpoints import Checkpoints, CheckpointSpec
+from hpxfer.result import TrialResult
+from hpxfer.stack import Stack
+from hpxfer.train import checkpoint
+from hpxfer.train.event import Progress
+from hpxfer.train.step import Step
+from hpxfer.train.trainer import train
+from hpxfer.trial import Trial
+
+
+class Cut(BaseException):
+    """The end of a worker, as far as a test can have it in its own process."""
+
+
+def always(folder: Path) -> CheckpointSpec:
+    """Return a spec by which a checkpoint is due whenever the host has looked, within `often`."""
+    spec = Checkpoints(folder).start(0.0)
+    assert spec is not None
+    return spec
+
+
+@contextmanager
+def often() -> Iterator[None]:
+    """Let a checkpoint be due at every look, whatever writing takes."""
+    with mock.patch.object(checkpoint, "WRITE_SHARE", float("inf")):
+        yield
+
+
+def run(
+    trials: Sequence[Trial], spec: CheckpointSpec | None, until: int | None = None
+) -> tuple[list[int], list[Progress], tuple[TrialResult, ...]]:
+    """Return the steps taken, the progress and the results; none if the training is cut off before step `until`."""
+    taken: list[int] = []
+    plain = Step.gradients
+
+    def counted(self: Step, step: int, *, probe: bool = False) -> Any:
+        if step == until:
+            raise Cut
+        taken.append(step)
+        return plain(self, step, probe=probe)
+
+    progress: list[Progress] = []
+    with mock.patch.object(Step, "gradients", counted), often():
+        try:
+            for event in train(Stack(trials=tuple(trials)), "cpu", checkpoints=spec):
+                if isinstance(event, tuple):
+                    return taken, progress, event
+                assert isinstance(event, Progress)
+                progress.append(event)
+        except Cut:
+            pass
+    return taken, progress, ()
