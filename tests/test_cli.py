@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import Fails, hpxfer
 from tiny import write_tiny
 
-from hpxfer.cli import main
-from hpxfer.driver import prepare, run
-from hpxfer.executors.executor import Train
-from hpxfer.result import TrialResult
+from hpxfer.driver import run
 from hpxfer.scaling.tables import TABLES
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event
 
 BAD_INPUTS = (
     *("broken YAML", "no file", "a folder", "unknown key", "wrong type", "impossible shape"),
@@ -31,45 +24,7 @@ BAD_INPUTS = (
     *("unknown parameterization", "nothing to explain", "unknown executor", "nonsense address", "results is a file"),
     "address without Ray",
 )
-COMMANDS = ("plan", "run", "report", "recipe", "explain", "check", "bench")
-
-
-def hpxfer(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Return exit code, stdout and stderr of a command."""
-    sys.argv = ["hpxfer", *map(str, arguments)]
-    try:
-        main()
-        code: object = 0
-    except SystemExit as end:
-        code = end.code or 0
-    out = capsys.readouterr()
-    assert isinstance(code, int)
-    return code, out.out, out.err
-
-
-class Fails:
-    """An executor that makes results up: the first `number` trials fail."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def run(self, stacks: Sequence[Stack], train: Train, on_event: Callable[[Event], None]) -> None:
-        by_lr = sorted((trial for stack in stacks for trial in stack.trials), key=lambda trial: trial.hps.lr)
-        on_event(
-            tuple(
-                TrialResult(trial_id=trial.id, status="failed", error="a bug")
-                if place < self.number
-                else TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=2.0)
-                for place, trial in enumerate(by_lr)
-            )
-        )
-
-
-@pytest.fixture(autouse=True)
-def _keep_argv() -> Iterator[None]:
-    before = sys.argv
-    yield
-    sys.argv = before
+COMMANDS = ("plan", "run", "report", "recipe", "explain", "check", "bench", "submit", "status", "logs", "stop", "fetch")
 
 
 @pytest.fixture(scope="module")
@@ -237,14 +192,15 @@ def test_a_port_that_is_not_ray_is_said_so_within_20_s(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--address", address]
         end = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert end.returncode == 2
-    assert f"no Ray cluster answers at {address} within 15 s" in end.stderr
+    assert f" {address}" in end.stderr
+    assert "within 15 s" in end.stderr
 
 
 def test_failed_trials_give_exit_code_1_and_their_error(tmp_path: Path) -> None:
     """No machine has the memory for the second width; the first is trained all the same."""
     sweep = write_tiny(tmp_path, ("width: [16, 32]", "width: [16, 8388608]"))
-    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results")]
-    end = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results"), "--yes"]
+    end = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert end.returncode == 1
     assert "20 trials failed; the next run tries them again" in end.stderr
     assert "memory" in end.stderr
@@ -262,24 +218,6 @@ def test_data_that_only_a_digest_stands_in_for_is_missed_before_training(
     assert code == 2
     assert f"{sweep}:6: data.source: must name data on this machine" in err
     assert not list(tmp_path.rglob("*.parquet"))
-
-
-def test_ctrl_c_leaves_a_store_from_which_the_next_run_goes_on(tmp_path: Path) -> None:
-    sweep = write_tiny(tmp_path, ("steps: 6", "steps: 400"), ("workers: 2", "workers: 1, stack_size: 2"))
-    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    store = tmp_path / "results" / "tiny"
-    deadline = time.monotonic() + 120
-    while not list(store.glob("trials-*.parquet")) and time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "the same command goes on from there" in err
-    assert "Traceback" not in err
-    num_done = prepare(sweep, results=tmp_path / "results").plan.num_done
-    assert 0 < num_done < 30
 
 
 def test_a_figure_that_cannot_be_written_is_said_so(done: Path, capsys: pytest.CaptureFixture[str]) -> None:

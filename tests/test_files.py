@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import IO
 
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from made_results import files, made, trials_of
 
-from hpxfer.files import locked, write_files
+from hpxfer.files import locked, remove_half_written, write_files
 from hpxfer.store import Store, parquet
 
 TRIALS_OF_SPEC = trials_of()
@@ -80,3 +82,20 @@ def test_small_parts_become_large_row_groups(tmp_path: Path, monkeypatch: pytest
     metadata = pq.read_metadata(tmp_path / "curves.parquet")
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [15, 15, 5]
     assert len(store.read_curves()) == 35
+
+
+def test_what_a_dead_process_left_half_written_goes(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    of_the_dead = [f"trials-000001.parquet.{gone.pid}.tmp", f"lease.json.{gone.pid}.0a1b2c3d.tmp"]
+    stay = [
+        f"recipe.yaml.{os.getpid()}.tmp",
+        f"lease.json.{os.getpid()}.12345678.tmp",
+        "a user's.tmp",
+        "trials.parquet",
+    ]
+    for name in (*of_the_dead, *stay):
+        (tmp_path / name).write_bytes(b"half")
+    remove_half_written(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(stay)
+    remove_half_written(tmp_path / "none")

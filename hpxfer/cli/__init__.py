@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 # isort: off
-from hpxfer.cli import sweeps, reports, tables, bench  # noqa: F401
+from hpxfer.cli import sweeps, watch, jobs, reports, tables, bench  # noqa: F401
 
 # isort: on
 from hpxfer.cli.app import BAD_INPUT, app
 from hpxfer.errors import HpxferError
+from hpxfer.uri import spelled
 
 __all__ = ["main"]
 
@@ -19,5 +20,5 @@ def main() -> None:
     try:
         app()
     except HpxferError as error:
-        print(f"hpxfer: {error}", file=sys.stderr)  # noqa: T201
+        print(f"hpxfer: {spelled(str(error))}", file=sys.stderr)  # noqa: T201
         sys.exit(BAD_INPUT)

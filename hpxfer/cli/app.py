@@ -7,13 +7,14 @@ Every command imports what it needs when it runs, so that `hpxfer --help` is qui
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hpxfer.errors import HpxferError
+from hpxfer.uri import spelled
 
 if TYPE_CHECKING:
     from hpxfer.scaling.table import Optimizer
@@ -31,8 +32,12 @@ app = typer.Typer(
 )
 
 Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g. sweeps/quickstart.yaml.")]
-Folder = Annotated[Path, typer.Argument(metavar="RESULTS", help="A results folder, e.g. results/quickstart.")]
+Folder = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or its URI, e.g. results/quickstart.")]
 ResultsRoot = Annotated[Path, typer.Option("--results", help="The folder above the sweep's own.")]
+RootOrUri = Annotated[
+    str | None,
+    typer.Option("--results", help="The folder or URI above the sweep's own; default: its storage, or results."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for a program to read.")]
 Name = Annotated[str | None, typer.Option("--parameterization", help="By name; default: the sweep's first.")]
 
@@ -54,9 +59,9 @@ def warn(problems: Iterable[str]) -> None:
         say(f"warning: {problem}", err=True)
 
 
-def written(files: list[Path]) -> str:
+def written(files: Sequence[Path | str]) -> str:
     return "written:\n" + "\n".join(f"  {one}" for one in files)
 
 
 def say(text: str, *, err: bool = False) -> None:
-    typer.echo(text, err=err)
+    typer.echo(spelled(text), err=err)

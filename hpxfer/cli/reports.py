@@ -10,15 +10,18 @@ import typer
 
 from hpxfer.cli.app import AsJson, Folder, Name, app, say, warn, written
 
+# The folder of a report on results that lie in storage.
+REPORT = Path("report")
 Hp = Annotated[str | None, typer.Option("--hp", help="The HP to judge; default: the sweep's.")]
 Loss = Annotated[str | None, typer.Option("--loss", help="validation or final_window; default: the sweep's.")]
 
 
 @app.command()
 def report(
-    results: Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="One or several results folders.")],
+    results: Annotated[list[str], typer.Argument(metavar="RESULTS...", help="One or several results folders or URIs.")],
     output: Annotated[
-        Path | None, typer.Option(help="Where files go; default: the results folder, of several the one above.")
+        Path | None,
+        typer.Option(help="Where files go; default: the results folder, of several the one above, of a URI `report`."),
     ] = None,
     hp: Hp = None,
     loss: Loss = None,
@@ -40,8 +43,13 @@ def report(
       hpxfer report results/width --write-followup sweeps/more.yaml
     """
     from hpxfer.report.command import report as write_report
+    from hpxfer.storage import results_here
+    from hpxfer.uri import is_uri
 
-    found = write_report(results, output=output, hp=hp, loss=loss, form=form, followup=write_followup, show=show)
+    folders = [results_here(one) for one in results]
+    if output is None and any(map(is_uri, results)):
+        output = REPORT  # what is in storage is read, not written
+    found = write_report(folders, output=output, hp=hp, loss=loss, form=form, followup=write_followup, show=show)
     warn(found.warnings)
     say(json.dumps(found.to_dict()) if as_json else f"{found.text()}\n\n{written(list(found.files))}")
 
@@ -50,20 +58,23 @@ def report(
 def recipe(
     results: Folder,
     parameterization: Name = None,
-    output: Annotated[Path | None, typer.Option(help="Default: recipe.yaml in the results folder.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Default: recipe.yaml in the results folder; of a URI, NAME-recipe.yaml here.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the tuned base HPs as a recipe for your own model.
 
     Example: hpxfer recipe results/quickstart --parameterization completep-moe
     """
-    from hpxfer.analysis import transfer_report
-    from hpxfer.recipe import recipe_from_results, write_recipe
+    from hpxfer.recipe import recipe_of, write_recipe
     from hpxfer.results import load_results
+    from hpxfer.uri import is_uri
 
     outcome = load_results(results)
-    made = recipe_from_results(outcome, transfer_report(outcome), parameterization)
-    path = output or results / "recipe.yaml"
+    made = recipe_of(outcome, parameterization)
+    default = Path(f"{outcome.spec.name}-recipe.yaml") if is_uri(results) else outcome.folder / "recipe.yaml"
+    path = output or default
     write_recipe(made, path)
     warn(outcome.problems)
     say(json.dumps({"recipe": str(path)}) if as_json else f"{made.dump()}\n{written([path])}")

@@ -8,63 +8,164 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpxfer.cli.app import INTERRUPTED, TRIALS_FAILED, AsJson, ResultsRoot, Sweep, app, say, warn, written
+from hpxfer.cli.app import TRIALS_FAILED, AsJson, RootOrUri, Sweep, app, say, warn, written
 from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
+    from hpxfer.driver import Job
     from hpxfer.results import Results
+
+ReuseFrom = Annotated[
+    list[str] | None,
+    typer.Option("--reuse", help="Another results folder or URI, whose trials need not be trained; may be repeated."),
+]
+OnHardware = Annotated[str | None, typer.Option("--hardware", help="Plan for it: cpu, h200, h100, a100, l40s, ...")]
+Price = Annotated[float | None, typer.Option("--price-per-hour", min=0, help="Of one GPU, or of one CPU worker.")]
+MaxGpuHours = Annotated[float | None, typer.Option("--max-gpu-hours", min=0, help="Refuse a plan that needs more.")]
 
 
 @app.command()
-def plan(sweep: Sweep, results: ResultsRoot = Path("results"), as_json: AsJson = False) -> None:
+def plan(
+    sweep: Sweep,
+    results: RootOrUri = None,
+    reuse: ReuseFrom = None,
+    why: Annotated[
+        str | None, typer.Option(help="Say of the trial with this id, or start of one, why it runs or does not.")
+    ] = None,
+    trials: Annotated[bool, typer.Option("--trials", help="List every trial: id, status, shape, HPs, seed.")] = False,
+    hardware: OnHardware = None,
+    price_per_hour: Price = None,
+    max_gpu_hours: MaxGpuHours = None,
+    as_json: AsJson = False,
+) -> None:
     """Say what a sweep will run and what it will cost. Runs nothing.
 
-    Example: hpxfer plan sweeps/quickstart.yaml
+    \b
+    Examples:
+      hpxfer plan sweeps/quickstart.yaml
+      hpxfer plan sweeps/quickstart.yaml --hardware h100 --price-per-hour 2.5
+      hpxfer plan sweeps/quickstart.yaml --trials
+      hpxfer plan sweeps/quickstart.yaml --why 090b
     """
+    from hpxfer.cli.consent import keep_within
     from hpxfer.driver import prepare
     from hpxfer.plan_text import plan_text
+    from hpxfer.trial_list import trials_of, trials_text
 
-    job = prepare(sweep, results=results)
-    warn((*job.problems, *job.plan.cautions))
-    say(json.dumps(job.plan.to_dict()) if as_json else plan_text(job.plan))
+    job = prepare(sweep, results=results, reuse=reuse or (), hardware=hardware, price_per_hour=price_per_hour)
+    if why is not None:
+        _say_why(job, why, as_json=as_json)
+        return
+    _warn_of(job)
+    listed = trials_of(job) if trials else None
+    if as_json:
+        say(json.dumps({**_plan_data(job), **({} if listed is None else {"trials": listed})}))
+    else:
+        say("\n".join([plan_text(job.plan), *_reused(job), *([] if listed is None else ["", trials_text(listed)])]))
+    keep_within(job.plan, max_gpu_hours)
 
 
 @app.command()
 def run(
     sweep: Sweep,
-    results: ResultsRoot = Path("results"),
+    results: RootOrUri = None,
     executor: Annotated[str | None, typer.Option(help="ray or local; default: the sweep's.")] = None,
     address: Annotated[str | None, typer.Option(help="Join a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")] = None,
+    reuse: ReuseFrom = None,
+    hardware: OnHardware = None,
+    price_per_hour: Price = None,
+    max_gpu_hours: MaxGpuHours = None,
+    early_stopping: Annotated[
+        str | None, typer.Option(help="none: leave out the sweep's, only divergence stops a trial.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a run that costs much.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train what is missing of a sweep, then report. A second run of a finished sweep trains nothing.
 
-    Example: hpxfer run sweeps/quickstart.yaml
-    """
-    from rich.console import Console
+    Interrupt it at any time: the same command goes on from what was done.
 
+    \b
+    Examples:
+      hpxfer run sweeps/quickstart.yaml
+      hpxfer run sweeps/quickstart.yaml --address auto --max-gpu-hours 4
+      hpxfer run sweeps/width.yaml --reuse results/quickstart
+    """
+    from hpxfer.cli.consent import ask, keep_within
     from hpxfer.driver import prepare
-    from hpxfer.driver import run as train
     from hpxfer.plan_text import plan_text
-    from hpxfer.progress import ProgressLine
 
     if executor == "local" and address is not None:
         raise HpxferError("--address joins a Ray cluster, --executor local uses none; leave one out")
-    job = prepare(sweep, results=results, executor=executor)
-    warn((*job.problems, *job.plan.cautions))
+    job = prepare(
+        sweep,
+        results=results,
+        executor=executor,
+        address=address,
+        reuse=reuse or (),
+        hardware=hardware,
+        price_per_hour=price_per_hour,
+        early_stopping=early_stopping,
+    )
+    _warn_of(job)
     if not as_json:
-        say(plan_text(job.plan))
-    progress = ProgressLine(Console(stderr=True))
+        say("\n".join([plan_text(job.plan), *_reused(job)]))
+    keep_within(job.plan, max_gpu_hours)
+    ask(job.plan, yes=yes)
+    outcome = _train(job, address)
+    _conclude(outcome, job, as_json=as_json)
+
+
+def _train(job: Job, address: str | None) -> Results:
+    """Run the job; end the program where it was interrupted, or where training has a bug."""
+    from rich.console import Console
+
+    from hpxfer.driver import TrainingFailed
+    from hpxfer.driver import run as train
+    from hpxfer.interrupts import Interrupted
+    from hpxfer.progress import LiveProgress
+
+    progress = LiveProgress(Console(stderr=True))
     try:
         with progress:
-            outcome = train(job, address=address, on_event=progress)
-    except KeyboardInterrupt:
-        say(f"interrupted; what was done is in {job.folder}, the same command goes on from there", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    _conclude(outcome, as_json=as_json, plan=job.plan.to_dict())
+            return train(job, address=address, on_event=progress, on_wait=lambda text: say(text, err=True))
+    except Interrupted as end:
+        say(f"interrupted; what was done is in {job.place.where}, the same command goes on from there", err=True)
+        raise typer.Exit(128 + end.signal_number) from None
+    except TrainingFailed as end:
+        say(f"{end}\n", err=True)
+        say(
+            f"the run stopped at {end.num_failed} failed trials, as the others would fail so too; what was done is in "
+            f"{job.place.where}, mend the error and give the same command again",
+            err=True,
+        )
+        raise typer.Exit(TRIALS_FAILED) from None
 
 
-def _conclude(outcome: Results, *, as_json: bool, plan: dict[str, Any]) -> None:
+def _warn_of(job: Job) -> None:
+    warn((*job.problems, *job.plan.cautions))
+
+
+def _reused(job: Job) -> list[str]:
+    """Return a line for each folder that trials are copied from."""
+    return [f"{number} trials are copied from {folder}" for folder, number in job.reuse.counts().items()]
+
+
+def _plan_data(job: Job) -> dict[str, Any]:
+    return {**job.plan.to_dict(), "reused": job.reuse.counts()}
+
+
+def _say_why(job: Job, prefix: str, *, as_json: bool) -> None:
+    from hpxfer.store import Store
+    from hpxfer.trial_list import known_trials
+    from hpxfer.why import explain_trial, why_text
+
+    rows = Store.open(job.folder, write=False).read_trials().to_pylist()
+    found = explain_trial(prefix, known_trials(job), job.expansion, rows, job.reuse.sources())
+    say(json.dumps(found.to_dict()) if as_json else why_text(found))
+
+
+def _conclude(outcome: Results, job: Job, *, as_json: bool) -> None:
     """Report on a run: summary, figure, recipe, where they are; exit 1 if trials failed."""
     from hpxfer.analysis import transfer_report
     from hpxfer.recipe import recipe_from_results, write_recipe
@@ -79,14 +180,16 @@ def _conclude(outcome: Results, *, as_json: bool, plan: dict[str, Any]) -> None:
         no_recipe = None
     except HpxferError as error:
         no_recipe = f"no recipe: {error}"
+    job.place.push()
+    names = [job.place.shown(one) for one in files]
     # Of this sweep: the store may hold failures of cells that an edit has since removed.
     trials = outcome.trials[outcome.trials["trial_id"].isin(outcome.cells["trial_id"])]
     failed = trials[trials["status"] == "failed"]
     if as_json:
-        data = {"plan": plan, "report": found.to_dict(), "num_failed": len(failed), "no_recipe": no_recipe}
-        say(json.dumps({**data, "files": [str(one) for one in files]}))
+        data = {"plan": _plan_data(job), "report": found.to_dict(), "num_failed": len(failed), "no_recipe": no_recipe}
+        say(json.dumps({**data, "files": names}))
     else:
-        say(found.summary() + "\n\n" + written(files))
+        say(found.summary() + "\n\n" + written(names))
         if no_recipe:
             say(no_recipe)
     if len(failed):

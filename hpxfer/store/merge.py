@@ -1,6 +1,7 @@
 """Merge: which row stands for a trial that several files hold. Pure.
 
-A finished or diverged trial beats a failed one, then the latest wins; its curves are those of the same file.
+A finished or diverged trial beats one that was stopped early, that beats a failed one, then the latest wins; its curves
+are those of the same file.
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ from hpxfer.store.schema import TRIALS
 
 # The status of a trial that is never run again.
 DONE = ("finished", "diverged")
-_KEYS = ("trial_id", "status", "finished_at")
+# Cut short by early stopping: an outcome while the sweep asks for that, otherwise it is run again.
+STOPPED = "stopped"
+_RANKS = {**dict.fromkeys(DONE, 2), STOPPED: 1}
+KEYS = ("trial_id", "status", "finished_at")
 
 
 def best_rows(tables: Sequence[pa.Table]) -> list[list[int]]:
     """Return, for each table, the rows in it that stand for their trial. Of equals, the first one does."""
-    best: dict[str, tuple[tuple[bool, str], int, int]] = {}
+    ids = [one for table in tables for one in table["trial_id"].to_pylist()]
+    if len(set(ids)) == len(ids):
+        return [list(range(len(table))) for table in tables]
+    best: dict[str, tuple[tuple[int, str], int, int]] = {}
     for index, table in enumerate(tables):
-        rows = zip(*(table[name].to_pylist() for name in _KEYS), strict=True)
+        rows = zip(*(table[name].to_pylist() for name in KEYS), strict=True)
         for row, (trial_id, status, finished_at) in enumerate(rows):
-            rank = (status in DONE, finished_at or "")
+            rank = (_RANKS.get(status, 0), finished_at or "")
             if trial_id not in best or rank > best[trial_id][0]:
                 best[trial_id] = (rank, index, row)
     out: list[list[int]] = [[] for _ in tables]
@@ -34,7 +41,26 @@ def best_rows(tables: Sequence[pa.Table]) -> list[list[int]]:
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of all tables, ordered by trial_id: the same for every history of the same results."""
-    return pa.concat_tables([TRIALS.empty_table(), *tables]).sort_by("trial_id").combine_chunks()
+    if not tables:
+        return TRIALS.empty_table()
+    return pa.concat_tables(tables).unify_dictionaries().sort_by("trial_id").combine_chunks()
+
+
+def done_of(trials: pa.Table, trial_ids: Collection[str]) -> pa.Table:
+    """Return the rows of TRIALS that are done and belong to these trials."""
+    wanted = pc.is_in(trials["trial_id"].cast(pa.string()), value_set=pa.array(list(trial_ids), pa.string()))
+    done = pc.is_in(trials["status"].cast(pa.string()), value_set=pa.array(DONE))
+    return trials.filter(pc.and_(wanted, done))
+
+
+def curves_of(curves: pa.Table, trial_ids: pa.ChunkedArray) -> pa.Table:
+    """Return the rows of CURVES that belong to these trials; the table itself if all do."""
+    batches = curves.unify_dictionaries().to_batches()
+    held = pa.array([], pa.string()) if not batches else batches[0].column("trial_id").dictionary
+    wanted = pa.array(trial_ids.to_pylist(), pa.string())
+    if pc.all(pc.is_in(held, value_set=wanted)).as_py() is not False:
+        return curves
+    return pa.Table.from_batches([of_trials(batch, trial_ids.to_pylist()) for batch in batches], curves.schema)
 
 
 def of_trials(batch: pa.RecordBatch, trial_ids: Collection[str]) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from hpxfer.trial import TRAINER_VERSION, Setting, Trial, canonical
 Pair = tuple[Trial, TrialResult]
 
 # Parts of the setting that are columns of their own; the rest is one JSON object.
-_SETTING_COLUMNS = (
+SETTING_COLUMNS = (
     "context",
     "vocab_size",
     "tokenizer",
@@ -43,7 +43,7 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
     assert trial.id == result.trial_id, f"result of {result.trial_id} given for trial {trial.id}"
     choice, setting = trial.parameterization, asdict(trial.setting)
     total, active = _num_params(trial.shape, trial.setting)
-    rest = {name: value for name, value in setting.items() if name not in (*_SETTING_COLUMNS, *_SETTING_LOCAL)}
+    rest = {name: value for name, value in setting.items() if name not in (*SETTING_COLUMNS, *_SETTING_LOCAL)}
     numbers = {name: value for name, value in vars(result).items() if name != "curves"}
     return {
         "parameterization": None if choice is None else choice.name,
@@ -54,7 +54,7 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
         "multipliers": canonical(dict(trial.hps.multipliers)),
         "resolved": canonical(_resolved(trial)),
         "seed": trial.seed,
-        **{name: setting[name] for name in _SETTING_COLUMNS},
+        **{name: setting[name] for name in SETTING_COLUMNS},
         "setting": canonical(rest),
         "params_total": total,
         "params_active": active,

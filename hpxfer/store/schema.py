@@ -14,7 +14,7 @@ from hpxfer.shape import Shape
 
 # Raised by whoever changes a column. A file of a newer version is refused, not guessed at; of an older one from OLDEST
 # on, the columns that it lacks (see `added`) read as null; one before that is passed over.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 OLDEST_VERSION = 2
 VERSION_KEY = b"hpxfer.schema"
 # A field's metadata key: the version that brought the column, where that is not the oldest.
@@ -88,17 +88,19 @@ TRIALS = _schema(
     _field("setting", _TEXT, "JSON", "what else of model and training determines the trial's numbers"),
     _field("params_total", _INT, "1", "parameters"),
     _field("params_active", _INT, "1", "parameters that one token uses"),
-    _field("status", _TEXT, "text", "finished, diverged (a result too) or failed (none: it runs again)"),
+    _field("status", _TEXT, "text", "finished, diverged (a result too), stopped early, or failed (it runs again)"),
     _field("final_window_loss_nats", _FLOAT, "nats", "mean training loss over the last window of steps", null=True),
     _field("validation_loss_nats", _FLOAT, "nats", "loss on the held-out tokens after the last step", null=True),
     _field("diverged_step", _INT, "1", "first step whose loss was not finite or blew up", null=True),
     _field("last_finite_loss_nats", _FLOAT, "nats", "training loss of the step before that", null=True),
     _field("error", _TEXT, "text", "what stopped a failed trial", null=True),
+    _field("error_kind", _TEXT, "text", "why it failed: bug, input, memory or lost (its worker)", null=True, since=4),
     _field("wall_s", _FLOAT, "s", "time of the whole stack that the trial was trained in", null=True),
     _field("tokens_per_s", _FLOAT, "tokens/s", "training tokens of the whole stack over wall_s", null=True),
     _field("peak_bytes", _INT, "bytes", "peak memory: of the process (CPU) or of the device (CUDA)", null=True),
     _field("stack_size", _INT, "1", "trials in the stack", null=True),
     _field("halvings", _INT, "1", "how often the stack was cut in half for lack of memory", null=True, since=3),
+    _field("resumes", _INT, "1", "how often it went on from a checkpoint", null=True, since=4),
     _field("device", _TEXT, "text", "what it was trained on", null=True),
     _field(
         "determinism", _TEXT, "text", "strict: the same bits in every stack; fast: not promised", null=True, since=3

@@ -11,11 +11,11 @@ A file that cannot be read, or that hpxfer did not write, is named in `problems`
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import pyarrow as pa
 
@@ -30,6 +30,8 @@ from hpxfer.store.sweep_file import save_sweep
 from hpxfer.trial import FIRST_STORED_VERSION
 
 T = TypeVar("T")
+
+_ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,8 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.problems: list[str] = []
+        # Called before every write, under the lock. It raises if this process may not write any more.
+        self.guard: Callable[[], None] = lambda: None
 
     @classmethod
     def open(cls, folder: str | Path, *, write: bool) -> Store:
@@ -77,6 +81,21 @@ class Store:
         with self._reading():
             return self._done_ids()
 
+    def outcomes(self, loss: str, *, stopped: bool = False) -> dict[str, tuple[str, float | None]]:
+        """Return trial id -> status and the loss in column `loss`, of the trials that are done.
+
+        `stopped`: those that were stopped early count too.
+        """
+        best: dict[str, tuple[tuple[bool, str], str, float | None]] = {}
+        with self._reading():
+            for rows in self._columns("trial_id", "status", "finished_at", loss):
+                for trial_id, status, finished_at, value in rows:
+                    if status in merge.DONE or (stopped and status == merge.STOPPED):
+                        rank = (status in merge.DONE, finished_at or "")
+                        if trial_id not in best or rank > best[trial_id][0]:
+                            best[trial_id] = (rank, status, value)
+        return {trial_id: one[1:] for trial_id, one in best.items()}
+
     def trainer_version(self) -> int | None:
         """Return the newest trainer version among the trials that are done, of all if none is; None without any."""
         with self._reading():
@@ -87,16 +106,28 @@ class Store:
                     (done if status in merge.DONE else others).add(version or FIRST_STORED_VERSION)
             return max(done or others, default=None)
 
-    def read_trials(self) -> pa.Table:
-        """Return the table TRIALS: a row for each trial, ordered by trial_id."""
+    def read_trials(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the table TRIALS, or these columns of it: a row for each trial, ordered by trial_id."""
         with self._reading():
-            return merge.joined([source.trials for source in self._sources(parquet.check)])
+            rows = merge.joined([source.trials for source in self._sources(parquet.check, columns)])
+            return parquet.plain(rows if columns is None else rows.select(list(columns)), TRIALS)
 
     def read_curves(self) -> pa.Table:
         """Return the table CURVES of the trials in `read_trials()`."""
+        whole: dict[Path, pa.Table] = {}
+
+        def read(path: Path, schema: pa.Schema) -> bool:
+            whole[path] = parquet.table(path, schema)
+            return True
+
         with self._reading():
-            sources = self._sources(parquet.check_all)
-            return pa.Table.from_batches(_curves(sources), CURVES).unify_dictionaries()
+            sources = self._sources(read)
+        tables = [
+            merge.curves_of(whole[source.curves], source.trials["trial_id"])
+            for source in sources
+            if source.curves is not None and len(source.trials)
+        ]
+        return pa.concat_tables([CURVES.empty_table(), *tables]).unify_dictionaries()
 
     def append(self, pairs: Sequence[Pair]) -> None:
         """Store results as the next part; raise HpxferError, and leave what is stored as it is, if the disk refuses."""
@@ -105,9 +136,26 @@ class Store:
         rows = trials_table(pairs)
         keep = merge.best_rows([rows])[0]
         curves = curves_table([pairs[row][1] for row in keep])
-        with locked(self.folder, exclusive=True), self._writing(lambda: self._what_is_safe(len(keep))):
+        with self._changing(lambda: self._what_is_safe(len(keep))):
             number = list_parts(self.folder).next_number
             self._write_part(number, rows.take(pa.array(keep)), curves.to_batches())
+
+    def adopt(self, other: Store, trial_ids: Collection[str]) -> set[str]:
+        """Copy those of the trials that are done in another store, with their curves, as the next part.
+
+        Returns their ids. A row is copied as it is: where and when it was trained stays in it. The other store is only
+        read; what it cannot read of itself stands in its `problems`.
+        """
+        with other._reading():
+            sources = [
+                replace(source, trials=merge.done_of(source.trials, trial_ids))
+                for source in other._sources(parquet.check_all)
+            ]
+            rows = merge.joined([source.trials for source in sources])
+            if len(rows):
+                with self._changing(lambda: self._what_is_safe(len(rows))):
+                    self._write_part(list_parts(self.folder).next_number, rows, _curves(sources))
+        return set(rows["trial_id"].to_pylist())
 
     def compact(self) -> None:
         """Merge all parts into `trials.parquet` and `curves.parquet`; then remove the parts that were merged.
@@ -115,7 +163,9 @@ class Store:
         If a file of that name cannot be read, it is left alone and the numbered parts become one.
         """
         fix = "nothing is lost; make room in the folder and run the sweep again"
-        with locked(self.folder, exclusive=True), self._writing(fix):
+        with self._changing(fix):
+            if all(part.number is None for part in list_parts(self.folder).parts):
+                return
             sources = self._sources(parquet.check_all)
             # A part whose curves cannot be read today stays: its trials are copied, not moved.
             moved = [source for source in sources if source.part.number is not None and source.whole]
@@ -128,7 +178,7 @@ class Store:
 
     def save_sweep(self, spec: SweepSpec, digest: str) -> None:
         """Write sweep.yaml: the sweep with the digest of its data. A different one that is there is kept beside it."""
-        with locked(self.folder, exclusive=True), self._writing("nothing is lost; make room in it and run again"):
+        with self._changing("nothing is lost; make room in it and run again"):
             save_sweep(self.folder, spec, digest)
 
     def _check_files(self) -> None:
@@ -152,19 +202,20 @@ class Store:
     def _columns(self, *names: str) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of each readable part, these columns only."""
         for part in list_parts(self.folder).parts:
-            table = self._try(parquet.table, part.trials, TRIALS, list(names))
+            table = self._try(_coded_table, part.trials, TRIALS, list(names))
             if table is not None:
                 yield list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
-    def _sources(self, check: Callable[[Path, pa.Schema], bool]) -> list[_Source]:
+    def _sources(self, check: Callable[[Path, pa.Schema], bool], columns: Sequence[str] | None = None) -> list[_Source]:
         """Return the parts with readable trials, and what each contributes; `check` says whether curves can be read.
 
         Of equal rows, one whose curves can be read stands for the trial, and one in a numbered part before its copy
-        in the compacted part: a copy stands only for what is gone.
+        in the compacted part: a copy stands only for what is gone. Of trials, only these columns are read.
         """
+        names = None if columns is None else list(dict.fromkeys([*merge.KEYS, *columns]))
         found = []
         for part in list_parts(self.folder).parts:
-            trials = self._try(parquet.table, part.trials, TRIALS)
+            trials = self._try(_coded_table, part.trials, TRIALS, names)
             if trials is not None:
                 readable = self._try(check, part.curves, CURVES)
                 found.append(_Source(part=part, trials=trials, curves=part.curves if readable else None))
@@ -194,10 +245,13 @@ class Store:
                     os.unlink(path)
 
     def _write_part(self, number: int | None, rows: pa.Table, curves: Iterable[pa.RecordBatch]) -> None:
+        def write_trials(file: IO[bytes]) -> None:
+            parquet.write(file, TRIALS, _plain_batches(rows))
+
         write_files(
             {
                 part_path(self.folder, "curves", number): lambda file: parquet.write(file, CURVES, curves),
-                part_path(self.folder, "trials", number): lambda file: parquet.write(file, TRIALS, rows.to_batches()),
+                part_path(self.folder, "trials", number): write_trials,
             }
         )
 
@@ -231,12 +285,33 @@ class Store:
                 raise HpxferError(f"{self.folder}: cannot be read: {_reason(error)}; name a results folder") from None
 
     @contextmanager
+    def _changing(self, fix: str | Callable[[], str]) -> Iterator[None]:
+        with locked(self.folder, exclusive=True), self._writing(fix):
+            self.guard()
+            yield
+
+    @contextmanager
     def _writing(self, fix: str | Callable[[], str]) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             tail = fix if isinstance(fix, str) else fix()
             raise HpxferError(f"{self.folder}: cannot be written: {_reason(error)}; {tail}") from None
+
+
+def _coded_table(path: Path, schema: pa.Schema, columns: list[str] | None) -> pa.Table:
+    """Return a file's rows, or these columns of them; a file of which any column is damaged cannot be read.
+
+    Otherwise a trial would be done for the driver, which reads few columns, and nowhere for who reads all.
+    """
+    rows = parquet.table(path, schema, coded=True)
+    return rows if columns is None else rows.select(columns)
+
+
+def _plain_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield rows as they are written, some at a time: their texts take ten times the memory then."""
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        yield from parquet.plain(rows.slice(start, _ROWS_AT_ONCE), TRIALS).to_batches()
 
 
 def _curves(sources: Sequence[_Source]) -> Iterator[pa.RecordBatch]:

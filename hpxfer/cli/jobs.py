@@ -1,0 +1,143 @@
+"""Commands for a Ray cluster that is elsewhere: `hpxfer submit|status|logs|stop|fetch`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpxfer.cli.app import INTERRUPTED, OK, TRIALS_FAILED, AsJson, ResultsRoot, Sweep, app, say, warn
+from hpxfer.cli.sweeps import MaxGpuHours, Price
+
+if TYPE_CHECKING:
+    from hpxfer.executors.jobs import JobInfo
+
+Address = Annotated[
+    str,
+    typer.Option("--address", envvar="RAY_API_SERVER_ADDRESS", help="Of Ray's dashboard on the cluster's head."),
+]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="The id that `hpxfer submit` printed.")]
+
+HERE = "http://127.0.0.1:8265"
+
+
+@app.command()
+def submit(
+    sweep: Sweep,
+    address: Address = HERE,
+    results: Annotated[
+        str | None,
+        typer.Option(
+            "--results",
+            help="The folder above the sweep's own, on the cluster, or a URI; default: the sweep's storage, "
+            "else ~/hpxfer-results on the head.",
+        ),
+    ] = None,
+    price_per_hour: Price = None,
+    max_gpu_hours: MaxGpuHours = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a run that costs much.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send a sweep to a Ray cluster as a job, and print the job's id.
+
+    The cluster is looked at first: the same hpxfer, and the sweep's data on every node that can train, under the same
+    absolute path as here. If anything does not fit, nothing is submitted.
+
+    Example: hpxfer submit sweeps/quickstart.yaml --address http://127.0.0.1:8265
+    """
+    from hpxfer.cli.consent import ask, keep_within
+    from hpxfer.executors import job_commands
+    from hpxfer.executors.jobs import connect
+
+    cluster = connect(address)
+    offered = job_commands.offer(cluster, sweep, results, price_per_hour)
+    warn(offered.warnings)
+    say(offered.text, err=True)
+    keep_within(offered, max_gpu_hours)
+    ask(offered, yes=yes)
+    job = job_commands.submit(cluster, offered)
+    if as_json:
+        say(json.dumps({"job": job, "results": offered.root, "host": offered.host, "plan": offered.plan}))
+    else:
+        say(job)
+        say(f"submitted; results go to {offered.root} ({offered.host}); next: hpxfer status {job}", err=True)
+
+
+@app.command()
+def status(job: Job, address: Address = HERE, as_json: AsJson = False) -> None:
+    """Say how a job is doing: its state, how far its sweep is, and why it failed. Exit code 1 if it failed.
+
+    Example: hpxfer status hpxfer-quickstart-1a2b3c4d
+    """
+    from hpxfer.executors import job_commands
+    from hpxfer.executors.job_text import status_text
+    from hpxfer.executors.jobs import connect
+
+    found = job_commands.status(connect(address), job)
+    say(json.dumps(found.to_dict()) if as_json else status_text(found))
+    raise typer.Exit(_exit_code(found.info))
+
+
+@app.command()
+def logs(
+    job: Job,
+    address: Address = HERE,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the job ends. Ctrl-C leaves it alone.")] = False,
+) -> None:
+    """Print what a job has printed.
+
+    Example: hpxfer logs hpxfer-quickstart-1a2b3c4d --follow
+    """
+    from hpxfer.executors.jobs import connect, known
+
+    cluster = connect(address)
+    if not follow:
+        say(cluster.logs(known(job)).rstrip("\n"))
+        return
+    try:
+        for lines in cluster.follow(known(job)):
+            typer.echo(lines, nl=False)
+    except KeyboardInterrupt:
+        say(f"no longer following; the job goes on: hpxfer status {job}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command()
+def stop(job: Job, address: Address = HERE) -> None:
+    """End a job. What it has done is stored; submitting the sweep again goes on from there.
+
+    Example: hpxfer stop hpxfer-quickstart-1a2b3c4d
+    """
+    from hpxfer.executors.jobs import connect, known
+
+    cluster = connect(address)
+    before = cluster.info(known(job))
+    if before.over:
+        say(f"{job}: had ended already: {before.state}")
+        return
+    after = cluster.stop(job)
+    say(f"{job}: {after.state}; what was done is stored, submit the sweep again to go on")
+
+
+@app.command()
+def fetch(job: Job, results: ResultsRoot = Path("results"), address: Address = HERE, as_json: AsJson = False) -> None:
+    """Bring what a job has stored home, finished or not. Results that are here already stay.
+
+    Example: hpxfer fetch hpxfer-quickstart-1a2b3c4d
+    """
+    from hpxfer.executors import job_commands
+    from hpxfer.executors.jobs import connect
+
+    found = job_commands.fetch(connect(address), job, results, on_wait=lambda text: say(text, err=True))
+    warn(found.problems)
+    if as_json:
+        say(json.dumps({"folder": str(found.folder), "num_new": found.num_new, "num_known": found.num_known}))
+    else:
+        say(f"{found.folder}: {found.num_new} trials came, {found.num_known} were there")
+        say(f"next: hpxfer report {found.folder}", err=True)
+
+
+def _exit_code(info: JobInfo) -> int:
+    return TRIALS_FAILED if info.state == "FAILED" else OK

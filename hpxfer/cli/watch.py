@@ -1,0 +1,69 @@
+"""The command that looks at a run from another shell: `hpxfer watch`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpxfer.cli.app import INTERRUPTED, OK, TRIALS_FAILED, AsJson, Folder, app, say
+
+if TYPE_CHECKING:
+    from hpxfer.watch import Look
+
+# A single picture scrolls: nothing is cut for the height of a terminal.
+ALL_ROWS = 10_000
+
+
+@app.command()
+def watch(
+    results: Folder,
+    once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far the run of a results folder is, from another shell. Leaves when the run ends.
+
+    With --json, a line of JSON for every look. Exit code 1: the run was stopped, its driver is gone, or trials failed.
+
+    \b
+    Examples:
+      hpxfer watch results/quickstart
+      hpxfer watch results/quickstart --once --json
+    """
+    from rich.console import Console
+
+    from hpxfer.progress import Shown
+    from hpxfer.progress_table import progress_table
+    from hpxfer.storage import place_at
+    from hpxfer.watch import look, looks
+
+    place = place_at(results)
+    last = look(place)
+
+    def show(found: Look) -> None:
+        nonlocal last
+        last = found
+        if as_json:
+            say(json.dumps(found.to_dict()))
+        elif once and found.snapshot is not None:
+            console = Console()
+            console.print(progress_table(found.snapshot, width=console.width, height=ALL_ROWS))
+
+    try:
+        if once:
+            show(last)
+        elif as_json:
+            for found in looks(place):
+                show(found)
+        else:
+            with Shown(Console(), lambda: last.snapshot, waiting=f"{results}: waiting for the first report") as shown:
+                for found in looks(place):
+                    show(found)
+                    shown.update(found.snapshot.num_notes if found.snapshot else 0)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if not as_json:
+        say(last.text())
+    failed = last.snapshot is not None and last.snapshot.failed > 0
+    raise typer.Exit(TRIALS_FAILED if failed or last.state in ("stopped", "gone") else OK)

@@ -1,0 +1,191 @@
+"""Run: train what is missing of a sweep, under the lease of its results folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from hpxfer.checkpoints import Checkpoints
+from hpxfer.data import require_here
+from hpxfer.driver.feed import Feed, OnEvent
+from hpxfer.driver.job import Job, located, prepare, refreshed
+from hpxfer.errors import HpxferError
+from hpxfer.executors.executor import Executor
+from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.worker import TrainStack
+from hpxfer.files import remove_half_written
+from hpxfer.interrupts import Interrupts, interrupts
+from hpxfer.lease import Lease, leased
+from hpxfer.plan import workers_of
+from hpxfer.progress_file import writing
+from hpxfer.results import LOSSES, Results, load_results
+from hpxfer.search.cells import searched_cells
+from hpxfer.shape import Shape
+from hpxfer.spec import SweepSpec
+from hpxfer.stack import CPU, Device, Measured, Stack
+from hpxfer.store import Store
+from hpxfer.tally import Tally, tally_of
+from hpxfer.train.event import Event
+from hpxfer.trial import Trial
+from hpxfer.uri import parse_root
+
+CHECKPOINTS = "checkpoints"
+
+
+def run(
+    sweep: SweepSpec | str | Path | Job,
+    *,
+    results: str | Path | None = None,
+    executor: Executor | None = None,
+    address: str | None = None,
+    reuse: Sequence[str | Path] = (),
+    on_event: OnEvent | None = None,
+    on_wait: Callable[[str], None] | None = None,
+) -> Results:
+    """Train what is missing of a sweep and return all its results.
+
+    `results` is the folder or URI above the sweep's own. `executor` overrides the sweep's `resources`; `address` joins
+    a Ray cluster; `reuse` are other results folders, whose trials are copied instead of trained. `on_event` is called
+    after every event has been stored, `on_wait` with a line where an old lease has to be watched. Raises HpxferError
+    for bad input, an unwritable folder, another driver at work there or a cluster that does not answer, and
+    TrainingFailed where training has a bug; other failed trials are in the results. Interrupt it at any time: what has
+    been stored stays, and the next run goes on from there.
+    """
+    job = sweep if isinstance(sweep, Job) else prepare(sweep, results=results, address=address, reuse=reuse)
+    if job.missing and address is None:
+        with located(job.file):
+            require_here(job.spec.data)  # a digest stands in for planning, and on a cluster for the nodes' own data
+    place = job.place
+    with interrupts() as signals:
+        store = Store.open(place.folder, write=True)
+        with leased(place.slot, place.where, on_wait=on_wait) as lease:
+            place.begin()
+            if not place.is_remote:
+                store.guard = lease.check  # a mirror is this process's own: there the push is guarded
+            job = refreshed(job, store)
+            remove_half_written(job.folder)
+            _checkpoints(job).end(job.outcomes)  # of a driver that was killed at its very end
+            store.save_sweep(job.spec, job.expansion.setting.data_digest)
+            if job.missing or job.reuse.wanted:
+                how = executor or make_executor(job.spec, address, job.device, measured=job.measured)
+                with _logging(job, address) as log:
+                    _train(job, store, lease, signals, how, _then(on_event, log))
+            store.compact()
+            pa.default_memory_pool().release_unused()  # merging took much, and what it took is kept otherwise
+            place.push(lease.check)
+    return load_results(place.folder)
+
+
+def make_executor(
+    spec: SweepSpec, address: str | None, device: Device = CPU, *, measured: Mapping[Shape, Measured] | None = None
+) -> Executor:
+    """Return the executor that the sweep's resources ask for; an address means Ray, `device` is this machine's."""
+    resources, asha = spec.resources, spec.early_stopping.asha
+    if asha is not None:
+        from hpxfer.executors.tune import TuneExecutor
+
+        return TuneExecutor(
+            stopping=Stopping(asha.grace_steps, asha.reduction_factor),
+            address=address,
+            workers=resources.workers,
+            device=resources.device,
+            cpus_per_stack=resources.cpus_per_stack,
+            gpus_per_stack=resources.gpus_per_stack,
+            gpu_type=resources.gpu_type,
+        )
+    if resources.executor == "local" and address is None:
+        from hpxfer.executors.local import LocalExecutor
+
+        return LocalExecutor(workers=workers_of(resources, device))
+    from hpxfer.executors.ray import RayExecutor
+
+    return RayExecutor(
+        address=address,
+        workers=resources.workers,
+        device=resources.device,
+        cpus_per_stack=resources.cpus_per_stack,
+        gpus_per_stack=resources.gpus_per_stack,
+        gpu_type=resources.gpu_type,
+        measured=measured or {},
+    )
+
+
+def _train(
+    job: Job, store: Store, lease: Lease, signals: Interrupts, executor: Executor, on_event: OnEvent | None
+) -> None:
+    resources, tally = job.spec.resources, _tally(job, store)
+    checkpoints = _checkpoints(job)
+    spec = checkpoints.start(resources.checkpoint_s) if resources.checkpoint_s else None
+    asha = job.spec.early_stopping.asha
+    how = TrainStack(
+        resources.device,
+        determinism=job.spec.training.determinism,
+        kernels=resources.kernels,
+        checkpoints=spec,
+        stopping=None if asha is None else Stopping(asha.grace_steps, asha.reduction_factor),
+    )
+    feed = Feed(
+        job, store, lease, tally, checkpoints=checkpoints if spec else None, held=signals.held, on_event=on_event
+    )
+    try:
+        with writing(job.folder, tally):
+            executor.run(feed.more, how, feed.take)
+            if not feed.is_over:
+                raise HpxferError(
+                    f"the executor ended with {tally.ended} of {tally.num_left} trials; run again to go on"
+                )
+    finally:
+        if lease.is_ours():
+            checkpoints.end(feed.done)
+
+
+@contextmanager
+def _logging(job: Job, address: str | None) -> Iterator[Callable[[Stack, Event], None] | None]:
+    """Return what shows events to the loggers that the sweep names; None if it names none."""
+    names = job.spec.resources.loggers
+    if not names:
+        yield None
+        return
+    from hpxfer.executors.loggers import logging_to
+
+    with logging_to(names, job.folder, sweep=job.spec.name, address=address) as log:
+        yield log
+
+
+def _then(on_event: OnEvent | None, log: Callable[[Stack, Event], None] | None) -> OnEvent | None:
+    """Return what does both."""
+    if log is None:
+        return on_event
+
+    def both(stack: Stack, event: Event, tally: Tally) -> None:
+        log(stack, event)
+        if on_event is not None:
+            on_event(stack, event, tally)
+
+    return both
+
+
+def _checkpoints(job: Job) -> Checkpoints:
+    """Return the checkpoints beside the results: in storage, where every node reaches them, if those are there."""
+    return Checkpoints(parse_root(job.place.where) / CHECKPOINTS)
+
+
+def _tally(job: Job, store: Store) -> Tally:
+    """Return the tally of a run that begins, with the best that is known already."""
+    loss = LOSSES[job.spec.judge.loss]
+    tally = tally_of(job.plan, hps=tuple(job.spec.grid), loss=lambda result: getattr(result, loss))
+    for trial in _its_trials(job, store):
+        if (outcome := job.known.get(trial.id)) is not None and outcome.status == "finished":
+            tally.stored(trial, outcome.loss)
+    return tally
+
+
+def _its_trials(job: Job, store: Store) -> Iterator[Trial]:
+    """Yield the trials of the sweep: those of a grid, or the stored ones that a search has chosen."""
+    if job.spec.search.kind == "grid":
+        yield from job.expansion.trials()
+    else:
+        yield from (cell.trial for cell in searched_cells(job.expansion, store.read_trials().to_pandas()))

@@ -1,0 +1,228 @@
+"""`hpxfer plan` and `hpxfer run`: ended midway, twice at once, with a bug, asked about, refused, on a full disk."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import typer
+from command_line import Fails, hpxfer
+from tiny import write_tiny
+
+from hpxfer import lease
+from hpxfer.cli import consent
+from hpxfer.driver import prepare, run
+from hpxfer.lease import Holder, encoded
+from hpxfer.lease_slot import LEASE_FILE, FileSlot
+from hpxfer.store import Store, parquet
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds tiny.yaml and, in results/, its finished run of made-up results."""
+    folder = tmp_path_factory.mktemp("done")
+    run(write_tiny(folder), results=folder / "results", executor=Fails(0))
+    return folder
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_run_that_is_ended_leaves_a_store_from_which_the_next_goes_on(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    sweep = write_tiny(tmp_path, ("steps: 6", "steps: 300"), ("workers: 2", "workers: 1, stack_size: 2"))
+    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    store = tmp_path / "results" / "tiny"
+    deadline = time.monotonic() + 240
+    while not list(store.glob("trials-*.parquet")) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == code
+    assert ("the same command goes on from there" in err) is (number != signal.SIGKILL)
+    assert "Traceback" not in err
+    assert (store / LEASE_FILE).exists() is (number == signal.SIGKILL)
+    num_done = prepare(sweep, results=tmp_path / "results").plan.num_done
+    assert 0 < num_done < 30
+    rest = Fails(0)
+    assert len(run(sweep, results=tmp_path / "results", executor=rest).trials) == 30
+    assert rest.num_given == 30 - num_done
+    assert not (store / LEASE_FILE).exists()
+
+
+def test_sigterm_ends_a_run_between_two_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cluster asks a job to end: what has come is stored first, and the exit code says which signal it was."""
+    append = Store.append
+
+    def ended(store: Store, pairs: Sequence[Any]) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        append(store, pairs)
+
+    monkeypatch.setattr(Store, "append", ended)
+    monkeypatch.setattr(sys.modules["hpxfer.driver.drive"], "make_executor", lambda *_, **__: Fails(0))
+    sweep = write_tiny(tmp_path)
+    code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
+    assert (code, "the same command goes on from there" in err) == (143, True)
+    assert prepare(sweep, results=tmp_path).plan.num_done == 5
+
+
+def test_a_second_run_is_refused_naming_host_and_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "POLL_S", 0.01)
+    sweep, folder = write_tiny(tmp_path), tmp_path / "tiny"
+    folder.mkdir()
+    slot, ended = FileSlot(folder), threading.Event()
+    steps = [encoded(Holder(nonce="first", host="elsewhere", pid=4242, counter=number)) for number in (0, 1)]
+    slot.create(steps[0])
+
+    def move() -> None:
+        for old in itertools.cycle((0, 1)):
+            slot.swap(steps[old], steps[1 - old])
+            if ended.wait(0.05):
+                return
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
+    finally:
+        ended.set()
+        mover.join()
+    assert code == 2
+    assert f"hpxfer: {folder}: in use by process 4242 on host elsewhere, which is at work" in err
+    assert "watching whether that run is alive, for at most 60 s" in err
+    assert [path.name for path in folder.iterdir()] == [LEASE_FILE]
+
+
+def test_a_bug_is_shown_once_and_ends_the_run_with_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["hpxfer.driver.drive"], "make_executor", lambda *_, **__: Fails(30, "bug"))
+    sweep = write_tiny(tmp_path)
+    code, out, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
+    assert code == 1
+    assert err.count("Traceback: a bug") == 1
+    assert "the run stopped at 5 failed trials" in err
+    assert "30 trials, 0 done" in out
+    assert not (tmp_path / "tiny" / "recipe.yaml").exists()
+
+
+def test_what_costs_much_is_asked_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consent, "ASK_WORKER_HOURS", 0.0)
+    monkeypatch.setattr(sys.modules["hpxfer.driver.drive"], "make_executor", lambda *_, **__: Fails(0))
+    sweep = write_tiny(tmp_path)
+    arguments = ("run", sweep, "--results", tmp_path)
+    code, _, err = hpxfer(capsys, *arguments)
+    assert code == 2
+    assert "hours of CPU workers is asked about" in err
+    assert "there is no terminal to ask at; give --yes" in err
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
+    code, _, err = hpxfer(capsys, *arguments)
+    assert (code, "nothing was run" in err) == (130, True)
+    assert not (tmp_path / "tiny").exists()
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: True)
+    assert hpxfer(capsys, *arguments)[0] == 0
+    monkeypatch.setattr(typer, "confirm", None)  # nothing is left to run, and nothing to ask
+    assert hpxfer(capsys, *arguments)[0] == 0
+
+
+def test_yes_is_the_answer_to_the_question(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consent, "ASK_WORKER_HOURS", 0.0)
+    monkeypatch.setattr(sys.modules["hpxfer.driver.drive"], "make_executor", lambda *_, **__: Fails(0))
+    assert hpxfer(capsys, "run", write_tiny(tmp_path), "--results", tmp_path, "--yes")[0] == 0
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_more_gpu_hours_than_allowed_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    sweep = write_tiny(tmp_path)
+    priced = (command, sweep, "--results", tmp_path, "--hardware", "h100", "--price-per-hour", "2")
+    code, out, err = hpxfer(capsys, *priced, "--max-gpu-hours", "0")
+    assert code == 2
+    assert "--max-gpu-hours: the plan must stay within 0 GPU-hours, got about " in err
+    assert "30 trials" in out
+    assert not (tmp_path / "tiny").exists()
+    assert hpxfer(capsys, "plan", *priced[1:], "--max-gpu-hours", "nan")[0] == 2
+    code, _, err = hpxfer(capsys, *priced[:-1], "inf")  # no number that JSON knows
+    assert (code, err) == (2, "hpxfer: --price-per-hour must be a number from 0, got inf\n")
+    assert hpxfer(capsys, "plan", *priced[1:], "--max-gpu-hours", "1")[0] == 0
+
+
+def test_trials_are_listed_by_the_ids_that_why_takes(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("plan", done / "tiny.yaml", "--results", done / "results")
+    code, out, _ = hpxfer(capsys, *arguments, "--trials", "--json")
+    listed = json.loads(out)["trials"]
+    assert (code, len(listed)) == (0, 30)
+    assert {one["status"] for one in listed} == {"finished"}
+    code, out, _ = hpxfer(capsys, *arguments, "--trials")
+    assert code == 0
+    assert all(one["trial_id"] in out for one in listed)
+    trial_id = listed[-1]["trial_id"]
+    code, out, _ = hpxfer(capsys, *arguments, "--why", trial_id[:12])
+    assert (code, out) == (0, f"trial {trial_id}: stored (finished): no run trains it again\n")
+    (done / "more").mkdir(exist_ok=True)
+    more = write_tiny(done / "more", ("seeds: 2", "seeds: 3"))
+    _, out, _ = hpxfer(capsys, "plan", more, "--results", done / "results", "--trials", "--json")
+    new = next(one for one in json.loads(out)["trials"] if one["status"] == "missing")
+    code, out, _ = hpxfer(capsys, "plan", more, "--results", done / "results", "--why", new["trial_id"], "--json")
+    (difference,) = json.loads(out)["differences"]
+    assert (code, difference["key"], difference["of_trial"]) == (0, "seed", 2)
+    code, _, err = hpxfer(capsys, *arguments, "--why", "nonsense")
+    assert code == 2
+    assert "--why: no trial of this sweep" in err
+
+
+def test_reused_trials_stand_in_the_plan(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep, folder = write_tiny(tmp_path), done / "results" / "tiny"
+    code, out, _ = hpxfer(capsys, "plan", sweep, "--results", tmp_path, "--reuse", folder)
+    assert (code, f"30 trials are copied from {folder}" in out) == (0, True)
+    code, out, _ = hpxfer(capsys, "plan", sweep, "--results", tmp_path, "--reuse", folder, "--json")
+    assert json.loads(out)["reused"] == {str(folder): 30}
+    assert json.loads(out)["num_left"] == 0
+    code, _, _ = hpxfer(capsys, "run", sweep, "--results", tmp_path, "--reuse", folder)
+    assert code == 0
+    assert len(pd.read_parquet(tmp_path / "tiny" / "trials.parquet")) == 30
+
+
+def test_a_folder_that_cannot_be_written_or_is_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys.modules["hpxfer.driver.drive"], "make_executor", lambda *_, **__: Fails(0))
+    sweep = write_tiny(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSlot, "create", full)
+        code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
+        assert code == 2
+        assert f"{tmp_path / 'tiny'}: its lease cannot be written: No space left on device" in err
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet, "write", full)
+        code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
+        assert code == 2
+        assert "cannot be written: No space left on device; 0 trials are safely stored there, the last 5 are not" in err
+        assert "Traceback" not in err
+    assert hpxfer(capsys, "run", sweep, "--results", tmp_path)[0] == 0

@@ -1,0 +1,49 @@
+"""The command line called in this process, and an executor that makes results up."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hpxfer.cli import main
+from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.result import ErrorKind, TrialResult
+
+
+def hpxfer(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr of a command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hpxfer", *map(str, arguments)])
+        try:
+            main()
+            code: object = 0
+        except SystemExit as end:
+            code = end.code or 0
+    out = capsys.readouterr()
+    assert isinstance(code, int)
+    return code, out.out, out.err
+
+
+class Fails:
+    """An executor that makes results up: the first `number` trials fail."""
+
+    def __init__(self, number: int, kind: ErrorKind | None = None) -> None:
+        self.number, self.kind = number, kind
+        self.num_given = 0
+
+    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+        stacks = more(1)
+        self.num_given += sum(len(stack.trials) for stack in stacks)
+        by_lr = sorted((trial for stack in stacks for trial in stack.trials), key=lambda trial: trial.hps.lr)
+        failed = {trial.id for trial in by_lr[: self.number]}
+        for stack in stacks:
+            on_event(
+                stack,
+                tuple(
+                    TrialResult(trial_id=trial.id, status="failed", error="Traceback: a bug", error_kind=self.kind)
+                    if trial.id in failed
+                    else TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=2.0)
+                    for trial in stack.trials
+                ),
+            )
