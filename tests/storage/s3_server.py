@@ -1,0 +1,46 @@
+"""A real S3 server on loopback that can go away and come back, with what it holds, and that can refuse everybody."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from moto.server import ThreadedMotoServer
+
+
+class Server:
+    """The server. `stop` and `start` keep its address."""
+
+    def __init__(self) -> None:
+        self._port = 0
+        self.start()
+
+    def start(self) -> None:
+        """Listen."""
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self._port, verbose=False)
+        self._server.start()
+        self._port = self._server.get_host_and_port()[1]
+
+    def stop(self) -> None:
+        """Close the port."""
+        self._server.stop()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @contextmanager
+    def forbidding(self) -> Iterator[None]:
+        """Allow nothing to anybody while entered."""
+        self._allow("0")
+        try:
+            yield
+        finally:
+            self._allow("inf")
+
+    def _allow(self, num_requests: str) -> None:
+        header = {"Content-Type": "text/plain"}
+        request = urllib.request.Request(f"{self.url}/moto-api/reset-auth", num_requests.encode(), header)
+        with urllib.request.urlopen(request, timeout=60):
+            pass
