@@ -10,10 +10,15 @@ from hpxfer.shape import Shape
 from hpxfer.spec import Path
 from hpxfer.trial import Expansion
 
+CROSSING = (
+    "early_stopping: asha: rankings of learning rates cross during decay: one whose loss is high early on is often the "
+    "best at the end, and ASHA may stop it. The optimum that is left may be too low; take early_stopping out to know"
+)
+
 
 def cautions(expansion: Expansion) -> tuple[str, ...]:
-    """Return the cautions of a sweep: of its model, of each table at the base, of each table along each axis."""
-    out = list(_of_gate(expansion))
+    """Return the cautions of a sweep: of early stopping, its model, each table at the base and along each axis."""
+    out = [*_of_early_stopping(expansion), *_of_gate(expansion)]
     for choice in expansion.choices:
         at_base = _warnings(expansion, choice, expansion.spec.base_shape)
         out += at_base
@@ -21,6 +26,11 @@ def cautions(expansion: Expansion) -> tuple[str, ...]:
             if found := _along(expansion, choice, path, set(at_base)):
                 out.append(f"{choice.label()} along {path.name}: {'; '.join(found)}")
     return tuple(dict.fromkeys(out))
+
+
+def _of_early_stopping(expansion: Expansion) -> Iterator[str]:
+    if expansion.spec.early_stopping.asha is not None:
+        yield CROSSING
 
 
 def _of_gate(expansion: Expansion) -> Iterator[str]:

@@ -12,8 +12,10 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.search.cells import searched_cells, searched_hps
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.vocabulary import vocabulary
+from hpxfer.storage import results_here
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
 
@@ -36,15 +38,29 @@ class Results:
     trainer_version: int = TRAINER_VERSION  # of the trials that `cells` shows: the newest in the folder
 
     @cached_property
+    def expansion(self) -> Expansion:
+        """The sweep's expansion, made again without its data."""
+        assert self.spec.data.digest is not None, "load_results checks it"
+        tokenizer, vocab_size = vocabulary(self.spec.data)
+        data = DataRef(digest=self.spec.data.digest, tokenizer=tokenizer, vocab_size=vocab_size)
+        return Expansion(self.spec, data, self.trainer_version)
+
+    @cached_property
     def curves(self) -> pd.DataFrame:
         """The curves of `trials`, a row for each point: trial_id, metric, layer, role, step, value."""
-        table: pd.DataFrame = Store.open(self.folder, write=False).read_curves().to_pandas()
+        read = Store.open(self.folder, write=False).read_curves()
+        table: pd.DataFrame = read.to_pandas(split_blocks=True, self_destruct=True)  # without a second copy of it
+        if table["trial_id"].cat.categories.isin(self.trials["trial_id"]).all():
+            return table
         return table[table["trial_id"].isin(self.trials["trial_id"])].reset_index(drop=True)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """A row for each cell of the grid, with its place, its HPs and what its trial gave; cells may share a trial."""
-        cells = pd.DataFrame(list(_cells(self.spec, self.trainer_version)))
+        """A row for each cell, with its place, its HPs and what its trial gave; cells may share a trial.
+
+        The cells of another search than a grid are those of the trials that it has, and of those that come next.
+        """
+        cells = pd.DataFrame(list(_cells(self.expansion, self.trials)), columns=_columns(self.spec))
         out = cells.merge(self.trials[_OF_TRIAL], how="left", on="trial_id", validate="many_to_one")
         return out.fillna({"status": MISSING})
 
@@ -53,10 +69,11 @@ class Results:
 
         Columns: axis, scale_name, scale, shape, is_base, parameterization, value (of the HP), seed, loss (nats; null
         unless finished), status. `loss` is validation or final_window, by default the one that the sweep judges by.
+        There is no row where the search scans no line, see `why_no_line`.
         """
         hp = hp or self.spec.judged_hp
         loss = loss or self.spec.judge.loss
-        if hp not in self.spec.grid:
+        if hp not in self.spec.grid and self.why_no_line(hp) is None:
             raise HpxferError(
                 f"{self.folder}: hp: must be scanned by the sweep, got {hp!r}; {nearest(hp, self.spec.grid)}"
             )
@@ -68,8 +85,21 @@ class Results:
             for other in self.spec.grid:
                 if other != hp:
                     rows &= cells[other] == self._base_value(other, hp)
+        if self.why_no_line(hp) is not None:
+            cells = cells.assign(**{hp: None}) if hp not in cells else cells
+            rows &= False
         found = cells[rows].rename(columns={hp: "value", LOSSES[loss]: "loss"})[_LINE]
         return found.assign(loss=found["loss"].where(found["status"] == "finished")).reset_index(drop=True)
+
+    def why_no_line(self, hp: str | None = None) -> str | None:
+        """Return why the sweep's search scans no line of `hp` (default: the judged one), None if it does."""
+        spec = self.spec
+        hp, kind = hp or spec.judged_hp, spec.search.kind
+        if kind == "coordinate" and hp == spec.judged_hp and hp not in spec.grid:
+            return f"coordinate held {hp} fixed: there is no line of it to judge"
+        if kind in ("random", "optuna") and len(spec.grid) > 1 and hp in spec.grid:
+            return f"the points of {kind} differ in every HP of the grid: there is no line of {hp} to judge"
+        return None
 
     def _base_value(self, other: str, hp: str) -> float:
         """Return the base value of `other` as the grid spells it; raise HpxferError if the grid goes past it."""
@@ -89,11 +119,11 @@ class Results:
 
 
 def load_results(folder: str | Path) -> Results:
-    """Return what is known of the sweep in a results folder; raise HpxferError if it is none.
+    """Return what is known of the sweep in a results folder, or at its URI; raise HpxferError if it is none.
 
     Needs neither the data nor a finished run. Files that cannot be read are named in `problems`.
     """
-    path = Path(folder)
+    path = results_here(folder)
     fix = "`hpxfer run SWEEP.yaml` makes it"
     if not (path / SWEEP_FILE).exists():
         raise HpxferError(
@@ -111,12 +141,16 @@ def load_results(folder: str | Path) -> Results:
     return Results(folder=path, spec=spec, trials=trials, problems=tuple(store.problems), trainer_version=version)
 
 
-def _cells(spec: SweepSpec, trainer_version: int) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a sweep whose data.digest is given."""
-    assert spec.data.digest is not None, "load_results checks it"
-    tokenizer, vocab_size = vocabulary(spec.data)
-    data = DataRef(digest=spec.data.digest, tokenizer=tokenizer, vocab_size=vocab_size)
-    for cell in Expansion(spec, data, trainer_version).cells():
+def _columns(spec: SweepSpec) -> list[str]:
+    names = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "line", "seed", "trial_id")
+    return [*names, *searched_hps(spec)]
+
+
+def _cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield the cells of a sweep."""
+    spec = expansion.spec
+    grid = spec.search.kind == "grid"
+    for cell in expansion.cells() if grid else searched_cells(expansion, trials):
         trial = cell.trial
         yield {
             "axis": cell.axis,
@@ -128,5 +162,5 @@ def _cells(spec: SweepSpec, trainer_version: int) -> Iterator[dict[str, Any]]:
             "line": cell.line,
             "seed": trial.seed,
             "trial_id": trial.id,
-            **{hp: trial.hps.get(hp) for hp in spec.grid},
+            **{hp: trial.hps.get(hp) for hp in searched_hps(spec)},
         }

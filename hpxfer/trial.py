@@ -11,7 +11,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from hpxfer.hps import HPs
@@ -80,7 +80,7 @@ class DataRef:
     vocab_size: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)  # a sweep may plan 100,000 of them
 class Trial:
     """One training run. `parameterization` is None where tables agree: at the base shape, unless one differs there."""
 
@@ -195,6 +195,29 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """What the trials of one parameterization at one shape share, and the JSON that their ids hash around HPs, seed."""
+
+    setting: Setting
+    shape: Shape
+    base: Shape
+    parameterization: Parameterization | None
+    fragments: tuple[str, str, str]
+
+    def trial(self, hps: HPs, hps_json: str, seed: int) -> Trial:
+        before, middle, after = self.fragments
+        return Trial(
+            id=_digest(before + hps_json + middle + str(seed) + after),
+            setting=self.setting,
+            shape=self.shape,
+            base=self.base,
+            parameterization=self.parameterization,
+            hps=hps,
+            seed=seed,
+        )
+
+
 class Expansion:
     """The lazy expansion of one sweep over given data. Everything that cells share is computed once."""
 
@@ -205,6 +228,7 @@ class Expansion:
         self.setting = setting_of(spec, data)  # of the base
         self.choices = tuple(parameterization(one.name, one.conventions) for one in spec.parameterizations)
         self.paths = paths(spec)
+        self._places: dict[tuple[Parameterization, Shape], _Place] = {}
 
     def setting_at(self, shape: Shape) -> Setting:
         """Return the setting of the trials at a shape."""
@@ -217,26 +241,18 @@ class Expansion:
         return tuple(dict.fromkeys(point.shape for path in self.paths for point in path.points))
 
     def cells(self) -> Iterator[Cell]:
-        """Yield every cell: axis, shape, parameterization, HP point, seed."""
+        """Yield every cell of the grid: axis, shape, parameterization, HP point, seed."""
         source: Iterator[tuple[str, HPs, str]] = ((line, hps, _hps_json(hps)) for line, hps in hp_points(self.spec))
         for path in self.paths:
             for point in path.points:
-                setting, label = self.setting_at(point.shape), path.label(point.shape)
+                if self.spec.search.where == "base" and point.shape != self.spec.base_shape:
+                    continue
+                label = path.label(point.shape)
                 for choice in self.choices:
-                    own = self._own_parameterization(choice, point.shape)
-                    fragments = self._fragments(own, point.shape)
+                    place = self._place(choice, point.shape)
                     source, points = itertools.tee(source)  # computed once, and only as far as someone reads
                     for line, hps, hps_json in points:
                         for seed in self.spec.seeds:
-                            trial = Trial(
-                                id=_digest(fragments[0] + hps_json + fragments[1] + str(seed) + fragments[2]),
-                                setting=setting,
-                                shape=point.shape,
-                                base=self.spec.base_shape,
-                                parameterization=own,
-                                hps=hps,
-                                seed=seed,
-                            )
                             yield Cell(
                                 axis=path.name,
                                 scale_name=path.scale_name,
@@ -244,8 +260,12 @@ class Expansion:
                                 shape=label,
                                 parameterization=choice.label(),
                                 line=line,
-                                trial=trial,
+                                trial=place.trial(hps, hps_json, seed),
                             )
+
+    def trial(self, choice: Parameterization, shape: Shape, hps: HPs, seed: int) -> Trial:
+        """Return the trial of one of `choices` at a shape; at the base, tables that agree there share it."""
+        return self._place(choice, shape).trial(hps, _hps_json(hps), seed)
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial once."""
@@ -255,7 +275,7 @@ class Expansion:
                 seen.add(cell.trial.id)
                 yield cell.trial
 
-    def _own_parameterization(self, choice: Parameterization, shape: Shape) -> Parameterization | None:
+    def own_parameterization(self, choice: Parameterization, shape: Shape) -> Parameterization | None:
         """Return None where `choice` gives the base model itself: at the base shape, unless it differs there."""
         if shape != self.spec.base_shape:
             return choice
@@ -267,12 +287,22 @@ class Expansion:
         same = same and ("router" not in roles or choice.structure() == plain.structure())
         return None if same else choice
 
-    def _fragments(self, choice: Parameterization | None, shape: Shape) -> tuple[str, str, str]:
-        """Return the canonical JSON of an identity, cut where the HPs and the seed go."""
-        text = canonical(self.identity(choice, shape))
-        before, _, rest = text.partition('"<hps>"')
-        middle, _, after = rest.partition('"<seed>"')
-        return before, middle, after
+    def _place(self, choice: Parameterization, shape: Shape) -> _Place:
+        """Return what the trials of a choice at a shape share."""
+        place = self._places.get((choice, shape))
+        if place is None:
+            own = self.own_parameterization(choice, shape)
+            before, _, rest = canonical(self.identity(own, shape)).partition('"<hps>"')
+            middle, _, after = rest.partition('"<seed>"')
+            place = _Place(
+                setting=self.setting_at(shape),
+                shape=shape,
+                base=self.spec.base_shape,
+                parameterization=own,
+                fragments=(before, middle, after),
+            )
+            self._places[choice, shape] = place
+        return place
 
     def identity(self, choice: Parameterization | None, shape: Shape, hps: Any = "<hps>", seed: Any = "<seed>") -> Any:
         """Return what determines a trial's numbers, as JSON-ready data."""
@@ -291,8 +321,14 @@ class Expansion:
         }
 
 
+def id_of(identity: Any) -> str:
+    """Return the id of the trial with this identity, see `Expansion.identity`."""
+    return _digest(canonical(identity))
+
+
+@lru_cache(maxsize=1024)  # seeds, and then arms, share points
 def _hps_json(hps: HPs) -> str:
-    return canonical(asdict(hps))
+    return canonical(vars(hps))  # as asdict gives it, without its copies
 
 
 def _digest(text: str) -> str:

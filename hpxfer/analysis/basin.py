@@ -13,7 +13,7 @@ import pandas as pd
 from hpxfer.errors import HpxferError
 
 COLUMNS = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status")
-STATUSES = ("finished", "diverged", "failed", "missing")
+STATUSES = ("finished", "diverged", "stopped", "failed", "missing")
 
 
 @dataclass(frozen=True, kw_only=True)

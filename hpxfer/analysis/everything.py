@@ -24,6 +24,9 @@ from hpxfer.analysis.improvement import Improvement
 from hpxfer.analysis.joint import JointDrift, joint_drift
 from hpxfer.analysis.report import report_line
 from hpxfer.analysis.scaling_fit import LossFit, PowerLaw
+from hpxfer.analysis.search_best import ArmBest, search_best
+from hpxfer.analysis.search_progress import search_progress
+from hpxfer.analysis.search_steps import CoordinateStep, coordinate_steps
 from hpxfer.analysis.speedup import SpeedUp
 from hpxfer.analysis.stability import StabilityMap, stability_map
 from hpxfer.analysis.surface import Surface, fit_surface
@@ -53,6 +56,8 @@ class Analysis:
     speed_ups: tuple[SpeedUp, ...]  # for each axis, parameterization and MoE shape beside a dense one
     held_out: tuple[HeldOut, ...]
     follow_up: FollowUp
+    search_best: tuple[ArmBest, ...] = ()  # of a search that is no grid: for each shape and parameterization
+    search_steps: tuple[CoordinateStep, ...] = ()  # of search: coordinate
     notes: tuple[str, ...] = ()  # what is missing from the store, and HPs whose line cannot be read, with the reason
 
     @property
@@ -103,6 +108,8 @@ def analyze(results: Stored, loss: str | None = None) -> Analysis:
         speed_ups=beside.speed_ups,
         held_out=tuple(_held_out(first)) if first else (),
         follow_up=followup_sweep(spec, reports),
+        search_best=search_best(search_progress(results), spec),
+        search_steps=coordinate_steps(results),
         notes=(*notes, *_missing(results)),
     )
 
@@ -115,6 +122,9 @@ def _lines(results: Stored, loss: str) -> tuple[list[_Line], list[str]]:
             line = results.line(hp, loss)
         except HpxferError as error:
             notes.append(f"{hp}: {error}")
+            continue
+        if line.empty:
+            notes.append(f"{hp}: no trial lies on a line of it, so nothing can be said of its transfer")
             continue
         every = basins(line)
         groups = {key: tuple(group) for key, group in groupby(every, key=lambda one: (one.axis, one.parameterization))}
@@ -192,12 +202,18 @@ def _surfaces(results: Stored, loss: str) -> list[Surface]:
     return out
 
 
+_LACKING = (
+    *(("missing", "have not been run"), ("failed", "failed"), ("diverged", "diverged")),
+    ("stopped", "were stopped early, so that losses at the end are known of the others alone"),
+)
+
+
 def _missing(results: Stored) -> list[str]:
     """Return in words how much of the sweep has no result."""
     trials = results.cells.drop_duplicates("trial_id")
     counts = trials["status"].value_counts()
     out = []
-    for status, said in (("missing", "have not been run"), ("failed", "failed"), ("diverged", "diverged")):
+    for status, said in _LACKING:
         if number := int(counts.get(status, 0)):
             out.append(f"{number} of {len(trials)} trials {said}")
     return out

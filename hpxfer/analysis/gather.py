@@ -17,7 +17,7 @@ from hpxfer.analysis.findings import Finding
 from hpxfer.analysis.report import Results
 from hpxfer.shape import Shape
 from hpxfer.spec.axes import paths
-from hpxfer.trial import PRODUCT, base_hps
+from hpxfer.trial import PRODUCT, Expansion, base_hps
 
 if TYPE_CHECKING:
     from hpxfer.spec import SweepSpec
@@ -37,6 +37,9 @@ class Stored(Results, Protocol):
 
     @property
     def curves(self) -> pd.DataFrame: ...
+
+    @property
+    def expansion(self) -> Expansion: ...
 
 
 @dataclass(frozen=True, kw_only=True)

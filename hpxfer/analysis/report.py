@@ -72,7 +72,7 @@ def find(every: Sequence[Basin]) -> tuple[Finding, ...]:
 def _finding(one: Fitted, noise_of_seeds: SeedNoise | None) -> Finding:
     """Return the finding of one parameterization along one axis."""
     group, found = one.group, estimate(one, noise_of_seeds)
-    base_value = next((o.grid_value for basin, o in zip(group, found.optima, strict=True) if basin.is_base), None)
+    base_value = _base_value(group, found.optima)
     near = [cells_near_optimum(basin, base_value) for basin in group]
     noise = seed_noise(cell for cells in near for cell in cells)
     paired = paired_noise(near)
@@ -101,6 +101,22 @@ def _finding(one: Fitted, noise_of_seeds: SeedNoise | None) -> Finding:
     to_add = what_to_add(finding, group) if verdict == "undecided" else ()
     said = tuple(f"to decide: {addition.text}" for addition in to_add)
     return replace(finding, verdict=verdict, reasons=(*reasons, *said, *_notes(group, found.optima)), to_add=to_add)
+
+
+def _base_value(group: Sequence[Basin], optima: Sequence[Optimum]) -> float | None:
+    """Return the HP that is transferred: the base's best by the fit.
+
+    A search that refines each shape by itself gives the others the base's lowest measured one; where the fit's is none
+    that they try, that one is transferred.
+    """
+    base = next((at for at, basin in enumerate(group) if basin.is_base), None)
+    fitted_best = None if base is None else optima[base].grid_value
+    if base is None or fitted_best is None or all(basin.point(fitted_best) for basin in group):
+        return fitted_best
+    finite = [one for one in group[base].points if one.median is not None and math.isfinite(one.median)]
+    lowest = min(finite, key=lambda one: one.median or 0.0, default=None)
+    everywhere = lowest is not None and all(basin.point(lowest.value) for basin in group)
+    return lowest.value if lowest is not None and everywhere else fitted_best
 
 
 def _shape(

@@ -100,7 +100,7 @@ def summary(report: TransferReport) -> str:
     for finding in report.findings:
         lines += ["", *_section(finding, report.hp)]
     if not report.findings:
-        lines += ["", "No trials."]
+        lines += ["", f"No trial lies on a line of {report.hp}, so nothing can be said of its transfer."]
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from hpxfer.analysis import TransferReport
 from hpxfer.analysis.everything import Analysis
 from hpxfer.analysis.gather import Stored, line_cells
+from hpxfer.analysis.search_progress import search_progress
 from hpxfer.figures.balance import balance_info, draw_balance
 from hpxfer.figures.collapse import collapse_info, draw_collapse, normalized_info
 from hpxfer.figures.drawn import Drawn, Info, drawn
@@ -21,11 +22,18 @@ from hpxfer.figures.optimum import draw_optimum, optimum_info
 from hpxfer.figures.pairs import draw_pairs, pair_names, pairs_info
 from hpxfer.figures.parameters import draw_parameters, parameters_info
 from hpxfer.figures.regret import draw_regret, regret_info
+from hpxfer.figures.search_best import draw_search_best, search_best_info
+from hpxfer.figures.search_heatmaps import draw_heatmaps, heatmaps_info
+from hpxfer.figures.search_refine import draw_refine, refine_info
+from hpxfer.figures.search_steps import draw_search_steps, search_steps_info, steps_names
 from hpxfer.figures.stability import draw_stability, stability_info
 from hpxfer.figures.surface import draw_surface, surface_info
 from hpxfer.figures.training import best_cells, draw_training, loss_curves, training_info
 from hpxfer.figures.transfer import axis_transfer_info
 from hpxfer.figures.transfer_draw import draw_transfer
+from hpxfer.search.heatmaps import Heatmap, heatmaps
+from hpxfer.search.replay import replayed
+from hpxfer.search.staged_grid import STAGES
 
 _UNFIT = re.compile(r"[^\w.+-]+")  # for a file name: axes are named by the user
 Shown = TypeVar("Shown", bound=Info)
@@ -56,6 +64,8 @@ def all_figures(results: Stored, analysis: Analysis) -> tuple[list[Drawn], list[
         if report.hp == analysis.hp:
             _add_curves(album, results, analysis, report)
     _add_pairs(album, analysis)
+    if results.spec.search.kind != "grid":
+        _add_search(album, results, analysis)
     album.add("loss-parameters", parameters_info(analysis.loss_fits, analysis.power_laws), draw_parameters)
     album.add("experts-size", experts_size_info(analysis.experts_size), draw_experts_size)
     return album.figures, album.missing
@@ -85,6 +95,27 @@ def _add_curves(album: _Album, results: Stored, analysis: Analysis, report: Tran
         album.add(f"collapse-{axis}", collapse_info(analysis.collapse, axis), draw_collapse)
         album.add(f"normalized-collapse-{axis}", normalized_info(analysis.collapse, axis), draw_collapse)
         album.add(f"balance-{axis}", balance_info(analysis.balance, axis), draw_balance)
+
+
+def _add_search(album: _Album, results: Stored, analysis: Analysis) -> None:
+    """Add what a search shows: what it came to, and the steps by which it did."""
+    kind = results.spec.search.kind
+    album.add("search-best", search_best_info(search_progress(results), analysis.search_best, kind), draw_search_best)
+    for label, shape in steps_names(analysis.search_steps):
+        info = search_steps_info(analysis.search_steps, label, shape)
+        album.add(f"search-steps-{label}-{shape}", info, draw_search_steps)
+    if kind == "refine":
+        played = replayed(results)
+        for hp in results.spec.grid:
+            album.add(f"search-refine-{hp}", refine_info(played, hp), draw_refine)
+    if kind == "staged-grid":
+        for one in replayed(results):
+            by_stage: dict[str, list[Heatmap]] = {}
+            for heatmap in heatmaps(one):
+                by_stage.setdefault(heatmap.stage, []).append(heatmap)
+            for stage in STAGES:
+                name = f"search-heatmaps-{one.track.arm.name}-{stage}"
+                album.add(name, heatmaps_info(by_stage.get(stage, ())), draw_heatmaps)
 
 
 def _add_pairs(album: _Album, analysis: Analysis) -> None:

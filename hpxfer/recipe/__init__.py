@@ -1,7 +1,7 @@
 """Recipes: tuned base HPs as a small file, and what they give a torch model of the user's own. Imports torch late."""
 
 from hpxfer.recipe.attach import Attached, ByHandWarning
-from hpxfer.recipe.build import recipe_from_results
+from hpxfer.recipe.build import recipe_from_results, recipe_of
 from hpxfer.recipe.dimensions import shape_of
 from hpxfer.recipe.explain import ModelExplanation
 from hpxfer.recipe.proposed import ProposedRoles, roles
@@ -21,6 +21,7 @@ __all__ = [
     "check_lr_ratios",
     "module_outputs",
     "recipe_from_results",
+    "recipe_of",
     "roles",
     "scheduler",
     "shape_of",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import hpxfer
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.hps import HPs
 from hpxfer.recipe.file import (
     RECIPE_VERSION,
     AxisPart,
@@ -18,12 +20,16 @@ from hpxfer.recipe.file import (
     ModelPart,
     ProvenancePart,
     RecipeFile,
+    SearchPart,
     TrainingPart,
 )
 from hpxfer.recipe.reach import DIMS, dim
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.search.cells import searched_hps
+from hpxfer.search.tuned import TUNES_POINTS, tuned
 from hpxfer.spec import SweepSpec, paths
+from hpxfer.spec.search_defaults import arm_budget
 from hpxfer.spec.sweep import ParameterizationSpec
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.trial import base_hps
@@ -33,17 +39,62 @@ if TYPE_CHECKING:
     from hpxfer.results import Results
 
 
+def recipe_of(results: Results, parameterization: str | None = None) -> Recipe:
+    """Return the recipe of one parameterization of a sweep, whatever its search; by default the first one.
+
+    Raises HpxferError if nothing has been tuned at the base.
+    """
+    if results.spec.search.kind in TUNES_POINTS:
+        return _recipe_of_point(results, _choice(results.spec, parameterization))
+    from hpxfer.analysis import transfer_report
+
+    return recipe_from_results(results, transfer_report(results), parameterization)
+
+
 def recipe_from_results(results: Results, report: TransferReport, parameterization: str | None = None) -> Recipe:
     """Return the recipe of one parameterization of a sweep, given by name or label; by default the first one.
 
-    The judged HP takes its best measured value at the base, every other HP its base value. Raises HpxferError if the
-    base has no optimum.
+    The judged HP takes its best measured value at the base, every other HP its base value; a search that tunes points
+    gives all HPs of its point, and no word on transfer. Raises HpxferError if the base has no optimum.
     """
     spec = results.spec
     choice = _choice(spec, parameterization)
+    if spec.search.kind in TUNES_POINTS:
+        return _recipe_of_point(results, choice)
     findings = [one for one in report.findings if one.parameterization == choice.label()]
     base, value = _base(findings, f"{results.folder}: no recipe for {choice.label()}", report.hp)
     hps = base_hps(spec).with_value(report.hp, value)
+    return _recipe(spec, choice, hps, _fitted(spec, report, findings, base, value), _provenance(results))
+
+
+def _recipe_of_point(results: Results, choice: Parameterization) -> Recipe:
+    """Return the recipe of the point that a search tuned at the base."""
+    spec, found = results.spec, tuned(results, choice.label())
+    search = SearchPart(
+        kind=spec.search.kind,
+        hps=searched_hps(spec),
+        budget=arm_budget(spec),
+        num_trials=found.num_trials,
+        num_points=found.num_points,
+        why=found.why,
+    )
+    fitted = FittedPart(
+        hp=spec.judged_hp,
+        value=found.hps.get(spec.judged_hp),
+        optimum=None,
+        optimum_of_seeds=None,
+        open_because=f"it is the best of the points that {spec.search.kind} tried, not the bottom of a fitted line",
+        loss=spec.judge.loss,
+        loss_nats=statistics.median(found.losses),
+        axes={},
+    )
+    provenance = _provenance(results).model_copy(update={"search": search})
+    return _recipe(spec, choice, found.hps, fitted, provenance)
+
+
+def _recipe(
+    spec: SweepSpec, choice: Parameterization, hps: HPs, fitted: FittedPart, provenance: ProvenancePart
+) -> Recipe:
     init, model, training = spec.model.base_init(), spec.model, spec.training
     return Recipe(
         RecipeFile(
@@ -62,8 +113,8 @@ def recipe_from_results(results: Results, report: TransferReport, parameterizati
                 gradient_clip=training.gradient_clip,
                 precision=spec.precision,
             ),
-            fitted=_fitted(spec, report, findings, base, value),
-            provenance=_provenance(results),
+            fitted=fitted,
+            provenance=provenance,
         )
     )
 

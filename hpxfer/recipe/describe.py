@@ -60,7 +60,9 @@ def _schedule(recipe: RecipeFile, target: Shape) -> str:
 def _origin(recipe: RecipeFile) -> str:
     if recipe.fitted is None:
         return "made by hand: no sweep says how well it transfers"
-    return f"tuned by the sweep {recipe.provenance.sweep}: {recipe.fitted.hp} {recipe.fitted.value:g}"
+    search = recipe.provenance.search
+    by = f" with {search.kind} over {', '.join(search.hps)}, {search.num_trials} trials" if search else ""
+    return f"tuned by the sweep {recipe.provenance.sweep}{by}: {recipe.fitted.hp} {recipe.fitted.value:g}"
 
 
 def _spell(parts: Mapping[str, object]) -> str:

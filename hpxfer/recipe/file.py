@@ -12,8 +12,9 @@ from hpxfer.hps import check_hp_name, check_hp_value
 from hpxfer.recipe.upgrade import VERSION_KEY, upgraded
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.shape import shape_from_mapping
+from hpxfer.spec.fields import Section, Seq
 from hpxfer.spec.sections import validated
-from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec, Section, Seq
+from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec
 from hpxfer.spec.yaml_file import Path_, YamlFile, write_yaml
 
 # Raised by whoever changes a field: a file of a newer version is refused, not guessed at.
@@ -103,6 +104,17 @@ class FittedPart(Section):
     axes: dict[str, AxisPart]
 
 
+class SearchPart(Section):
+    """How a point was found, where it is not the bottom of a line."""
+
+    kind: str
+    hps: Seq[str]  # that were varied
+    budget: int  # trials an arm, seeds counted
+    num_trials: int  # of the arm that was tuned, ended
+    num_points: int  # of them, each with every seed
+    why: str
+
+
 class ProvenancePart(Section):
     """Where the numbers come from. A recipe that was made by hand knows no sweep: its fields are null."""
 
@@ -116,6 +128,7 @@ class ProvenancePart(Section):
     measured: str | None  # UTC date of the last trial
     hpxfer: str  # version that wrote the recipe
     versions: dict[str, Seq[str]]  # of hpxfer, python and torch that trained; empty if made by hand
+    search: SearchPart | None = None  # left out of the file where a line of the grid tells the optimum
 
 
 class RecipeFile(Section):
@@ -156,7 +169,10 @@ def checked_recipe(file: YamlFile) -> RecipeFile:
 
 def dump_recipe(recipe: RecipeFile) -> str:
     """Return YAML that reads back as an equal recipe."""
-    return COMMENT + write_yaml(recipe.model_dump(mode="json"))
+    data = recipe.model_dump(mode="json")
+    if recipe.provenance.search is None:
+        del data["provenance"]["search"]
+    return COMMENT + write_yaml(data)
 
 
 def _check_kind(file: YamlFile) -> None:

@@ -32,6 +32,19 @@ class Kind:
 
 KINDS = (
     Kind(
+        field="search_best",
+        title="The best of each arm, at equal budgets",
+        note="Arms of a shape are compared over as many trials as each has had, in the order in which they ended. Mean "
+        "and standard error over seeds; behind: the shape's best arm, paired over seeds. The best of many points is "
+        "partly luck: its loss is too low by about the noise of a point. An HP on the edge of its box is a bound.",
+    ),
+    Kind(
+        field="search_steps",
+        title="Constant multipliers, one after the other",
+        note="Each ratio's gain over what was kept before, paired over seeds, with its standard error (arXiv "
+        "2601.20205, Appendix D.1).",
+    ),
+    Kind(
         field="joint",
         title="Drift along all axes at once",
         note="Octaves by which the optimum moves per doubling of one dimension, the others held; 95% intervals.",

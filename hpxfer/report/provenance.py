@@ -8,12 +8,14 @@ from collections.abc import Iterator
 import pandas as pd
 
 from hpxfer.analysis import TransferReport, thresholds
+from hpxfer.analysis.basin import STATUSES
 from hpxfer.analysis.text import loss_name
 from hpxfer.analysis.thresholds import CONTROL
+from hpxfer.cautions import CROSSING
 from hpxfer.report.tables import Column, Table
 from hpxfer.results import Results
+from hpxfer.spec.search_defaults import budget_text
 
-STATUSES = ("finished", "diverged", "failed", "missing")
 # Columns of the trials that are told with how often each value stands.
 COLUMNS = (
     *(("device", "device"), ("precision", "precision"), ("optimizer", "optimizer"), ("determinism", "determinism")),
@@ -26,11 +28,13 @@ SHOWN = 6  # distinct values of one fact
 def progress_table(results: Results) -> Table:
     """Return how many cells of each axis and parameterization are finished, diverged, failed or missing."""
     counts = results.cells.groupby(["axis", "parameterization", "status"], sort=True).size()
+    there = set(results.cells["status"])
+    statuses = [one for one in STATUSES if one != "stopped" or one in there]
     rows = []
     for axis, label in dict.fromkeys((key[0], key[1]) for key in counts.index):
-        by_status = [int(counts.get((axis, label, status), 0)) for status in STATUSES]
+        by_status = [int(counts.get((axis, label, status), 0)) for status in statuses]
         rows.append((axis, label, sum(by_status), *by_status))
-    names = ("axis", "parameterization", "cells", *STATUSES)
+    names = ("axis", "parameterization", "cells", *statuses)
     return Table(title="What was run", columns=tuple(Column(name=name) for name in names), rows=tuple(rows))
 
 
@@ -41,10 +45,13 @@ def progress_text(results: Results) -> str:
     text = f"{done} of {total} trials have a result"
     if diverged := int(trials.get("diverged", 0)):
         text += f", {diverged} of them diverged"
-    if done == total:
+    stopped = int(trials.get("stopped", 0))
+    if stopped:
+        text += f"; {stopped} were stopped early, and say nothing of the loss at the end"
+    if done + stopped == total:
         return text + "."
     failed = int(trials.get("failed", 0))
-    lacking = f"{total - done - failed} were not run" + (f", {failed} failed" if failed else "")
+    lacking = f"{total - done - stopped - failed} were not run" + (f", {failed} failed" if failed else "")
     return f"{text}; {lacking}: running the sweep again runs these and nothing else."
 
 
@@ -67,6 +74,7 @@ def provenance_table(results: Results) -> Table:
     seconds = (trials["wall_s"] / trials["stack_size"]).sum()
     facts.append(("training time", f"{seconds / 60:.1f} min in all, a stack's time shared by its trials"))
     data = results.spec.data
+    facts.append(("budget", budget_text(results.spec)))
     facts += [("data", f"{data.source}, digest {data.digest}"), ("tokenizer", _counted(trials["tokenizer"]))]
     columns = (Column(name="fact"), Column(name="value"))
     return Table(title="Provenance", columns=columns, rows=tuple(facts))
@@ -106,6 +114,8 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
             f"Judged by the {loss_name(report.loss)} of {report.hp}; an HP that was not scanned stayed at its base "
             "value, and another value of it may move the optimum."
         )
+    if results.spec.early_stopping.asha is not None:
+        yield CROSSING
     seeds = len(results.spec.seeds)
     if seeds < 3:
         yield f"{seeds} seed{'s' if seeds > 1 else ''}: the noise of seeds is pooled over shapes, and little known."

@@ -11,6 +11,7 @@ from hpxfer.hps import HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.resolve import resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.blocks import gpt_roles
+from hpxfer.spec.check_search import search_problems
 from hpxfer.spec.check_shapes import (
     Placed,
     Problem,
@@ -22,8 +23,10 @@ from hpxfer.spec.check_shapes import (
     parameterization_problems,
     placed_shapes,
 )
-from hpxfer.spec.sweep import GridValues, SweepSpec, power_of_two
+from hpxfer.spec.fields import GridValues, power_of_two
+from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import Path_
+from hpxfer.uri import storage_problem
 
 MAX_POINTS = 10_000  # of one HP's range: more is a slip of the step
 
@@ -34,6 +37,8 @@ RESERVED_NAMES = ("published", "bench")
 def problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every broken rule."""
     yield from _name(spec)
+    if spec.storage is not None and (why := storage_problem(spec.storage)) is not None:
+        yield ("storage",), why
     broken_base = list(base_problems(spec))
     shapes = () if broken_base else placed_shapes(spec)
     yield from broken_base
@@ -44,8 +49,9 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from () if broken_base else axis_problems(spec)
     yield from _betas(spec, shapes)
     roles = {role for _, shape in shapes for role in gpt_roles(shape, spec.model)}
-    yield from _hps(spec, roles)
-    yield from _grid(spec, roles)
+    broken = [*broken_base, *_hps(spec, roles), *_grid(spec, roles)]
+    yield from broken[len(broken_base) :]
+    yield from search_problems(spec, broken=bool(broken), why_not=lambda name: _useless(spec, name, roles))
 
 
 def _name(spec: SweepSpec) -> Iterator[Problem]:
@@ -155,7 +161,7 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     others = [name for name in spec.grid if name != "lr"]
     if hps.lr is None and "lr" not in spec.grid:
         yield ("hps", "lr"), "must be given, because the grid does not scan lr"
-    elif hps.lr is None and others and not spec.product:
+    elif hps.lr is None and others and not spec.product and spec.search.kind not in ("random", "optuna"):
         yield ("hps", "lr"), f"must be given: the line of {others[0]} runs through it"
 
 
@@ -178,6 +184,15 @@ def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str |
     return None
 
 
+def _useless(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
+    """Return why a search cannot tune an HP at the base, or None."""
+    try:
+        check_hp_name(name)
+    except HpxferError as error:
+        return str(error)
+    return _without_effect(spec, name, roles) or _nothing_to_tune(spec, name, roles)
+
+
 def _nothing_to_tune(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
     """Return why the base cannot tune an HP of the grid that the sweep's larger models have, or None."""
     role = "router_bias" if name == "router_bias_lr" else name.partition(".")[0]
@@ -198,7 +213,7 @@ def _value(at: Path_, name: str, value: float) -> Iterator[Problem]:
 
 
 def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
-    if not spec.grid:
+    if not spec.grid and spec.search.kind != "coordinate":
         yield ("grid",), "must scan at least one HP"
     for name, values in spec.grid.items():
         at: Path_ = ("grid", name)

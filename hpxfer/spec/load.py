@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.spec.checks import problems
+from hpxfer.spec.search_defaults import budget_text
 from hpxfer.spec.sections import in_file, validated
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import YamlFile, parse_yaml, read_yaml, write_yaml
@@ -31,8 +32,8 @@ def parse_sweep(text: str, name: str = "<sweep>") -> SweepSpec:
 
 
 def dump_sweep(spec: SweepSpec) -> str:
-    """Return YAML that loads to an equal sweep."""
-    return write_yaml(spec.model_dump(mode="json", exclude_none=True))
+    """Return YAML that loads to an equal sweep. Its first line states the budget."""
+    return f"# {budget_text(spec)}\n" + write_yaml(spec.model_dump(mode="json", exclude_none=True))
 
 
 def _checked(file: YamlFile) -> SweepSpec:

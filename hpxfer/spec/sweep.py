@@ -6,52 +6,15 @@ pydantic guards the types; rules that join several fields stand in `checks.py`, 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.shape import Shape
+from hpxfer.spec.fields import Count, CountOrNone, Number, Section, Seq, Values, into
+from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 
-T = TypeVar("T")
-
-
-def _to_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _power_of_two(value: Any) -> Any:
-    """`{log2: -6}` is 2^-6."""
-    if isinstance(value, dict) and set(value) == {"log2"}:
-        exponent = value["log2"]
-        if isinstance(exponent, int | float) and not isinstance(exponent, bool):
-            return power_of_two(exponent)
-    return value
-
-
-def power_of_two(exponent: float) -> float:
-    """Return 2^exponent, infinity where no float is large enough and zero where none is small enough."""
-    if exponent < -2000:
-        return 0.0
-    return 2.0**exponent if exponent < sys.float_info.max_exp else math.inf
-
-
-def _into(key: str, *kinds: type) -> Callable[[Any], Any]:
-    """Return a validator that reads a bare value of one of `kinds` as `{key: value}`."""
-
-    def wrap(value: Any) -> Any:
-        return {key: value} if isinstance(value, kinds) and not isinstance(value, bool) else value
-
-    return wrap
-
-
-Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
-Number = Annotated[float, BeforeValidator(_power_of_two)]
-# No dimension or count is as large; beyond it arithmetic on sizes would stop to be exact.
-Count = Annotated[int, Field(ge=1, le=10**9)]
-CountOrNone = Annotated[int, Field(ge=0, le=10**9)]
 Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
 MAX_SEEDS = 100_000
 
@@ -61,12 +24,6 @@ def _spelled_infinity(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: "inf" if isinstance(one, float) and one == math.inf else one for key, one in value.items()}
-
-
-class Section(BaseModel):
-    """A part of the file: frozen, strict, no key beyond its fields."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class ShapeSpec(Section):
@@ -182,7 +139,7 @@ class ParameterizationSpec(Section):
     """A table by name, with the conventions that differ from its defaults."""
 
     name: str
-    conventions: Annotated[dict[str, float | str], BeforeValidator(_spelled_infinity)] = {}
+    conventions: Annotated[dict[str, float | str], BeforeValidator(_spelled_infinity)] = Field(default_factory=dict)
 
 
 class AxisSpec(Section):
@@ -201,22 +158,7 @@ class HPsSpec(Section):
     init_scale: Number = 1.0
     residual_scale: Number = 1.0
     router_bias_lr: Number = 0.01
-    multipliers: dict[str, Number] = {}  # by dotted name, e.g. router.lr_mult: 0.0625
-
-
-class GridValues(Section):
-    """The values of one HP: a list, or `{log2: [low, high], step: 1}`, both ends included."""
-
-    values: Seq[float] | None = None
-    log2: Seq[float] | None = None
-    step: Annotated[float, Field(gt=0)] = 1.0
-
-    def numbers(self) -> tuple[float, ...]:
-        """Return the values, ascending."""
-        if self.log2 is None:
-            return tuple(sorted(self.values or ()))
-        low, high = self.log2
-        return tuple(power_of_two(low + k * self.step) for k in range(math.floor((high - low) / self.step + 1e-9) + 1))
+    multipliers: dict[str, Number] = Field(default_factory=dict)  # by dotted name, e.g. router.lr_mult: 0.0625
 
 
 class JudgeSpec(Section):
@@ -224,6 +166,14 @@ class JudgeSpec(Section):
 
     hp: str | None = None
     loss: Literal["validation", "final_window"] = "validation"
+
+
+def _auto(value: Any) -> Any:
+    """`auto` is the default spelled out."""
+    return None if value == "auto" else value
+
+
+GpuShare = Annotated[Annotated[float, Field(gt=0, le=1)] | None, BeforeValidator(_auto)]
 
 
 class ResourcesSpec(Section):
@@ -234,12 +184,15 @@ class ResourcesSpec(Section):
     stack_size: Count | None = None  # default: chosen by the planner
     device: Literal["auto", "cpu", "cuda"] = "auto"
     kernels: Literal["auto", "torch", "triton"] = "auto"  # auto: triton on CUDA, torch elsewhere
-    gpus_per_stack: Annotated[float, Field(gt=0, le=1)] = 1.0
+    cpus_per_stack: Annotated[float, Field(gt=0, le=4096)] = 1.0
+    gpus_per_stack: GpuShare = None  # default, `auto`: 1, 1/2, 1/4 or 1/8, what memory and tokens of the stack need
+    gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None  # Ray's name, e.g. H100
+    loggers: Seq[Literal["tensorboard", "wandb"]] = ()  # Ray's own, fed with every result
+    checkpoint_s: Annotated[float, Field(ge=0, le=1e6)] = 120.0  # seconds between two of a stack; 0: none
 
 
 Axis = Annotated[AxisSpec, BeforeValidator(lambda v: _axis(v))]
-Values = Annotated[GridValues, BeforeValidator(_into("values", list, tuple))]
-Choice = Annotated[ParameterizationSpec, BeforeValidator(_into("name", str))]
+Choice = Annotated[ParameterizationSpec, BeforeValidator(into("name", str))]
 
 
 def _axis(value: Any) -> Any:
@@ -268,12 +221,15 @@ class SweepSpec(Section):
     parameterizations: Seq[Choice]
     axes: dict[str, Axis]
     hps: HPsSpec = HPsSpec()
-    grid: dict[str, Values]
+    grid: dict[str, Values] = Field(default_factory=dict)  # what is scanned, by HP
     product: bool = False  # every combination of the grid instead of one line an HP
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], BeforeValidator(_seeds)] = (0,)
     judge: JudgeSpec = JudgeSpec()
+    search: Search = SearchSpec()
+    early_stopping: EarlyStopping = EarlyStoppingSpec()
     precision: Literal["float32", "bfloat16"] = "float32"
     resources: ResourcesSpec = ResourcesSpec()
+    storage: str | None = None  # the folder or URI above the results; --results wins; never part of a trial's identity
 
     @property
     def base_shape(self) -> Shape:
@@ -307,5 +263,10 @@ class SweepSpec(Section):
         return self.training.final_window_steps or max(1, self.steps // 10)
 
     @property
+    def stack_size(self) -> int | None:
+        """The trials of a stack, None for the planner to choose: one where trials are stopped one by one."""
+        return self.resources.stack_size if self.early_stopping.asha is None else 1
+
+    @property
     def judged_hp(self) -> str:
-        return self.judge.hp or next(iter(self.grid))
+        return self.judge.hp or next(iter(self.grid), "lr")

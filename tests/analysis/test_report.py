@@ -117,7 +117,7 @@ def test_headlines(frame: pd.DataFrame, headline: str) -> None:
 def test_a_sweep_without_trials_gives_an_empty_report() -> None:
     empty = report(line(STAYS).iloc[:0])
     assert empty.findings == ()
-    assert "No trials." in empty.summary()
+    assert "No trial lies on a line of lr" in empty.summary()
 
 
 @dataclass

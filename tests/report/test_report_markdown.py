@@ -15,7 +15,8 @@ def test_verdicts_tables_and_figures_are_there(tmp_path: Path) -> None:
     assert "### lr along width \\| completep-moe: transfers" in text
     assert "![completep-moe transfers](<figures/transfer.png>)" in text
     assert "| w32 d2 E4A1 h32 (base) |" in text
-    assert "```yaml\nname: small\n" in text
+    assert "```yaml\n# search grid: " in text
+    assert "\nname: small\n" in text
     assert text.endswith("```\n")
 
 

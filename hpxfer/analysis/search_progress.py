@@ -1,0 +1,120 @@
+"""How a search got on: the points that each arm tried, in the order in which they ended, and the best one so far."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hpxfer.hps import HPs
+from hpxfer.search.arms import Arm, arms_of
+from hpxfer.search.cells import searched_hps
+from hpxfer.search.replay import hps_of_row, outcomes_of
+from hpxfer.search.rounds import mean
+from hpxfer.store import SHAPE_COLUMNS
+
+if TYPE_CHECKING:
+    from hpxfer.analysis.gather import Stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A point that ended with every seed."""
+
+    hps: HPs
+    losses: tuple[float, ...]  # nats, of each seed; +inf diverged
+    num_trials: int  # of its arm that had ended by then, its own included
+
+    @property
+    def mean(self) -> float:
+        """The mean over the seeds in nats; +inf if one diverged."""
+        return mean(self.losses)
+
+    @property
+    def se(self) -> float | None:
+        """The standard error of the mean over seeds; None with one seed or a diverged one."""
+        if len(self.losses) < 2 or not math.isfinite(self.mean):
+            return None
+        return statistics.stdev(self.losses) / math.sqrt(len(self.losses))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmProgress:
+    """What one arm tried. The base may be the arm of several parameterizations."""
+
+    parameterization: str
+    labels: tuple[str, ...]
+    shape: str
+    is_base: bool
+    hps: tuple[str, ...]  # that the search varies
+    points: tuple[Tried, ...]  # as they ended
+
+    @property
+    def num_trials(self) -> int:
+        return self.points[-1].num_trials if self.points else 0
+
+    @cached_property
+    def best_so_far(self) -> tuple[Tried | None, ...]:
+        """After each point the best one by then; None while all diverged."""
+        out: list[Tried | None] = []
+        for one in self.points:
+            last = out[-1] if out else None
+            better = math.isfinite(one.mean) and (last is None or one.mean < last.mean)
+            out.append(one if better else last)
+        return tuple(out)
+
+    def best(self, num_trials: int) -> Tried | None:
+        """Return the best point of the first so many trials."""
+        known = [best for one, best in zip(self.points, self.best_so_far, strict=True) if one.num_trials <= num_trials]
+        return known[-1] if known else None
+
+
+def search_progress(results: Stored) -> tuple[ArmProgress, ...]:
+    """Return what each arm of a search tried; () for a grid, which chooses nothing."""
+    if results.spec.search.kind == "grid":
+        return ()
+    expansion, hps = results.expansion, searched_hps(results.spec)
+    found = _by_arm(results)
+    shapes = {point.shape: path.label(point.shape) for path in expansion.paths for point in path.points}
+    return tuple(
+        ArmProgress(
+            parameterization=" = ".join(arm.labels),
+            labels=arm.labels,
+            shape=shapes[arm.shape],
+            is_base=arm.is_base,
+            hps=hps,
+            points=tuple(_in_order(found.get(arm, {}), results.spec.seeds)),
+        )
+        for arm in arms_of(expansion)
+    )
+
+
+_Ended = dict[HPs, dict[int, tuple[str, float]]]  # point -> seed -> (when it ended, loss)
+
+
+def _by_arm(results: Stored) -> dict[Arm, _Ended]:
+    """Return the stored trials that are the sweep's, by arm: their rows, made trials again, hash to their ids."""
+    expansion = results.expansion
+    outcomes = outcomes_of(results.trials, results.spec.judge.loss)
+    arms: dict[Any, list[Arm]] = {}
+    for arm in arms_of(expansion):
+        arms.setdefault(tuple(getattr(arm.shape, name) for name in SHAPE_COLUMNS), []).append(arm)
+    out: dict[Arm, _Ended] = {}
+    for row in results.trials.to_dict("records"):
+        hps, seed = hps_of_row(row), int(row["seed"])
+        for arm in arms.get(tuple(int(row[name]) for name in SHAPE_COLUMNS), ()):
+            if row["trial_id"] in outcomes and row["trial_id"] == expansion.trial(arm.choice, arm.shape, hps, seed).id:
+                ended = (str(row["finished_at"] or ""), outcomes[str(row["trial_id"])].value)
+                out.setdefault(arm, {}).setdefault(hps, {})[seed] = ended
+    return out
+
+
+def _in_order(found: _Ended, seeds: tuple[int, ...]) -> Iterator[Tried]:
+    """Yield the points that have every seed, by the time at which the last one ended."""
+    whole = [(max(of[seed][0] for seed in seeds), hps, of) for hps, of in found.items() if of.keys() >= set(seeds)]
+    whole.sort(key=lambda one: one[0])
+    for number, (_, hps, of) in enumerate(whole, start=1):
+        yield Tried(hps=hps, losses=tuple(of[seed][1] for seed in seeds), num_trials=number * len(seeds))

@@ -1,0 +1,23 @@
+"""Stopping: the steps at which early stopping compares trials."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """Successive halving: of the trials at a rung, the best 1 / reduction_factor go on."""
+
+    grace_steps: int  # the first rung
+    reduction_factor: float  # from a rung to the next, in steps and in trials
+
+    def rungs(self, steps: int) -> tuple[int, ...]:
+        """Return the rungs of a run of so many steps, ascending: in steps done, all before the end."""
+        out = []
+        at = float(self.grace_steps)
+        while math.ceil(at) < steps:
+            out.append(math.ceil(at))
+            at *= self.reduction_factor
+        return tuple(out)

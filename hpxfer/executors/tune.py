@@ -1,0 +1,169 @@
+"""The Tune executor: trials one by one under Ray Tune's ASHA, for sweeps that ask for early stopping.
+
+What it costs: no stacks, so a trial of a small model takes several times as long; about half a second of Tune's own
+time a trial; and which trials are stopped depends on which were there to be compared, so it differs from run to run.
+A learning rate that is behind early on may well win once the rate decays: see `hpxfer.spec.search`.
+
+Trials are compared at the rungs of their own arm only, a parameterization at a shape: losses of others say nothing
+about them. Tune is fed from outside: its searcher gives what this process has put in line, and what workers have to
+say comes home in Tune's results. Its folder is temporary and never read back.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from hpxfer.errors import HpxferError
+from hpxfer.executors.executor import More, OnEvent, Train, lost
+from hpxfer.executors.queue import Queue
+from hpxfer.executors.ray_cluster import Needs, device_here, require_place, slots
+from hpxfer.executors.ray_session import ray_errors, session
+from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.tune_side import LOSS, Feed, Home, Line, Lost, PerArm, Runner, Stop, Stopped
+from hpxfer.result import Curve, TrialResult
+from hpxfer.stack import Stack
+from hpxfer.train.event import Event, Progress
+
+# ruff: isort: split
+from ray import tune
+
+# How long a run that is broken off waits for Tune to notice.
+_STOP_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneExecutor:
+    """Trains through Ray Tune and stops trials that fall behind. A stack of several trials is never stopped."""
+
+    stopping: Stopping
+    address: str | None = None  # as RayExecutor's, and all below
+    workers: int | None = None
+    device: str = "cpu"
+    cpus_per_stack: float = 1.0
+    gpus_per_stack: float | None = 1.0  # None: a whole one
+    gpu_type: str | None = None
+
+    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+        """See `Executor.run`."""
+        if (self.address or "").startswith("ray://"):
+            raise HpxferError(
+                f"--address: early stopping runs Ray Tune in this process, which must be on a node of the cluster, got "
+                f"{self.address}; give auto or HOST:PORT there, or send the sweep with `hpxfer submit`"
+            )
+        with session(self.address, self.cpus_per_stack * (self.workers or 1)), ray_errors(), _hushed():
+            cuda = device_here(self.device, self.gpu_type).cuda
+            gpus = (self.gpus_per_stack or 1.0) if cuda else 0.0
+            needs = Needs(cpus=self.cpus_per_stack, gpus=gpus, gpu_type=self.gpu_type)
+            require_place(needs)
+            line, limit = Line(), self.workers or slots(needs)
+            with tempfile.TemporaryDirectory(prefix="hpxfer-tune-", ignore_cleanup_errors=True) as scratch:
+                tuner = self._tuner(train, line, needs, limit, scratch)
+                thread = threading.Thread(target=line.run, args=(tuner.fit,), daemon=True, name="tune")
+                thread.start()
+                try:
+                    _drive(line, Queue(more), limit, on_event)
+                finally:
+                    line.stopped.set()
+                    thread.join(_STOP_S)
+
+    def _tuner(self, train: Train, line: Line, needs: Needs, limit: int, scratch: str) -> Any:
+        runner = tune.with_parameters(Runner, train=train)
+        return tune.Tuner(
+            tune.with_resources(runner, tune.PlacementGroupFactory([_bundle(needs)])),
+            tune_config=tune.TuneConfig(
+                metric=LOSS,
+                mode="min",
+                search_alg=Feed(line),
+                scheduler=PerArm(self.stopping),
+                num_samples=-1,
+                max_concurrent_trials=limit,
+                reuse_actors=True,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name="hpxfer",
+                storage_path=scratch,
+                verbose=0,
+                stop=Stop(line),
+                callbacks=[Home(line)],
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        )
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Keep Tune from telling of files that nobody reads."""
+    logger = logging.getLogger("ray.tune")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _bundle(needs: Needs) -> dict[str, float]:
+    """Return what a trial takes of a node, as Ray's placement groups spell it."""
+    out = {"CPU": needs.cpus, **({"GPU": needs.gpus} if needs.gpus else {})}
+    return {**out, f"accelerator_type:{needs.gpu_type}": 0.001} if needs.gpus and needs.gpu_type else out
+
+
+def _drive(line: Line, waiting: Queue, limit: int, on_event: OnEvent) -> None:
+    """Hand stacks to Tune and events to the driver until nothing is out and nothing more is given."""
+    out: dict[str, _Out] = {}
+    while True:
+        while len(out) < limit and waiting.ask(limit - len(out)):
+            stack = waiting.take()
+            out[stack.id] = _Out(stack)
+            line.stacks.put((stack, waiting.is_last_try(stack)))
+        if not out:
+            return
+        message = line.next_message()
+        if message is None or message[0] not in out:
+            continue
+        one = out[message[0]]
+        event = one.heard(message[1])
+        if isinstance(event, Lost):
+            del out[one.stack.id]
+            if not waiting.lost(one.stack):
+                on_event(one.stack, lost(one.stack, event.why))
+            continue
+        if isinstance(event, tuple):
+            del out[one.stack.id]
+            waiting.done(one.stack)
+        on_event(one.stack, event)
+
+
+@dataclass
+class _Out:
+    """A stack that Tune has, and what it reported at its rungs."""
+
+    stack: Stack
+    steps: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    def heard(self, said: Event | Stopped | Lost) -> Event | Lost:
+        """Return what a message means for the driver; a stop becomes the result that it is."""
+        if isinstance(said, Progress) and said.step is not None and len(said.losses) == 1:
+            self.steps.append(said.step)
+            self.losses += said.losses
+        return (self._stopped(),) if isinstance(said, Stopped) else said
+
+    def _stopped(self) -> TrialResult:
+        curve = Curve(metric="train_loss_nats", steps=tuple(self.steps), values=tuple(self.losses))
+        last = self.losses[-1] if self.losses else None
+        return TrialResult(
+            trial_id=self.stack.trials[0].id,
+            status="stopped",
+            last_finite_loss_nats=last,
+            curves=(curve,),
+            finished_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )

@@ -1,0 +1,221 @@
+"""Ray Tune's side of the Tune executor: the searcher that feeds it, ASHA in each arm, and what brings events home."""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hpxfer.errors import HpxferError
+from hpxfer.executors.ray_session import first_line
+from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.worker import guarded
+from hpxfer.stack import Stack
+from hpxfer.train.event import Event, Progress
+
+# Read when ray.tune is imported: no loggers on Tune's temporary folder, Ctrl-C stays ours, and not every result has a
+# loss to compare.
+os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
+os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
+os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+
+# ruff: isort: split
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search import Searcher
+
+STEP, LOSS, EVENT = "step", "loss_nats", "event"
+_POLL_S = 0.1
+Message = tuple[str, "Event | Stopped | Lost"]  # the id of a stack and what became of it
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """ASHA has stopped the trial."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The trial's worker is gone."""
+
+    why: str
+
+
+_LINES: weakref.WeakValueDictionary[str, Line] = weakref.WeakValueDictionary()
+
+
+class Line:
+    """What lies between this process's main thread and Tune's: stacks one way, messages the other.
+
+    Tune pickles and copies whatever it is given, for a restart that never comes: a copy is the line itself.
+    """
+
+    def __init__(self) -> None:
+        self._key = uuid.uuid4().hex
+        _LINES[self._key] = self
+        self.stacks: queue.SimpleQueue[tuple[Stack, bool]] = queue.SimpleQueue()  # and whether it is its last try
+        self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.stopped = threading.Event()
+        self._ended: list[BaseException | None] = []
+
+    def __reduce__(self) -> tuple[Callable[[str], Line], tuple[str]]:
+        return _line, (self._key,)
+
+    def run(self, fit: Callable[[], Any]) -> None:
+        """Run Tune to its end; nobody waits for it any more if it was told to stop."""
+        try:
+            fit()
+            self._ended.append(None)
+        except BaseException as error:
+            self._ended.append(error)
+
+    def next_message(self) -> Message | None:
+        """Return the next message, None if none comes for now; raise HpxferError if Tune has ended before its time."""
+        ended = bool(self._ended)
+        try:
+            return self.messages.get(timeout=_POLL_S)
+        except queue.Empty:
+            if ended:
+                why = "it ended by itself" if self._ended[0] is None else first_line(self._ended[0])
+                raise HpxferError(f"Ray Tune gave up: {why}; what was done is stored, run again to go on") from None
+            return None
+
+
+def _line(key: str) -> Line:
+    """Return the line of this process with that key."""
+    return _LINES[key]
+
+
+class Feed(Searcher):
+    """Gives Tune the next stack in line; None is nothing for now."""
+
+    def __init__(self, line: Line) -> None:
+        super().__init__()
+        self._line = line
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> Any:
+        if self._line.stopped.is_set():
+            return Searcher.FINISHED
+        try:
+            stack, cut = self._line.stacks.get_nowait()
+        except queue.Empty:
+            return None
+        return {"stack": stack, "cut": cut}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        return
+
+    def save(self, checkpoint_path: str) -> None:
+        return
+
+    def restore(self, checkpoint_path: str) -> None:
+        return
+
+
+class PerArm(FIFOScheduler):
+    """ASHA in each arm by itself."""
+
+    def __init__(self, stopping: Stopping) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._stopping = stopping
+        self._arms: dict[Any, Any] = {}
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        return True
+
+    def _asha(self, trial: Any) -> Any:
+        stack: Stack = trial.config["stack"]
+        arm = (stack.shape, stack.trials[0].parameterization)
+        if arm not in self._arms:
+            self._arms[arm] = ASHAScheduler(
+                time_attr=STEP,
+                metric=LOSS,
+                mode="min",
+                max_t=stack.setting.steps,
+                grace_period=min(self._stopping.grace_steps, stack.setting.steps),
+                reduction_factor=self._stopping.reduction_factor,
+                stop_last_trials=False,
+            )
+        return self._arms[arm]
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        self._asha(trial).on_trial_add(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        said: str = self._asha(trial).on_trial_result(tune_controller, trial, result)
+        return said
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        return  # its last report has been counted
+
+    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
+        return
+
+
+class Stop(tune.Stopper):
+    """Ends all trials once the driver has left."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return self.stop_all()
+
+    def stop_all(self) -> bool:
+        return self._line.stopped.is_set()
+
+
+class Home(tune.Callback):
+    """Brings home what workers said, and how Tune ended a trial that had not its results."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
+        if (event := result.get(EVENT)) is not None:
+            self._line.messages.put((trial.config["stack"].id, event))
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
+        # A stack whose results are home already is not known there any more.
+        self._line.messages.put((trial.config["stack"].id, Stopped()))
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
+        error = trial.get_error()
+        why = "Ray ended its process" if error is None else first_line(error)
+        self._line.messages.put((trial.config["stack"].id, Lost(why)))
+
+
+class Runner(tune.Trainable):
+    """Tune's view of a stack: a step is an event. A process is reused for stack after stack."""
+
+    def setup(self, config: dict[str, Any], train: Any = None) -> None:
+        self._train = train
+        self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._begin(new_config)
+        return True
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        self._events: Iterator[Event] = guarded(self._train, config["stack"], cut=config["cut"])
+
+    def step(self) -> dict[str, Any]:
+        event = next(self._events)
+        if isinstance(event, tuple):
+            return {EVENT: event, "done": True}
+        out: dict[str, Any] = {EVENT: event, "done": False}
+        if isinstance(event, Progress) and event.step is not None and len(event.losses) == 1:
+            loss = event.losses[0]
+            out |= {STEP: event.step, LOSS: loss} if math.isfinite(loss) else {}
+        return out

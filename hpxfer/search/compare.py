@@ -1,0 +1,45 @@
+"""Compare: whether one point beats another over the same seeds by more than these differ."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpxfer.search.rounds import SeedLosses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """By how much a point's loss lies below another's, in nats: the mean over the seeds and its standard error."""
+
+    mean: float  # +inf if only the other diverged, -inf if this one did; NaN if both
+    error: float  # NaN with one seed, or if one diverged
+
+    def beats(self, noise: float) -> bool:
+        """Return whether the gain is above zero by so many standard errors. With one seed its sign decides."""
+        if not math.isfinite(self.mean):
+            return self.mean == math.inf
+        return self.mean > 0 and (math.isnan(self.error) or self.mean > noise * self.error)
+
+
+def gain(old: SeedLosses, new: SeedLosses) -> Gain:
+    """Return the gain of `new` over `old`, seed by seed."""
+    old_is_lost, new_is_lost = (not all(map(math.isfinite, losses)) for losses in (old, new))
+    if old_is_lost or new_is_lost:
+        both = old_is_lost and new_is_lost
+        return Gain(mean=math.nan if both else math.inf if old_is_lost else -math.inf, error=math.nan)
+    apart = [before - after for before, after in zip(old, new, strict=True)]
+    error = statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else math.nan
+    return Gain(mean=math.fsum(apart) / len(apart), error=error)
+
+
+def pooled(found: Sequence[Gain], beside: Sequence[Gain]) -> list[Gain]:
+    """Return the gains with no error below the median of those beside them.
+
+    Two or three seeds tell their own spread badly: by luck it may be next to nothing.
+    """
+    known = [one.error for one in beside if not math.isnan(one.error)]
+    least = statistics.median(known) if known else 0.0
+    return [one if math.isnan(one.error) else Gain(mean=one.mean, error=max(one.error, least)) for one in found]

@@ -1,0 +1,237 @@
+"""Refine: widen a line while the optimum may sit on its edge, then halve the step around it.
+
+The optimum's interval is the bracket that the seeds vouch for: from the best point to the nearest ones below and above
+that are worse by more than `NOISE` standard errors of the paired difference, or that diverged. It is not the bootstrap
+interval of `hpxfer.analysis`, which wants a fit through every shape: this one is there from the first round of one arm,
+and it is the same on every machine. A point that diverged is a wall: it bounds the optimum and is never widened past.
+
+Every other shape also gets the base's best value, whose regret there is what a transfer costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+
+from hpxfer.errors import HpxferError
+from hpxfer.hps import HPs, check_hp_value
+from hpxfer.search.arms import Arm, arms_of
+from hpxfer.search.compare import gain, pooled
+from hpxfer.search.rounds import End, Losses, Round, RoundSearch, SeedLosses, Strategy, Track, mean
+from hpxfer.search.values import at_exponent, exponent_of
+from hpxfer.spec import SweepSpec
+from hpxfer.spec.search_defaults import end_steps, refine_size, setting
+from hpxfer.trial import Expansion, base_hps
+
+NOISE = 2.0  # standard errors
+NEAR = 4  # points whose spread is pooled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What refine knows of one HP in one arm: exponent -> losses. Exponents are log2 of the HP."""
+
+    hp: str
+    start: HPs
+    given: tuple[float, ...]  # the values of the grid, which need not be powers
+    losses: tuple[tuple[float, SeedLosses], ...] = ()  # ascending
+
+    @property
+    def first(self) -> tuple[float, ...]:
+        return tuple(exponent_of(value) for value in self.given)
+
+    def point(self, exponent: float) -> HPs:
+        """Return the HPs at an exponent."""
+        spelled = dict(zip(self.first, self.given, strict=True)).get(exponent)
+        return self.start.with_value(self.hp, at_exponent(exponent) if spelled is None else spelled)
+
+    def best(self) -> int | None:
+        """Return the index of the lowest mean loss; None if nothing finished."""
+        means = [mean(losses) for _, losses in self.losses]
+        at = min(range(len(means)), key=means.__getitem__)
+        return None if means[at] == math.inf else at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bracket:
+    """Where the optimum is. Sides are exponents, None if nothing there is known to be worse."""
+
+    at: float
+    low: float | None
+    high: float | None
+    wall: bool  # whether `high` diverged
+
+    @property
+    def octaves(self) -> float:
+        return math.inf if self.low is None or self.high is None else self.high - self.low
+
+    def text(self, hp: str) -> str:
+        sides = ("open" if side is None else f"2^{side:g}" for side in (self.low, self.high))
+        width = f"{self.octaves:g} octaves" if math.isfinite(self.octaves) else "no interval"
+        wall = ", where training diverges" if self.wall else ""
+        return f"best {hp} 2^{self.at:g}, interval {' to '.join(sides)} ({width}){wall}"
+
+
+def bracket_of(line: Line) -> Bracket | None:
+    """Return where the optimum is; None if nothing finished."""
+    best = line.best()
+    if best is None:
+        return None
+    exponents = [exponent for exponent, _ in line.losses]
+    others = [losses for _, losses in line.losses]
+    # How far seeds differ grows with the distance, so that of the nearest points counts.
+    near = sorted((at for at in range(len(others)) if at != best), key=lambda at: abs(exponents[at] - exponents[best]))
+    found = [gain(losses, others[best]) for losses in others]  # of the best over each
+    worse = [one.beats(NOISE) for one in pooled(found, [found[at] for at in near[:NEAR]])]
+    low = max((at for at in range(best) if worse[at]), default=None)
+    high = min((at for at in range(best + 1, len(others)) if worse[at]), default=None)
+    return Bracket(
+        at=exponents[best],
+        low=None if low is None else exponents[low],
+        high=None if high is None else exponents[high],
+        wall=high is not None and mean(others[high]) == math.inf,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Edge:
+    """Why and where a line is widened next."""
+
+    why: str
+    new: float  # exponent
+    beyond: float  # octaves from the end of the first line
+    best_is_there: bool
+
+
+def refine(line: Line, until: float, max_octaves: float) -> Strategy:
+    """Return the strategy that refines one HP in one arm."""
+    line = yield from _measured(line, line.first, f"the line of {line.hp}, {len(line.given)} values", whole=True)
+    while True:
+        found, stuck = bracket_of(line), None
+        for edge in _edges(line, found):
+            if edge.beyond <= max_octaves + 1e-9 and _legal(line, edge.new):
+                line = yield from _measured(line, (edge.new,), f"{edge.why}: widened to 2^{edge.new:g}")
+                break
+            stuck = edge if edge.best_is_there else stuck
+        else:
+            if stuck is not None:
+                far = stuck.beyond > max_octaves + 1e-9
+                bound = f"{max_octaves:g} octaves beyond the first line" if far else f"no {line.hp} of 2^{stuck.new:g}"
+                text = f"{stuck.why}: a bound, not an optimum; not widened further: {bound}"
+                return End(why=text, best=None if found is None else line.point(found.at))
+            assert found is not None, "a line where nothing finished is stuck at its lower end"
+            inside = tuple(_midpoints(line, found.at, until / 2))
+            if found.octaves <= until + 1e-9 or not inside:
+                reached = found.octaves <= until + 1e-9
+                more = "" if reached else f"; the step is small enough for {until:g}, but the seeds differ by more"
+                return End(why=found.text(line.hp) + more, best=line.point(found.at))
+            spelled = " and ".join(f"2^{exponent:g}" for exponent in inside)
+            line = yield from _measured(line, inside, f"{found.text(line.hp)}: halved to {spelled}")
+
+
+def _edges(line: Line, found: Bracket | None) -> Iterator[_Edge]:
+    """Yield the ends of the line at which the best is, or than which it is no better by more than the noise."""
+    low_step, high_step = end_steps(line.given)
+    low, high = line.losses[0][0], line.losses[-1][0]
+    if found is None or found.low is None:
+        new = round(low - low_step, 10)
+        there = found is None or found.at == low
+        why = "everything diverged" if found is None else _why(line.hp, found.at, "lowest", low)
+        yield _Edge(why=why, new=new, beyond=line.first[0] - new, best_is_there=there)
+    if found is not None and found.high is None:
+        new = round(high + high_step, 10)
+        why = _why(line.hp, found.at, "highest", high)
+        yield _Edge(why=why, new=new, beyond=new - line.first[-1], best_is_there=found.at == high)
+
+
+def _why(hp: str, at: float, name: str, end: float) -> str:
+    if at == end:
+        return f"the best {hp} 2^{at:g} is the {name}"
+    return f"the best {hp} 2^{at:g} is no better than the {name}, 2^{end:g}, by more than the noise"
+
+
+def _midpoints(line: Line, at: float, least: float) -> Iterator[float]:
+    """Yield the middles between the best and its neighbors farther away than `least`, beside the lower loss first."""
+    exponents = [exponent for exponent, _ in line.losses]
+    here = exponents.index(at)
+    beside = sorted((here - 1, here + 1), key=lambda one: mean(line.losses[one][1]))
+    for one in beside:
+        if abs(exponents[one] - at) > least + 1e-9:
+            yield round((exponents[one] + at) / 2, 10)
+
+
+def _legal(line: Line, exponent: float) -> bool:
+    try:
+        check_hp_value(line.hp, at_exponent(exponent))
+    except HpxferError:
+        return False
+    return True
+
+
+def _measured(
+    line: Line, exponents: tuple[float, ...], why: str, whole: bool = False
+) -> Generator[Round, Losses, Line]:
+    """Return the line with the losses of more points."""
+    losses = yield Round(points=tuple(map(line.point, exponents)), why=why, whole=whole, about=line.hp)
+    known = {**dict(line.losses), **dict(zip(exponents, losses, strict=True))}
+    return replace(line, losses=tuple(sorted(known.items())))
+
+
+def refine_search(expansion: Expansion) -> RoundSearch:
+    """Return refine for every HP of the grid in every arm, and the transfer of the base's best to the other shapes."""
+    spec, arms = expansion.spec, arms_of(expansion)
+    lines = {arm: dict(_lines(spec, arm)) for arm in arms}
+    tracks = [track for of in lines.values() for track in of.values()]
+    bases = {label: arm for arm in arms if arm.is_base for label in arm.labels}
+    seeds = len(spec.seeds)
+    for arm in arms:
+        if not arm.is_base:
+            tracks += [
+                Track(
+                    arm=arm,
+                    name=f"{hp} from the base",
+                    start=_transferred(hp),
+                    budget=seeds,
+                    most=seeds,
+                    after=lines[bases[arm.labels[0]]][hp],
+                )
+                for hp in spec.grid
+            ]
+    return RoundSearch(expansion, tracks)
+
+
+def _lines(spec: SweepSpec, arm: Arm) -> Iterator[tuple[str, Track]]:
+    """Yield the line of each HP with its share of the budget: its first values, and an equal part of the rest."""
+    seeds, until, octaves = len(spec.seeds), setting(spec, "until_octaves"), setting(spec, "max_octaves")
+    first = {hp: len(values.numbers()) for hp, values in spec.grid.items()}
+    rest = 0
+    if spec.search.budget is not None:
+        rest = spec.search.budget // seeds - sum(first.values()) - (0 if arm.is_base else len(first))
+    for index, hp in enumerate(spec.grid):
+        line = Line(hp=hp, start=base_hps(spec), given=spec.grid[hp].numbers())
+        # Noise may move the best into a gap that is still wide: the rounds that are planned for end it.
+        most = refine_size(spec, hp)
+        if spec.search.budget is not None:
+            most = min(most, first[hp] + rest // len(first) + (index < rest % len(first)))
+        yield (
+            hp,
+            Track(
+                arm=arm,
+                name=f"refine {hp}",
+                start=lambda _, line=line: refine(line, until, octaves),  # type: ignore[misc]
+                budget=most * seeds,
+                most=most * seeds,
+            ),
+        )
+
+
+def _transferred(hp: str) -> Callable[[End | None], Strategy]:
+    def start(base: End | None) -> Strategy:
+        assert base is not None, "it comes after the base's line"
+        assert base.best is not None, "a line that found nothing is followed by nothing"
+        why = f"the base's best {hp} {base.best.get(hp):.4g}, for its regret here"
+        yield Round(points=(base.best,), why=why)
+        return End(why="measured", best=None)
+
+    return start

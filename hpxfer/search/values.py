@@ -1,0 +1,78 @@
+"""Values: the numbers that searches try, spelled so that every machine gets the same bits, and with them ids."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from hpxfer.hps import HPs
+from hpxfer.spec.fields import power_of_two
+
+DIGITS = 6  # far finer than any optimum is known, far coarser than libraries differ
+FRACTIONS = 1024  # exponents that are multiples of 1/1024 are powers as a grid spells them
+
+
+def rounded(value: float) -> float:
+    """Return the value to six digits; a power of two as it is."""
+    return value if math.frexp(value)[0] == 0.5 else float(f"{value:.{DIGITS}g}")
+
+
+def at_exponent(exponent: float) -> float:
+    """Return 2^exponent as `{log2: ...}` of a grid spells it if the exponent is short, else rounded."""
+    value = power_of_two(exponent)
+    return value if (exponent * FRACTIONS).is_integer() else rounded(value)
+
+
+def exponent_of(value: float) -> float:
+    """Return log2 of the value, without the last digits in which libraries differ."""
+    return round(math.log2(value), 10)
+
+
+def names_in(entry: str) -> tuple[str, ...]:
+    """Return the HPs of an entry of `search.multipliers`: `a + b` moves both."""
+    return tuple(name.strip() for name in entry.split("+"))
+
+
+def scaled(hps: HPs, names: Sequence[str], ratio: float) -> HPs:
+    """Return the HPs with the named ones multiplied."""
+    for name in names:
+        hps = hps.with_value(name, rounded(hps.get(name) * ratio))
+    return hps
+
+
+@dataclass(frozen=True)
+class GridAround(Sequence[HPs]):
+    """The points of a grid around a center, made when they are read: with six entries and five points 15,625."""
+
+    center: HPs
+    entries: tuple[str, ...]
+    points: int
+    ratio: float
+
+    def __len__(self) -> int:
+        return int(self.points ** len(self.entries))
+
+    @overload
+    def __getitem__(self, index: int) -> HPs: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[HPs, ...]: ...
+    def __getitem__(self, index: int | slice) -> HPs | tuple[HPs, ...]:
+        if isinstance(index, slice):
+            return tuple(self[at] for at in range(*index.indices(len(self))))
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        hps = self.center
+        for entry, step in zip(self.entries, self.steps(index % len(self)), strict=True):
+            if step:
+                hps = scaled(hps, names_in(entry), self.ratio**step)
+        return hps
+
+    def steps(self, index: int) -> tuple[int, ...]:
+        """Return where a point lies: steps from the center along each entry, the last one fastest."""
+        out = []
+        for _ in self.entries:
+            index, digit = divmod(index, self.points)
+            out.append(digit - self.points // 2)
+        return tuple(reversed(out))

@@ -1,0 +1,72 @@
+"""Fields: the types that the sections of a YAML file are made of."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+T = TypeVar("T")
+
+
+def _to_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _power_of_two(value: Any) -> Any:
+    """`{log2: -6}` is 2^-6."""
+    if isinstance(value, dict) and set(value) == {"log2"}:
+        exponent = value["log2"]
+        if isinstance(exponent, int | float) and not isinstance(exponent, bool):
+            return power_of_two(exponent)
+    return value
+
+
+def power_of_two(exponent: float) -> float:
+    """Return 2^exponent, infinity where no float is large enough and zero where none is small enough."""
+    if exponent < -2000:
+        return 0.0
+    return 2.0**exponent if exponent < sys.float_info.max_exp else math.inf
+
+
+def into(key: str, *kinds: type) -> Callable[[Any], Any]:
+    """Return a validator that reads a bare value of one of `kinds` as `{key: value}`."""
+
+    def wrap(value: Any) -> Any:
+        return {key: value} if isinstance(value, kinds) and not isinstance(value, bool) else value
+
+    return wrap
+
+
+Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
+Number = Annotated[float, BeforeValidator(_power_of_two)]
+# No dimension or count is as large; beyond it arithmetic on sizes would stop to be exact.
+Count = Annotated[int, Field(ge=1, le=10**9)]
+CountOrNone = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class Section(BaseModel):
+    """A part of the file: frozen, strict, no key beyond its fields."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class GridValues(Section):
+    """The values of one HP: a list, or `{log2: [low, high], step: 1}`, both ends included."""
+
+    values: Seq[float] | None = None
+    log2: Seq[float] | None = None
+    step: Annotated[float, Field(gt=0)] = 1.0
+
+    def numbers(self) -> tuple[float, ...]:
+        """Return the values, ascending."""
+        if self.log2 is None:
+            return tuple(sorted(self.values or ()))
+        low, high = self.log2
+        return tuple(power_of_two(low + k * self.step) for k in range(math.floor((high - low) / self.step + 1e-9) + 1))
+
+
+Values = Annotated[GridValues, BeforeValidator(into("values", list, tuple))]

@@ -1,0 +1,125 @@
+"""ASHA through Ray Tune: trials that fall behind in their own arm are stopped, all else is as with other executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+
+from hpxfer.errors import HpxferError
+from hpxfer.executors.executor import once
+from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.tune import TuneExecutor
+from hpxfer.result import TrialResult
+from hpxfer.scaling.evaluate import parameterization
+from hpxfer.stack import Stack
+from hpxfer.testing.descend import Descend
+from hpxfer.testing.executor import ExecutorSuite, tiny_stack
+from hpxfer.train.event import Event, Progress
+from hpxfer.trial import Setting
+from tests.tiny_trials import SETTING
+
+HALVING = Stopping(grace_steps=4, reduction_factor=3.0)
+STEPS = 100
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[None]:
+    """One Ray for the module: an executor leaves a session alone that it finds."""
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def executor(session: None) -> TuneExecutor:
+    return TuneExecutor(stopping=HALVING, workers=2)
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return replace(SETTING, steps=STEPS)
+
+
+class TestTuneExecutor(ExecutorSuite):
+    """All that every executor promises."""
+
+
+def results_of(executor: TuneExecutor, stacks: list[Stack]) -> dict[str, TrialResult]:
+    found: dict[str, TrialResult] = {}
+
+    def take(stack: Stack, event: Event) -> None:
+        if isinstance(event, tuple):
+            found.update((one.trial_id, one) for one in event)
+
+    executor.run(once(stacks), Descend(executor.stopping), take)
+    return found
+
+
+def of_table(stack: Stack, name: str) -> Stack:
+    """Return a stack of another arm."""
+    trials = tuple(
+        replace(trial, id=f"{name}-{trial.id}", parameterization=parameterization(name)) for trial in stack.trials
+    )
+    return replace(stack, trials=trials)
+
+
+def test_what_falls_behind_in_its_own_arm_is_stopped_and_says_how_far_it_came(
+    executor: TuneExecutor, setting: Setting
+) -> None:
+    """The first of an arm is compared to none, and one that is never worse than those before it is never stopped."""
+    good = [tiny_stack(setting, seed, size=1) for seed in (3, 2, 1)]
+    bad = [tiny_stack(setting, seed, size=1) for seed in (20, 21)]
+    other_arm = [of_table(tiny_stack(setting, 40, size=1), "sp")]
+    of_two = [tiny_stack(setting, 50, size=2)]
+    one_at_a_time = replace(executor, workers=1)
+    results = results_of(one_at_a_time, [*good, *bad, *other_arm, *of_two])
+    status = {key: one.status for key, one in results.items()}
+    assert status == {
+        **{stack.trials[0].id: "finished" for stack in (*good, *other_arm)},
+        **{stack.trials[0].id: "stopped" for stack in bad},
+        **{trial.id: "finished" for trial in of_two[0].trials},
+    }
+    for stack in bad:
+        one = results[stack.trials[0].id]
+        assert one.validation_loss_nats is None
+        assert one.final_window_loss_nats is None
+        (curve,) = one.curves
+        assert curve.steps[0] == HALVING.grace_steps
+        assert curve.steps[-1] < STEPS
+        assert one.last_finite_loss_nats == curve.values[-1] == 2.0 + stack.trials[0].seed
+
+
+def test_a_trial_that_has_no_rung_before_its_end_is_never_stopped(executor: TuneExecutor, setting: Setting) -> None:
+    never = replace(executor, stopping=Stopping(grace_steps=STEPS, reduction_factor=3.0), workers=1)
+    stacks = [tiny_stack(setting, seed, size=1) for seed in (1, 2, 3)]
+    assert {one.status for one in results_of(never, stacks).values()} == {"finished"}
+
+
+def test_ray_client_is_refused_with_what_to_do(setting: Setting) -> None:
+    far = TuneExecutor(stopping=HALVING, address="ray://127.0.0.1:10001")
+    with pytest.raises(HpxferError, match="must be on a node of the cluster"):
+        far.run(once([tiny_stack(setting, 0, size=1)]), Descend(HALVING), lambda stack, event: None)
+
+
+@pytest.mark.parametrize(
+    ("grace", "factor", "steps", "rungs"),
+    [(10, 4.0, 200, (10, 40, 160)), (1, 2.0, 8, (1, 2, 4)), (3, 1.5, 12, (3, 5, 7, 11)), (8, 2.0, 8, ())],
+)
+def test_rungs(grace: int, factor: float, steps: int, rungs: tuple[int, ...]) -> None:
+    assert Stopping(grace, factor).rungs(steps) == rungs
+
+
+def test_training_reports_at_every_rung(tmp_path: Path) -> None:
+    from hpxfer.executors.worker import TrainStack
+    from tests.tiny_trials import text_setting, trial
+
+    stack = Stack(trials=(trial(text_setting(tmp_path)),))
+    with_rungs = list(TrainStack("cpu", stopping=Stopping(1, 2.0))(stack))
+    without = list(TrainStack("cpu")(stack))
+    steps = [one.step for one in with_rungs if isinstance(one, Progress)]
+    assert steps == [1, 2, 4, 6]
+    assert [one.curves for one in with_rungs[-1]] == [one.curves for one in without[-1]]  # type: ignore[union-attr]

@@ -1,0 +1,121 @@
+"""A planted landscape instead of training, and a driver that runs a search on it in any order."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from sweep_text import SWEEP
+
+from hpxfer.search import Outcome, Search, make_search
+from hpxfer.spec import parse_sweep
+from hpxfer.trial import DataRef, Expansion, Trial
+
+LR = ("[0.01]", "{log2: [-9, -4]}")  # the edit that gives the small sweep a line of six
+DATA = DataRef(digest="abc", tokenizer="ascii", vocab_size=128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Landscape:
+    """Loss = 2 + sum of curvature (log2 HP - optimum)^2 + noise; an HP above its wall diverges."""
+
+    optima: Mapping[str, float] = field(default_factory=dict)  # HP -> octaves
+    drift: float = 0.0  # of the LR's optimum, octaves per doubling of the width, under sp
+    curvature: float = 0.05
+    noise: float = 0.0
+    walls: Mapping[str, float] = field(default_factory=dict)
+    salt: int = 0  # other luck for the same trials
+
+    def __call__(self, trial: Trial) -> Outcome:
+        if any(math.log2(trial.hps.get(hp)) > wall for hp, wall in self.walls.items()):
+            return Outcome("diverged")
+        loss = 2.0
+        for hp, optimum in self.optima.items():
+            sp = trial.parameterization is not None and trial.parameterization.name == "sp"
+            moved = self.drift * math.log2(trial.shape.width / trial.base.width) if hp == "lr" and sp else 0.0
+            loss += self.curvature * (math.log2(trial.hps.get(hp)) - optimum - moved) ** 2
+        luck = np.random.default_rng([self.salt, int(trial.id[:12], 16)]).standard_normal()
+        return Outcome("finished", loss + self.noise * luck)
+
+
+def expansion_of(*edits: tuple[str, str], search: str = "grid", more: str = "") -> Expansion:
+    """Return the expansion of the small sweep with edits, a search in YAML's flow style, and more keys."""
+    text = SWEEP
+    for old, new in edits:
+        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
+        text = text.replace(old, new)
+    return Expansion(parse_sweep(f"{text}search: {search}\n{more}"), DATA)
+
+
+def search_of(expansion: Expansion) -> Search:
+    return make_search(expansion, Path("unused"), expansion.spec.judge.loss)
+
+
+@dataclass(kw_only=True)
+class Ran:
+    """What a run of a search came to."""
+
+    search: Search
+    outcomes: dict[str, Outcome]
+    trials: dict[str, Trial]  # that this run asked for
+
+    def arms(self) -> Counter[tuple[str | None, int]]:
+        """Return the trials of each arm, by the parameterization (None at the base) and the width."""
+        return Counter(
+            (one.parameterization.name if one.parameterization else None, one.shape.width)
+            for one in self.trials.values()
+        )
+
+    def values(self, hp: str, width: int = 32) -> list[float]:
+        """Return the distinct values of an HP that were tried at a width."""
+        return sorted({one.hps.get(hp) for one in self.trials.values() if one.shape.width == width})
+
+
+def run(
+    expansion: Expansion,
+    landscape: Callable[[Trial], Outcome],
+    *,
+    known: Mapping[str, Outcome] | None = None,
+    fails: Callable[[Trial], bool] = lambda _: False,
+    at_once: int | None = None,
+    order: random.Random | None = None,
+    stop_after: int | None = None,
+) -> Ran:
+    """Run a search to its end, or until so many trials have ended.
+
+    At most `at_once` are in flight, and they end in the order that `order` shuffles them to.
+    """
+    search = search_of(expansion)
+    outcomes, trials = dict(known or {}), {}
+    flying: list[Trial] = []
+    failed: set[str] = set()
+    while stop_after is None or len(trials) - len(flying) < stop_after:
+        room = None if at_once is None else at_once - len(flying)
+        out = {*failed, *(one.id for one in flying)}
+        asked = search.ask(outcomes, out, room) if room is None or room > 0 else ()
+        _check(asked, outcomes, out, room)
+        trials.update((one.id, one) for one in asked)
+        flying += asked
+        if not flying:
+            break
+        if order is not None:
+            order.shuffle(flying)
+        ended = flying.pop(0)
+        if fails(ended):
+            failed.add(ended.id)
+        else:
+            outcomes[ended.id] = landscape(ended)
+    return Ran(search=search, outcomes=outcomes, trials=trials)
+
+
+def _check(asked: Collection[Trial], known: Collection[str], out: Collection[str], room: int | None) -> None:
+    ids = [one.id for one in asked]
+    assert len(set(ids)) == len(ids), "a trial was asked for twice at once"
+    assert not {*known} & {*ids}, "a trial was asked for that is known"
+    assert not {*out} & {*ids}, "a trial was asked for that is out"
+    assert room is None or len(ids) <= room, "more was asked for than there is room"

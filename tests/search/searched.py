@@ -1,0 +1,43 @@
+"""A results folder that a search on a planted landscape has left, as a driver stores it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from hpxfer.result import TrialResult
+from hpxfer.results import Results, load_results
+from hpxfer.search import Outcome, make_search
+from hpxfer.store import Store
+from hpxfer.trial import Expansion, Trial
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def searched(
+    expansion: Expansion, land: Callable[[Trial], Outcome], folder: Path, *, at_once: int = 8, most: int | None = None
+) -> Results:
+    """Return the results of a search that ran to its end, or until so many trials; one ends every second."""
+    search = make_search(expansion, folder, expansion.spec.judge.loss)
+    outcomes: dict[str, Outcome] = {}
+    ended: list[tuple[Trial, TrialResult]] = []
+    while (asked := search.ask(outcomes, (), at_once)) and (most is None or len(ended) < most):
+        for trial in asked:
+            outcomes[trial.id] = land(trial)
+            ended.append((trial, _result(trial, outcomes[trial.id], len(ended))))
+    store = Store.open(folder, write=True)
+    store.append(ended)
+    store.save_sweep(expansion.spec, expansion.data.digest)
+    return load_results(folder)
+
+
+def _result(trial: Trial, outcome: Outcome, number: int) -> TrialResult:
+    return TrialResult(
+        trial_id=trial.id,
+        status="finished" if outcome.status == "finished" else "diverged",
+        validation_loss_nats=outcome.loss,
+        final_window_loss_nats=outcome.loss,
+        diverged_step=3 if outcome.status == "diverged" else None,
+        finished_at=(START + timedelta(seconds=number)).isoformat(),
+    )

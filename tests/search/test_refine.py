@@ -1,0 +1,188 @@
+"""Refine: widens off an edge, halves around the optimum, stops at walls, and measures how the base's best transfers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from landscape import LR, Landscape, Ran, expansion_of, run
+
+from hpxfer.search import Outcome
+from hpxfer.search.refine import Bracket, Line, bracket_of
+from hpxfer.trial import base_hps
+
+
+def refined(landscape: Landscape, options: str = "", seeds: int = 2) -> Ran:
+    edits = (LR, ("seeds: 2", f"seeds: {seeds}"))
+    return run(expansion_of(*edits, search=f"{{kind: refine{options}}}"), landscape)
+
+
+def exponents(ran: Ran, width: int = 32) -> list[float]:
+    return [math.log2(value) for value in ran.values("lr", width)]
+
+
+def last_line(ran: Ran, arm: str = "completep-moe/sp") -> str:
+    return [line for line in ran.search.why().splitlines() if line.startswith(arm)][-1]
+
+
+def best(ran: Ran, width: int = 32) -> float:
+    of = [one for one in ran.trials.values() if one.shape.width == width]
+    return math.log2(min(of, key=lambda one: ran.outcomes[one.id].value).hps.lr)
+
+
+@given(
+    optimum=st.floats(-12, -1),
+    until=st.sampled_from((0.1, 0.25, 0.5, 1.0)),
+    noise=st.sampled_from((0.0, 1e-5)),
+)
+def test_a_planted_optimum_lies_in_the_interval_that_it_ends_with(optimum: float, until: float, noise: float) -> None:
+    ran = refined(Landscape(optima={"lr": optimum}, noise=noise), f", until_octaves: {until}")
+    said = last_line(ran)
+    low, high = (float(part.split()[0].removeprefix("2^")) for part in said.partition("interval ")[2].split(" to "))
+    assert low - 1e-6 <= optimum <= high + 1e-6
+    # Halfway between two points their losses are equal, so that both are the optimum as far as anyone can see.
+    assert high - low <= until + 1e-6 or "seeds differ" in said
+    assert abs(best(ran) - optimum) <= until / 2
+
+
+def test_what_it_asks_for_is_widened_and_halved_and_nothing_else() -> None:
+    asked = exponents(refined(Landscape(optima={"lr": -3.2})))
+    assert asked == [-9, -8, -7, -6, -5, -4, -3.5, -3.25, -3, -2.75, -2.5, -2]
+    inside = exponents(refined(Landscape(optima={"lr": -6.9}), ", until_octaves: 1"))
+    assert inside == [-9, -8, -7.5, -7, -6.5, -6, -5, -4]
+
+
+def test_the_widening_ends_and_the_edge_is_said_to_be_a_bound() -> None:
+    ran = refined(Landscape(optima={"lr": 5.0}), ", max_octaves: 2.5")
+    assert exponents(ran) == [-9, -8, -7, -6, -5, -4, -3, -2]
+    assert "a bound, not an optimum" in last_line(ran)
+    assert "2.5 octaves beyond" in last_line(ran)
+
+
+def test_divergence_is_a_wall_and_no_optimum() -> None:
+    ran = refined(Landscape(optima={"lr": 0.0}, walls={"lr": -5.5}))
+    assert max(exponents(ran)) == -4, "nothing is tried beyond a wall"
+    assert "where training diverges" in last_line(ran)
+    assert -6 <= best(ran) <= -5.5
+    without = refined(Landscape(optima={"lr": -6.0}))
+    assert "diverges" not in without.search.why()
+
+
+def test_if_everything_diverges_lower_values_are_tried() -> None:
+    ran = refined(Landscape(optima={"lr": -11.0}, walls={"lr": -10.5}))
+    assert "everything diverged" in ran.search.why()
+    assert best(ran) == pytest.approx(-11, abs=0.3)
+
+
+def test_a_seed_that_diverges_makes_its_point_a_wall() -> None:
+    expansion = expansion_of(LR, search="refine")
+
+    def landscape(trial):  # type: ignore[no-untyped-def]
+        return Landscape(optima={"lr": -5.0}, walls={"lr": -6.5} if trial.seed else {})(trial)
+
+    assert "where training diverges" in last_line(run(expansion, landscape))
+
+
+def test_noise_leaves_the_interval_wide_and_that_is_said() -> None:
+    loud, quiet = (refined(Landscape(optima={"lr": -6.4}, noise=noise), seeds=4) for noise in (0.05, 1e-4))
+    assert "the seeds differ by more" in last_line(loud)
+    assert "seeds differ" not in last_line(quiet)
+    assert len(exponents(loud)) <= len(exponents(quiet)) + 4, "noise is no reason to halve for ever"
+
+
+def test_a_noisy_optimum_is_in_the_interval_nearly_always() -> None:
+    """Two standard errors of three seeds, and a pooled floor: the true optimum is outside in at most 1 of 10."""
+    outside = 0
+    for shift in range(40):
+        landscape = Landscape(optima={"lr": -6.4 + shift / 40}, noise=0.01, salt=shift)
+        said = last_line(refined(landscape, seeds=3))
+        if "open" in said:
+            continue
+        low, high = (float(part.split()[0].removeprefix("2^")) for part in said.partition("interval ")[2].split(" to "))
+        outside += not low <= -6.4 + shift / 40 <= high
+    assert outside <= 4
+
+
+def test_other_shapes_get_the_best_value_of_the_base() -> None:
+    ran = refined(Landscape(optima={"lr": -6.3}, drift=-1.5), ", until_octaves: 0.25")
+    at_base = [line for line in ran.search.why().splitlines() if "from the base" in line]
+    assert len(at_base) == 4, "two parameterizations at one other shape: asked and measured"
+    chosen = best(ran)
+    assert chosen in exponents(ran, 64)
+    own = [one for one in ran.trials.values() if one.parameterization and one.parameterization.name == "sp"]
+    assert math.log2(min(own, key=lambda one: ran.outcomes[one.id].value).hps.lr) == pytest.approx(-7.8, abs=0.2)
+    assert 2.0**chosen in {one.hps.lr for one in own}
+    alone = run(expansion_of(LR, search="{kind: refine, at: base}"), Landscape(optima={"lr": -6.3}))
+    assert {one.shape.width for one in alone.trials.values()} == {32}
+
+
+def test_a_budget_cuts_a_round_to_what_it_buys() -> None:
+    ran = refined(Landscape(optima={"lr": -6.3}), ", budget: 16")
+    assert ran.arms()[None, 32] == 16, "six points, and two more"
+    assert "the budget of 16 trials is spent" in ran.search.why()
+    cut = refined(Landscape(optima={"lr": -6.3}), ", budget: 18, until_octaves: 0.1", seeds=2)
+    assert cut.arms()[None, 32] == 18
+
+
+def test_each_hp_of_the_grid_has_a_line_through_the_base_values() -> None:
+    edits = (("[0.01]", "{log2: [-9, -4]}\n  init_scale: {log2: [-1, 1]}"), ("hps:", "hps:\n  lr: 0.015625"))
+    ran = run(expansion_of(*edits, search="refine"), Landscape(optima={"lr": -7.0, "init_scale": 2.5}))
+    for one in ran.trials.values():
+        assert one.hps.lr == 0.015625 or one.hps.init_scale == 1.0
+    assert "refine init_scale: best init_scale 2^2.5" in ran.search.why()
+
+
+def test_values_that_are_no_powers_of_two_stay_as_they_are_given() -> None:
+    ran = run(expansion_of(("[0.01]", "[0.001, 0.003, 0.01, 0.03]"), search="refine"), Landscape(optima={"lr": -7.0}))
+    assert {0.001, 0.003, 0.01, 0.03} <= set(ran.values("lr"))
+    assert all(float(f"{value:.6g}") == value for value in ran.values("lr"))
+
+
+def test_what_it_tries_has_the_ids_of_a_grid() -> None:
+    refine = run(expansion_of(LR, search="{kind: refine, at: base}"), Landscape(optima={"lr": -6.3}))
+    grid = run(expansion_of(("[0.01]", "{log2: [-9, -4], step: 0.25}")), Landscape(optima={"lr": -6.3}))
+    assert refine.trials.keys() <= grid.trials.keys()
+
+
+def test_one_value_is_widened_by_octaves() -> None:
+    ran = run(expansion_of(("[0.01]", "[0.015625]"), search="refine"), Landscape(optima={"lr": -4.1}))
+    assert "best lr 2^-4" in last_line(ran)
+
+
+def test_the_bracket_reaches_to_what_is_surely_worse() -> None:
+    line = Line(
+        hp="lr",
+        start=base_hps(expansion_of(LR).spec),
+        given=(1.0, 2.0),
+        losses=(
+            (-3.0, (1.5, 1.6)),
+            (-2.0, (1.0, 1.3)),  # no worse than the noise
+            (-1.0, (1.1, 1.1)),
+            (0.0, (1.4, 1.5)),
+            (1.0, (math.inf, 1.0)),
+        ),
+    )
+    assert bracket_of(line) == Bracket(at=-1.0, low=-3.0, high=0.0, wall=False)
+
+
+def test_nothing_finished_is_no_bracket() -> None:
+    ran = run(expansion_of(LR, search="{kind: refine, max_octaves: 1}"), lambda _: Outcome("diverged"))
+    assert "everything diverged" in last_line(ran)
+    assert len(ran.search.bound()) == 2
+
+
+def test_the_line_is_widened_while_the_noise_cannot_exclude_its_edge() -> None:
+    """Four seeds that differ by more than an octave changes, and the optimum next to the highest value."""
+    said = refined(Landscape(optima={"lr": -5.2}, noise=0.05), seeds=4).search.why()
+    assert "is no better than the highest, 2^-4, by more than the noise: widened to 2^-3" in said
+    assert "widened" not in refined(Landscape(optima={"lr": -5.2}, noise=1e-4), seeds=4).search.why()
+
+
+@given(salt=st.integers(0, 200), noise=st.sampled_from((0.03, 0.3)), seeds=st.integers(1, 3))
+def test_noise_of_any_size_ends_within_the_bound(salt: int, noise: float, seeds: int) -> None:
+    ran = refined(Landscape(optima={"lr": -5.0}, noise=noise, salt=salt), seeds=seeds)
+    bound = {shape.width: most for shape, most in ran.search.bound().items()}
+    assert ran.arms()[None, 32] <= bound[32]
+    assert "seeds" in last_line(ran) or "interval" in last_line(ran) or "bound" in last_line(ran)

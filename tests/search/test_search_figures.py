@@ -1,0 +1,175 @@
+"""What a search came to, as data, as a table of the report and as figures: of planted landscapes, whole and begun."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+from landscape import LR, Landscape, expansion_of
+from searched import searched
+
+from hpxfer.analysis import Analysis, analyze
+from hpxfer.analysis.search_progress import search_progress
+from hpxfer.figures import Drawn, all_figures
+from hpxfer.figures.search_heatmaps import pair_cost
+from hpxfer.report.command import report
+from hpxfer.results import Results
+from hpxfer.search import Outcome
+from hpxfer.search.heatmaps import heatmaps
+from hpxfer.search.replay import replayed
+from hpxfer.trial import Trial
+
+LAND = Landscape(
+    optima={"lr": -6.3, "init_scale": 1.0, "router.lr_mult": -3.0}, noise=0.002, walls={"lr": -4.5}, drift=1.0
+)
+TWO = (("lr: [0.01]", "lr: {log2: [-9, -3]}\n  init_scale: {log2: [-2, 2]}"), ("hps:\n", "hps:\n  lr: 0.01\n"))
+SEEDS = ("seeds: 2", "seeds: 3")
+KINDS = {
+    "optuna": expansion_of(*TWO, search="{kind: optuna, sampler: RandomSampler, budget: 24}"),
+    "random": expansion_of(*TWO, search="{kind: random, points: 12}"),
+    "refine": expansion_of(LR, search="{kind: refine, until_octaves: 0.5}"),
+    "coordinate": expansion_of(
+        LR, SEEDS, search="{kind: coordinate, multipliers: [router.lr_mult, embedding.lr_mult]}"
+    ),
+    "staged-grid": expansion_of(LR, search="{kind: staged-grid, multipliers: [init_scale, router.lr_mult]}"),
+    "grid": expansion_of(LR, search="grid"),
+}
+FIGURES = {
+    "optuna": {"search-best"},
+    "random": {"search-best"},
+    "refine": {"search-best", "search-refine-lr"},
+    "coordinate": {"search-best", "search-steps-completep-moe_sp-w32_d2_E4A1_h32"},
+    "staged-grid": {
+        "search-best",
+        "search-heatmaps-completep-moe_sp_at_w32_d2_E4A1_h32-broad",
+        "search-heatmaps-completep-moe_sp_at_w32_d2_E4A1_h32-fine",
+    },
+    "grid": set(),
+}
+THREE = ("init_scale", "router.lr_mult", "embedding.lr_mult")
+Told = tuple[Results, Analysis, dict[str, Drawn]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    @cache
+    def make(kind: str, most: int | None = None) -> Told:
+        results = searched(KINDS[kind], LAND, tmp_path_factory.mktemp(kind), at_once=most or 8, most=most)
+        analysis = analyze(results)
+        figures, _ = all_figures(results, analysis)
+        return results, analysis, {one.name: one for one in figures if one.name.startswith("search")}
+
+    return make
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_search_has_its_figures_each_with_its_data(told, kind: str) -> None:  # type: ignore[no-untyped-def]
+    _, analysis, figures = told(kind)
+    assert set(figures) == FIGURES[kind]
+    for one in figures.values():
+        one.figure.draw_without_rendering()  # a warning is an error
+        assert len(one.csv.splitlines()) > 1
+        assert one.title
+        assert one.svg.startswith("<svg")
+    assert bool(analysis.search_best) == (kind != "grid")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grid"])
+def test_a_search_that_has_only_begun_is_told_as_far_as_it_is(told, kind: str) -> None:  # type: ignore[no-untyped-def]
+    _, analysis, figures = told(kind, 1)
+    assert all(one.why_not for one in analysis.search_best)
+    assert figures == {}
+
+
+def test_the_best_so_far_never_rises_and_is_the_lowest_of_what_ended(told) -> None:  # type: ignore[no-untyped-def]
+    results, _, figures = told("random")
+    for arm in search_progress(results):
+        assert [one.num_trials for one in arm.points] == [2 * k for k in range(1, 13)]
+        means = [one.mean for one in arm.points]
+        best = [math.inf if one is None else one.mean for one in arm.best_so_far]
+        assert best == [min(means[: k + 1]) for k in range(len(means))]
+    assert len(figures["search-best"].csv.splitlines()) == 1 + 36
+
+
+def test_arms_of_a_shape_are_compared_over_as_many_trials(told) -> None:  # type: ignore[no-untyped-def]
+    """The control's optimum lies an octave above at the wider shape, and the box holds both: neither is ahead."""
+    results, analysis, _ = told("optuna")
+    assert {one.num_trials for one in analysis.search_best} == {24}
+    by_arm = {(one.shape.partition(" ")[0], one.parameterization): one for one in analysis.search_best}
+    assert set(by_arm) == {("w32", "completep-moe = sp"), ("w64", "completep-moe"), ("w64", "sp")}
+    for one in by_arm.values():
+        lowest = min(p.mean for arm in search_progress(results) for p in arm.points if arm.shape == one.shape)
+        assert one.best_nats is not None
+        assert one.best_nats - (one.behind_nats or 0.0) == pytest.approx(lowest)
+    assert sorted(one.behind_nats == 0.0 for one in by_arm.values()) == [False, True, True]
+
+
+def test_arms_of_unequal_length_are_cut_to_the_shorter(tmp_path: Path) -> None:
+    results = searched(KINDS["random"], LAND, tmp_path, at_once=1, most=60)
+    arms = {one.parameterization: one for one in search_progress(results) if not one.is_base}
+    assert arms["completep-moe"].num_trials != arms["sp"].num_trials
+    shorter = min(one.num_trials for one in arms.values())
+    for one in analyze(results).search_best:
+        if one.parameterization in arms:
+            assert one.num_trials == shorter
+            if one.best_nats is not None:
+                of = arms[one.parameterization].points
+                assert one.best_nats == min(point.mean for point in of if point.num_trials <= shorter)
+
+
+def test_a_best_on_the_edge_of_the_box_is_flagged(tmp_path: Path) -> None:
+    far = Landscape(optima={"lr": 3.0, "init_scale": 0.0})
+    on_edge = expansion_of(("lr: [0.01]", "lr: [0.01, 0.01005]"), search="{kind: random, points: 3}")
+    assert {one.on_edge for one in analyze(searched(on_edge, far, tmp_path)).search_best} == {"lr"}
+
+
+def test_coordinate_keeps_what_wins_and_says_by_how_much(told) -> None:  # type: ignore[no-untyped-def]
+    _, analysis, figures = told("coordinate")
+    kept = [one for one in analysis.search_steps if one.kept]
+    assert [one.multiplier for one in kept] == ["router.lr_mult"]
+    assert kept[0].ratio in (2.0**-4, 2.0**-2), "both are an octave from the planted optimum"
+    for one in kept:
+        assert one.gain_nats is not None
+        assert one.se_nats is not None
+        assert one.gain_nats > one.needed * one.se_nats
+    (figure,) = [one for name, one in figures.items() if name.startswith("search-steps")]
+    assert "1 of 2 changes won" in figure.title
+
+
+def test_heatmaps_say_where_a_pair_alone_would_end(told) -> None:  # type: ignore[no-untyped-def]
+    """Here the dimensions do not interact: a pair by itself ends at the best, and costs nothing."""
+    _, _, figures = told("staged-grid")
+    fine = figures["search-heatmaps-completep-moe_sp_at_w32_d2_E4A1_h32-fine"]
+    assert fine.title.endswith("a pair tuned by itself costs at most nothing")
+    assert len(fine.csv.splitlines()) == 1 + 25
+
+
+def test_dimensions_that_interact_cost_a_pair_that_is_tuned_alone(tmp_path: Path) -> None:
+    """A valley along the sum of all three: from the center no pair gets to its bottom, where the third one moved."""
+
+    def valley(trial: Trial) -> Outcome:
+        x, y, z = (math.log2(trial.hps.get(name)) for name in THREE)
+        bowl = 0.001 * ((x + 2) ** 2 + (y + 2) ** 2 + (z + 2) ** 2)
+        return Outcome("finished", 2.0 + 0.05 * (x + y + z + 6) ** 2 + bowl + 0.01 * (math.log2(trial.hps.lr) + 6) ** 2)
+
+    search = f"{{kind: staged-grid, multipliers: [{', '.join(THREE)}], broad: {{points: 3, ratio: 64}}}}"
+    results = searched(expansion_of(LR, search=search), valley, tmp_path)
+    (played,) = replayed(results)
+    found = [one for one in heatmaps(played) if one.stage == "fine"]
+    assert len(found) == 3
+    for one in found:
+        values = [one.x_values[one.best[0]], one.y_values[one.best[1]]]
+        assert all(2.0**-4 <= value <= 1.0 for value in values), "the planted optimum, as near as the grid has it"
+        assert pair_cost(one) >= 0.0
+    assert max(map(pair_cost, found)) > 0.003, "two of three at the best, the third pays"
+
+
+def test_the_report_tells_of_a_search(told, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    results, _, _ = told("optuna")
+    report([results.folder], output=tmp_path, form="md")
+    text = (tmp_path / "report.md").read_text()
+    assert "The best of each arm, at equal budgets" in text
+    assert "figures/search-best.png" in text
+    assert (tmp_path / "figures" / "search-best.csv").exists()

@@ -1,0 +1,193 @@
+"""What holds of every search: replay, order, failures, results from elsewhere, budgets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from landscape import LR, Landscape, expansion_of, run, search_of
+
+from hpxfer.search import Outcome
+from hpxfer.spec.search_defaults import arm_budget
+from hpxfer.trial import Expansion, Trial
+
+LANDSCAPE = Landscape(
+    optima={"lr": -6.3, "router.lr_mult": -3.0, "init_scale": 1.0}, drift=-1.0, noise=0.01, walls={"lr": -4.5}
+)
+TWO_HPS = "{log2: [-9, -4]}\n  init_scale: {log2: [-2, 2]}"
+SEARCHES = {
+    "grid": expansion_of(LR),
+    "grid at the base": expansion_of(LR, search="{kind: grid, at: base}"),
+    "random": expansion_of(LR, search="{kind: random, budget: 13}"),
+    "random of two": expansion_of(("[0.01]", TWO_HPS), search="{kind: random, points: 6, sequence: uniform}"),
+    "refine": expansion_of(LR, search="refine"),
+    "refine with a budget": expansion_of(LR, search="{kind: refine, budget: 21}"),
+    "refine of two": expansion_of(
+        ("[0.01]", TWO_HPS), ("hps:", "hps:\n  lr: 0.02"), search="{kind: refine, budget: 37, until_octaves: 0.2}"
+    ),
+    "coordinate": expansion_of(
+        LR, search="{kind: coordinate, passes: 2, multipliers: [attn_v.init_mult, router.lr_mult]}"
+    ),
+    "coordinate with a budget": expansion_of(
+        LR, search="{kind: coordinate, at: all, budget: 25, multipliers: [router.lr_mult, attn_v.init_mult]}"
+    ),
+    "staged grid": expansion_of(LR, search="{kind: staged-grid, multipliers: [init_scale, router.lr_mult]}"),
+    "staged grid with a budget": expansion_of(
+        LR, search="{kind: staged-grid, budget: 85, multipliers: [init_scale, router.lr_mult]}"
+    ),
+}
+NAMES = sorted(SEARCHES)
+COMPLETE: Mapping[str, tuple[frozenset[str], str]] = {}
+
+
+def in_one_go(name: str) -> tuple[frozenset[str], str]:
+    """Return the ids that a search asks for if nothing disturbs it, and its reasons."""
+    ran = run(SEARCHES[name], LANDSCAPE)
+    return frozenset(ran.trials), ran.search.why()
+
+
+@pytest.fixture(scope="module")
+def complete() -> dict[str, tuple[frozenset[str], str]]:
+    return {name: in_one_go(name) for name in NAMES}
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_neither_order_nor_parallelism_changes_what_is_asked_for(
+    complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(NAMES))
+    order = random.Random(data.draw(st.integers(0, 2**32)))
+    ran = run(SEARCHES[name], LANDSCAPE, order=order, at_once=data.draw(st.sampled_from((1, 3, 16, None))))
+    assert frozenset(ran.trials) == complete[name][0]
+    assert ran.search.why() == complete[name][1]
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_run_that_was_stopped_goes_on_to_the_same_end(
+    complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(NAMES))
+    order = random.Random(data.draw(st.integers(0, 2**32)))
+    first = run(SEARCHES[name], LANDSCAPE, order=order, at_once=5, stop_after=data.draw(st.integers(0, 60)))
+    second = run(SEARCHES[name], LANDSCAPE, known=first.outcomes, order=order)
+    assert not first.outcomes.keys() & second.trials.keys(), "a trial was trained twice"
+    assert frozenset(first.outcomes) | frozenset(second.trials) == complete[name][0]
+    assert second.search.why() == complete[name][1]
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_failed_trials_hold_back_what_needs_them_and_a_next_run_ends_it(
+    complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject
+) -> None:
+    name, unlucky = data.draw(st.sampled_from(NAMES)), data.draw(st.integers(0, 7))
+
+    def fails(trial: Trial) -> bool:
+        return int(trial.id[:8], 16) % 8 == unlucky
+
+    first = run(SEARCHES[name], LANDSCAPE, fails=fails, at_once=4)
+    assert frozenset(first.trials) <= complete[name][0]
+    second = run(SEARCHES[name], LANDSCAPE, known=first.outcomes)
+    assert frozenset(first.outcomes) | frozenset(second.trials) == complete[name][0]
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_results_from_elsewhere_are_used_and_others_change_nothing(
+    complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(NAMES))
+    others = run(SEARCHES[data.draw(st.sampled_from(NAMES))], LANDSCAPE).outcomes
+    known = {key: value for key, value in others.items() if int(key[:4], 16) % 2} | {"unknown": Outcome("diverged")}
+    ran = run(SEARCHES[name], LANDSCAPE, known=known)
+    assert frozenset(ran.trials) == complete[name][0] - known.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_arm_exceeds_its_budget_nor_a_shape_its_bound(name: str) -> None:
+    ran, budget = run(SEARCHES[name], LANDSCAPE), arm_budget(SEARCHES[name].spec)
+    arms = ran.arms()
+    assert max(arms.values()) <= budget
+    for shape, most in ran.search.bound().items():
+        assert sum(num for (_, width), num in arms.items() if width == shape.width) <= most
+        assert most <= budget * sum(1 for _, width in arms if width == shape.width)
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_what_is_left_is_counted_by_the_searchs_own_trials(
+    complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject
+) -> None:
+    """What another sweep left at the same shapes is not done, nor less to do."""
+    name = data.draw(st.sampled_from(NAMES))
+    others = run(SEARCHES[data.draw(st.sampled_from(NAMES))], LANDSCAPE).outcomes
+    ran = run(SEARCHES[name], LANDSCAPE, known=others, stop_after=data.draw(st.integers(0, 60)), at_once=5)
+    ran.search.ask(ran.outcomes, (), None)
+    known, found = complete[name][0] & ran.outcomes.keys(), ran.search.progress().values()
+    assert sum(one.num_done for one in found) <= len(known)
+    assert sum(one.most_left for one in found) >= len(complete[name][0]) - len(known)
+    bound = ran.search.bound()
+    assert all(one.num_done + one.most_left <= bound[shape] for shape, one in ran.search.progress().items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_that_has_ended_has_had_all_that_it_asked_for(name: str) -> None:
+    ran = run(SEARCHES[name], LANDSCAPE)
+    assert ran.search.ask(ran.outcomes, (), None) == ()
+    found = ran.search.progress().values()
+    assert sum(one.num_done for one in found) == len(ran.trials)
+    assert sum(one.most_left for one in found) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_that_agree_at_the_base_are_one_arm_there(name: str) -> None:
+    arms = run(SEARCHES[name], LANDSCAPE).arms()
+    assert [label for label, width in arms if width == 32] == [None]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_where_everything_diverges_a_search_ends(name: str) -> None:
+    ran = run(SEARCHES[name], lambda _: Outcome("diverged"))
+    assert max(ran.arms().values()) <= arm_budget(SEARCHES[name].spec)
+    assert run(SEARCHES[name], lambda _: Outcome("diverged"), known=ran.outcomes).trials == {}
+
+
+def test_other_outcomes_in_the_same_mapping_object_or_another_are_seen() -> None:
+    """A search may keep what it has read of a mapping that grows; of another one it must start anew."""
+    search = search_of(SEARCHES["refine"])
+    ran = run(SEARCHES["refine"], LANDSCAPE)
+    assert search.ask(ran.outcomes, (), None) == ()
+    again = search.ask({}, (), None)
+    assert {one.id for one in again} == {one.id for one in search_of(SEARCHES["refine"]).ask({}, (), None)}
+
+
+RAISED = {
+    "random": ("{kind: random, budget: %d}", (8, 12, 30)),
+    "refine": ("{kind: refine, until_octaves: 0.1, budget: %d}", (14, 20, 26, 60)),
+    "coordinate": ("{kind: coordinate, multipliers: [router.lr_mult, attn_v.init_mult], budget: %d}", (12, 20, 28)),
+    "staged-grid": ("{kind: staged-grid, multipliers: [init_scale, router.lr_mult], budget: %d}", (80, 100, 200)),
+}
+
+
+def sweep_with(kind: str, budget: int) -> Expansion:
+    return expansion_of(LR, search=RAISED[kind][0] % budget)
+
+
+@pytest.mark.parametrize("kind", sorted(RAISED))
+def test_a_budget_that_is_raised_goes_on_and_loses_nothing(kind: str) -> None:
+    known: dict[str, Outcome] = {}
+    landscape = replace(LANDSCAPE, optima={**LANDSCAPE.optima, "init_scale": -15.0})
+    for budget in RAISED[kind][1]:
+        ran = run(sweep_with(kind, budget), landscape, known=known)
+        at_once = run(sweep_with(kind, budget), landscape)
+        assert frozenset(ran.trials) == frozenset(at_once.trials) - known.keys()
+        assert max(at_once.arms().values()) <= budget
+        known = ran.outcomes
+    smallest = run(sweep_with(kind, RAISED[kind][1][0]), landscape)
+    assert len(known) > len(smallest.trials), "the larger budgets bought nothing"

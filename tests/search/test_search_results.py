@@ -1,0 +1,229 @@
+"""Results of searches: cells, lines, reports and recipes from a store of planted losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from landscape import LR, Landscape, Ran, expansion_of, run
+
+from hpxfer.analysis import analyze, transfer_report
+from hpxfer.errors import HpxferError
+from hpxfer.recipe import recipe_of
+from hpxfer.result import TrialResult
+from hpxfer.results import Results, load_results
+from hpxfer.search.replay import replayed
+from hpxfer.store import Store
+from hpxfer.trial import Expansion
+
+LANDSCAPE = Landscape(optima={"lr": -6.3, "router.lr_mult": -3.0, "init_scale": -2.0}, noise=0.002, walls={"lr": -4.5})
+TWO = ("[0.01]", "{log2: [-9, -4]}\n  init_scale: {log2: [-3, 3]}")
+NO_GRID = (("grid:\n  lr: [0.01]\n", ""), ("hps:", "hps:\n  lr: 0.01"))
+KINDS = {
+    "random": expansion_of(TWO, search="{kind: random, points: 12}"),
+    "random line": expansion_of(LR, search="{kind: random, points: 8}"),
+    "refine": expansion_of(LR, search="{kind: refine, until_octaves: 0.5}"),
+    "coordinate": expansion_of(LR, search="{kind: coordinate, multipliers: [router.lr_mult]}"),
+    "coordinate at one lr": expansion_of(*NO_GRID, search="{kind: coordinate, multipliers: [router.lr_mult]}"),
+    "staged grid": expansion_of(LR, search="{kind: staged-grid, multipliers: [init_scale, router.lr_mult]}"),
+    "grid at the base": expansion_of(LR, search="{kind: grid, at: base}"),
+}
+Make = Callable[[str], tuple[Results, Ran]]
+
+
+def stored(expansion: Expansion, ran: Ran, folder: Path) -> Results:
+    """Return the results of what a run of a search came to."""
+    store = Store.open(folder, write=True)
+    pairs = []
+    for trial in ran.trials.values():
+        outcome = ran.outcomes.get(trial.id)
+        status = "failed" if outcome is None else outcome.status
+        loss = None if outcome is None else outcome.loss
+        result = TrialResult(
+            trial_id=trial.id,
+            status=status,  # type: ignore[arg-type]
+            validation_loss_nats=loss,
+            final_window_loss_nats=loss,
+            diverged_step=3 if status == "diverged" else None,
+            finished_at="2026-01-01T00:00:00+00:00",
+        )
+        pairs.append((trial, result))
+    store.append(pairs)
+    store.save_sweep(expansion.spec, "abc")
+    return load_results(folder)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    @cache
+    def make(kind: str) -> tuple[Results, Ran]:
+        ran = run(KINDS[kind], LANDSCAPE)
+        return stored(KINDS[kind], ran, tmp_path_factory.mktemp("results")), ran
+
+    return make
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_each_trial_of_a_search_has_its_cell_and_no_other(made: Make, kind: str) -> None:
+    results, ran = made(kind)
+    cells = results.cells
+    assert set(cells["trial_id"]) == set(ran.trials)
+    assert "missing" not in set(cells["status"])
+    for row in cells.to_dict("records"):
+        trial = ran.trials[row["trial_id"]]
+        assert row["shape"] == trial.shape.label()
+        assert row["lr" if "lr" in row else "router.lr_mult"] == trial.hps.get(
+            "lr" if "lr" in row else "router.lr_mult"
+        )
+    at_base = cells[cells["is_base"]]
+    assert set(at_base["parameterization"]) == {"completep-moe", "sp"}, "both tables have the cells that they share"
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_everything_is_said_of_it_or_why_not(made: Make, kind: str) -> None:
+    results, _ = made(kind)
+    found = analyze(results)
+    report = transfer_report(results)
+    assert "Does lr transfer?" in report.summary()
+    if kind in ("random", "coordinate at one lr"):
+        assert report.findings == ()
+        assert found.report is None
+        assert results.why_no_line() is not None
+        assert results.line().empty
+    else:
+        assert {one.parameterization for one in report.findings} == {"completep-moe", "sp"}
+        assert results.why_no_line() is None
+    if kind == "random":
+        assert any("no trial lies on a line of it" in note for note in found.notes)
+
+
+def test_a_line_holds_what_is_on_it_and_nothing_else(made: Make) -> None:
+    results, ran = made("staged grid")
+    assert set(results.line("lr")["value"]) == {one.hps.lr for one in ran.trials.values() if not one.hps.multipliers}
+    assert set(results.cells["line"]) == {"lr", "staged-grid"}
+    with pytest.raises(HpxferError, match="hp: must be scanned by the sweep, got 'eps'"):
+        results.line("eps")
+
+
+def test_a_refined_line_reports_where_the_optimum_is(made: Make) -> None:
+    results, _ = made("refine")
+    for finding in transfer_report(results).findings:
+        assert finding.verdict == "transfers"
+        for shape in finding.shapes:
+            assert shape.optimum.log2_value == pytest.approx(-6.3, abs=0.2)
+
+
+def test_a_stored_trial_of_another_sweep_is_no_cell(made: Make, tmp_path: Path) -> None:
+    expansion = KINDS["refine"]
+    ran = run(expansion, LANDSCAPE)
+    other = run(expansion_of(LR, ("steps: 200", "steps: 201"), search="refine"), LANDSCAPE)
+    longer = run(expansion_of(LR, ("width: [32, 64]", "width: [32, 96]"), search="refine"), LANDSCAPE)
+    mixed = Ran(
+        search=ran.search,
+        outcomes={**longer.outcomes, **other.outcomes, **ran.outcomes},
+        trials={**longer.trials, **other.trials, **ran.trials},
+    )
+    assert set(stored(expansion, mixed, tmp_path).cells["trial_id"]) == set(ran.trials)
+
+
+def test_what_comes_next_is_missing_and_what_failed_is_failed(tmp_path: Path) -> None:
+    half = run(KINDS["refine"], LANDSCAPE, at_once=1, stop_after=20)
+    results = stored(KINDS["refine"], half, tmp_path / "half")
+    assert set(results.cells["status"]) == {"finished", "diverged", "missing"}
+    assert any("have not been run" in note for note in analyze(results).notes)
+    unlucky = run(KINDS["refine"], LANDSCAPE, fails=lambda one: one.seed == 1 and one.shape.width == 64)
+    results = stored(KINDS["refine"], unlucky, tmp_path / "unlucky")
+    assert "failed" in set(results.cells["status"])
+    assert transfer_report(results).findings
+
+
+EXPECTED = {
+    "random": ("random", 24),
+    "random line": ("random", 16),
+    "coordinate": ("coordinate", 20),
+    "coordinate at one lr": ("coordinate", 10),
+    "staged grid": ("staged-grid", None),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(EXPECTED))
+def test_a_recipe_carries_the_tuned_point_and_where_it_is_from(made: Make, kind: str) -> None:
+    results, ran = made(kind)
+    recipe = recipe_of(results, "completep-moe")
+    search = recipe.file.provenance.search
+    assert search is not None
+    name, trials = EXPECTED[kind]
+    assert search.kind == name
+    assert trials is None or search.num_trials == trials
+    assert search.num_points * 2 == search.num_trials <= search.budget
+    hps = recipe.file.hps
+    assert any(
+        (one.hps.lr, one.hps.init_scale, dict(one.hps.multipliers)) == (hps.lr, hps.init_scale, hps.multipliers)
+        for one in ran.trials.values()
+        if one.shape.width == 32
+    )
+    if kind != "random line":
+        tuned = recipe.file.hps.init_scale if kind == "random" else recipe.file.hps.multipliers["router.lr_mult"]
+        assert tuned < 1
+    assert type(recipe).load(_written(recipe, results.folder)).file == recipe.file
+    assert f"with {name} over" in recipe.describe({**recipe.file.base_shape})
+
+
+def _written(recipe, folder: Path) -> Path:  # type: ignore[no-untyped-def]
+    path = folder / "recipe.yaml"
+    path.write_text(recipe.dump())
+    return path
+
+
+def test_random_gives_the_lowest_mean_over_the_seeds(made: Make) -> None:
+    results, _ = made("random")
+    rows = results.trials.merge(results.cells[results.cells["is_base"]][["trial_id"]].drop_duplicates())
+    means = rows[rows["status"] == "finished"].groupby("lr")["validation_loss_nats"].agg(["mean", "size"])
+    assert recipe_of(results).file.hps.lr == means[means["size"] == 2]["mean"].idxmin()
+
+
+def test_what_an_edited_sweep_left_outside_the_box_is_not_tuned(tmp_path: Path) -> None:
+    box = expansion_of(("[0.01]", "{log2: [-9, -8]}"), search="{kind: random, points: 4}")
+    ran, before = run(box, LANDSCAPE), run(expansion_of(LR, search="{kind: random, points: 8}"), LANDSCAPE)
+    beside = run(KINDS["staged grid"], LANDSCAPE)
+    left = Ran(
+        search=ran.search,
+        outcomes={**before.outcomes, **beside.outcomes, **ran.outcomes},
+        trials={**before.trials, **beside.trials, **ran.trials},
+    )
+    recipe = recipe_of(stored(box, left, tmp_path)).file
+    assert 2**-9 <= recipe.hps.lr <= 2**-8
+    assert not recipe.hps.multipliers
+
+
+def test_every_shape_has_the_hp_that_refine_transferred(tmp_path: Path) -> None:
+    """The fit's best at the base may be one that no other shape tries; the lowest measured one every shape has."""
+    sweep = expansion_of(LR, search="refine")
+    for salt in (7, 11):
+        land = Landscape(optima={"lr": -6.3 + 0.07 * salt}, drift=-1.0, noise=0.004, salt=salt)
+        for finding in transfer_report(stored(sweep, run(sweep, land), tmp_path / str(salt))).findings:
+            assert [shape.transferred for shape in finding.shapes] == ["measured"] * len(finding.shapes)
+
+
+def test_a_line_of_a_grid_or_of_refine_makes_a_recipe_as_ever(made: Make) -> None:
+    for kind in ("refine", "grid at the base"):
+        recipe = recipe_of(made(kind)[0])
+        assert recipe.file.provenance.search is None
+        assert "search:" not in recipe.dump()
+        assert math.log2(recipe.file.hps.lr) == pytest.approx(-6.3, abs=0.5)
+
+
+def test_a_search_that_has_not_ended_tunes_nothing(tmp_path: Path) -> None:
+    half = run(KINDS["coordinate"], LANDSCAPE, at_once=1, stop_after=14)
+    with pytest.raises(HpxferError, match="the search must have ended, got trials still to train; run the sweep again"):
+        recipe_of(stored(KINDS["coordinate"], half, tmp_path))
+
+
+def test_a_replay_of_the_results_tells_the_search_as_it_was(made: Make) -> None:
+    results, ran = made("staged grid")
+    lines = [line for one in replayed(results) for line in one.lines()]
+    assert "\n".join(lines) == ran.search.why()
+    assert replayed(made("grid at the base")[0]) == ()

@@ -1,0 +1,169 @@
+"""Staged grid: LR, broad grid, fine grid; edges move it; pairwise heatmaps of where it came to rest."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from landscape import LR, Landscape, Ran, expansion_of, run, search_of
+
+from hpxfer.hps import HPs
+from hpxfer.search import Outcome
+from hpxfer.search.heatmaps import heatmaps
+from hpxfer.search.rounds import Played, RoundSearch
+from hpxfer.search.values import GridAround
+
+TWO = "multipliers: [init_scale, router.lr_mult]"
+SIX = "[init_scale, router.lr_mult, expert_in.lr_mult, expert_out.lr_mult, embedding.lr_mult, attn_q.lr_mult]"
+
+
+def staged(landscape: Landscape, options: str = TWO) -> Ran:
+    return run(expansion_of(LR, search=f"{{kind: staged-grid, {options}}}"), landscape, at_once=16)
+
+
+def played(ran: Ran) -> Played:
+    assert isinstance(ran.search, RoundSearch)
+    return ran.search.play(ran.outcomes)[0]
+
+
+def found(ran: Ran) -> HPs:
+    end = played(ran).end
+    assert end is not None
+    assert end.best is not None
+    return end.best
+
+
+@given(init=st.floats(-11, 11), router=st.floats(-11, 11))
+def test_it_finds_a_planted_optimum_within_its_last_ratio(init: float, router: float) -> None:
+    best = found(staged(Landscape(optima={"lr": -6.0, "init_scale": init, "router.lr_mult": router})))
+    assert abs(math.log2(best.init_scale) - init) <= 1.0
+    assert abs(math.log2(best.get("router.lr_mult")) - router) <= 1.0
+    assert best.lr == 2.0**-6
+
+
+def test_an_optimum_beyond_its_reach_is_said_to_be_a_bound() -> None:
+    near, far = (
+        staged(Landscape(optima={"lr": -6.0, "init_scale": away}), f"{TWO}, recenters: 0").search.why()
+        for away in (1.0, -19.0)
+    )
+    assert "on its edge in init_scale after 0 moves: a bound there, not an optimum" in far
+    assert "bound" not in near
+
+
+def test_a_best_on_an_edge_moves_the_grid_along_that_dimension_only() -> None:
+    ran = staged(Landscape(optima={"lr": -6.0, "init_scale": -8.0, "router.lr_mult": 0.0}))
+    grids = [turn.round.points for turn in played(ran).turns if isinstance(turn.round.points, GridAround)]
+    assert [grid.center.init_scale for grid in grids[:2]] == [1.0, 2.0**-4]
+    assert [grid.center.get("router.lr_mult") for grid in grids[:2]] == [1.0, 1.0]
+
+
+def test_what_changes_nothing_moves_nothing() -> None:
+    ran = staged(Landscape(optima={"lr": -6.0}))
+    assert "moves" not in ran.search.why()
+    assert found(ran) == of_line(2.0**-6)
+
+
+def of_line(lr: float) -> HPs:
+    return HPs(lr=lr, eps=1e-12)
+
+
+def test_grids_that_diverge_but_for_their_center_end_there() -> None:
+    ran = run(
+        expansion_of(LR, search=f"{{kind: staged-grid, {TWO}}}"),
+        lambda one: Landscape(optima={"lr": -6.0})(one) if one.hps == of_line(one.hps.lr) else Outcome("diverged"),
+    )
+    assert found(ran) == of_line(2.0**-6), "its center is all that finished"
+    assert "moves" not in ran.search.why()
+
+
+def test_entries_that_are_joined_move_together() -> None:
+    options = "multipliers: [attn_q.lr_mult + attn_k.lr_mult, init_scale]"
+    ran = staged(Landscape(optima={"lr": -6.0, "attn_k.lr_mult": 4.0}), options)
+    assert all(one.hps.get("attn_q.lr_mult") == one.hps.get("attn_k.lr_mult") for one in ran.trials.values())
+    assert found(ran).get("attn_q.lr_mult") == 16.0
+
+
+def test_grids_of_its_own() -> None:
+    options = f"{TWO}, broad: {{points: 5, ratio: 9}}, fine: {{points: 3, ratio: 3}}"
+    ran = staged(Landscape(optima={"lr": -6.0, "init_scale": math.log2(3)}), options)
+    assert found(ran).init_scale == 3.0
+    assert set(ran.values("init_scale")) >= {1 / 81, 1 / 9, 1.0, 9.0, 81.0} - {1 / 81, 1 / 9}
+    assert 0.111111 in ran.values("init_scale"), "six digits"
+
+
+def test_six_dimensions_are_15625_points_and_asked_for_lazily() -> None:
+    expansion = expansion_of(
+        LR, ("seeds: 2", "seeds: 1"), search=f"{{kind: staged-grid, multipliers: {SIX}, recenters: 0}}"
+    )
+    start = time.process_time()
+    search = search_of(expansion)
+    assert list(search.bound().values()) == [6 + 3**6 + 5**6]
+    landscape = Landscape(optima={"lr": -6.0, "init_scale": 1.0})
+    outcomes = run(expansion, landscape, stop_after=6 + 3**6).outcomes
+    asked = search.ask(outcomes, (), 64)
+    assert len(asked) == 64
+    assert time.process_time() - start < 20, "a second or two"
+    (one,) = search.play(outcomes)
+    assert one.open is not None
+    assert len(one.open.points) == 5**6
+    assert len(set(one.open.points)) == 5**6
+
+
+@given(points=st.sampled_from((3, 5, 7)), ratio=st.floats(1.5, 64), index=st.integers(0, 342))
+def test_a_grid_is_the_product_of_its_dimensions(points: int, ratio: float, index: int) -> None:
+    names = ("init_scale", "router.lr_mult", "eps")
+    grid = GridAround(HPs(lr=0.1, eps=1e-8), names, points, ratio)
+    index %= len(grid)
+    for name, step in zip(names, grid.steps(index), strict=True):
+        assert abs(step) <= points // 2
+        assert grid[index].get(name) == pytest.approx(grid.center.get(name) * ratio**step, rel=1e-5)
+    assert grid[-1] == grid[len(grid) - 1]
+    assert tuple(islice(grid, 4)) == grid[:4]
+    assert grid[len(grid) // 2] == grid.center
+    with pytest.raises(IndexError):
+        grid[len(grid)]
+
+
+def interacting(trial):  # type: ignore[no-untyped-def]
+    """A valley along the sum of two multipliers, and a third that decides where on it the bottom is."""
+    x, y, z = (math.log2(trial.hps.get(name)) for name in ("init_scale", "router.lr_mult", "attn_q.lr_mult"))
+    return Outcome("finished", 2 + 0.1 * (x + y) ** 2 + 0.1 * (x - z) ** 2 + 0.05 * (z - 4) ** 2)
+
+
+THREE = "multipliers: [init_scale, router.lr_mult, attn_q.lr_mult], fine: {points: 5, ratio: 4}"
+
+
+def test_heatmaps_show_each_pair_of_each_stage() -> None:
+    ran = run(expansion_of(LR, search=f"{{kind: staged-grid, {THREE}}}"), interacting)
+    found_maps = list(heatmaps(played(ran)))
+    assert [(one.stage, one.x, one.y) for one in found_maps][3:] == [
+        ("fine", "init_scale", "router.lr_mult"),
+        ("fine", "init_scale", "attn_q.lr_mult"),
+        ("fine", "router.lr_mult", "attn_q.lr_mult"),
+    ]
+    best = found(ran)
+    for one in found_maps[3:]:
+        x, y = one.best
+        assert (one.x_values[x], one.y_values[y]) == (best.get(one.x), best.get(one.y))
+        assert one.lowest[y][x] == one.through_best[y][x] == min(map(min, one.lowest))
+        assert all(
+            low <= slice_
+            for row, of in zip(one.lowest, one.through_best, strict=True)
+            for low, slice_ in zip(row, of, strict=True)
+        )
+        assert one.at_center[one.in_plane[1]][one.in_plane[0]] == min(map(min, one.at_center))
+
+
+def test_a_pair_that_interacts_with_a_third_has_another_optimum_in_its_plane() -> None:
+    """And a separable landscape has not: what MSSP's Figure Q.49 shows of random search and pair sweeps."""
+    mixed = run(expansion_of(LR, search=f"{{kind: staged-grid, recenters: 0, {THREE}}}"), interacting)
+    plain = run(
+        expansion_of(LR, search=f"{{kind: staged-grid, recenters: 0, {THREE}}}"),
+        Landscape(optima={"lr": -6.0, "init_scale": 4.0, "router.lr_mult": -4.0, "attn_q.lr_mult": 4.0}),
+    )
+    assert any(one.best != one.in_plane for one in heatmaps(played(mixed)) if one.stage == "broad")
+    assert all(one.best == one.in_plane for one in heatmaps(played(plain)) if one.stage == "broad")
