@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from hpxfer.cautions import cautions
+from hpxfer.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
 from hpxfer.machine import num_cpus
+from hpxfer.memory_cautions import memory_cautions
 from hpxfer.model.cost import count_params, train_flops
+from hpxfer.search import Progress
 from hpxfer.shape import Shape
-from hpxfer.stack import CPU, Device, Measured, stack_sizes
-from hpxfer.trial import Expansion, Setting
-
-# One CPU core in float32, full stacks, `hpxfer bench trainer` on two AMD EPYC cores (2026-11, torch 2.13): what a
-# token costs whatever the width, and the rate of the rest.
-CPU_S_PER_TOKEN = 3e-6
-CPU_FLOP_PER_S = 54e9
-# A GPU, assumed and unmeasured: a tenth of an H200's bf16 matmul peak.
-GPU_FLOP_PER_S = 80e12
+from hpxfer.spec.search_defaults import budget_text
+from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.stack import CPU, Device, Measured, share_of, stack_sizes, trial_bytes
+from hpxfer.trial import Expansion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +31,34 @@ class ShapePlan:
     num_trials: int
     num_done: int
     num_stacks: int  # of what is left
+    stack_size: int  # trials of the largest of these stacks; with none left, of a full one
+    stack_bytes: int  # what that stack needs of memory, as the model has it or as was measured
+    gpu_share: float  # the part of a GPU that such a stack has; 0 on a CPU
     params_total: int
     params_active: int
     tokens: int  # of what is left, as are the next two
     flops: float
     worker_s: float
+    trial_s: float  # worker seconds of one trial
+    is_measured: bool  # whether the store says so
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a sweep will run. Tokens, FLOPs and seconds count what is left."""
+    """What a sweep will run. Tokens, FLOPs, seconds, hours and price count what is left."""
 
     sweep: str
     shapes: tuple[ShapePlan, ...]
     workers: int
     rate_from: str  # where the estimate of time has its rate from
+    device: Device = CPU
+    fills_gpus: bool = False  # as many stacks on each GPU as fit, and each of `workers` stands for a GPU
+    hardware: str = "cpu"
+    ratio: float | None = None  # what stored trials took over what the rate says of them, their median
+    at_most: bool = False  # an adaptive search may end with fewer trials
+    search: str = "grid"
+    budget: str = ""  # what every arm may have, in words
+    price_per_hour: float | None = None  # of one GPU, or of one CPU worker
     cautions: tuple[str, ...] = ()  # what makes a result mean less than it seems, a line each
 
     @property
@@ -63,23 +77,89 @@ class Plan:
     def wall_s(self) -> float:
         """Seconds until the last trial ends: workers share the stacks, but no stack is cut."""
         longest = max((one.worker_s / one.num_stacks for one in self.shapes if one.num_stacks), default=0.0)
-        return max(longest, sum(one.worker_s for one in self.shapes) / self.workers)
+        busy = sum(one.worker_s * (one.gpu_share if self.fills_gpus else 1.0) for one in self.shapes)
+        return max(longest, busy / self.workers)
+
+    @property
+    def worker_hours(self) -> float:
+        return sum(one.worker_s for one in self.shapes) / 3600
+
+    @property
+    def gpu_hours(self) -> float:
+        """Hours of a whole GPU; a stack with half of one counts half. 0 on a CPU."""
+        return sum(one.worker_s * one.gpu_share for one in self.shapes) / 3600
+
+    @property
+    def price(self) -> float | None:
+        """GPU-hours, on a CPU worker hours, times what one costs; None if nobody said."""
+        if self.price_per_hour is None:
+            return None
+        return self.price_per_hour * (self.gpu_hours if self.device.cuda else self.worker_hours)
+
+    @property
+    def stack_bytes(self) -> int:
+        """Memory of the largest stack."""
+        return max((one.stack_bytes for one in self.shapes if one.num_stacks), default=0)
+
+    def label(self, shape: Shape) -> str:
+        """Return a shape's name, with its schedule where the shapes differ in it."""
+        return shape.label(schedule=len({(one.shape.batch_tokens, one.shape.steps) for one in self.shapes}) > 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-ready data; units end the names."""
         return {
             "sweep": self.sweep,
+            "search": self.search,
+            "budget": self.budget,
+            "at_most": self.at_most,
             "num_trials": self.num_trials,
             "num_done": self.num_done,
+            "num_left": self.num_left,
             "num_stacks": sum(one.num_stacks for one in self.shapes),
             "tokens": sum(one.tokens for one in self.shapes),
             "flops": sum(one.flops for one in self.shapes),
+            "stack_bytes": self.stack_bytes,
             "wall_s": self.wall_s,
             "workers": self.workers,
+            "worker_hours": self.worker_hours,
+            "gpu_hours": self.gpu_hours,
+            "price_per_hour": self.price_per_hour,
+            "price": self.price,
+            "hardware": self.hardware,
+            "device": asdict(self.device),
             "rate_from": self.rate_from,
+            "measured_over_rate": self.ratio,
             "cautions": list(self.cautions),
             "shapes": [{**asdict(one), "shape": one.shape.dims()} for one in self.shapes],
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Trials by shape: all that a sweep may have, and those of them that are done."""
+
+    total: Mapping[Shape, int]
+    done: Mapping[Shape, int]
+    at_most: bool = False
+
+
+def grid_counts(expansion: Expansion, done: Collection[str]) -> Counts:
+    """Return the counts of a grid, whose trials are known."""
+    total: Counter[Shape] = Counter()
+    stored: Counter[Shape] = Counter()
+    # Trials of a shape come one after the other, and a shape is slow to hash.
+    for shape, trials in itertools.groupby(expansion.trials(), key=lambda trial: trial.shape):
+        known = [trial.id in done for trial in trials]
+        total[shape] += len(known)
+        stored[shape] += sum(known)
+    return Counts(total=total, done=stored)
+
+
+def search_counts(progress: Mapping[Shape, Progress], *, over: bool) -> Counts:
+    """Return the counts of a search that chooses: what may follow is at most; `over`: it wants no more."""
+    done = {shape: one.num_done for shape, one in progress.items()}
+    total = done if over else {shape: one.num_done + one.most_left for shape, one in progress.items()}
+    return Counts(total=total, done=done, at_most=not over)
 
 
 def make_plan(
@@ -89,72 +169,138 @@ def make_plan(
     *,
     measured: Mapping[Shape, Measured] | None = None,
     warnings: tuple[str, ...] = (),
+    counts: Counts | None = None,
+    hardware: Hardware | None = None,
+    price_per_hour: float | None = None,
+    bench: Path = BENCH,
 ) -> Plan:
     """Return the plan of a sweep, given the ids that are done.
 
-    `measured` is what the store says of shapes; the time of others is scaled by the same ratio to the assumed rate.
-    `warnings` go before the sweep's own cautions.
+    `measured` is what the store says of shapes; the time of others is scaled by the same ratio to the rate of the
+    hardware. `counts` are of a search that is no grid. `hardware` is planned for in place of the device: then the
+    store's times, made elsewhere, say nothing. `warnings` go before the sweep's own cautions.
     """
     spec = expansion.spec
-    left: dict[Shape, int] = {}
-    total: dict[Shape, int] = {}
-    for trial in expansion.trials():
-        total[trial.shape] = total.get(trial.shape, 0) + 1
-        left[trial.shape] = left.get(trial.shape, 0) + (trial.id not in done)
-    of_shape = measured or {}
-    known = {shape: one.trial_s for shape, one in of_shape.items() if shape in total and one.trial_s is not None}
-    assumed = {shape: assumed_trial_s(shape, expansion.setting_at(shape), cuda=device.cuda) for shape in total}
-    ratios = sorted(s / assumed[shape] for shape, s in known.items())
-    ratio = ratios[len(ratios) // 2] if ratios else 1.0
-    workers = num_workers(spec.resources.workers, cuda=device.cuda)
+    if hardware is not None and hardware != hardware_of(device):
+        device, measured = device_of(hardware, device), None
+    chosen = hardware or hardware_of(device)
+    counts = counts or grid_counts(expansion, done)
+    rate = rate_of(chosen, spec.precision, bench)
+    workers = workers_of(spec.resources, device)
+    shapes = _shape_plans(expansion, counts, device, rate, measured or {}, workers)
+    known = [one for one in shapes if one.is_measured]
+    ratios = sorted(one.trial_s / _rated_s(one, expansion, rate) for one in known)
+    ratio = ratios[len(ratios) // 2] if ratios else None
+    if ratio is not None:
+        shapes = tuple(one if one.is_measured else _slower(one, ratio) for one in shapes)
+    plan = Plan(
+        sweep=spec.name,
+        search=spec.search.kind,
+        budget=budget_text(spec),
+        shapes=shapes,
+        workers=workers,
+        fills_gpus=device.cuda and _fills_gpus(spec.resources),
+        device=device,
+        hardware=chosen.name,
+        ratio=ratio,
+        rate_from=_rate_from(len(known), len(shapes), ratio, rate),
+        at_most=counts.at_most,
+        price_per_hour=price_per_hour,
+    )
+    told = memory_cautions(plan.shapes, device, spec.resources, workers, plan.label)
+    return replace(plan, cautions=(*warnings, *told, *cautions(expansion)))
+
+
+def num_workers(
+    asked: int | None, *, cuda: bool, device: Device = CPU, cpus_per_stack: float = 1.0, share: float | None = None
+) -> int:
+    """Return how many stacks run at once: as many as asked, or as the GPUs or the CPUs allow.
+
+    Where the planner chooses what share of a GPU a stack has, one a GPU counts.
+    """
+    if asked is not None:
+        return asked
+    if cuda:
+        return max(1, int((device.num_gpus or 1) / (share or 1.0) + 1e-9))
+    return max(1, int((device.num_cpus or num_cpus()) / cpus_per_stack + 1e-9))
+
+
+def _fills_gpus(resources: ResourcesSpec) -> bool:
+    """Return whether the executor gives a GPU as many stacks as fit: nobody said how many there are, or how large."""
+    return resources.executor == "ray" and resources.gpus_per_stack is None and resources.workers is None
+
+
+def workers_of(resources: ResourcesSpec, device: Device) -> int:
+    """Return how many stacks of these resources run at once on a device."""
+    return num_workers(
+        resources.workers,
+        cuda=device.cuda,
+        device=device,
+        cpus_per_stack=resources.cpus_per_stack,
+        share=resources.gpus_per_stack,
+    )
+
+
+def _shape_plans(
+    expansion: Expansion,
+    counts: Counts,
+    device: Device,
+    rate: Rate,
+    measured: Mapping[Shape, Measured],
+    workers: int,
+) -> tuple[ShapePlan, ...]:
+    resources = expansion.spec.resources
+    left = {shape: most - counts.done.get(shape, 0) for shape, most in counts.total.items()}
     sizes = stack_sizes(
         {(shape, expansion.setting_at(shape)): count for shape, count in left.items()},
         device,
-        asked=spec.resources.stack_size,
-        measured=of_shape,
+        asked=expansion.spec.stack_size,
+        measured=measured,
         workers=workers,
+        share=resources.gpus_per_stack,
     )
-    shapes = []
-    for shape in total:
-        trial_s = known.get(shape, ratio * assumed[shape])
-        size = sizes[shape, expansion.setting_at(shape)]
-        shapes.append(_shape_plan(expansion, shape, total[shape], left[shape], trial_s, size))
-    machine = "a GPU, unmeasured" if device.cuda else "one core of a two-core AMD EPYC, measured 2026-11"
-    return Plan(
-        sweep=spec.name,
-        shapes=tuple(shapes),
-        workers=workers,
-        rate_from=f"measured: {len(known)} of {len(total)} shapes, from the store" if known else f"assumed: {machine}",
-        cautions=(*warnings, *cautions(expansion)),
-    )
+    out = []
+    for (shape, setting), most in sizes.items():
+        known = measured.get(shape, Measured())
+        num_stacks = math.ceil(left[shape] / most)
+        size = math.ceil(left[shape] / num_stacks) if num_stacks else most
+        needed = share_of(shape, setting, size, device, measured=known)
+        share = (resources.gpus_per_stack or needed) if device.cuda else 0.0
+        params = count_params(shape, setting)
+        trial_s = known.trial_s
+        one = ShapePlan(
+            shape=shape,
+            num_trials=counts.total[shape],
+            num_done=counts.done.get(shape, 0),
+            num_stacks=num_stacks,
+            stack_size=size,
+            stack_bytes=int(size * (known.trial_bytes or trial_bytes(shape, setting))),
+            gpu_share=share,
+            params_total=params.total,
+            params_active=params.active,
+            tokens=left[shape] * setting.steps * setting.batch_tokens,
+            flops=left[shape] * train_flops(shape, setting),
+            worker_s=0.0,
+            trial_s=0.0,
+            is_measured=trial_s is not None,
+        )
+        trial_s = trial_s if trial_s is not None else _rated_s(one, expansion, rate)
+        out.append(replace(one, trial_s=trial_s, worker_s=trial_s * left[shape]))
+    return tuple(out)
 
 
-def num_workers(asked: int | None, *, cuda: bool) -> int:
-    """Return how many stacks run at once on this machine."""
-    return asked or (1 if cuda else num_cpus())
+def _rated_s(one: ShapePlan, expansion: Expansion, rate: Rate) -> float:
+    """Return the worker seconds of a trial by the rate: a stack with half of a GPU takes twice as long."""
+    return rate.trial_s(one.shape, expansion.setting_at(one.shape), one.stack_size) / (one.gpu_share or 1.0)
 
 
-def assumed_trial_s(shape: Shape, setting: Setting, *, cuda: bool) -> float:
-    """Return the seconds a worker is busy with one trial in a full stack, at the assumed rate."""
-    flops = train_flops(shape, setting)
-    if cuda:
-        return flops / GPU_FLOP_PER_S
-    return setting.steps * setting.batch_tokens * CPU_S_PER_TOKEN + flops / CPU_FLOP_PER_S
+def _slower(one: ShapePlan, ratio: float) -> ShapePlan:
+    return replace(one, trial_s=one.trial_s * ratio, worker_s=one.worker_s * ratio)
 
 
-def _shape_plan(
-    expansion: Expansion, shape: Shape, num_trials: int, num_left: int, trial_s: float, size: int
-) -> ShapePlan:
-    setting = expansion.setting_at(shape)
-    params = count_params(shape, setting)
-    return ShapePlan(
-        shape=shape,
-        num_trials=num_trials,
-        num_done=num_trials - num_left,
-        num_stacks=math.ceil(num_left / size),
-        params_total=params.total,
-        params_active=params.active,
-        tokens=num_left * setting.steps * setting.batch_tokens,
-        flops=num_left * train_flops(shape, setting),
-        worker_s=num_left * trial_s,
-    )
+def _rate_from(num_known: int, num_shapes: int, ratio: float | None, rate: Rate) -> str:
+    """Return where the seconds are from, and how the rate has fared where the store can tell."""
+    if ratio is None:
+        return rate.source
+    fared = f"they took {ratio:.2g}x of what the rate says ({rate.source})"
+    return f"measured: {num_known} of {num_shapes} shapes, from the store; {fared}"

@@ -1,43 +1,45 @@
-"""The live progress line of a run: one line that rewrites itself on a terminal, a plain line now and then elsewhere."""
+"""The live picture of a run: tables that redraw themselves on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from hpxfer.driver import Tally
-from hpxfer.plan_text import spell_time
+from hpxfer.progress_table import progress_table, status_text
+from hpxfer.snapshot import Snapshot
+from hpxfer.stack import Stack
+from hpxfer.tally import Tally
 from hpxfer.train.event import Event
 
 PLAIN_LINE_S = 10.0
 
 
-def status_text(tally: Tally, elapsed_s: float) -> str:
-    """Return the line: trials done, failed and diverged, tokens/s, and the time left at that rate."""
-    trials = f"trials {tally.ended}/{tally.num_left} done, {tally.failed} failed, {tally.diverged} diverged"
-    if not tally.tokens or elapsed_s <= 0:
-        return f"{trials} | starting workers"
-    rate = tally.tokens / elapsed_s
-    left_s = max(0.0, tally.tokens_left - tally.tokens) / rate
-    return f"{trials} | {rate:,.0f} tokens/s | ETA {spell_time(left_s)}"
+class Shown:
+    """Shows snapshots on a console while it is entered: a live picture, or plain lines where it is no terminal.
 
+    `look` returns the run as it is now, None before it has begun. A thread of rich's draws; leaving gives the terminal
+    back as it was, whatever ended the run.
+    """
 
-class ProgressLine:
-    """Shows a run's progress on stderr while it is entered. Call it with every event."""
+    def __init__(self, console: Console, look: Callable[[], Snapshot | None], waiting: str = "") -> None:
+        self._console, self._look, self._waiting = console, look, waiting
+        self._began = time.monotonic()
+        self._last_plain = self._began
+        self._num_notes = 0
+        self._live = Live(
+            console=console,
+            refresh_per_second=4,
+            get_renderable=self._picture,
+            transient=True,
+            vertical_overflow="crop",
+        )
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._tally: Tally | None = None
-        self._started = time.monotonic()
-        self._rate_since: float | None = None
-        self._last_plain = self._started
-        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render, transient=True)
-
-    def __enter__(self) -> ProgressLine:
+    def __enter__(self) -> Shown:
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -47,21 +49,53 @@ class ProgressLine:
     ) -> None:
         if self._console.is_terminal:
             self._live.stop()
-        if self._tally is not None:
-            self._console.print(self._render())
+        snapshot = self._look()
+        if snapshot is not None:
+            self._notes(snapshot)
+            self._line(status_text(snapshot))
 
-    def __call__(self, event: Event, tally: Tally) -> None:
-        """Take note of an event; on a terminal the line refreshes by itself."""
+    def update(self, num_notes: int) -> None:
+        """Print what is due: new decisions of the search, and, where there is no terminal, a line now and then.
+
+        `num_notes` is how many decisions there are by now; nobody looks before something is due.
+        """
         now = time.monotonic()
-        if self._rate_since is None:
-            # The rate counts from here: workers need seconds to start, and that is no rate.
-            self._rate_since = now - 1.0
-        self._tally = tally
-        if not self._console.is_terminal and now - self._last_plain >= PLAIN_LINE_S:
+        line = not self._console.is_terminal and now - self._last_plain >= PLAIN_LINE_S
+        snapshot = self._look() if line or num_notes > self._num_notes else None
+        if snapshot is None:
+            return
+        self._notes(snapshot)
+        if line:
             self._last_plain = now
-            self._console.print(self._render())
+            self._line(status_text(snapshot))
 
-    def _render(self) -> Text:
-        if self._tally is None or self._rate_since is None:
-            return Text(f"starting workers, {time.monotonic() - self._started:.0f} s")
-        return Text(status_text(self._tally, time.monotonic() - self._rate_since))
+    def _notes(self, snapshot: Snapshot) -> None:
+        new = snapshot.num_notes - self._num_notes
+        self._num_notes = snapshot.num_notes
+        for note in snapshot.notes[-new:] if new > 0 else ():
+            self._line(f"search: {note}")
+
+    def _line(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+    def _picture(self) -> RenderableType:
+        snapshot = self._look()
+        if snapshot is None:
+            return Text(f"{self._waiting}, {time.monotonic() - self._began:.0f} s")
+        return progress_table(snapshot, width=self._console.width, height=self._console.height)
+
+
+class LiveProgress(Shown):
+    """Shows a run's progress on stderr while it is entered. Call it with every event."""
+
+    def __init__(self, console: Console) -> None:
+        self._tally: Tally | None = None
+        super().__init__(console, self._snapshot, waiting="starting workers")
+
+    def __call__(self, stack: Stack, event: Event, tally: Tally) -> None:
+        """Take note of an event; on a terminal the picture refreshes by itself."""
+        self._tally = tally
+        self.update(tally.num_notes)
+
+    def _snapshot(self) -> Snapshot | None:
+        return None if self._tally is None else self._tally.snapshot()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
 from tiny import write_tiny
 
 from hpxfer.driver import prepare
+from hpxfer.hardware import CPU_CORE, hardware_named, rate_of
+from hpxfer.memory_cautions import spell_bytes
 from hpxfer.model.cost import count_params, train_flops
-from hpxfer.plan import Plan, ShapePlan, assumed_trial_s, make_plan
+from hpxfer.plan import Plan, ShapePlan, make_plan, num_workers, search_counts
 from hpxfer.plan_text import plan_text
-from hpxfer.stack import Measured
+from hpxfer.search import Progress
+from hpxfer.stack import CPU, CPU_STACK_BYTES, WORKER_BYTES, Device, Measured, pack, trial_bytes
 from hpxfer.trial import Expansion
 
 
@@ -31,16 +36,18 @@ def test_counts_of_what_is_left(tmp_path: Path) -> None:
     assert (wide.params_total, wide.params_active) == (params.total, params.active)
 
 
-def test_time_is_assumed_until_a_shape_has_been_measured_and_then_scaled(tmp_path: Path) -> None:
+def test_time_is_rated_until_a_shape_has_been_measured_and_then_scaled(tmp_path: Path) -> None:
     sweep = expansion(tmp_path)
+    rate = rate_of(CPU_CORE, "float32")
     base, wide = make_plan(sweep, ()).shapes
-    assert wide.worker_s == 20 * assumed_trial_s(wide.shape, sweep.setting, cuda=False)
-    assert "assumed" in make_plan(sweep, ()).rate_from
-    slow = 3 * assumed_trial_s(base.shape, sweep.setting, cuda=False)
+    assert wide.worker_s == 20 * rate.trial_s(wide.shape, sweep.setting)
+    assert "measured 2026-11 on one core" in make_plan(sweep, ()).rate_from
+    slow = 3 * rate.trial_s(base.shape, sweep.setting)
     measured = make_plan(sweep, (), measured={base.shape: Measured(trial_s=slow)})
-    assert measured.rate_from == "measured: 1 of 2 shapes, from the store"
-    assert measured.shapes[0].worker_s == 10 * slow
-    assert abs(measured.shapes[1].worker_s / wide.worker_s - 3) < 1e-9
+    assert measured.rate_from.startswith("measured: 1 of 2 shapes, from the store; they took 3x of what the rate says")
+    assert measured.ratio == pytest.approx(3)
+    assert measured.shapes[0].worker_s == pytest.approx(10 * slow)
+    assert measured.shapes[1].worker_s == pytest.approx(3 * wide.worker_s)
 
 
 def _shape_plan(shape: ShapePlan, num_stacks: int, worker_s: float) -> ShapePlan:
@@ -80,3 +87,134 @@ def test_a_plan_holds_the_cautions_of_its_sweep(tmp_path: Path) -> None:
     (caution,) = make_plan(expansion(tmp_path, ("width: [16, 32]", "duration: [12]")), ()).cautions
     assert caution.startswith("completep-moe along duration: ")
     assert make_plan(expansion(tmp_path), ()).to_dict()["cautions"] == []
+
+
+H100 = hardware_named("h100")
+
+
+def test_hours_and_price_follow_the_hardware(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("workers: 2", "workers: 4"))
+    here = make_plan(sweep, (), price_per_hour=3.0)
+    assert (here.gpu_hours, here.hardware) == (0.0, "cpu")
+    assert here.worker_hours == pytest.approx(sum(one.worker_s for one in here.shapes) / 3600)
+    assert here.price == pytest.approx(3 * here.worker_hours)
+    there = make_plan(sweep, (), hardware=H100, price_per_hour=3.0, bench=tmp_path)
+    assert there.device.memory_bytes == H100.memory_bytes
+    assert there.gpu_hours == pytest.approx(sum(one.worker_s * one.gpu_share for one in there.shapes) / 3600)
+    assert 0 < there.gpu_hours < there.worker_hours  # these stacks leave most of a GPU to others
+    assert there.price == pytest.approx(3 * there.gpu_hours)
+    assert make_plan(sweep, ()).price is None
+    text = plan_text(there)
+    for said in ("assumed", "unmeasured", "GPU-hours", "at 3 an hour", "never measured on a GPU"):
+        assert said in text
+
+
+def test_times_of_this_machine_say_nothing_of_other_hardware(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path)
+    known = {shape: Measured(trial_s=1e6) for shape in sweep.shapes}
+    assert make_plan(sweep, (), measured=known).ratio is not None
+    other = make_plan(sweep, (), measured=known, hardware=H100, bench=tmp_path)
+    assert other.ratio is None
+    assert other.worker_hours < 1
+    named = make_plan(sweep, (), measured=known, hardware=CPU_CORE)
+    assert named.ratio is not None  # the hardware named is what is there
+
+
+def test_a_gpu_of_its_own_is_asked_for_by_a_number(tmp_path: Path) -> None:
+    device = Device(cuda=True, memory_bytes=2**36, num_gpus=2)
+    for given, shares, workers in (("auto", {0.125}, 2), (1, {1.0}, 2), (0.5, {0.5}, 4)):
+        edit = ("workers: 2}", f"gpus_per_stack: {given}}}")
+        plan = make_plan(expansion(tmp_path, edit), (), device, bench=tmp_path)
+        assert {one.gpu_share for one in plan.shapes} == shares
+        assert plan.workers == workers
+
+
+def test_workers_are_what_the_cluster_has_room_for() -> None:
+    cluster = Device(num_cpus=16, num_gpus=4)
+    assert num_workers(None, cuda=False, device=cluster) == 16
+    assert num_workers(None, cuda=False, device=cluster, cpus_per_stack=3) == 5
+    assert num_workers(None, cuda=False, device=cluster, cpus_per_stack=99) == 1
+    assert num_workers(None, cuda=True, device=cluster, share=0.25) == 16
+    assert num_workers(None, cuda=True) == 1
+    assert num_workers(7, cuda=True, device=cluster) == 7
+
+
+def test_a_search_that_chooses_is_planned_at_most(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path)
+    base, wide = sweep.shapes
+    counts = search_counts({base: Progress(8, 0), wide: Progress(5, 15)}, over=False)
+    plan = make_plan(sweep, (), counts=counts)
+    assert (plan.num_trials, plan.num_done, plan.num_left, plan.at_most) == (28, 13, 15, True)
+    assert "it may end earlier: at most 28 trials, 13 done, 15 to run" in plan_text(plan)
+    over = make_plan(sweep, (), counts=search_counts({base: Progress(0, 8), wide: Progress(5, 15)}, over=True))
+    assert (over.num_trials, over.num_left, over.at_most) == (5, 0, False)
+    assert plan_text(over).endswith("5 trials, all done")
+
+
+def test_stacks_that_share_a_gpu_run_at_once(tmp_path: Path) -> None:
+    gpu = Device(cuda=True, memory_bytes=80 * 2**30, num_gpus=1)
+    edit = ("{executor: local, workers: 2}", "{executor: ray, stack_size: 1}")
+    plan = make_plan(expansion(tmp_path, edit), (), gpu, bench=tmp_path)
+    assert {one.gpu_share for one in plan.shapes} == {1 / 8}
+    assert plan.wall_s == pytest.approx(3600 * plan.gpu_hours)
+    assert "on 1 GPU (gpu, stacks of 0.125 of a GPU each)" in plan_text(plan)
+    asked = expansion(tmp_path, (edit[0], "{executor: ray, stack_size: 1, workers: 1}"))
+    plan = make_plan(asked, (), gpu, bench=tmp_path)
+    assert plan.wall_s == pytest.approx(3600 * plan.worker_hours)
+    assert "on 1 worker (gpu, 0.125 of a GPU each)" in plan_text(plan)
+
+
+def test_the_time_of_a_search_in_rounds_is_no_upper_bound(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("seeds: 2", "search: refine\nseeds: 2"))
+    left = {shape: Progress(0, 9) for shape in sweep.shapes}
+    text = plan_text(make_plan(sweep, (), counts=search_counts(left, over=False)))
+    assert "at most 18 trials" in text
+    assert "\nabout " in text
+    assert "if its rounds fill stacks and workers" in text
+
+
+def memory_of(plan: Plan) -> list[str]:
+    return [one for one in plan.cautions if "memory" in one]
+
+
+def test_a_trial_that_does_not_fit_is_said_before_it_runs(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("workers: 2}", "stack_size: 4}"))
+    _, wide = sweep.shapes
+    each = trial_bytes(wide, sweep.setting)
+    for memory, cautions, largest in ((each // 2, 2, 1), (3 * each, 1, 2), (2**40, 0, 4)):
+        device = Device(cuda=True, memory_bytes=memory)
+        plan = make_plan(sweep, (), device, bench=tmp_path)
+        assert max(one.stack_size for one in plan.shapes if one.shape == wide) == largest
+        assert len(memory_of(plan)) == cautions
+        assert {len(one.trials) for one in pack(sweep.trials(), device, asked=4) if one.shape == wide} <= {largest, 4}
+        if cautions == 2:
+            alone, stacks = memory_of(plan)
+            assert f"one trial of {wide.label()} and 1 other shapes needs {spell_bytes(each)}" in alone
+            assert "never measured on a GPU" in alone
+            assert "4 trials of" in stacks
+
+
+def test_workers_that_need_more_than_the_machine_has_are_said_so(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("workers: 2", "workers: 40"))
+    (caution,) = memory_of(make_plan(sweep, (), Device(host_bytes=2 * WORKER_BYTES)))[-1:]
+    assert "workers need up to" in caution
+    assert memory_of(make_plan(sweep, (), Device(host_bytes=2**40))) == memory_of(make_plan(sweep, (), CPU)) == []
+
+
+def test_a_machine_with_little_memory_gets_small_stacks(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path)
+    _, wide = sweep.shapes
+    each = trial_bytes(wide, sweep.setting)
+    for workers in (1, 4):
+        device = Device(host_bytes=int(workers * (WORKER_BYTES + 3.5 * each) / 0.8))
+        (stack, *_) = [one for one in pack(sweep.trials(), device, workers=workers) if one.shape == wide]
+        assert len(stack.trials) <= 3
+    assert CPU.room() == CPU_STACK_BYTES
+
+
+def test_the_plan_as_data_has_all_numbers(tmp_path: Path) -> None:
+    data = make_plan(expansion(tmp_path), (), price_per_hour=1.0).to_dict()
+    json.dumps(data, allow_nan=False)
+    for name in ("gpu_hours", "worker_hours", "price", "stack_bytes", "hardware", "at_most", "measured_over_rate"):
+        assert name in data
+    assert {"gpu_share", "stack_size", "stack_bytes", "trial_s", "is_measured"} <= set(data["shapes"][0])

@@ -14,14 +14,19 @@ from hpxfer.model.cost import count_params, train_flops
 from hpxfer.stack import (
     CPU,
     CPU_STEP_TOKENS,
+    CUDA_BYTES,
     GPU_SHARE,
     GPU_STACK_BYTES,
     GPU_STEP_TOKENS,
     MIN_CUT,
+    PEAK,
+    SHARES,
     STATE_BYTES_PER_PARAM,
     Device,
     Measured,
     Stack,
+    gpu_share,
+    memory_fraction,
     pack,
     stack_size,
     stack_sizes,
@@ -77,11 +82,12 @@ def test_size_is_bounded_by_memory() -> None:
 
 
 def test_a_trial_needs_its_state_and_its_tokens_activations() -> None:
-    state = STATE_BYTES_PER_PARAM * count_params(BASE, SETTING).total
+    params = count_params(BASE, SETTING).total
+    state = int(PEAK * STATE_BYTES_PER_PARAM * params)
     one, two = (trial_bytes(BASE, replace(SETTING, batch_tokens=tokens)) - state for tokens in (512, 1024))
     assert two == 2 * one > 0
     rounded = trial_bytes(BASE, replace(SETTING, batch_tokens=512, precision="bfloat16")) - state
-    assert rounded == one // 2 + 2 * count_params(BASE, SETTING).total
+    assert rounded == one // 2 + int(PEAK * 2 * params)
 
 
 def test_what_was_measured_counts() -> None:
@@ -117,3 +123,67 @@ def test_what_was_asked_is_given() -> None:
 def test_flops_are_those_of_all_trials() -> None:
     stack = Stack(trials=(trial(SETTING), trial(SETTING, seed=1)))
     assert stack.flops == 2 * train_flops(BASE, SETTING)
+
+
+GPUS = st.integers(2**32, 2**38).map(lambda memory: Device(cuda=True, memory_bytes=memory))
+WIDE = replace(BASE, width=1024, depth=12, expert_width=4096)
+STACKS = st.builds(
+    lambda shape, tokens, size: Stack(
+        trials=tuple(trial(replace(SETTING, batch_tokens=tokens), shape, seed=k) for k in range(size))
+    ),
+    st.sampled_from((*SHAPES, WIDE)),
+    st.sampled_from((32, 1024, 16384, 10**6)),
+    st.integers(1, 40),
+)
+
+
+@given(st.lists(STACKS, min_size=1, max_size=12), GPUS)
+def test_stacks_whose_shares_make_a_gpu_fit_on_it(stacks: list[Stack], device: Device) -> None:
+    """Whatever the planner makes of trials: on a GPU together, none finds less memory than the model says it needs."""
+    assert device.memory_bytes is not None
+    free, need, tokens, number = 1.0, 0.0, 0, 0
+    for stack in [one for whole in stacks for one in pack(whole.trials, device)] * len(SHARES) * 2:
+        share, size = gpu_share(stack, device), len(stack.trials)
+        assert share in SHARES
+        mine = size * trial_bytes(stack.shape, stack.setting)
+        if share > free or (size == 1 and mine > device.room()):
+            continue  # no place is left; or a single trial that is too large for any place, which the plan says
+        assert mine <= memory_fraction(share) * device.memory_bytes
+        free, need, tokens, number = free - share, need + mine, tokens + size * stack.setting.batch_tokens, number + 1
+    if number > 1:
+        assert need + number * CUDA_BYTES <= device.memory_bytes
+        assert tokens <= GPU_STEP_TOKENS
+    assert need <= GPU_SHARE * device.memory_bytes
+
+
+@pytest.mark.parametrize(("size", "share"), [(1, 1 / 8), (8, 1 / 8), (9, 1 / 4), (16, 1 / 4), (32, 1 / 2), (33, 1.0)])
+def test_a_share_is_the_smallest_that_covers_the_tokens(size: int, share: float) -> None:
+    setting = replace(SETTING, batch_tokens=GPU_STEP_TOKENS // 64)
+    stack = Stack(trials=tuple(trial(setting, seed=k) for k in range(size)))
+    assert gpu_share(stack, Device(cuda=True, memory_bytes=2**37)) == share
+
+
+def test_a_share_covers_what_was_measured_of_memory_and_cuda_itself() -> None:
+    device, stack = Device(cuda=True, memory_bytes=2**37), Stack(trials=(trial(SETTING),))
+    assert gpu_share(stack, device) == 1 / 8
+    assert gpu_share(stack, device, measured=Measured(trial_bytes=0.4 * GPU_SHARE * 2**37)) == 1 / 2
+    assert gpu_share(stack, device, measured=Measured(trial_bytes=2.0**40)) == 1.0
+    # Eight processes on a small GPU would leave no room for CUDA in each.
+    assert gpu_share(stack, Device(cuda=True, memory_bytes=2**33)) == 1 / 2
+
+
+@given(STACKS, st.integers(1, 200), GPUS, st.sampled_from(SHARES))
+def test_a_stack_that_was_asked_for_is_cut_to_what_fits(stack: Stack, asked: int, device: Device, share: float) -> None:
+    size = stack_size(stack.shape, stack.setting, device, asked=asked, share=share)
+    each = trial_bytes(stack.shape, stack.setting)
+    assert 1 <= size <= asked
+    assert size == 1 or size * each <= device.room(share)
+    assert size == asked or (size + 1) * each > device.room(share)
+
+
+def test_the_planner_fills_the_share_that_was_asked_for() -> None:
+    few = replace(SETTING, batch_tokens=64)
+    for share in SHARES:
+        assert (
+            stack_size(BASE, few, Device(cuda=True, memory_bytes=2**37), share=share) == share * GPU_STEP_TOKENS // 64
+        )
