@@ -57,8 +57,12 @@ def _rows(name: str, device: torch.device) -> list[Row]:
             from hpxfer.bench import kernels_cpu
 
             return kernels_cpu.rows()
-        case "sweep":
+        case "sweep" if cuda:
             from hpxfer.bench import sweep
 
             return sweep.rows(device)
+        case "sweep":
+            from hpxfer.bench import sweep, sweep_ray, sweep_store
+
+            return [*sweep.rows(device), *sweep_ray.rows(), *sweep_store.rows()]
     raise AssertionError(name)

@@ -12,7 +12,10 @@ WIDTHS = (32, 64, 128, 256)
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """One row of a table. `floor` is the value below which the row is a defect, `reference` what others reach."""
+    """One row of a table. `floor` is the value below which the row is a defect, `reference` what others reach.
+
+    `goal` is to be reached, `at_most` not to be passed: a row has one of them.
+    """
 
     key: str
     bench: str
@@ -21,6 +24,7 @@ class Goal:
     unit: str
     goal: float | None = None
     floor: float | None = None
+    at_most: float | None = None
     reference: str = ""
 
 
@@ -148,7 +152,40 @@ SWEEPS = (
     ),
 )
 
-GOALS: tuple[Goal, ...] = (*_cpu_trainer(), *CUDA_TRAINER, *_cpu_kernels(), *CUDA_KERNELS, *SWEEPS)
+RAY = (
+    Goal(
+        key="ray-trial",
+        bench="sweep",
+        device="cpu",
+        what="one of 2,000 trials that do nothing, a stack each, through our Ray executor, Ray's own start included",
+        unit="ms",
+        at_most=10.0,
+    ),
+    Goal(
+        key="ray-tune",
+        bench="sweep",
+        device="cpu",
+        what="one of 100 trials that do nothing through plain Ray Tune (reuse_actors) over the same, Ray being there",
+        unit="x",
+        goal=20.0,
+    ),
+)
+
+STORES = tuple(
+    Goal(key=key, bench="sweep", device="cpu", what=what, unit=unit, at_most=at_most)
+    for key, what, unit, at_most in (
+        ("store-load", "loading 20,010 trials and their curves of 256 points and more", "s", 2.0),
+        ("store-rerun", "`hpxfer plan` of those 20,010, all done, start-up included", "s", 3.0),
+        (
+            "store-memory",
+            "the driver's peak, 100,020 trials planned and 20,010 stored, over 120 planned",
+            "MB",
+            200.0,
+        ),
+    )
+)
+
+GOALS: tuple[Goal, ...] = (*_cpu_trainer(), *CUDA_TRAINER, *_cpu_kernels(), *CUDA_KERNELS, *SWEEPS, *RAY, *STORES)
 
 
 def goals(bench: str, device: Kind) -> tuple[Goal, ...]:

@@ -19,6 +19,7 @@ from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.goals import goal_of
 from hpxfer.bench.record import Row
 from hpxfer.errors import HpxferError
+from hpxfer.executors.executor import once
 from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.stack import Device, Stack, pack
@@ -97,7 +98,7 @@ def spent(runs: Sequence[Sequence[Stack]], device: torch.device) -> Spent:
     """Return what it takes to run each list of stacks in a worker process of its own, one after the other."""
     trained: list[float] = []
 
-    def take(event: Event) -> None:
+    def take(_: Stack, event: Event) -> None:
         if not isinstance(event, tuple):
             return
         if event[0].status == "failed":
@@ -107,7 +108,7 @@ def spent(runs: Sequence[Sequence[Stack]], device: torch.device) -> Spent:
 
     start = time.perf_counter()
     for stacks in runs:
-        LocalExecutor(workers=1).run(stacks, TrainStack(device.type), take)
+        LocalExecutor(workers=1).run(once(stacks), TrainStack(device.type), take)
     wall_s = time.perf_counter() - start
     return Spent(wall_s=wall_s, trained_s=sum(trained), processes=len(runs))
 

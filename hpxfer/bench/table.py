@@ -60,6 +60,8 @@ def _markdown(bench: str, device: Kind, record: Record | None) -> str:
 def _cells(goal: Goal, row: Row | None) -> tuple[str, str, str, str]:
     measured = UNMEASURED if row is None else _value(row.value, row.unit) + _verdict(goal, row.value)
     aim = "" if goal.goal is None else _value(goal.goal, goal.unit)
+    if goal.at_most is not None:
+        aim = f"at most {_value(goal.at_most, goal.unit)}"
     if goal.floor is not None:
         aim += f" (defect below {_value(goal.floor, goal.unit)})"
     return goal.what, measured, aim, goal.reference
@@ -68,7 +70,8 @@ def _cells(goal: Goal, row: Row | None) -> tuple[str, str, str, str]:
 def _verdict(goal: Goal, value: float) -> str:
     if goal.floor is not None and value < goal.floor:
         return ", a defect"
-    return ", missed" if goal.goal is not None and value < goal.goal else ""
+    passed = goal.at_most is not None and value > goal.at_most
+    return ", missed" if passed or (goal.goal is not None and value < goal.goal) else ""
 
 
 def _without_goal(bench: str, device: Kind, record: Record | None) -> Iterable[Row]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hpxfer.bench import command
-from hpxfer.bench.machine import bench_device, cpu_name, record
+from hpxfer.bench.machine import bench_device, record
 from hpxfer.bench.record import Row, latest
 from hpxfer.cli import main
 from hpxfer.errors import HpxferError
@@ -69,13 +69,6 @@ def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) ->
     assert bench_device("auto").type == bench_device("cpu").type == "cpu"
     with pytest.raises(HpxferError, match="--device cuda needs a CUDA device that torch sees, got none"):
         bench_device("cuda")
-
-
-def test_the_cpus_name_is_the_kernels(tmp_path: Path) -> None:
-    path = tmp_path / "cpuinfo"
-    path.write_text("processor : 0\nmodel name\t: Chip 9000 @ 3GHz\nflags : a\nmodel name\t: another\n")
-    assert cpu_name(path).startswith("Chip 9000 @ 3GHz (")
-    assert cpu_name(tmp_path / "none") != ""
 
 
 def test_a_record_names_the_command_that_made_it() -> None:

@@ -1,0 +1,137 @@
+"""What Ray costs a trial: 2,000 that do nothing through our executor, 100 through plain Ray Tune.
+
+Each way runs in a process of its own with as many workers as there are CPUs. Each of our trials is a stack of its own,
+the worst case: what the planner packs shares the cost. A trial's time is that of all there is, from before Ray starts
+until it has ended; where both ways are compared, Ray is there already, and Tune keeps its workers from trial to trial
+(reuse_actors).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hpxfer.bench.cases import Case, trials
+from hpxfer.bench.goals import goal_of
+from hpxfer.bench.record import Row
+from hpxfer.errors import HpxferError
+from hpxfer.executors.executor import once
+from hpxfer.result import TrialResult
+from hpxfer.stack import Stack
+from hpxfer.train.event import Event
+
+# Of the smallest size: nothing is trained, but trials travel to the workers and results back.
+CASE = Case(width=32, depth=2, head_dim=32, vocab_size=128, context=64, batch_tokens=512, steps=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How many trials each way takes."""
+
+    ours: int = 2000
+    tune: int = 100
+
+
+class Nothing:
+    """A stand-in for training that is done at once."""
+
+    def __call__(self, stack: Stack) -> Iterator[Event]:
+        yield tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials)
+
+
+def rows(sizes: Sizes | None = None) -> list[Row]:
+    """Return milliseconds a trial, and how many times as long Tune takes."""
+    sizes = sizes or Sizes()
+    mine, theirs = _in_a_process("ours", sizes.ours), _in_a_process("tune", sizes.tune)
+    numbers = {
+        "ours_all_ms": 1000 * mine.all_s / sizes.ours,
+        "ours_ms": 1000 * mine.run_s / sizes.ours,
+        "tune_ms": 1000 * theirs.run_s / sizes.tune,
+    }
+    values = {"ray-trial": numbers["ours_all_ms"], "ray-tune": numbers["tune_ms"] / numbers["ours_ms"]}
+    goals = [goal_of(key) for key in values]
+    return [Row(key=one.key, what=one.what, value=values[one.key], unit=one.unit, numbers=numbers) for one in goals]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Seconds from before Ray starts until it has ended, and those of the run in between."""
+
+    all_s: float
+    run_s: float
+
+
+def spent(run: Callable[[], int], count: int) -> Spent:
+    """Return what `run` takes, which gives how many trials have finished."""
+    from hpxfer.executors.ray_session import session
+
+    start = time.perf_counter()
+    with session(None, 0):
+        began = time.perf_counter()
+        finished = run()
+        run_s = time.perf_counter() - began
+    assert finished == count
+    return Spent(all_s=time.perf_counter() - start, run_s=run_s)
+
+
+def ours(count: int) -> Spent:
+    """Return what our executor takes."""
+    from hpxfer.executors.ray import RayExecutor
+
+    with TemporaryDirectory() as folder:
+        stacks = [Stack(trials=(trial,)) for trial in trials(CASE, count, Path(folder))]
+    ended: list[TrialResult] = []
+
+    def take(_: Stack, event: Event) -> None:
+        if isinstance(event, tuple):
+            ended.extend(event)
+
+    def run() -> int:
+        RayExecutor().run(once(stacks), Nothing(), take)
+        return sum(one.status == "finished" for one in ended)
+
+    return spent(run, count)
+
+
+def tune(count: int) -> Spent:
+    """Return what Ray Tune takes."""
+    from hpxfer.executors import ray_session  # noqa: F401  before ray itself: it sets Ray's environment
+
+    # ruff: isort: split
+    from ray import tune as ray_tune
+
+    def run() -> int:
+        with TemporaryDirectory() as folder:
+            tuner = ray_tune.Tuner(
+                _nothing,
+                param_space={"trial": ray_tune.grid_search(list(range(count)))},
+                tune_config=ray_tune.TuneConfig(reuse_actors=True),
+                run_config=ray_tune.RunConfig(name="nothing", storage_path=folder, verbose=0),
+            )
+            results = tuner.fit()
+            return sum(results[place].error is None for place in range(len(results)))
+
+    return spent(run, count)
+
+
+def _nothing(config: dict[str, Any]) -> dict[str, Any]:
+    return {"trial": config["trial"]}
+
+
+def _in_a_process(way: str, count: int) -> Spent:
+    command = [sys.executable, "-m", "hpxfer.bench.sweep_ray", way, str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise HpxferError(f"the benchmark of Ray failed:\n{done.stderr}")
+    return Spent(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict({"ours": ours, "tune": tune}[sys.argv[1]](int(sys.argv[2])))) + "\n")

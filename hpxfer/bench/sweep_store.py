@@ -1,0 +1,187 @@
+"""What a large sweep costs its driver: reading results, finding that nothing is to be done, memory.
+
+    20,010 finished trials with curves of 256 points and more; then the same sweep with five times the seeds
+
+Numbers are made up, files and the driver are real. Every measurement has a process of its own, start-up included where
+a user waits for it. An executor that makes results up stands for the workers: it gives one stack's, then gives up.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hpxfer.bench.goals import goal_of
+from hpxfer.bench.record import Row
+from hpxfer.data import data_ref
+from hpxfer.driver import prepare, run
+from hpxfer.errors import HpxferError
+from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.results import load_results
+from hpxfer.spec import load_sweep
+from hpxfer.store import Store
+from hpxfer.testing.planted_store import PlantedStore, planted_result
+from hpxfer.trial import Expansion
+
+POINTS = 256
+# A part of a store, in trials: so many are made at a time.
+_PART = 2000
+_SWEEP = """\
+name: large
+model:
+  family: gpt
+  base: {{width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32}}
+  context: 64
+data: {{source: "builtin:stdlib"}}
+training: {{batch_tokens: 512, steps: 1000, validation_tokens: 1024}}
+parameterizations: [completep-moe, sp]
+axes: {{width: [32, 64]}}
+grid: {{lr: {{log2: [-10, -1]}}}}
+seeds: {seeds}
+resources: {{executor: local}}
+"""
+TRIALS_OF_A_SEED = 30  # 10 LRs: at the base once, at the other width for both tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How many seeds are stored, and how many planned; `small` is what the memory is compared with."""
+
+    stored: int = 667
+    planned: int = 3334
+    small: int = 4
+    rounds: int = 3
+
+
+class Enough(Exception):
+    """The made-up workers have shown what they had to."""
+
+
+class OneStack:
+    """An executor that gives the results of one stack."""
+
+    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+        """See `Executor.run`; raises Enough."""
+        stack = more(1)[0]
+        on_event(stack, tuple(planted_result(trial, PlantedStore(points=POINTS)) for trial in stack.trials))
+        raise Enough
+
+
+def rows(sizes: Sizes | None = None) -> list[Row]:
+    """Return what reading, deciding and planning cost."""
+    sizes = sizes or Sizes()
+    with TemporaryDirectory(prefix="hpxfer-bench-") as scratch:
+        folder = Path(scratch)
+        number = make_store(folder, sizes.stored)
+        loads = [_measured("load", folder) for _ in range(sizes.rounds)]
+        rerun = [_decided(folder, number) for _ in range(sizes.rounds)]
+        small = _measured("drive", _sweep(folder / "few", sizes.small).parent)
+        _sweep(folder, sizes.planned)
+        large = _measured("drive", folder)
+    return [
+        _row("store-load", statistics.median(one["total_s"] for one in loads), {**loads[0], "trials": number}),
+        _row("store-rerun", statistics.median(rerun), {"trials": number}),
+        _row(
+            "store-memory",
+            large["peak_mb"] - small["peak_mb"],
+            {
+                "stored": number,
+                "planned": large["planned"],
+                "peak_mb": large["peak_mb"],
+                "few_planned": small["planned"],
+                "few_peak_mb": small["peak_mb"],
+            },
+        ),
+    ]
+
+
+def make_store(folder: Path, seeds: int) -> int:
+    """Write a sweep with a finished store below `folder` and return its number of trials."""
+    spec = load_sweep(_sweep(folder, seeds))
+    data = data_ref(spec.data)
+    trials = iter(Expansion(spec, data).trials())
+    store = Store.open(folder / spec.name, write=True)
+    while part := [(trial, planted_result(trial, PlantedStore(points=POINTS))) for trial in islice(trials, _PART)]:
+        store.append(part)
+    store.compact()
+    store.save_sweep(spec, data.digest)
+    return len(store.done_ids())
+
+
+def load(folder: Path) -> dict[str, float]:
+    """Return the seconds of loading all results, and of their curves."""
+    start = time.perf_counter()
+    results = load_results(folder / "large")
+    loaded = time.perf_counter()
+    points = len(results.curves)
+    end = time.perf_counter()
+    return {"total_s": end - start, "load_s": loaded - start, "curves_s": end - loaded, "points": points}
+
+
+def drive(folder: Path) -> dict[str, float]:
+    """Return how many trials a driver planned, and the most memory it held.
+
+    It plans, starts, stores the first results and, as at the end of a run, merges the store's files and loads them.
+    """
+    job = prepare(folder / "large.yaml", results=folder)
+    planned = len(job.missing) + len(job.outcomes)
+    with suppress(Enough):
+        run(job, executor=OneStack())
+    Store.open(job.folder, write=True).compact()
+    assert len(load_results(job.folder).trials) > len(job.outcomes)
+    return {"planned": planned, "peak_mb": _peak_mb()}
+
+
+def _peak_mb() -> float:
+    """Return the most memory that this program held; what `getrusage` says counts the process that started it too."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+_PARTS: dict[str, Callable[[Path], dict[str, float]]] = {"load": load, "drive": drive}
+
+
+def _sweep(folder: Path, seeds: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "large.yaml"
+    path.write_text(_SWEEP.format(seeds=seeds), encoding="utf-8")
+    return path
+
+
+def _measured(part: str, folder: Path) -> dict[str, float]:
+    found: dict[str, float] = json.loads(_ran("hpxfer.bench.sweep_store", part, str(folder)))
+    return found
+
+
+def _decided(folder: Path, number: int) -> float:
+    """Return the seconds until a user is told that a finished sweep is finished."""
+    start = time.perf_counter()
+    said = _ran("hpxfer.cli", "plan", str(folder / "large.yaml"), "--results", str(folder))
+    end = time.perf_counter()
+    assert f"{number} trials, all done" in said, said
+    return end - start
+
+
+def _ran(module: str, *arguments: str) -> str:
+    ended = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise HpxferError(f"the benchmark's {' '.join(arguments[:1])} failed:\n{ended.stderr}")
+    return ended.stdout
+
+
+def _row(key: str, value: float, numbers: dict[str, float]) -> Row:
+    goal = goal_of(key)
+    return Row(key=key, what=goal.what, value=value, unit=goal.unit, numbers=numbers)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(_PARTS[sys.argv[1]](Path(sys.argv[2]))))
