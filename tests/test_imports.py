@@ -18,14 +18,33 @@ HEAVY = ("torch", "ray", "triton")
 LIGHT = tuple(
     f"hpxfer.{name}"
     for name in (
-        *("spec", "trial", "scaling", "shape", "hps", "errors", "result", "data", "store"),
-        *("results", "analysis", "explain", "docs", "plan", "report"),
+        *("spec", "trial", "scaling", "shape", "hps", "errors", "result", "data", "store", "storage", "uri"),
+        *("results", "analysis", "explain", "docs", "plan", "report", "search"),
+        *("checkpoints", "shelf", "lease", "lease_slot", "process", "interrupts", "files", "why"),
+        *("hardware", "memory_cautions", "tally", "snapshot", "progress", "progress_file", "watch"),
     )
 )
-FOUNDATION = ("hpxfer.spec", "hpxfer.scaling", "hpxfer.shape", "hpxfer.hps", "hpxfer.errors")
+FOUNDATION = tuple(f"hpxfer.{name}" for name in ("spec", "scaling", "shape", "hps", "errors", "uri"))
 # What starts trainings; `hpxfer.run` is the driver's function under its public name.
 DRIVING = ("hpxfer.train", "hpxfer.driver", "hpxfer.executors", "hpxfer.run")
-ABOVE = ("trial", "model", "train", "driver", "executors", "store", "results", "analysis", "recipe", "cli")
+ABOVE = ("trial", "model", "train", "driver", "executors", "store", "storage", "results", "analysis", "recipe", "cli")
+WITH_OPTUNA = tuple(f"hpxfer.{name}" for name in ("spec.samplers", "search.optuna_arm", "search.optuna_study"))
+# What talks to Ray. Each imports `ray_session` before ray, or sets Ray's environment itself.
+WITH_RAY = tuple(
+    f"hpxfer.executors.{name}"
+    for name in (
+        "ray",
+        "ray_session",
+        "ray_cluster",
+        "ray_worker",
+        "tune",
+        "tune_side",
+        "loggers",
+        "jobs",
+        "job_check",
+        "job_entry",
+    )
+)
 IN_KERNELS = ("torch", "triton", "hpxfer.kernels", *sys.stdlib_module_names)
 
 
@@ -48,8 +67,10 @@ RULES = (
     Rule(inside=LIGHT, forbidden=HEAVY),
     Rule(inside=("hpxfer.kernels",), allowed=IN_KERNELS),
     Rule(inside=("hpxfer.analysis",), forbidden=DRIVING),
+    Rule(inside=("hpxfer.search",), forbidden=DRIVING),
     Rule(inside=("hpxfer.recipe",), forbidden=(*DRIVING, "ray")),
-    Rule(inside=("hpxfer",), forbidden=("ray",), but=("hpxfer.executors.ray",)),
+    Rule(inside=("hpxfer",), forbidden=("ray",), but=(*WITH_RAY, "hpxfer.bench.sweep_ray")),
+    Rule(inside=("hpxfer",), forbidden=("optuna", "sqlalchemy"), but=WITH_OPTUNA),
     Rule(inside=FOUNDATION, forbidden=tuple(f"hpxfer.{name}" for name in ABOVE)),
     Rule(inside=("hpxfer", "tests"), forbidden=("kernels",)),
 )
