@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,12 +150,10 @@ def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True).stderr == ""
 
 
-def test_a_report_on_ten_thousand_trials_takes_seconds() -> None:
-    """Twice the draws that were asked for, in less than the five CPU seconds allowed; measured 1.1 on one core."""
+def test_a_report_on_ten_thousand_trials_says_something_of_every_line() -> None:
+    """How long it takes is measured by `python -m hpxfer.testing.analysis_speed`."""
     kind = Planted(doublings=(0, 1, 2, 3, 4, 5), num_points=11, step=0.5, seeds=15, noise=0.01)
     sweeps = [(axis, label) for axis in "abcde" for label in ("completep-moe", "sp")]
     every = [one for k, names in enumerate(sweeps) for one in plant(kind, k).basins(*names)]
     assert sum(basin.num_trials for basin in every) == 9900
-    start = time.process_time()
     assert len(find(every)) == 10
-    assert time.process_time() - start < 5.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from itertools import islice
 
 import pytest
@@ -99,14 +98,12 @@ def test_six_dimensions_are_15625_points_and_asked_for_lazily() -> None:
     expansion = expansion_of(
         LR, ("seeds: 2", "seeds: 1"), search=f"{{kind: staged-grid, multipliers: {SIX}, recenters: 0}}"
     )
-    start = time.process_time()
     search = search_of(expansion)
     assert list(search.bound().values()) == [6 + 3**6 + 5**6]
     landscape = Landscape(optima={"lr": -6.0, "init_scale": 1.0})
     outcomes = run(expansion, landscape, stop_after=6 + 3**6).outcomes
     asked = search.ask(outcomes, (), 64)
     assert len(asked) == 64
-    assert time.process_time() - start < 20, "a second or two"
     (one,) = search.play(outcomes)
     assert one.open is not None
     assert len(one.open.points) == 5**6
