@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -79,7 +79,7 @@ def with_forward(one: Trial, role: str, forward: float) -> Trial:
             found = super().resolved()
             return {**found, role: replace(found[role], forward=forward)}
 
-    return Changed(**vars(one))
+    return Changed(**{field.name: getattr(one, field.name) for field in fields(one)})
 
 
 @pytest.mark.parametrize(("role", "refused"), [("attn_q", True), ("dense_in", False), ("router", False)])
