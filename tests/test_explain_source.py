@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import hpxfer
 from sweep_text import SWEEP
 
-from hpxfer.cli import main
 from hpxfer.scaling.tables import TABLES
 
 MOE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 32}
@@ -20,25 +19,18 @@ Explain = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Explain:
+def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
     """Return a call of `hpxfer explain`: a mapping or a text given for base or target is written to a file first."""
 
     def call(*arguments: object, **files: Any) -> tuple[int, str, str]:
-        words = ["hpxfer", "explain", *map(str, arguments)]
+        words = ["explain", *map(str, arguments)]
         for option, data in files.items():
             path = tmp_path / f"{option}.{'yaml' if option == 'sweep' else 'json'}"
             path.write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
             words += [f"--{option}", str(path)]
-        monkeypatch.setattr(sys, "argv", words)
-        try:
-            main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code or 0
-        out = capsys.readouterr()
-        assert isinstance(code, int)
-        assert "Traceback" not in out.err
-        return code, out.out, out.err
+        code, out, err = hpxfer(capsys, *words)
+        assert "Traceback" not in err
+        return code, out, err
 
     return call
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import hpxfer
 from tiny import write_tiny
 
-from hpxfer.cli import main
 from hpxfer.coordinates.command import chosen, numbers
 from hpxfer.errors import HpxferError
 from hpxfer.spec import load_sweep
@@ -19,15 +18,7 @@ QUICK = ("--seeds", "2", "--steps", "1")
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Return exit code, stdout and stderr of `hpxfer check`."""
-    sys.argv = ["hpxfer", "check", *map(str, arguments)]
-    try:
-        main()
-        code: object = 0
-    except SystemExit as end:
-        code = end.code or 0
-    out = capsys.readouterr()
-    assert isinstance(code, int)
-    return code, out.out, out.err
+    return hpxfer(capsys, "check", *arguments)
 
 
 def test_a_pass_is_a_table_and_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
