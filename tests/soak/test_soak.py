@@ -38,7 +38,8 @@ def test_whatever_is_killed_each_trial_is_trained_once_with_the_same_numbers(
 ) -> None:
     folder = tmp_path / "soak"
     report = soak(folder, kills=kills, seed=seed, executor=executor, steps=STEPS, undisturbed=nothing_killed)
-    assert [one.name for one in report.checks if not one.ok and one.name != RESUMED] == [], str(report)
+    by_chance = {RESUMED} if executor == "ray" else set()  # five kills need not meet a checkpoint; twelve met 16
+    assert {one.name for one in report.checks if not one.ok} <= by_chance, str(report)
     assert report.kills.total() == kills
     assert set(report.kills) == {"worker", "driver", *(["node"] if executor == "ray" else [])}, str(report)
 
