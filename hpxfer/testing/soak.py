@@ -26,7 +26,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpxfer.testing.soak_checks import Check, History, checks, history_of
+from hpxfer.testing.soak_checks import RESUMED, Check, History, checks, history_of
 from hpxfer.testing.soak_cluster import Cluster
 from hpxfer.testing.soak_processes import ROLE, TOKEN, Process, kill, processes, wait_until
 
@@ -47,9 +47,11 @@ seeds: 1
 resources: {{executor: {executor}, workers: 2, stack_size: 2, checkpoint_s: {checkpoint_s}}}
 """
 HPXFER_RUN = (sys.executable, "-m", "hpxfer.cli", "run")
-# Before a kill the soak waits for at most so long, at random; before every third one first for a new checkpoint, as on
-# a slow machine nothing would ever get as far as to train.
+# Before a kill the soak waits for at most so long, at random. Every third one is aimed instead: it comes as soon as a
+# checkpoint is written and takes all workers, or chance would decide whether any trial ever goes on from one.
 PAUSE_S = 2.0
+AIMED = "all workers"
+AIMED_EVERY = 3
 WAIT_S = 120.0
 WEIGHTS = {"worker": 5, "driver": 3, "node": 2}
 TRIALS_FAILED = 1  # the exit code of a run with failed trials: some lost their worker too often
@@ -88,6 +90,7 @@ class _Soak:
     undisturbed: Path  # the results of a run that nothing happened to
     token: str
     rng: random.Random
+    targets: tuple[str, ...]  # of each kill
     cluster: Cluster | None = None
     kills: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
@@ -131,21 +134,20 @@ class _Soak:
         return (*checks(self.undisturbed, self.results, self.history, before), *self._leftovers())
 
     def _killed_one(self, driver: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-        """Kill something at a random moment; return the driver that is at work then, or one that has ended well."""
-        before = self._written()
-        if self.kills.total() % 3 == 2:
-            wait_until(lambda: self._written() != before or driver.poll() is not None, WAIT_S)
+        """Kill what is next; return the driver that is at work then, or one that has ended well."""
+        kind = self.targets[self.kills.total()]
+        if kind == AIMED:
+            before = self._written()
+            wait_until(lambda: bool(self._written() - before) or driver.poll() is not None, WAIT_S)
         with suppress(subprocess.TimeoutExpired):
-            driver.wait(self.rng.uniform(0.0, PAUSE_S))
+            driver.wait(0.0 if kind == AIMED else self.rng.uniform(0.0, PAUSE_S))
             self._ended(driver)
             return self._started() if driver.returncode == TRIALS_FAILED else driver
-        kinds = [kind for kind in WEIGHTS if kind != "node" or self.cluster is not None]
-        kind = self.rng.choices(kinds, [WEIGHTS[one] for one in kinds])[0]
-        if kind == "worker":
+        if kind in ("worker", AIMED):
             workers = [one.pid for one in processes(self.token) if one.trains]
             if not workers:
                 return driver
-            kill([self.rng.choice(workers)])
+            kill(workers if kind == AIMED else [self.rng.choice(workers)])
         elif kind == "node":
             assert self.cluster is not None
             self.cluster.pull_node()
@@ -219,7 +221,9 @@ def soak(
     began = time.monotonic()
     undisturbed = undisturbed or run_undisturbed(folder, steps)
     (folder / "soak.yaml").write_text(SWEEP.format(steps=steps, executor=executor, checkpoint_s=checkpoint_s))
-    one = _Soak(folder=folder, undisturbed=undisturbed, token=uuid.uuid4().hex, rng=random.Random(seed))
+    rng = random.Random(seed)
+    targets = _targets(kills, ["worker", "driver", *(["node"] if executor == "ray" else [])], rng)
+    one = _Soak(folder=folder, undisturbed=undisturbed, token=uuid.uuid4().hex, rng=rng, targets=targets)
     one._took("undisturbed", began)
     with ExitStack() as stack:
         stack.callback(lambda: kill([process.pid for process in processes(one.token)]))
@@ -229,6 +233,13 @@ def soak(
         while one.kills.total() < kills:
             held = _joined(held, one.round(kills))
     return Report(kills=one.kills, starts=one.starts, rounds=one.rounds, seconds=one.seconds, checks=tuple(held))
+
+
+def _targets(kills: int, kinds: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+    """Return what each kill takes: one of each kind in random order, then by weight; every third is an aimed one."""
+    rest = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds], k=kills)
+    chosen = iter([*rng.sample(kinds, len(kinds)), *rest])
+    return tuple(AIMED if index % AIMED_EVERY == AIMED_EVERY - 1 else next(chosen) for index in range(kills))
 
 
 def run_undisturbed(folder: Path, steps: int) -> Path:
@@ -242,11 +253,12 @@ def run_undisturbed(folder: Path, steps: int) -> Path:
 
 
 def _joined(held: Sequence[Check], new: Sequence[Check]) -> list[Check]:
-    """Return the checks of all rounds so far, one of each name."""
-    before = held or [Check(one.name, True, "") for one in new]
+    """Return the checks of all rounds so far, one of each name: that some trial went on is enough in one round."""
+    if not held:
+        return list(new)
     return [
-        Check(old.name, old.ok and one.ok, one.found if not old.found else f"{old.found}; {one.found}")
-        for old, one in zip(before, new, strict=True)
+        Check(old.name, (any if old.name == RESUMED else all)((old.ok, one.ok)), f"{old.found}; {one.found}")
+        for old, one in zip(held, new, strict=True)
     ]
 
 

@@ -29,7 +29,7 @@ FILES = {
     "transfer.png",
     "transfer.svg",
 }
-# Of many kills: whether a few meet a stack after its first checkpoint is chance.
+# Of the rounds of a soak one is enough: the last may have no kill left that is aimed at a checkpoint.
 RESUMED = "some went on from a checkpoint"
 
 
