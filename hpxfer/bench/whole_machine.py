@@ -22,6 +22,7 @@ from hpxfer.bench.cases import trials
 from hpxfer.bench.goals import WIDTHS, goal_of
 from hpxfer.bench.record import Row
 from hpxfer.bench.trainer_cpu import MOST, cpu_case, plain_steps, stacked_step
+from hpxfer.executors.worker import keep_memory
 from hpxfer.machine import num_cpus
 from hpxfer.stack import Stack
 from hpxfer.train.device import setup_for
@@ -103,6 +104,8 @@ def _workers(ways: Sequence[int], folder: Path) -> Iterator[list[Connection]]:
 def _serve(pipe: Connection, way: int, folder: Path) -> None:
     """Make the job of a width, then do it as often as asked; the next width is asked for in between."""
     torch.set_num_threads(way or 1)
+    if way == STACKED:
+        keep_memory()  # as workers do
     try:
         while True:
             width = pipe.recv()

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 
 from hpxfer.executors.executor import More, OnEvent, Train, lost
 from hpxfer.executors.queue import Queue
-from hpxfer.executors.worker import guarded
+from hpxfer.executors.worker import guarded, keep_memory
 from hpxfer.machine import num_cpus
 from hpxfer.stack import Stack
 from hpxfer.train.event import Event
@@ -123,6 +123,7 @@ def _end(worker: _Worker) -> str:
 
 def _work(pipe: Connection) -> None:
     """Serve stacks until the driver closes the pipe."""
+    keep_memory()
     try:
         train: Train = pipe.recv()
         while True:

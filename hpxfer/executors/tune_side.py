@@ -15,7 +15,7 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.executors.ray_session import first_line
 from hpxfer.executors.stopping import Stopping
-from hpxfer.executors.worker import guarded
+from hpxfer.executors.worker import guarded, keep_memory
 from hpxfer.stack import Stack
 from hpxfer.train.event import Event, Progress
 
@@ -200,6 +200,7 @@ class Runner(tune.Trainable):
     """Tune's view of a stack: a step is an event. A process is reused for stack after stack."""
 
     def setup(self, config: dict[str, Any], train: Any = None) -> None:
+        keep_memory()
         self._train = train
         self._begin(config)
 
