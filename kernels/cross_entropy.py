@@ -4,7 +4,7 @@
     x[n, v] <- exp(x[n, v]) / sum over u of exp(x[n, u]) - [v = target[n]]        = d loss[n] / d x[n, v]
 
 Sums in float32 whatever the dtype of the logits, which are read and written in place: there is no float32 copy of them
-all. A row's bits depend on the row alone. A row with a NaN or an infinity has a NaN loss.
+all. A row's bits depend on the row alone. A row with a NaN or +infinity has a NaN loss; -infinity has no share.
 Letters: N rows, V columns (the vocabulary).
 """
 

@@ -64,6 +64,7 @@ def product(
 
     num_rows, size_i = x_NI.shape
     size_o = w_GIO.shape[2]
+    assert size_i * size_o < 2**31, f"a group's matrix must have fewer than 2^31 elements, got {size_i} x {size_o}"
     y_NO = x_NI.new_empty((num_rows, size_o), dtype=out_dtype or x_NI.dtype)
     x2, w2 = second or (x_NI, w_GIO)
     launch(

@@ -11,7 +11,7 @@ Letters: K trials, T tokens, E experts, A active experts, G groups, N = K*T*A ro
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,6 +59,14 @@ def choose_experts(
     return best.flatten(2)
 
 
+def of_chosen(values_KTE: Tensor, chosen_KTA: Tensor, backend: Backend = TORCH) -> Tensor:
+    """Return [K, T, A]: the values of the chosen experts, of which each is chosen once. Differentiable."""
+    if backend.is_triton:
+        values_KTA: Tensor = _OfChosen.apply(values_KTE, chosen_KTA)  # type: ignore[no-untyped-call]
+        return values_KTA
+    return values_KTE.gather(-1, chosen_KTA)
+
+
 def group_rows(chosen_KTA: Tensor, num_experts: int, backend: Backend = TORCH) -> Groups:
     """Return the rows of all (token, slot) pairs sorted by (trial, expert); integer work only, so exact."""
     if backend.is_triton:
@@ -72,6 +80,27 @@ def group_rows(chosen_KTA: Tensor, num_experts: int, backend: Backend = TORCH) -
     load = torch.bincount(group, minlength=num_trials * num_experts)
     token = slot if num_active == 1 else slot // num_active
     return Groups(token, slot, row, load.cumsum(0).to(torch.int32), load.view(num_trials, num_experts))
+
+
+class _OfChosen(torch.autograd.Function):
+    """A gather whose gradient is no scatter: of that torch makes atomics, or, asked for determinism, a copy from the
+    host, which is an error in a CUDA graph."""
+
+    @staticmethod
+    def forward(ctx: Any, values_KTE: Tensor, chosen_KTA: Tensor) -> Tensor:
+        ctx.save_for_backward(chosen_KTA)
+        ctx.num_experts = values_KTE.shape[-1]
+        return values_KTE.gather(-1, chosen_KTA)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (chosen_KTA,), dvalues_KTA = ctx.saved_tensors, grads[0]
+        expert_E = torch.arange(ctx.num_experts, device=chosen_KTA.device)
+        dvalues_KTE = dvalues_KTA.new_zeros(())
+        slots = (one.unsqueeze(-1).unbind(-2) for one in (chosen_KTA, dvalues_KTA))
+        for chosen_KT1, one_KT1 in zip(*slots, strict=True):
+            dvalues_KTE = torch.where(chosen_KT1 == expert_E, one_KT1, dvalues_KTE)
+        return dvalues_KTE, None
 
 
 @torch.library.custom_op("hpxfer::choose_experts", mutates_args=())

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from hpxfer.executors.executor import Train
-from hpxfer.executors.worker import guarded
+from hpxfer.executors.worker import guarded, keep_memory
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack, memory_fraction
 from hpxfer.train.event import Event, Started
@@ -40,11 +40,15 @@ class Worker:
     """One process that trains stack after stack."""
 
     def __init__(self, train: Train, mailbox: Any, gpu_share: float) -> None:
+        keep_memory()
         self._train, self._mailbox = train, mailbox
         if 0 < gpu_share < 1:
             import torch
 
+            from hpxfer.train.device import fix_workspace
+
             if torch.cuda.is_available():  # what exceeds the share is out of memory here, not for the neighbors
+                fix_workspace()  # the next line starts CUDA
                 torch.cuda.set_per_process_memory_fraction(memory_fraction(gpu_share))
 
     def ready(self) -> Started:

@@ -100,10 +100,18 @@ def _halves(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
         yield from _attempt(train, replace(stack, trials=half), halvings + 1)
 
 
+# How a device's memory runs out where torch's allocator is not the one that asks: by the CPU's allocator, while a CUDA
+# graph is made, in a Triton launch, in cuBLAS. All are plain RuntimeErrors.
+_OUT_OF_MEMORY = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "CUDA error: out of memory",
+    "[CUDA]: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
+
 def _out_of_memory(error: Exception) -> bool:
-    # torch.OutOfMemoryError by name: this module must not import torch; the CPU allocator raises a plain RuntimeError.
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "DefaultCPUAllocator: can't allocate memory" in str(error)
-    )
+    # torch.OutOfMemoryError by name: this module must not import torch.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from hpxfer.kernels.experts import experts
 from hpxfer.kernels.grouped import grouped_product
-from hpxfer.kernels.routing import Groups, choose_experts, group_rows
+from hpxfer.kernels.routing import Groups, choose_experts, group_rows, of_chosen
 from hpxfer.model.linear import FORWARD_ROLES, Local, Maps
 from hpxfer.shape import Shape
 from hpxfer.trial import Setting
@@ -91,10 +91,11 @@ class FFN:
     def _active_gates(self, logits_KTE: Tensor, gates_KTE: Tensor, chosen_KTA: Tensor) -> Tensor:
         """Return the gates [K, T, A] that the active experts' outputs are multiplied by."""
         if self.setting.gate != "normalized_sigmoid":
-            return gates_KTE.gather(-1, chosen_KTA)
+            return of_chosen(gates_KTE, chosen_KTA, self.maps.backend)
         # sigmoid / sum of sigmoids as a softmax of their logs: no 0/0 where all are tiny, and with one active expert
         # the gradient is an exact zero, of which Adam makes no step.
-        shares_KTA = torch.softmax(F.logsigmoid(logits_KTE.gather(-1, chosen_KTA)), dim=-1)
+        logits_KTA = of_chosen(logits_KTE, chosen_KTA, self.maps.backend)
+        shares_KTA = torch.softmax(F.logsigmoid(logits_KTA), dim=-1)
         return self.route_scale.view(-1, 1, 1) * shares_KTA
 
     def _experts(

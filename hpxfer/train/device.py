@@ -58,7 +58,7 @@ def setup_for(device: str = "auto", determinism: str | None = None, kernels: str
     chosen = cast(Determinism, determinism or ("fast" if cuda else "strict"))
     strict = chosen == "strict" or not cuda
     if cuda and strict:
-        _fix_workspace()
+        fix_workspace()
     try:
         backend = choose_backend(where, asked=cast(Asked, kernels), strict=strict)
     except BackendError as error:
@@ -122,8 +122,12 @@ def _precision() -> Iterator[None]:
         matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction = before
 
 
-def _fix_workspace() -> None:
-    """Fix cuBLAS's workspace; raise HpxferError if CUDA has started in this process without."""
+def fix_workspace() -> None:
+    """Fix cuBLAS's workspace; raise HpxferError if CUDA has started in this process without.
+
+    To be called before whatever starts CUDA in a process that may train a strict stack. On Hopper it is the size that
+    torch gives cuBLAS anyway.
+    """
     if os.environ.get(_WORKSPACE) in (":4096:8", ":16:8"):
         return
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

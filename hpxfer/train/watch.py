@@ -35,6 +35,7 @@ class Watch:
         self.ended = torch.empty(len(alive_K), dtype=torch.int64, device=device)  # [K] the first bad step, or N
         self._limit = torch.empty(len(alive_K), dtype=torch.float64, device=device)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
+        self._steps_N1 = torch.arange(setting.steps, device=device).unsqueeze(1)
         factors = [lr_factor(setting, step) for step in range(setting.steps)]
         self._factors = torch.tensor(factors, dtype=torch.float64, device=device)
         self.start()
@@ -66,13 +67,20 @@ class Watch:
     def note(self, losses_KT: Tensor) -> None:
         """Log the losses of a step, and end the trials whose loss is bad."""
         loss_K = mean_losses(losses_KT, self._backend)
-        self.losses.index_copy_(0, self._step, loss_K.unsqueeze(0))
+        self._log(loss_K)
         exact_K = loss_K.double()
         unit_K = exact_K.clamp(min=math.log(self._setting.vocab_size))  # a NaN stays one
         torch.where(self._step == 0, BLOW_UP * unit_K, self._limit, out=self._limit)
         bad_K = self.bad(exact_K)
         torch.where(self.alive & bad_K, self._step, self.ended, out=self.ended)
         self.alive.logical_and_(~bad_K)
+
+    def _log(self, loss_K: Tensor) -> None:
+        if self._backend.is_triton:
+            # Not index_copy_: where torch is asked for determinism it may wait for the host, in a CUDA graph an error.
+            torch.where(self._steps_N1 == self._step, loss_K, self.losses, out=self.losses)
+        else:
+            self.losses.index_copy_(0, self._step, loss_K.unsqueeze(0))
 
     def bad(self, losses_K: Tensor) -> Tensor:
         """Return [K] bool: which float64 losses are not finite or blew up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -50,6 +51,24 @@ def test_alone_it_runs_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert code == 0
     assert [one["name"] for one in json.loads(out)] == ["trainer", "kernels", "sweep"]
     assert sorted(one.name for one in tmp_path.iterdir()) == ["kernels.jsonl", "sweep.jsonl", "trainer.jsonl"]
+
+
+def test_on_a_gpu_cublas_gets_its_workspace_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A strict trial refuses a process that has started CUDA without, as the peaks of the run do."""
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    seen: list[str] = []
+
+    def rows(*_: object) -> list[Row]:
+        seen.append(os.environ[name])
+        return [ROW]
+
+    monkeypatch.setenv(name, "")  # so that it is put back
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(command, "bench_device", lambda asked: torch.device("cuda"))
+    monkeypatch.setattr(command, "_rows", rows)
+    monkeypatch.setattr(command, "record", lambda bench, _, found: record(bench, torch.device("cpu"), found))
+    command.run_benches(("kernels", "trainer"), "cuda", tmp_path)
+    assert seen == [":4096:8", ":4096:8"]
 
 
 def test_an_unknown_device_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

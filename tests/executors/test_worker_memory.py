@@ -1,12 +1,20 @@
-"""The memory of a worker: what it frees, it has at once when it asks again."""
+"""The memory of a worker: what it frees, it has at once when it asks again; where it runs out, stacks are halved."""
 
 from __future__ import annotations
 
 import ctypes
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+
+from hpxfer.executors.worker import guarded
+from hpxfer.result import TrialResult
+from hpxfer.stack import Stack
+from hpxfer.testing.executor import FINE, tiny_stack
+from hpxfer.train.event import Event
+from hpxfer.trial import Setting
 
 # Fresh pages that a process takes for an array as large as one that it has freed.
 FRESH_PAGES = """
@@ -34,3 +42,35 @@ def test_a_worker_keeps_the_memory_that_it_frees() -> None:
     few = 8  # for what else Python does; the array alone has 32 of the largest usual pages
     assert fresh_pages(kept=True) < few
     assert fresh_pages(kept=False) > few  # else the first line would say nothing
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_stack_whose_memory_runs_out_is_halved_whoever_says_so(error: Exception, setting: Setting) -> None:
+    def train(stack: Stack) -> Iterator[Event]:
+        if len(stack.trials) > 1:
+            raise error
+        yield tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials)
+
+    *_, results = guarded(train, tiny_stack(setting, FINE, size=3))
+    assert isinstance(results, tuple)
+    assert [(one.status, one.halvings) for one in results] == [("finished", 1), ("finished", 2), ("finished", 2)]
+
+
+def test_an_error_of_another_kind_that_speaks_of_memory_is_a_bug(setting: Setting) -> None:
+    def train(stack: Stack) -> Iterator[Event]:
+        raise ValueError("CUDA error: out of memory")
+
+    *_, results = guarded(train, tiny_stack(setting, FINE, size=2))
+    assert isinstance(results, tuple)
+    assert [(one.status, one.error_kind) for one in results] == [("failed", "bug")] * 2

@@ -8,7 +8,7 @@ from torch import Tensor
 from triton_cases import DEVICE, TRITON, integers, normal
 
 from hpxfer.kernels import routing
-from hpxfer.kernels.routing import Groups, choose_experts, group_rows
+from hpxfer.kernels.routing import Groups, choose_experts, group_rows, of_chosen
 
 SIZES = [(1, 1, 1, 1, 1), (1, 5, 4, 1, 1), (3, 37, 5, 2, 1), (2, 40, 8, 4, 2), (2, 33, 100, 3, 1), (1, 7, 12, 12, 3)]
 
@@ -29,6 +29,21 @@ def test_choice_and_order_are_torchs(
     chosen = choose_experts(gates, bias, num_active, num_groups, TRITON)
     assert torch.equal(chosen, choose_experts(gates, bias, num_active, num_groups))
     assert_same_rows(group_rows(chosen, num_experts, TRITON), group_rows(chosen, num_experts))
+
+
+@pytest.mark.parametrize(("trials", "tokens", "num_experts", "num_active", "num_groups"), SIZES)
+def test_the_values_of_the_chosen_and_their_gradient_are_a_gathers(
+    trials: int, tokens: int, num_experts: int, num_active: int, num_groups: int
+) -> None:
+    values = normal(trials, tokens, num_experts).requires_grad_()
+    chosen = choose_experts(values, normal(trials, num_experts, seed=1), num_active, num_groups)
+    dy = normal(trials, tokens, num_active, seed=2)
+    dy[0, 0, 0] = torch.nan  # stays where it is
+    mine, torchs = of_chosen(values, chosen, TRITON), of_chosen(values, chosen)
+    assert torch.equal(mine, torchs)
+    (own,), (expected,) = torch.autograd.grad(mine, values, dy), torch.autograd.grad(torchs, values, dy)
+    assert torch.equal(own.isnan(), expected.isnan())
+    assert torch.equal(own.nan_to_num(), expected.nan_to_num())
 
 
 def special() -> Tensor:

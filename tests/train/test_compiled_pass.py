@@ -63,8 +63,8 @@ def test_stacks_of_one_shape_share_the_compiled_pass(setting: Setting) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::DeprecationWarning")
-def test_a_step_is_compiled_however_many_were_before(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+@torch._dynamo.config.patch(recompile_limit=1)  # monkeypatch would take the setting away when it ends
+def test_a_step_is_compiled_however_many_were_before(setting: Setting) -> None:
     setting, graphs = replace(setting, precision="bfloat16"), []
     for size in (1, 2):
         counters.clear()

@@ -60,13 +60,13 @@ def test_cublas_gets_its_workspace_before_cuda_starts(monkeypatch: pytest.Monkey
     name = "CUBLAS_WORKSPACE_CONFIG"
     monkeypatch.setenv(name, "")  # so that it is put back
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    device_module._fix_workspace()
+    device_module.fix_workspace()
     assert device_module.os.environ[name] == ":4096:8"
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    device_module._fix_workspace()  # as it should be
+    device_module.fix_workspace()  # as it should be
     monkeypatch.setenv(name, ":0:0")
     with pytest.raises(HpxferError, match="before CUDA starts, got ':0:0'"):
-        device_module._fix_workspace()
+        device_module.fix_workspace()
 
 
 @pytest.mark.gpu
