@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpxfer.analysis.text import scale_text
 from hpxfer.errors import HpxferError
 
 COLUMNS = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status")
@@ -60,7 +61,7 @@ class Basin:
     @property
     def name(self) -> str:
         """The shape as reasons speak of it, e.g. `width 64`."""
-        return f"{self.scale_name} {self.scale:g}"
+        return f"{self.scale_name} {scale_text(self.scale)}"
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from hpxfer.analysis import text
 from hpxfer.analysis.drift import Drift
 from hpxfer.analysis.optimum import Optimum
 from hpxfer.analysis.regret import RegretTrend
+from hpxfer.analysis.thresholds import CONTROL
 
 Verdict = Literal["transfers", "drifts", "undecided"]
 Transferred = Literal["measured", "diverged", "missing"]
@@ -42,13 +43,24 @@ class ShapeFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class Addition:
-    """What to run to decide an undecided verdict. `text` says it in words; None is not asked for."""
+    """What to run to decide an undecided verdict, or to have a control. `text` says it; None is not asked for."""
 
     text: str
     seeds: int | None = None  # in all
     values: tuple[float, ...] = ()  # HPs to add to the grid
     scales: tuple[float, ...] = ()  # shapes at which to add them, or to run them again
     new_scales: tuple[float, ...] = ()  # shapes to add
+    parameterization: str | None = None  # to add, on the same grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """How the control did along the same axis: what a verdict is held against."""
+
+    parameterization: str
+    verdict: Verdict
+    worst_shape: str | None  # beyond the base; None: no regret could be measured
+    worst_regret_nats: float | None  # there; +inf if it diverged at its transferred HP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +77,22 @@ class Finding:
     verdict: Verdict
     reasons: tuple[str, ...]
     regret_trend: RegretTrend | None = None
-    to_add: tuple[Addition, ...] = ()  # what an undecided verdict needs
+    to_add: tuple[Addition, ...] = ()  # what an undecided verdict needs, and the control where there is none
+    control: Control | None = None  # None: there is none along this axis, or this is the control
+
+    @property
+    def is_control(self) -> bool:
+        """Whether this is the parameterization that all others are held against."""
+        return self.parameterization == CONTROL
+
+    @property
+    def lacks_control(self) -> bool:
+        """Whether nothing tells if this axis would show a drift at all."""
+        return self.control is None and not self.is_control
 
     def name(self, shape: ShapeFinding) -> str:
         """Return a shape as reasons speak of it, e.g. `width 64`."""
-        return f"{self.scale_name} {shape.scale:g}"
+        return f"{self.scale_name} {text.scale_text(shape.scale)}"
 
     @property
     def worst(self) -> ShapeFinding | None:

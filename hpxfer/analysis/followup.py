@@ -1,4 +1,4 @@
-"""The follow-up: a sweep that adds what undecided verdicts need, and keeps every cell that was run.
+"""The follow-up: a sweep that adds what undecided verdicts and a missing control need, and keeps every cell.
 
 A trial's id is a hash of what determines its numbers, so the larger sweep, run into the same folder, trains only what
 is new: it keeps the sweep's name, which is the folder's. The grid of a sweep is one for all shapes: values that one
@@ -35,19 +35,21 @@ class FollowUp:
 
 
 def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport]) -> FollowUp:
-    """Return the sweep with all that the undecided findings of the reports ask for."""
-    undecided = [
-        (report.hp, finding) for report in reports for finding in report.findings if finding.verdict == "undecided"
-    ]
-    if not undecided:
-        why = "no verdict is undecided" if reports else "no HP could be judged"
+    """Return the sweep with all that the findings of the reports ask for."""
+    findings = [(report.hp, finding) for report in reports for finding in report.findings]
+    asking = [(hp, one) for hp, one in findings if one.verdict == "undecided" or one.to_add]
+    if not asking:
+        why = "no verdict is undecided or lacks a control" if reports else "no HP could be judged"
         return FollowUp(yaml=None, why_not=why)
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
-    added = [*_add_values(data, spec, undecided), *_add_seeds(data, spec, undecided)]
-    longer, not_added = _add_shapes(data, spec, undecided)
-    added += longer
+    added = [*_add_values(data, spec, asking), *_add_seeds(data, spec, asking)]
+    not_added: list[str] = []
+    for more in (_add_shapes, _add_parameterizations):
+        found, left = more(data, spec, asking)
+        added += found
+        not_added += left
     if not added:
-        rerun = any(one.values for _, _, one in _asked(undecided))
+        rerun = any(one.values for _, _, one in _asked(asking))
         why = "all that is asked for is in this sweep: run it again" if rerun else "nothing that a sweep file can add"
         return FollowUp(yaml=None, not_added=tuple(not_added), why_not=why)
     new = spec.model_validate(data, strict=False)
@@ -61,18 +63,18 @@ def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport]) -> Follow
     )
 
 
-def _asked(undecided: Iterable[tuple[str, Finding]]) -> Iterator[tuple[str, Finding, Addition]]:
-    for hp, finding in undecided:
+def _asked(asking: Iterable[tuple[str, Finding]]) -> Iterator[tuple[str, Finding, Addition]]:
+    for hp, finding in asking:
         for one in finding.to_add:
             yield hp, finding, one
 
 
-def _add_values(data: dict[str, Any], spec: SweepSpec, undecided: Sequence[tuple[str, Finding]]) -> list[str]:
+def _add_values(data: dict[str, Any], spec: SweepSpec, asking: Sequence[tuple[str, Finding]]) -> list[str]:
     """Add HP values to the grid in `data`; return in words what was added."""
     said = []
     for hp, grid in spec.grid.items():
         old = grid.numbers()
-        wanted = {value for name, _, one in _asked(undecided) if name == hp for value in one.values}
+        wanted = {value for name, _, one in _asked(asking) if name == hp for value in one.values}
         new: list[float] = []
         for value in sorted(wanted):
             if not any(math.isclose(value, other, rel_tol=SAME) for other in (*old, *new)):
@@ -83,9 +85,9 @@ def _add_values(data: dict[str, Any], spec: SweepSpec, undecided: Sequence[tuple
     return said
 
 
-def _add_seeds(data: dict[str, Any], spec: SweepSpec, undecided: Sequence[tuple[str, Finding]]) -> list[str]:
+def _add_seeds(data: dict[str, Any], spec: SweepSpec, asking: Sequence[tuple[str, Finding]]) -> list[str]:
     """Add seeds, the lowest ones that are free, up to the largest count asked for."""
-    wanted = max((one.seeds or 0 for _, _, one in _asked(undecided)), default=0)
+    wanted = max((one.seeds or 0 for _, _, one in _asked(asking)), default=0)
     missing = wanted - len(spec.seeds)
     if missing <= 0:
         return []
@@ -95,12 +97,12 @@ def _add_seeds(data: dict[str, Any], spec: SweepSpec, undecided: Sequence[tuple[
 
 
 def _add_shapes(
-    data: dict[str, Any], spec: SweepSpec, undecided: Sequence[tuple[str, Finding]]
+    data: dict[str, Any], spec: SweepSpec, asking: Sequence[tuple[str, Finding]]
 ) -> tuple[list[str], list[str]]:
     """Add shapes to axes that are given as values; return in words what was added, and what could not be."""
     said, left = [], []
     scales_of: dict[str, set[float]] = {}
-    for _, finding, one in _asked(undecided):
+    for _, finding, one in _asked(asking):
         if one.new_scales:
             scales_of.setdefault(finding.axis, set()).add(max(one.new_scales))
     for path in paths(spec):
@@ -118,6 +120,21 @@ def _add_shapes(
             continue
         data["axes"][path.name] = longer
         said.append(f"{path.name}: {value:g}")
+    return said, left
+
+
+def _add_parameterizations(
+    data: dict[str, Any], spec: SweepSpec, asking: Sequence[tuple[str, Finding]]
+) -> tuple[list[str], list[str]]:
+    """Add parameterizations; return in words what was added, and what no legal sweep can have."""
+    said, left = [], []
+    for name in dict.fromkeys(one.parameterization for _, _, one in _asked(asking) if one.parameterization):
+        more = [*data["parameterizations"], {"name": name}]
+        if (why := _refused({**data, "parameterizations": more}, spec)) is not None:
+            left.append(f"parameterization {name}: {why}")
+            continue
+        data["parameterizations"] = more
+        said.append(f"parameterization {name} on the same grid")
     return said, left
 
 

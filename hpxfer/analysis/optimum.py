@@ -50,7 +50,8 @@ def find_optimum(values: Sequence[float], losses: Sequence[float | None]) -> Opt
     measured = [i for i, loss in enumerate(losses) if loss is not None]
     at = {i: loss for i in measured if (loss := losses[i]) is not None and math.isfinite(loss)}
     if len(at) < MIN_POINTS:
-        return Optimum(kind="none", open_because=f"{len(at)} HP values have a finite loss, {MIN_POINTS} are needed")
+        have = "1 HP value has" if len(at) == 1 else f"{len(at)} HP values have"
+        return Optimum(kind="none", open_because=f"{have} a finite loss, {MIN_POINTS} are needed")
     best = min(at, key=lambda i: (at[i], i))
     low, high = ([i for i in measured if i < best][-1:], [i for i in measured if i > best][:1])
     kind: Kind = "interior"

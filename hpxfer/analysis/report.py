@@ -18,8 +18,8 @@ from hpxfer.analysis.findings import Finding, ShapeFinding, Transferred, Transfe
 from hpxfer.analysis.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
 from hpxfer.analysis.optimum import Optimum
 from hpxfer.analysis.regret import regret_trend
-from hpxfer.analysis.thresholds import CONTROL, WIDTH_SHARES
-from hpxfer.analysis.verdict import control_reason, judge
+from hpxfer.analysis.thresholds import WIDTH_SHARES
+from hpxfer.analysis.verdict import judge, with_control
 from hpxfer.analysis.what_to_add import what_to_add
 
 if TYPE_CHECKING:
@@ -45,21 +45,13 @@ def transfer_report(results: Results, hp: str | None = None, loss: str | None = 
 def report_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> TransferReport:
     """Return the report on a line. Its findings are ordered by axis and name, the control last on every axis."""
     findings = list(find(basins(line)))
-    findings.sort(key=lambda one: (one.axis, one.parameterization == CONTROL, one.parameterization))
-    reasons = [control_reason(one, findings) for one in findings]
-    return TransferReport(
-        sweep=sweep,
-        hp=hp,
-        loss=loss,
-        findings=tuple(
-            replace(one, reasons=(*one.reasons, why)) if why else one
-            for one, why in zip(findings, reasons, strict=True)
-        ),
-    )
+    findings.sort(key=lambda one: (one.axis, one.is_control, one.parameterization))
+    held = tuple(with_control(one, findings) for one in findings)
+    return TransferReport(sweep=sweep, hp=hp, loss=loss, findings=held)
 
 
 def find(every: Sequence[Basin]) -> tuple[Finding, ...]:
-    """Return a finding for each axis and parameterization of basins ordered by both, without the control's reason.
+    """Return a finding for each axis and parameterization of basins ordered by both, not yet held against the control.
 
     The noise of seeds is pooled over all of them.
     """

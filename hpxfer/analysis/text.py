@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 LOSS_NAMES = {"validation": "validation loss", "final_window": "training loss over the last steps"}
 SIGN = {"lower_edge": "<= ", "upper_edge": ">= "}
 NOTHING = "-"
+MOST_IN_FULL = 1e12
+
+
+def scale_text(scale: float) -> str:
+    """Return a scale as it is read: a count in full, `2359296` and not `2.3593e+06`."""
+    return f"{scale:.0f}" if float(scale).is_integer() and abs(scale) < MOST_IN_FULL else f"{scale:g}"
 
 
 def loss_name(loss: str) -> str:
@@ -61,9 +67,18 @@ def drift_text(drift: Drift | None, scale_name: str) -> str:
     return f"{slope} ({drift.num_shapes} shapes{beside}{without})"
 
 
+def verdict_text(finding: Finding) -> str:
+    """Return the verdict, and if it transfers, whether a control is lacking that tells if the axis moves optima."""
+    if finding.verdict != "transfers" or finding.is_control:
+        return finding.verdict
+    if finding.control is None:
+        return f"{finding.verdict}, no control"
+    return finding.verdict if finding.control.worst_shape else f"{finding.verdict}, control not measured"
+
+
 def headline(finding: Finding) -> str:
     """Return the conclusion in one line, e.g. `completep-moe: transfers (regret at most 0.017 nats)`."""
-    start = f"{finding.parameterization}: {finding.verdict}"
+    start = f"{finding.parameterization}: {verdict_text(finding)}"
     worst = finding.worst
     if finding.verdict == "undecided" and (why := _open_question(finding)):
         return f"{start} ({why})"
@@ -84,6 +99,8 @@ def _open_question(finding: Finding) -> str | None:
             return f"base: {shape.optimum.open_because}"
     if finding.noise_nats is None:
         return "one seed: no noise floor"
+    if len(finding.shapes) < 2:
+        return "no shape beyond the base"
     for shape in finding.shapes:
         if shape.regret_nats is None:
             return f"{finding.name(shape)}: no result at the transferred HP"
@@ -136,7 +153,7 @@ _HEADER = (
 def _row(shape: ShapeFinding) -> tuple[str, ...]:
     return (
         shape.shape + (" (base)" if shape.is_base else ""),
-        f"{shape.scale:g}",
+        scale_text(shape.scale),
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
         _number(shape.best_loss, "{:.4f}"),

@@ -1,12 +1,20 @@
-"""The verdict: does an HP transfer? A pure rule over the findings of every shape, and its reasons in plain words."""
+"""The verdict: does an HP transfer? A pure rule over the findings of every shape, and its reasons in plain words.
+
+The control does not turn the verdict, it qualifies it. `transfers` says that the optimum stayed, and how surely, which
+the intervals of this parameterization alone decide: their error rates hold with a control and without. What the control
+tells is whether the axis moves an optimum at all, so whether staying is owed to the parameterization; a control that
+stays too says no more than a missing one. So without a control the first line is `transfers, no control`, the finding's
+`control` is None, and the follow-up adds it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from hpxfer.analysis.findings import Finding, ShapeFinding, Verdict
-from hpxfer.analysis.text import regret_text
+from hpxfer.analysis.findings import Addition, Control, Finding, ShapeFinding, Verdict
+from hpxfer.analysis.text import regret_text, scale_text
 from hpxfer.analysis.thresholds import CONTROL, ERROR_RATE, MOVE_OCTAVES, NUM_SE, REGRET_SHARE
 
 NO_NOISE = "one seed: no noise floor, add seeds"
@@ -71,17 +79,38 @@ def judge(finding: Finding) -> tuple[Verdict, tuple[str, ...]]:
 def move_text(finding: Finding, moved: tuple[float, float]) -> str:
     """Return a move in words, e.g. `between width 32 and 128 the optimum moves by -0.7 to +0.6 octaves (98%)`."""
     scales = sorted(shape.scale for shape in finding.shapes)
-    ends = f"{finding.scale_name} {scales[0]:g} and {scales[-1]:g}"
+    ends = f"{finding.scale_name} {scale_text(scales[0])} and {scale_text(scales[-1])}"
     return f"between {ends} the optimum moves by {moved[0]:+.2f} to {moved[1]:+.2f} octaves ({1 - 2 * ERROR_RATE:.0%})"
 
 
-def control_reason(finding: Finding, findings: Sequence[Finding]) -> str | None:
-    """Return how the control did on the same axis; None if the finding is the control."""
-    if finding.parameterization == CONTROL:
-        return None
-    control = next((one for one in findings if one.axis == finding.axis and one.parameterization == CONTROL), None)
+def with_control(finding: Finding, findings: Sequence[Finding]) -> Finding:
+    """Return a finding with how the control did on the same axis, or with what to add where there is none."""
+    if finding.is_control:
+        return finding
+    control = next((one for one in findings if one.axis == finding.axis and one.is_control), None)
     if control is None:
-        return f"no control ({CONTROL}) in this sweep"
+        return _uncontrolled(finding)
+    worst = control.worst
+    held = Control(
+        parameterization=CONTROL,
+        verdict=control.verdict,
+        worst_shape=None if worst is None else worst.shape,
+        worst_regret_nats=None if worst is None else worst.regret_nats,
+    )
+    return replace(finding, control=held, reasons=(*finding.reasons, _control_reason(finding, control)))
+
+
+def _uncontrolled(finding: Finding) -> Finding:
+    """Return a finding without a control. One that drifts needs none: what it shows is not a question of the axis."""
+    why = f"no control ({CONTROL}) in this sweep: whether this axis moves any optimum is not known"
+    if finding.verdict == "drifts":
+        return replace(finding, reasons=(*finding.reasons, why))
+    more = Addition(text=f"the control {CONTROL} on the same grid", parameterization=CONTROL)
+    reasons = (*finding.reasons, why, f"to compare: {more.text}")
+    return replace(finding, reasons=reasons, to_add=(*finding.to_add, more))
+
+
+def _control_reason(finding: Finding, control: Finding) -> str:
     worst = control.worst
     if worst is None:
         return f"control {CONTROL}: no regret could be measured"

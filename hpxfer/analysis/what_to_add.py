@@ -11,7 +11,7 @@ from scipy import stats
 from hpxfer.analysis.basin import Basin
 from hpxfer.analysis.estimate import FLAT
 from hpxfer.analysis.findings import Addition, Finding, ShapeFinding
-from hpxfer.analysis.thresholds import ERROR_RATE, MOVE_OCTAVES
+from hpxfer.analysis.thresholds import ERROR_RATE, MIN_POINTS, MOVE_OCTAVES
 from hpxfer.analysis.verdict import move, regret_limit
 
 LEAST_SEEDS = 3  # with two, a single unlucky run cannot be told from noise
@@ -52,7 +52,21 @@ def _cells(finding: Finding, shape: ShapeFinding, basin: Basin) -> list[Addition
         if lacking:
             text = f"{name}: run what has no result ({', '.join(f'{value:.4g}' for value in lacking)})"
             return [Addition(text=text, values=tuple(lacking), scales=(shape.scale,))]
+    if kind == "none" and exponents:
+        finite = [point for point in basin.points if point.finite and not point.censored]
+        if wanted := _until_three(exponents, step, len(finite), below=any(point.censored for point in basin.points)):
+            return [_values(name, wanted, shape)]
     return []
+
+
+def _until_three(exponents: Sequence[float], step: float, num_finite: int, *, below: bool) -> list[float]:
+    """Return where to look for the finite points that a parabola lacks: `below` what diverges, else on both sides."""
+    short = MIN_POINTS - num_finite
+    if short <= 0:
+        return []
+    if below:
+        return [exponents[0] - step * k for k in range(1, short + 1)]
+    return [exponents[0] - step, exponents[-1] + step]
 
 
 def _values(name: str, exponents: Sequence[float], shape: ShapeFinding) -> Addition:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hpxfer.analysis.balance import BalanceLine, LoadBalance
+from hpxfer.analysis.text import scale_text
 from hpxfer.figures import style
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.words import along, listed, why
@@ -81,7 +82,7 @@ def balance_info(found: Sequence[LoadBalance], axis: str) -> BalanceInfo | str:
         return why((one.why_not for one in of_axis), NOTHING)
     first = of_axis[0]
     worst = [
-        f"{panel.parameterization} {deviation:.2g} at {first.scale_name} {scale:g}, {first.hp} 2^{x:.3g}"
+        f"{panel.parameterization} {deviation:.2g} at {first.scale_name} {scale_text(scale)}, {first.hp} 2^{x:.3g}"
         for panel in kept
         for deviation, scale, x in (panel.worst,)
     ]
@@ -104,7 +105,7 @@ def _series(lines: Sequence[BalanceLine]) -> tuple[BalanceSeries, ...]:
         group.sort(key=lambda line: line.value)
         out.append(
             BalanceSeries(
-                name=f"{scale:g}" + (" (base)" if is_base else ""),
+                name=scale_text(scale) + (" (base)" if is_base else ""),
                 scale=scale,
                 x=tuple(math.log2(line.value) for line in group),
                 peak=tuple((line.peak or 0.0) / line.fair_share for line in group),

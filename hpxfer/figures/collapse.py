@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from hpxfer.analysis.collapse import Collapse
+from hpxfer.analysis.text import scale_text
 from hpxfer.analysis.thresholds import COLLAPSE_SHARE
 from hpxfer.figures import style
 from hpxfer.figures.style import FAINT, INK
@@ -24,6 +26,8 @@ from hpxfer.figures.words import along, listed, why
 
 NOTHING = "no loss curves"
 LEAST = 1e-4  # of a spread on its log axis, against its largest
+TITLE_CHARACTERS = 46  # in a line of a panel
+BEYOND, APART = "beyond noise", f"{COLLAPSE_SHARE:.0%} apart"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +141,7 @@ def _row(one: Collapse) -> CollapseRow:
         title=one.parameterization + at,
         lines=tuple(
             CollapseLine(
-                name=f"{curve.scale:g}" + (" (base)" if curve.is_base else ""),
+                name=scale_text(curve.scale) + (" (base)" if curve.is_base else ""),
                 scale=curve.scale,
                 x=one.steps[: len(curve.losses)],
                 y=curve.losses[: len(one.steps)],
@@ -159,7 +163,7 @@ def _normalized_row(one: Collapse) -> CollapseRow:
         title=one.parameterization,
         lines=tuple(
             CollapseLine(
-                name=f"{curve.scale:g}" + (" (base)" if curve.is_base else ""),
+                name=scale_text(curve.scale) + (" (base)" if curve.is_base else ""),
                 scale=curve.scale,
                 x=one.shares,
                 y=curve.normalized,
@@ -179,12 +183,18 @@ def _normalized_row(one: Collapse) -> CollapseRow:
 def draw_collapse(info: CollapseInfo) -> Figure:
     """Return the figure: a parameterization a row, curves left, their spread right."""
     with style.look():
-        figure, grid = style.panels(info.title, 2 * len(info.rows), columns=2, height=2.7)
+        figure, grid = style.panels(info.title, 2 * len(info.rows), columns=2, height=2.7, foot=0.6)
         color_of = style.scale_colors(line.scale for row in info.rows for line in row.lines)
         for i, row in enumerate(info.rows):
             curves, spread = grid[2 * i], grid[2 * i + 1]
             _draw_curves(curves, info, row, color_of)
             _draw_spread(spread, info, row)
+        key: dict[str, Artist] = {}
+        for axes in grid[1::2]:
+            handles, labels = axes.get_legend_handles_labels()
+            for label, handle in zip(labels, handles, strict=True):
+                key.setdefault(label, handle)
+        figure.legend(key.values(), key.keys(), loc="outside lower center", ncols=len(key))
     return figure
 
 
@@ -217,10 +227,9 @@ def _draw_spread(axes: Axes, info: CollapseInfo, row: CollapseRow) -> None:
     else:
         axes.yaxis.set_major_locator(MaxNLocator(5))
     _mark_parting(axes, row)
-    axes.set_title("how far apart")
+    axes.set_title(style.wrapped(", ".join(["how far apart", *_parting(row)]), TITLE_CHARACTERS))
     axes.set_xlabel(info.x_label)
     axes.set_ylabel(info.spread_label)
-    axes.legend(loc="best")
 
 
 def _positive(heights: Sequence[float]) -> list[float]:
@@ -230,8 +239,12 @@ def _positive(heights: Sequence[float]) -> list[float]:
 
 def _mark_parting(axes: Axes, row: CollapseRow) -> None:
     """Mark the steps from which shapes part: beyond the noise, and by more than a share of the loss."""
-    marks = ((row.parts_at, ":", "beyond noise"), (row.parts_by_share_at, "-.", f"{COLLAPSE_SHARE:.0%} apart"))
-    for step, line, name in marks:
+    for step, line, name in ((row.parts_at, ":", BEYOND), (row.parts_by_share_at, "-.", APART)):
         if step is not None:
-            label = f"{name} from step {step:.0f}"
-            axes.axvline(step, color=INK, alpha=FAINT, linestyle=line, linewidth=1.4, label=label)
+            axes.axvline(step, color=INK, alpha=FAINT, linestyle=line, linewidth=1.4, label=name)
+
+
+def _parting(row: CollapseRow) -> list[str]:
+    """Return in words from which steps shapes part."""
+    marks = ((row.parts_at, BEYOND), (row.parts_by_share_at, APART))
+    return [f"{name} from step {step:.0f}" for step, name in marks if step is not None]

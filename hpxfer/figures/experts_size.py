@@ -59,14 +59,9 @@ def experts_size_info(found: Sequence[ExpertsAgainstSize]) -> ExpertsSizeInfo | 
     kept = sorted((one for one in found if one.groups), key=lambda one: control_last(one.parameterization))
     if not kept:
         return why((one.why_not for one in found), NOTHING)
-    said = [
-        f"{one.parameterization} {with_interval(group.slope, group.low, group.high, '+.3f')}"
-        for one in kept
-        for group in one.groups
-        if group.slope is not None
-    ]
+    said = [words for one in kept if (words := _said(one))]
     return ExpertsSizeInfo(
-        title=f"Nats per doubling of experts at equal parameters: {listed(said, 3) or 'unknown'}",
+        title=f"Nats per doubling of experts at equal parameters: {listed(said) or 'unknown'}",
         panels=tuple(
             ExpertsSizePanel(
                 parameterization=one.parameterization,
@@ -75,6 +70,14 @@ def experts_size_info(found: Sequence[ExpertsAgainstSize]) -> ExpertsSizeInfo | 
             for one in kept
         ),
     )
+
+
+def _said(one: ExpertsAgainstSize) -> str | None:
+    """Return the slopes of a parameterization's lines; None without any."""
+    slopes = [
+        with_interval(group.slope, group.low, group.high, "+.3f") for group in one.groups if group.slope is not None
+    ]
+    return f"{one.parameterization} {listed(slopes, 2)}" if slopes else None
 
 
 def draw_experts_size(info: ExpertsSizeInfo) -> Figure:
@@ -111,4 +114,4 @@ def _draw_panel(axes: Axes, panel: ExpertsSizePanel) -> None:
     axes.margins(x=0.12, y=0.15)
     axes.set_xlabel("experts (log scale)")
     axes.set_ylabel("loss (nats)")
-    axes.legend(loc="best")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))

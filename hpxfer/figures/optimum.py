@@ -145,7 +145,8 @@ def draw_optimum(info: OptimumInfo) -> Figure:
             _draw_points(axes, line, color, marker, SPREAD * (i - (len(info.lines) - 1) / 2))
             _draw_fit(axes, line, color)
             handles.append(Line2D([], [], color=color, marker=marker, label=line.parameterization))
-        handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle="--", label="fitted drift"))
+        if any(line.drift is not None for line in info.lines):
+            handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle="--", label="fitted drift"))
         _room(axes, info)
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure

@@ -76,16 +76,17 @@ def parameters_info(fits: Sequence[LossFit], laws: Sequence[PowerLaw]) -> Parame
         if of_count:
             kept = tuple(law for law in laws if law.count == count and law.floor is not None)
             panels.append(ParametersPanel(count=count, fits=tuple(of_count), laws=kept))
-    if not panels:
+    told = [panel for panel in panels if any(fit.slope is not None for fit in panel.fits)]
+    if not told:
         return why((fit.why_not for fit in fits), NOTHING)
-    spoken = next((panel for panel in panels if panel.count == SPOKEN), panels[0])
+    spoken = next((panel for panel in told if panel.count == SPOKEN), told[0])
     said = [
         f"{fit.parameterization} {with_interval(fit.slope, fit.slope_low, fit.slope_high, '+.3f')}"
         + ("" if fit.r2 is None else f" (R2\u00a0{fit.r2:.2f})")
         for fit in spoken.fits
         if fit.slope is not None
     ]
-    title = f"Nats per doubling of {spoken.count} parameters: {listed(said)}" if said else "Loss against parameters"
+    title = f"Nats per doubling of {spoken.count} parameters: {listed(said)}"
     return ParametersInfo(title=title, hp=spoken.fits[0].hp, panels=tuple(panels))
 
 

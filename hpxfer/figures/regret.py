@@ -27,6 +27,7 @@ class RegretPoint:
     """The regret at one scale. `nats` is None where the transferred HP diverged or was not measured."""
 
     scale: float
+    is_base: bool
     nats: float | None
     se_nats: float | None
     percent: float | None
@@ -78,6 +79,8 @@ def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
     """Return what the figure of one axis shows, or why there is nothing to show."""
     findings = along(report.findings, axis)
     lines = tuple(line for one in findings if (line := _line(one)) is not None)
+    if all(shape.is_base for one in findings for shape in one.shapes):
+        return f"no shape along {axis} beyond the base"
     if not any(point.nats is not None or point.diverged for line in lines for point in line.points):
         return f"no shape along {axis} has a result at a transferred {report.hp}"
     gains = [
@@ -110,6 +113,7 @@ def _line(finding: Finding) -> RegretLine | None:
         points=tuple(
             RegretPoint(
                 scale=shape.scale,
+                is_base=shape.is_base,
                 nats=shape.regret_nats if shape.regret_nats is not None and math.isfinite(shape.regret_nats) else None,
                 se_nats=shape.regret_se_nats,
                 percent=shape.regret_percent
@@ -127,7 +131,7 @@ def _line(finding: Finding) -> RegretLine | None:
 def _said(line: RegretLine) -> str:
     if any(point.diverged for point in line.points):
         return f"{line.parameterization} diverges"
-    known = [point.nats for point in line.points if point.nats is not None]
+    known = [point.nats for point in line.points if point.nats is not None and not point.is_base]
     if not known:
         return f"{line.parameterization} unknown"
     return f"{line.parameterization} " + (f"up to {max(known):.2g} nats" if max(known) > 0 else "0")
@@ -141,8 +145,9 @@ def draw_regret(info: RegretInfo) -> Figure:
         known = [p.nats + 2 * (p.se_nats or 0.0) for line in info.lines for p in line.points if p.nats is not None]
         limits = [p.limit_nats for line in info.lines for p in line.points if p.limit_nats is not None]
         top = 1.6 * max([*known, *limits, LINEAR])
+        bottom = min([p.nats for line in info.lines for p in line.points if p.nats is not None], default=0.0)
         diverged = any(point.diverged for line in info.lines for point in line.points)
-        _regret_axis(axes, top, strip=diverged)
+        _regret_axis(axes, min(1.6 * bottom, -LINEAR / 3), top, strip=diverged)
         look_of = style.marks([line.parameterization for line in info.lines], CONTROL)
         for line in info.lines:
             color, marker = look_of[line.parameterization]
@@ -152,10 +157,12 @@ def draw_regret(info: RegretInfo) -> Figure:
     return figure
 
 
-def _regret_axis(axes: Axes, top: float, *, strip: bool) -> None:
+def _regret_axis(axes: Axes, bottom: float, top: float, *, strip: bool) -> None:
+    """Set the y axis. A regret is below zero where the median of seeds at the transferred HP was the lucky one."""
     axes.set_yscale("symlog", linthresh=LINEAR, linscale=0.5)
-    axes.set_ylim(-LINEAR / 3, top * (1.8 if strip else 1.0))
-    axes.yaxis.set_major_locator(FixedLocator([tick for tick in DECADES if tick <= top]))
+    axes.set_ylim(bottom, top * (1.8 if strip else 1.0))
+    ticks = [tick for one in DECADES for tick in {one, -one} if bottom <= tick <= top]
+    axes.yaxis.set_major_locator(FixedLocator(sorted(ticks)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axes.set_ylabel("regret (nats)")
@@ -170,7 +177,7 @@ def _draw_line(axes: Axes, line: RegretLine, color: str, marker: str, top: float
     x, y, se = ([row[i] for row in known] for i in range(3))
     axes.plot(x, y, color=color, marker=marker, markersize=6, linewidth=1.6, label=line.parameterization, zorder=3)
     for at, height, error in zip(x, y, se, strict=True):
-        axes.plot([at, at], [max(height - 2 * error, 0.0), height + 2 * error], color=color, linewidth=1.3)
+        axes.plot([at, at], [max(height - 2 * error, min(height, 0.0)), height + 2 * error], color=color, linewidth=1.3)
     for point in line.points:
         if point.diverged:
             axes.plot(np.log2(point.scale), top * 1.33, marker="x", color=color, markersize=7, markeredgewidth=1.8)

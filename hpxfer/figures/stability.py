@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hpxfer.analysis.stability import StabilityMap
+from hpxfer.analysis.text import scale_text
 from hpxfer.figures import style
 from hpxfer.figures.cells import cell_edges, cell_handles, draw_cell, draw_star
 from hpxfer.figures.words import along, listed, why
@@ -145,7 +146,7 @@ def _draw_panel(axes: Axes, info: StabilityInfo, panel: StabilityPanel) -> None:
             draw_star(axes, optimum, i)
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(-0.5, len(panel.scales) - 0.5)
-    axes.set_yticks(range(len(panel.scales)), [f"{scale:g}" for scale in panel.scales])
+    axes.set_yticks(range(len(panel.scales)), [scale_text(scale) for scale in panel.scales])
     axes.set_ylabel(info.scale_name)
     axes.set_xlabel(f"log2 {info.hp}")
     style.whole_octaves(axes)

@@ -21,6 +21,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from hpxfer.analysis.text import scale_text
+
 INK = "#123456"
 FAINT = 0.55  # opacity of ink that steps back
 # Of viridis, from the smallest scale to the largest: beyond these ends white or black paper swallows it.
@@ -154,7 +156,7 @@ def log2_scale_axis(axes: Axes, scales: Sequence[float], name: str) -> None:
     ticks = sorted({float(np.log2(scale)) for scale in scales})
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{2**x:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: scale_text(float(f"{2**x:.12g}"))))
     axes.set_xlabel(f"{name} (log scale)")
     margin = 0.08 * max(ticks[-1] - ticks[0], 1.0)
     axes.set_xlim(ticks[0] - margin, ticks[-1] + margin)

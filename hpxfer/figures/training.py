@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from hpxfer.analysis import Finding, TransferReport
+from hpxfer.analysis.text import scale_text
 from hpxfer.figures import style
 from hpxfer.figures.words import along, listed
 
@@ -140,7 +141,9 @@ def _said(panel: TrainingPanel) -> str:
     if not known:
         return f"{panel.parameterization} unknown"
     first, last = known[0], known[-1]
-    ends = f"{first.mean[-1]:.2f} ({first.scale:g}) to {last.mean[-1]:.2f} ({last.scale:g})"
+    if first is last:
+        return f"{panel.parameterization} ends at {last.mean[-1]:.2f} ({scale_text(last.scale)})"
+    ends = f"{first.mean[-1]:.2f} ({scale_text(first.scale)}) to {last.mean[-1]:.2f} ({scale_text(last.scale)})"
     return f"{panel.parameterization} ends at {ends}"
 
 
@@ -157,7 +160,7 @@ def _panel(finding: Finding, best: Mapping[Key, pd.DataFrame], known: Curves) ->
         diverged = [int(one) for one in rows["diverged_step"] if not math.isnan(one)]
         out.append(
             TrainingCurve(
-                name=f"{shape.scale:g}" + (" (base)" if shape.is_base else ""),
+                name=scale_text(shape.scale) + (" (base)" if shape.is_base else ""),
                 scale=shape.scale,
                 value=shape.best_value,
                 steps=tuple(steps.tolist()),

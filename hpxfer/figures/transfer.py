@@ -13,7 +13,7 @@ import pandas as pd
 from hpxfer.analysis import Finding, TransferReport
 from hpxfer.analysis.basin import Basin, basins
 from hpxfer.analysis.optimum import Kind
-from hpxfer.analysis.text import headline, loss_name
+from hpxfer.analysis.text import headline, loss_name, scale_text
 
 # A row is shown up to the shallowest best loss plus this many times the typical rise within so many octaves of it.
 HEADROOM = 1.4
@@ -131,14 +131,26 @@ def axis_transfer_info(report: TransferReport, line: pd.DataFrame, axis: str) ->
 
 
 def _conclusion(report: TransferReport) -> str:
-    """Return the verdicts, e.g. `lr along width: completep-moe transfers, sp drifts`."""
+    """Return the verdicts, e.g. `lr along width: completep-moe transfers, sp drifts`; of many axes by verdict."""
     if not report.findings:
         return f"nothing is known of {report.hp}"
-    said = {
-        axis: ", ".join(f"{one.parameterization} " + _word(one) for one in group)
-        for axis, group in groupby(report.findings, key=lambda finding: finding.axis)
-    }
-    return f"{report.hp} along " + "; ".join(f"{axis}: {words}" for axis, words in said.items())
+    axes = list(dict.fromkeys(one.axis for one in report.findings))
+    bare = any(one.verdict == "transfers" and one.lacks_control for one in report.findings)
+    end = " (no control)" if bare else ""
+    if len(axes) == 1:
+        said = ", ".join(f"{one.parameterization} {_word(one)}" for one in report.findings)
+        return f"{report.hp} along {axes[0]}: {said}{end}"
+    labels = dict.fromkeys(one.parameterization for one in report.findings)
+    parts = [_by_verdict([one for one in report.findings if one.parameterization == label], axes) for label in labels]
+    return f"{report.hp} along {len(axes)} axes: {'; '.join(parts)}{end}"
+
+
+def _by_verdict(findings: Sequence[Finding], axes: Sequence[str]) -> str:
+    """Return a parameterization's verdicts, e.g. `sp drifts along width, transfers along depth, experts`."""
+    words = sorted({_word(one) for one in findings})
+    axes_of = {word: [one.axis for one in findings if _word(one) == word] for word in words}
+    said = [f"{word} along {'all' if len(of) == len(axes) else ', '.join(of)}" for word, of in axes_of.items()]
+    return f"{findings[0].parameterization} {', '.join(said)}"
 
 
 def _word(finding: Finding) -> str:
@@ -160,7 +172,7 @@ def _series(basin: Basin, finding: Finding) -> Series:
             x_high=optimum.high_log2,
         )
     return Series(
-        name=f"{basin.scale:g}" + (" (base)" if basin.is_base else ""),
+        name=scale_text(basin.scale) + (" (base)" if basin.is_base else ""),
         scale=basin.scale,
         x=x,
         y_median=y_median,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import hpxfer
-from hpxfer.analysis.findings import Finding, ShapeFinding, TransferReport
-from hpxfer.analysis.text import drift_text, headline, interval_text, loss_name, optimum_text
-from hpxfer.analysis.thresholds import CONTROL
+from hpxfer.analysis.findings import Finding, ShapeFinding, TransferReport, json_ready
+from hpxfer.analysis.text import drift_text, headline, interval_text, loss_name, optimum_text, verdict_text
 from hpxfer.analysis.verdict import move, move_text
 from hpxfer.report.analyses import analysis_tables, unsaid
 from hpxfer.report.provenance import (
@@ -70,8 +69,10 @@ class Card:
     parameterization: str
     is_control: bool
     verdict: str
+    said: str  # the verdict in words, with whether it lacks a control
     headline: str
     conclusion: str  # the headline without name and verdict
+    control: dict[str, Any] | None  # how the control did; None without one, and on its own card
     facts: tuple[tuple[str, str], ...]
     reasons: tuple[str, ...]
     shapes: Table
@@ -171,10 +172,12 @@ def _card(report: TransferReport, finding: Finding) -> Card:
         hp=report.hp,
         axis=finding.axis,
         parameterization=finding.parameterization,
-        is_control=finding.parameterization == CONTROL,
+        is_control=finding.is_control,
         verdict=finding.verdict,
+        said=verdict_text(finding),
         headline=said,
-        conclusion=said.removeprefix(f"{finding.parameterization}: {finding.verdict}").strip(" ()"),
+        conclusion=said.removeprefix(f"{finding.parameterization}: {verdict_text(finding)}").strip(" ()"),
+        control=None if finding.control is None else json_ready(asdict(finding.control)),
         facts=tuple(facts),
         reasons=finding.reasons,
         shapes=_shapes(finding),
@@ -183,7 +186,7 @@ def _card(report: TransferReport, finding: Finding) -> Card:
 
 _SHAPE_COLUMNS = (
     Column(name="shape"),
-    Column(name="scale", form="{:g}"),
+    Column(name="scale", form="{:.9g}"),
     Column(name="optimum"),
     Column(name="95%"),
     Column(name="best loss, nats", form="{:.4f}"),
@@ -263,6 +266,8 @@ def _section_dict(section: Section) -> dict[str, Any]:
                 "parameterization": card.parameterization,
                 "verdict": card.verdict,
                 "headline": card.headline,
+                "is_control": card.is_control,
+                "control": card.control,
                 "reasons": list(card.reasons),
             }
             for card in (*section.cards, *section.other_cards)

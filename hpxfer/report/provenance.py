@@ -9,7 +9,7 @@ import pandas as pd
 
 from hpxfer.analysis import TransferReport, thresholds
 from hpxfer.analysis.basin import STATUSES
-from hpxfer.analysis.text import loss_name
+from hpxfer.analysis.text import loss_name, scale_text
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.cautions import CROSSING
 from hpxfer.report.tables import Column, Table
@@ -102,12 +102,10 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
     ranges = {}
     for finding in findings:
         scales = [shape.scale for shape in finding.shapes]
-        ranges[finding.axis] = f"{finding.scale_name} {min(scales):g} to {max(scales):g}"
+        ranges[finding.axis] = f"{finding.scale_name} {scale_text(min(scales))} to {scale_text(max(scales))}"
     if ranges:
         yield f"A verdict holds for what was measured: {'; '.join(ranges.values())}. Beyond, nothing is claimed."
-    if any(finding.parameterization != CONTROL for finding in findings) and not any(
-        finding.parameterization == CONTROL for finding in findings
-    ):
+    if any(finding.lacks_control for finding in findings):
         yield f"There is no control ({CONTROL}): whether this axis tells parameterizations apart is not known."
     for report in reports[:1]:
         yield (

@@ -101,7 +101,32 @@ def test_nothing_to_add_says_why(additions: tuple[Addition, ...], why: str) -> N
 def test_decided_sweeps_need_none() -> None:
     assert followup_sweep(SPEC, []).why_not == "no HP could be judged"
     decided = [TransferReport(sweep="small", hp="lr", loss="validation", findings=())]
-    assert followup_sweep(SPEC, decided).why_not == "no verdict is undecided"
+    assert followup_sweep(SPEC, decided).why_not == "no verdict is undecided or lacks a control"
+
+
+def test_a_missing_control_is_added_on_the_same_grid(tmp_path: Path) -> None:
+    """Without one it transfers and says so first; the follow-up, run, has it, and every trial is kept."""
+    alone = parse_sweep(edited(("lr: [0.01]", "lr: {log2: [-9, -4]}"), ("[completep-moe, sp]", "[completep-moe]")))
+    plan = PlantedStore(drift={"sp": -1.0})
+    first = planted_results(alone, tmp_path / "first", plan)
+    (bare,) = transfer_report(first).findings
+    assert (bare.verdict, bare.control) == ("transfers", None)
+    found = followup_sweep(alone, [transfer_report(first)])
+    assert found.added == ("parameterization sp on the same grid",)
+    assert loaded(found).parameterizations == SPEC.parameterizations
+    assert ids(alone) < ids(loaded(found))
+    second = planted_results(loaded(found), tmp_path / "second", plan)
+    ours, sp = transfer_report(second).findings
+    assert ours.control is not None
+    assert (ours.control.verdict, ours.control.worst_shape) == (sp.verdict, sp.shapes[-1].shape)
+    assert followup_sweep(second.spec, [transfer_report(second)]).yaml is None
+
+
+def test_a_control_that_no_legal_sweep_has_leaves_the_rest() -> None:
+    found = followup_sweep(SPEC, asking(Addition(text="", parameterization="sp"), Addition(text="", seeds=3)))
+    assert loaded(found).parameterizations == SPEC.parameterizations
+    (why,) = found.not_added
+    assert "sp stands twice" in why
 
 
 def test_a_base_on_the_edge_gets_the_grid_that_decides(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from planted_lines import MOVES, STAYS, line, with_status
 
 from hpxfer.analysis import TransferReport, report_line, transfer_report
 from hpxfer.analysis.report import find
+from hpxfer.analysis.text import scale_text
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.testing.sweeps import Planted, plant
 
@@ -102,7 +103,9 @@ def test_the_summary_writes_bounds_as_bounds() -> None:
         (line(STAYS, seeds=1), "completep-moe: undecided (one seed: no noise floor)"),
         (line({"sp": lambda _: -3.0}), "sp: undecided (base: the optimum is on the upper edge of the grid)"),
         (line(MOVES, diverges_above=2.0), "sp: drifts (diverges at width 128)"),
-        (line(STAYS, noise=1e-4), "completep-moe: transfers (regret 0 at every shape)"),
+        (line(STAYS, noise=1e-4), "completep-moe: transfers, no control (regret 0 at every shape)"),
+        (line({**STAYS, **MOVES}, noise=1e-4), "completep-moe: transfers (regret 0 at every shape)"),
+        (line(STAYS, scales=(32.0,)), "completep-moe: undecided (no shape beyond the base)"),
         (
             with_status(line(STAYS), "missing", scale=64.0),
             "completep-moe: undecided (width 64: no result at the transferred HP)",
@@ -111,6 +114,13 @@ def test_the_summary_writes_bounds_as_bounds() -> None:
 )
 def test_headlines(frame: pd.DataFrame, headline: str) -> None:
     assert f"width | {headline}\n" in report(frame).summary()
+
+
+@pytest.mark.parametrize(
+    ("scale", "text"), [(32.0, "32"), (2359296.0, "2359296"), (0.25, "0.25"), (1 / 3, "0.333333"), (3e12, "3e+12")]
+)
+def test_counts_are_written_in_full(scale: float, text: str) -> None:
+    assert scale_text(scale) == text
 
 
 def test_a_sweep_without_trials_gives_an_empty_report() -> None:

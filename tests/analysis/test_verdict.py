@@ -10,6 +10,7 @@ import pytest
 from planted_lines import GRID, MOVES, STAYS, Optima, line, with_status
 
 from hpxfer.analysis import Finding, report_line
+from hpxfer.analysis.text import headline
 from hpxfer.analysis.thresholds import REGRET_SHARE
 from hpxfer.analysis.verdict import NO_NOISE, judge, regret_limit
 
@@ -49,8 +50,41 @@ def test_a_control_that_transfers_too_is_said_to_tell_nothing_apart() -> None:
     assert "this axis does not tell them apart" in reasons(ours)
 
 
-def test_no_control_is_said() -> None:
-    assert finding(line(STAYS)).reasons[-1] == "no control (sp) in this sweep"
+def test_no_control_is_said_first() -> None:
+    one = finding(line(STAYS))
+    assert (one.verdict, one.control) == ("transfers", None)
+    assert headline(one).startswith("completep-moe: transfers, no control (")
+    assert "no control (sp) in this sweep" in reasons(one)
+    assert [more.parameterization for more in one.to_add] == ["sp"]
+
+
+def test_a_control_is_in_the_verdict_and_not_in_its_own() -> None:
+    frame = line({**STAYS, **MOVES})
+    ours, control = finding(frame), finding(frame, "sp")
+    assert headline(ours).startswith("completep-moe: transfers (")
+    assert ours.to_add == ()
+    assert ours.control is not None
+    assert (ours.control.verdict, ours.control.worst_shape) == ("drifts", "w128")
+    assert ours.control.worst_regret_nats == control.shapes[-1].regret_nats
+    assert control.control is None
+    assert not control.lacks_control
+
+
+def test_a_control_that_was_not_run_is_said_first() -> None:
+    frame = pd.concat(
+        [line(STAYS), with_status(line(MOVES).query("not is_base"), "missing"), line(MOVES).query("is_base")]
+    )
+    one = finding(frame)
+    assert headline(one).startswith("completep-moe: transfers, control not measured (")
+    assert one.control is not None
+    assert (one.control.worst_shape, one.to_add) == (None, ())
+
+
+def test_what_drifts_needs_no_control() -> None:
+    one = finding(line({"completep-moe": MOVES["sp"]}))
+    assert (one.verdict, one.to_add) == ("drifts", ())
+    assert headline(one).startswith("completep-moe: drifts (")
+    assert "no control (sp)" in reasons(one)
 
 
 def test_axes_are_judged_apart() -> None:

@@ -6,14 +6,17 @@ import pandas as pd
 import pytest
 from planted_lines import STAYS, Optima, line, with_status
 
-from hpxfer.analysis import Finding, report_line
+from hpxfer.analysis import Finding
+from hpxfer.analysis.basin import basins
+from hpxfer.analysis.report import find
 from hpxfer.analysis.what_to_add import _seeds
 
 NARROW: Optima = {"completep-moe": lambda _: -6.2}
 
 
 def finding(frame: pd.DataFrame) -> Finding:
-    return report_line(frame, sweep="planted", hp="lr", loss="validation").findings[0]
+    """Return the finding by itself: not yet held against a control, which would be asked for too."""
+    return find(basins(frame))[0]
 
 
 def test_a_base_on_the_edge_asks_for_values_beyond_it() -> None:
@@ -30,6 +33,22 @@ def test_a_missing_cell_is_named() -> None:
     one = finding(with_status(line(STAYS), "missing", scale=64.0, value=2.0**-6))
     assert one.to_add[0].text == "width 64: run what has no result (0.01562)"
     assert one.to_add[0].values == (2.0**-6,)
+
+
+@pytest.mark.parametrize(
+    ("frame", "values"),
+    [
+        (line(STAYS, grid=(-6.0,)), (2.0**-7, 2.0**-5)),
+        (line(STAYS, grid=(-6.0, -4.0)), (2.0**-8, 2.0**-2)),
+        (with_status(line(STAYS), "diverged"), (2.0**-12, 2.0**-11, 2.0**-10)),
+        (line(STAYS, grid=range(-7, -3), diverges_above=0.5), (2.0**-8,)),
+    ],
+)
+def test_too_few_points_for_a_parabola_ask_for_more(frame: pd.DataFrame, values: tuple[float, ...]) -> None:
+    """Below what diverges; else on both sides."""
+    one = finding(frame)
+    assert one.verdict == "undecided"
+    assert [more.values for more in one.to_add] == [values] * 3
 
 
 def test_one_seed_asks_for_three() -> None:

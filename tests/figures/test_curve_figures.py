@@ -54,11 +54,12 @@ def test_the_title_tells_from_which_step_shapes_part() -> None:
 
 
 def test_the_step_of_parting_is_marked_and_only_then() -> None:
-    assert "beyond noise from step 5" in drawn_texts(draw_collapse(shown(WHOLE)))
+    assert "how far apart, beyond noise from step 5" in drawn_texts(draw_collapse(shown(WHOLE)))
     calm = drawn_texts(draw_collapse(shown(CONTROL)))
     assert not any("from step" in text for text in calm)
+    assert "beyond noise" not in calm
     share = drawn_texts(draw_collapse(shown(replace(CONTROL, parts_by_share_at=7.0))))
-    assert "1% apart from step 7" in share
+    assert "how far apart, 1% apart from step 7" in share
 
 
 def test_curves_are_those_of_the_analysis_and_one_that_diverged_ends_there() -> None:

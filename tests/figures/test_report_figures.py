@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -115,6 +116,25 @@ def test_a_transferred_hp_that_diverges_is_said_and_has_no_number() -> None:
     assert "diverged" not in drawn_texts(draw_regret(regret(BOTH)))
 
 
+def test_a_regret_below_zero_is_on_the_picture() -> None:
+    """The fit's best cell is not always that of the lowest median: what is transferred may have been luckier."""
+    info = regret(BOTH)
+    lucky = replace(info.lines[0].points[-1], nats=-0.02, se_nats=0.001)
+    lines = (replace(info.lines[0], points=(*info.lines[0].points[:-1], lucky)), *info.lines[1:])
+    (axes,) = draw_regret(replace(info, lines=lines)).axes
+    assert axes.get_ylim()[0] < -0.022
+    assert {"-0.01", "-0.003"} <= {axes.yaxis.get_major_formatter()(at, 0) for at in axes.get_yticks()}
+    (plain_axes,) = draw_regret(info).axes
+    assert min(plain_axes.get_yticks()) == 0
+
+
+def test_a_parameterization_known_at_the_base_alone_has_no_regret() -> None:
+    frame = line(0.0, name="sp")
+    frame["status"] = frame["status"].where(frame["is_base"], "missing")
+    frame["loss"] = frame["loss"].where(frame["is_base"])
+    assert regret(report(line(0.0), frame)).title.endswith("sp unknown")
+
+
 def test_nothing_transferred_no_figure() -> None:
     assert regret_info(report(line(0.0).assign(is_base=False)), "width") == (
         "no shape along width has a result at a transferred lr"
@@ -143,4 +163,4 @@ def test_the_drawings_name_their_axes_and_what_they_show() -> None:
 def test_one_shape_alone_draws() -> None:
     one = report(line(0.0).query("scale == 1"))
     draw_optimum(optimum(one)).draw_without_rendering()
-    draw_regret(regret(one)).draw_without_rendering()
+    assert regret_info(one, "width") == "no shape along width beyond the base"

@@ -91,11 +91,13 @@ def test_a_line_is_drawn_no_further_than_its_own_shapes() -> None:
 
 
 def test_one_size_has_points_but_no_line() -> None:
+    """Alone it is no figure; beside a way to count by which sizes differ, it is drawn, and the title tells of those."""
     points = fit("a", "active").points[:1]
-    bare = LossFit(parameterization="a", hp="lr", value=None, count="active", points=points)
+    bare = LossFit(parameterization="a", hp="lr", value=None, count="active", points=points, why_not="one size")
     assert fitted(bare, 1e6) is None
-    info = shown([bare])
-    assert info.title == "Loss against parameters"
+    assert parameters_info([bare], []) == "one size"
+    info = shown([bare, fit("a", "total")])
+    assert info.title.startswith("Nats per doubling of total parameters: a ")
     draw_parameters(info).draw_without_rendering()
 
 
@@ -140,6 +142,9 @@ def test_experts_against_size_tell_the_slope_and_the_widths() -> None:
     assert isinstance(info, ExpertsSizeInfo)
     assert [panel.parameterization for panel in info.panels] == ["a", "sp"]
     assert plain(info.title) == "Nats per doubling of experts at equal parameters: a -0.250 [-0.500, +0.000]"
+    two = experts_size_info([replace(found[1], groups=(group(), group(-0.125))), found[0]])
+    assert isinstance(two, ExpertsSizeInfo)
+    assert plain(two.title).endswith(": a -0.250 [-0.500, +0.000], -0.125 [-0.500, +0.000]")
     texts = drawn_texts(draw_experts_size(info))
     assert {"32", "16", "8", "experts (log scale)", "loss (nats)", "w32 d2, 32 of 128 features"} <= texts
     assert not unlabeled(draw_experts_size(info))

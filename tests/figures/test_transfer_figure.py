@@ -71,6 +71,28 @@ def test_the_conclusion_is_the_title() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("axes", "labels", "title"),
+    [
+        (("width",), ("completep-moe", "sp"), "width: completep-moe transfers, sp drifts"),
+        (("width",), ("completep-moe",), "width: completep-moe transfers (no control)"),
+        (("width", "depth"), ("completep-moe", "sp"), "2 axes: completep-moe transfers along all; sp drifts along all"),
+        (("width", "depth"), ("completep-moe",), "2 axes: completep-moe transfers along all (no control)"),
+    ],
+)
+def test_the_verdicts_are_the_head(axes: tuple[str, ...], labels: tuple[str, ...], title: str) -> None:
+    assert info_of(planted(axes, labels)).title == f"planted: lr along {title}"
+
+
+def test_axes_are_gathered_by_verdict() -> None:
+    still = planted(("depth", "experts"), ("completep-moe",))
+    frame = pd.concat([still, planted(), still.assign(parameterization="sp")])
+    assert info_of(frame).title == (
+        "planted: lr along 3 axes: completep-moe transfers along all; "
+        "sp drifts along width, transfers along depth, experts"
+    )
+
+
 def test_series_hold_medians_ranges_and_diverged_values() -> None:
     base, _, top = panel_of(planted(), "sp").series
     assert (base.name, base.scale, top.name) == ("32 (base)", 32.0, "128")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from report_cases import EVIL, Stub, source, write_store
 from hpxfer.report import make_report, to_html
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATIENCE_MS = 120_000  # for anything that a page or the browser does; a loaded machine is slow
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 WIDE = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 300"><path d="M 0 0 L 620 300" '
@@ -39,9 +41,11 @@ def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with sync_api.sync_playwright() as playwright:
         # A container's root has no sandbox of its own; the page comes from this test.
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=PATIENCE_MS
+        )
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +61,25 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@contextmanager
+def opened(browser: Any, **options: Any) -> Iterator[Any]:
+    """An empty page that is patient."""
+    with browser.new_context(**options) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        yield context.new_page()
+
+
 @pytest.fixture
 def visit(browser: Any, path: Path, request: pytest.FixtureRequest) -> Iterator[Visit]:
     """The page, opened with the context that a test gives as parameter; a test fails if it said or asked anything."""
-    with browser.new_context(**getattr(request, "param", {})) as context:
-        found = Visit(page=context.new_page())
+    with opened(browser, **getattr(request, "param", {})) as page:
+        found = Visit(page=page)
         found.page.on("console", lambda message: found.console.append(message.text))
         found.page.on("pageerror", lambda error: found.console.append(str(error)))
         found.page.on("dialog", lambda dialog: found.console.append(f"dialog: {dialog.message}"))
         found.page.on("request", lambda asked: found.requests.append(asked.url))
         found.page.goto(path.as_uri())
-        found.page.wait_for_selector("html[data-ready]", timeout=20_000)
+        found.page.wait_for_selector("html[data-ready]")
         yield found
         assert found.console == []
         assert [url for url in found.requests if not url.startswith("data:")] == [path.as_uri()]
@@ -77,14 +89,12 @@ def test_a_page_that_asks_for_something_is_noticed(browser: Any, tmp_path: Path)
     """The twin: what the fixture watches for is seen, and the page's policy is what stops a request."""
     bad = tmp_path / "bad.html"
     bad.write_text("<script>console.error('x')</script><img src='http://127.0.0.1:9/a.png'>")
-    with browser.new_context() as context:
-        page = context.new_page()
-        seen: list[str] = []
-        page.on("console", lambda message: seen.append(message.text))
-        page.on("request", lambda asked: seen.append(asked.url))
+    with (
+        opened(browser) as page,
+        page.expect_console_message(lambda message: message.text == "x"),
+        page.expect_request("http://127.0.0.1:9/a.png"),
+    ):
         page.goto(bad.as_uri())
-        assert "x" in seen
-        assert "http://127.0.0.1:9/a.png" in seen
 
 
 def test_the_policy_stops_scripts_and_requests_that_get_in(visit: Visit) -> None:
@@ -146,10 +156,9 @@ def test_a_link_to_a_closed_figure_opens_it_and_so_does_paper(browser: Any, tmp_
     pictures = [Stub(name=f"judged-{i}", svg=WIDE) for i in range(6)] + [Stub(name="other", svg=WIDE, aside=True)]
     path = tmp_path / "report.html"
     path.write_text(to_html(make_report([source(write_store(tmp_path / "a"), *pictures)])), encoding="utf-8")
-    with browser.new_context() as context:
-        page = context.new_page()
+    with opened(browser) as page:
         page.goto(path.as_uri())
-        page.wait_for_selector("html[data-ready]", timeout=20_000)
+        page.wait_for_selector("html[data-ready]")
         closed = page.locator("#figure-7")
         assert not closed.is_visible()
         page.locator("ol.contents a").last.click()
@@ -233,6 +242,19 @@ def test_on_a_phone_nothing_scrolls_sideways_but_tables_and_pictures(visit: Visi
     visit.page.locator("#trials-0 tbody tr").first.click()
     visit.page.wait_for_selector("dialog[open]")
     assert visit.page.evaluate("document.querySelector('dialog').scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("visit", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
+def test_on_a_phone_verdicts_at_a_glance_need_no_scrolling(visit: Visit) -> None:
+    page = visit.page
+    assert page.evaluate("document.querySelector('.glance').scrollWidth") <= 390
+    verdict = page.locator(".glance tbody tr").first.locator("td").nth(3)
+    assert verdict.bounding_box()["width"] > 300
+    assert page.evaluate("getComputedStyle(document.querySelector('.glance td:nth-child(4)'), '::before').content") == (
+        '"small: "'
+    )
+    page.evaluate("document.querySelector('.glance tbody tr').hidden = true")
+    assert not page.locator(".glance tbody tr").first.is_visible()
 
 
 @pytest.mark.parametrize("visit", [{"color_scheme": "dark", "viewport": {"width": 794, "height": 1123}}], indirect=True)
