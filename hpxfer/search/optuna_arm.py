@@ -22,6 +22,7 @@ import numpy as np
 import optuna
 from optuna.distributions import FloatDistribution
 
+from hpxfer.errors import HpxferError
 from hpxfer.hps import HPs
 from hpxfer.search.arms import Arm
 from hpxfer.search.optuna_study import Entry, Recorded
@@ -181,7 +182,7 @@ class ArmStudy:
                 self._tell()
             if self.rules.sampler in MEMORYLESS:
                 self._study.sampler = optuna.samplers.RandomSampler(seed=0)  # cheap, and its answer is not used
-            self._place(self._study.ask(dict(self.rules.box)), point.params)
+            self._place(self._asked(), point.params)
 
     def _has_ended(self, number: int) -> bool:
         """Return whether all trials of a point have ended, or the budget pays for no more of them."""
@@ -240,7 +241,7 @@ class ArmStudy:
 
         So where a sampler repeats a point, one at random takes its place.
         """
-        trial = self._study.ask(dict(self.rules.box))
+        trial = self._asked()
         params = {name: self._spelled(name, value) for name, value in trial.params.items()}
         if not self._has_point(params):
             self._place(trial, params)
@@ -255,6 +256,16 @@ class ArmStudy:
             return None
         self._place(trial, params)
         return params
+
+    def _asked(self) -> optuna.Trial:
+        """Return what the sampler proposes; raise HpxferError where arguments that it took do not work after all."""
+        try:
+            return self._study.ask(dict(self.rules.box))
+        except (ValueError, TypeError, AssertionError, ArithmeticError, RuntimeError, ImportError) as error:
+            raise HpxferError(
+                f"search.sampler: {self.rules.sampler} with {dict(self.rules.arguments)} cannot propose a point: "
+                f"{type(error).__name__}: {error}; change search.sampler_args; what was done is stored"
+            ) from error
 
     def _spelled(self, name: str, value: float) -> float:
         """Return a value of the box in the digits that every machine agrees on."""

@@ -16,13 +16,10 @@ from hpxfer.search.protocol import Outcome, Progress
 from hpxfer.search.replay import hps_of_row
 from hpxfer.shape import Shape
 from hpxfer.spec.samplers import sampler_name
-from hpxfer.spec.search_defaults import num_points, setting
+from hpxfer.spec.search_defaults import num_points, optuna_batch, setting
 from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.trial import Expansion, Trial
 
-# Trials asked together, all seeds counted, unless search.batch says otherwise: nearly as fast a trial as the fullest
-# stack (see hpxfer.stack), and of a budget of a few dozen still several batches to learn from.
-BATCH_TRIALS = 8
 # What a batch needs that not every version of optuna does by itself: not to propose the same place many times.
 ARGUMENTS: dict[str, dict[str, Any]] = {"TPESampler": {"constant_liar": True}}
 
@@ -44,7 +41,7 @@ class OptunaSearch:
             sampler=sampler,
             arguments={**ARGUMENTS.get(sampler, {}), **setting(spec, "sampler_args")},
             seed=setting(spec, "seed"),
-            batch=spec.search.batch or max(1, BATCH_TRIALS // len(spec.seeds)),
+            batch=optuna_batch(spec),
             most=num_points(spec),
         )
         self._arms = arms_of(expansion)

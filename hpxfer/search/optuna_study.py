@@ -144,15 +144,7 @@ class StudyFile:
         for entry in entries:
             known = written.get(_key(entry))
             if known is None:
-                made = create_trial(
-                    state=TrialState.RUNNING,
-                    params=dict(entry.recorded.params),
-                    distributions=dict(box),
-                    user_attrs={
-                        TRIALS: {str(k): v for k, v in entry.recorded.trial_ids.items()},
-                        BATCH: entry.recorded.batch,
-                    },
-                )
+                made = _running(entry.recorded, box)
                 known = (storage.create_new_trial(study._study_id, template_trial=made), False)
             if entry.ended and not known[1]:
                 if entry.no_loss:

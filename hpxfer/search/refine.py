@@ -21,7 +21,7 @@ from hpxfer.search.compare import gain, pooled
 from hpxfer.search.rounds import End, Losses, Round, RoundSearch, SeedLosses, Strategy, Track, mean
 from hpxfer.search.values import at_exponent, exponent_of
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.search_defaults import end_steps, refine_size, setting
+from hpxfer.spec.search_defaults import refine_size, setting, widening_steps
 from hpxfer.trial import Expansion, base_hps
 
 NOISE = 2.0  # standard errors
@@ -109,7 +109,7 @@ def refine(line: Line, until: float, max_octaves: float) -> Strategy:
     line = yield from _measured(line, line.first, f"the line of {line.hp}, {len(line.given)} values", whole=True)
     while True:
         found, stuck = bracket_of(line), None
-        for edge in _edges(line, found):
+        for edge in _edges(line, found, max_octaves):
             if edge.beyond <= max_octaves + 1e-9 and _legal(line, edge.new):
                 line = yield from _measured(line, (edge.new,), f"{edge.why}: widened to 2^{edge.new:g}")
                 break
@@ -130,9 +130,9 @@ def refine(line: Line, until: float, max_octaves: float) -> Strategy:
             line = yield from _measured(line, inside, f"{found.text(line.hp)}: halved to {spelled}")
 
 
-def _edges(line: Line, found: Bracket | None) -> Iterator[_Edge]:
+def _edges(line: Line, found: Bracket | None, max_octaves: float) -> Iterator[_Edge]:
     """Yield the ends of the line at which the best is, or than which it is no better by more than the noise."""
-    low_step, high_step = end_steps(line.given)
+    low_step, high_step = widening_steps(line.given, max_octaves)
     low, high = line.losses[0][0], line.losses[-1][0]
     if found is None or found.low is None:
         new = round(low - low_step, 10)

@@ -12,6 +12,7 @@ from hpxfer.spec.fields import GridValues
 from hpxfer.spec.samplers import sampler_problems
 from hpxfer.spec.search import KINDS, READS
 from hpxfer.spec.search_defaults import (
+    arm_budget,
     coordinate_entries,
     grid_size,
     ratios_of,
@@ -22,6 +23,7 @@ from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import Path_
 
 MOST_POINTS = 10_000_000  # of a grid of multipliers: more is a slip of its points
+MOST_TRIALS = 1_000_000  # of an arm whose trials are all known before: more is a slip, and more than can be listed
 MOST_OCTAVES = 400  # beyond which numbers are not finite, and no optimum lies
 # What decides at the end of a round cannot be told of a trial that was stopped on the way.
 STOPPABLE = ("grid", "random", "optuna")
@@ -41,6 +43,7 @@ def search_problems(spec: SweepSpec, *, broken: bool, why_not: WhyNot) -> Iterat
     match kind:
         case "grid":
             yield from _grid(spec)
+            yield from _countable(spec, ("grid",))
         case "random":
             yield from _random(spec)
         case "optuna":
@@ -90,6 +93,7 @@ def _random(spec: SweepSpec) -> Iterator[Problem]:
         yield ("search",), f"random needs one of points and budget (trials an arm, seeds counted), got {got}"
         return
     yield from _least(spec, 1, "a point with every seed")
+    yield from _countable(spec, ("search", "budget" if spec.search.points is None else "points"))
     if all(len(values.numbers()) == 1 for values in spec.grid.values()):
         yield ("grid",), "must have an HP with two ends to draw from, got one value each; give one of them two"
     yield from _box(spec)
@@ -100,8 +104,15 @@ def _optuna(spec: SweepSpec) -> Iterator[Problem]:
         yield ("search", "budget"), "must be given with optuna: trials an arm, seeds counted"
         return
     yield from _least(spec, 1, "a point with every seed")
+    yield from _countable(spec, ("search", "budget"))
     yield from _box(spec)
     yield from sampler_problems(setting(spec, "sampler"), setting(spec, "sampler_args"), len(spec.grid))
+
+
+def _countable(spec: SweepSpec, at: Path_) -> Iterator[Problem]:
+    number = arm_budget(spec)
+    if number > MOST_TRIALS:
+        yield at, f"must leave at most {MOST_TRIALS} trials for each arm, seeds counted, got {number:.4g}"
 
 
 def _box(spec: SweepSpec) -> Iterator[Problem]:

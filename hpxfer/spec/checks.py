@@ -28,6 +28,7 @@ from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import Path_
 from hpxfer.uri import storage_problem
 
+MAX_NAME = 100  # characters: a sweep's name is that of its folder, and part of a job's
 MAX_POINTS = 10_000  # of one HP's range: more is a slip of the step
 
 # Folders of results/ that hold something else than a sweep.
@@ -55,7 +56,9 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
 
 
 def _name(spec: SweepSpec) -> Iterator[Problem]:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", spec.name):
+    if len(spec.name) > MAX_NAME:
+        yield ("name",), f"must have at most {MAX_NAME} characters, got {len(spec.name)}"
+    elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", spec.name):
         rule = "letters, digits, '.', '_' and '-', starting with a letter or digit"
         yield ("name",), f"must be {rule}, got {spec.name!r}"
     elif spec.name in RESERVED_NAMES:

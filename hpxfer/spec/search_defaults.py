@@ -14,6 +14,9 @@ from hpxfer.spec.search import GridOfRatios
 from hpxfer.spec.sweep import SweepSpec
 
 FIXED = ("ones", "zeros")  # inits that no multiplier changes
+# Trials that optuna is asked for together, all seeds counted: nearly as fast a trial as the fullest stack (see
+# hpxfer.stack), and of a budget of a few dozen still several batches to learn from.
+BATCH_TRIALS = 8
 DEFAULTS: dict[str, Any] = {
     "sequence": "sobol",
     "seed": 0,
@@ -45,6 +48,11 @@ def num_points(spec: SweepSpec) -> int:
     return search.points if search.points is not None else (search.budget or 0) // len(spec.seeds)
 
 
+def optuna_batch(spec: SweepSpec) -> int:
+    """Return the HP points that optuna is asked for at once in an arm."""
+    return spec.search.batch or max(1, BATCH_TRIALS // len(spec.seeds))
+
+
 def grid_size(spec: SweepSpec) -> int:
     """Return the HP points of the grid."""
     sizes = [len(values.numbers()) for values in spec.grid.values()]
@@ -61,8 +69,13 @@ def lr_line_size(spec: SweepSpec) -> int:
 
 def widening(values: tuple[float, ...], max_octaves: float) -> int:
     """Return the most points by which refine widens a line, on both sides together."""
-    low, high = end_steps(values)
-    return math.floor(max_octaves / low + 1e-9) + math.floor(max_octaves / high + 1e-9)
+    return sum(math.floor(max_octaves / step + 1e-9) for step in widening_steps(values, max_octaves))
+
+
+def widening_steps(values: tuple[float, ...], max_octaves: float) -> tuple[float, float]:
+    """Return the steps by which refine widens a line below and above: a coarse line too is widened once."""
+    low, high = (min(step, max_octaves or step) for step in end_steps(values))
+    return low, high
 
 
 def end_steps(values: tuple[float, ...]) -> tuple[float, float]:

@@ -30,6 +30,7 @@ from hpxfer.store.sweep_file import save_sweep
 from hpxfer.trial import FIRST_STORED_VERSION
 
 T = TypeVar("T")
+_State = tuple[int, int, int]  # inode, size and time of change of a file
 
 _ROWS_AT_ONCE = 1024
 
@@ -54,6 +55,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.problems: list[str] = []
+        self._whole: dict[Path, _State] = {}  # trials files of which every column was read, as they were then
         # Called before every write, under the lock. It raises if this process may not write any more.
         self.guard: Callable[[], None] = lambda: None
 
@@ -202,7 +204,7 @@ class Store:
     def _columns(self, *names: str) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of each readable part, these columns only."""
         for part in list_parts(self.folder).parts:
-            table = self._try(_coded_table, part.trials, TRIALS, list(names))
+            table = self._try(self._coded_table, part.trials, TRIALS, list(names))
             if table is not None:
                 yield list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
@@ -215,7 +217,7 @@ class Store:
         names = None if columns is None else list(dict.fromkeys([*merge.KEYS, *columns]))
         found = []
         for part in list_parts(self.folder).parts:
-            trials = self._try(_coded_table, part.trials, TRIALS, names)
+            trials = self._try(self._coded_table, part.trials, TRIALS, names)
             if trials is not None:
                 readable = self._try(check, part.curves, CURVES)
                 found.append(_Source(part=part, trials=trials, curves=part.curves if readable else None))
@@ -225,6 +227,20 @@ class Store:
             replace(source, trials=source.trials.take(pa.array(rows, pa.int64())))
             for source, rows in zip(found, best, strict=True)
         ]
+
+    def _coded_table(self, path: Path, schema: pa.Schema, columns: list[str] | None) -> pa.Table:
+        """Return a file's rows, or these columns of them; a file of which any column is damaged cannot be read.
+
+        Otherwise a trial would be done for the driver, which reads few columns, and nowhere for who reads all. So a
+        file is read in full, but only once: the parts of a run that was killed may be thousands.
+        """
+        state = _state(path)
+        if columns is not None and state is not None and self._whole.get(path) == state:
+            return parquet.table(path, schema, columns, coded=True)
+        rows = parquet.table(path, schema, coded=True)
+        if state is not None:
+            self._whole[path] = state
+        return rows if columns is None else rows.select(columns)
 
     def _replaceable(self, listing: Listing, sources: Sequence[_Source]) -> bool:
         """Return whether all that the compacted part holds is known, so that a merged one may take its place."""
@@ -299,13 +315,12 @@ class Store:
             raise HpxferError(f"{self.folder}: cannot be written: {_reason(error)}; {tail}") from None
 
 
-def _coded_table(path: Path, schema: pa.Schema, columns: list[str] | None) -> pa.Table:
-    """Return a file's rows, or these columns of them; a file of which any column is damaged cannot be read.
-
-    Otherwise a trial would be done for the driver, which reads few columns, and nowhere for who reads all.
-    """
-    rows = parquet.table(path, schema, coded=True)
-    return rows if columns is None else rows.select(columns)
+def _state(path: Path) -> _State | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _plain_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from landscape import Landscape, expansion_of
 
+from hpxfer.errors import HpxferError
 from hpxfer.result import TrialResult
 from hpxfer.search import Outcome, make_search
 from hpxfer.search.optuna_search import OptunaSearch
@@ -314,6 +315,16 @@ def test_what_another_wrote_into_the_file_is_passed_over(tmp_path: Path) -> None
     straight: dict[str, Outcome] = {}
     play(search_in(tmp_path / "straight", one), straight)
     assert outcomes == straight
+
+
+@pytest.mark.parametrize(
+    ("sampler", "arguments"),
+    [("TPESampler", "n_startup_trials: 0, n_ei_candidates: 0"), ("CmaEsSampler", "popsize: 0")],
+)
+def test_arguments_that_fail_only_when_asked_are_one_message(sampler: str, arguments: str, tmp_path: Path) -> None:
+    one = expansion(sampler, more=f", sampler_args: {{{arguments}}}")
+    with pytest.raises(HpxferError, match=rf"sampler: {sampler} with .* cannot propose a point: .*sampler_args"):
+        run_to_end(tmp_path, one)
 
 
 def test_a_box_of_one_point_is_asked_once(tmp_path: Path) -> None:

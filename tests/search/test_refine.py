@@ -11,6 +11,7 @@ from landscape import LR, Landscape, Ran, expansion_of, run
 
 from hpxfer.search import Outcome
 from hpxfer.search.refine import Bracket, Line, bracket_of
+from hpxfer.spec.search_defaults import arm_budget
 from hpxfer.trial import base_hps
 
 
@@ -59,6 +60,21 @@ def test_the_widening_ends_and_the_edge_is_said_to_be_a_bound() -> None:
     assert exponents(ran) == [-9, -8, -7, -6, -5, -4, -3, -2]
     assert "a bound, not an optimum" in last_line(ran)
     assert "2.5 octaves beyond" in last_line(ran)
+
+
+@pytest.mark.parametrize("optimum", [-13.1, -11.8, -7.9, -4.2, 0.0])
+def test_a_line_whose_step_is_longer_than_the_widening_is_widened_and_halved(optimum: float) -> None:
+    expansion = expansion_of(("[0.01]", "{log2: [-12, -2], step: 10}"), search="refine")
+    ran = run(expansion, Landscape(optima={"lr": optimum}))
+    assert abs(best(ran) - optimum) <= 0.25
+    assert "bound" not in ran.search.why()
+    assert max(ran.arms().values()) <= arm_budget(expansion.spec)
+
+
+def test_what_may_not_be_widened_is_not() -> None:
+    ran = refined(Landscape(optima={"lr": -12.0}), ", max_octaves: 0")
+    assert exponents(ran) == [-9, -8, -7, -6, -5, -4]
+    assert "a bound, not an optimum" in last_line(ran)
 
 
 def test_divergence_is_a_wall_and_no_optimum() -> None:

@@ -92,6 +92,8 @@ def test_where_a_search_searches(kind: str, where: str) -> None:
         ("{kind: coordinate, values: [-2]}", "a ratio must be above zero"),
         ("{kind: coordinate, values: {log2: [1]}}", "must be a list of ratios"),
         ("{kind: coordinate, values_of: {router.init: [2]}}", "search.values_of.router.init: must be a multiplier"),
+        ("{kind: random, points: 500001}", "search.points: must leave at most 1000000 trials for each arm"),
+        ("{kind: optuna, budget: 1000000000}", "search.budget: must leave at most 1000000 trials for each arm"),
         ("staged-grid", "search.multipliers: must name the HPs of the grid with staged-grid"),
         ("{kind: staged-grid, multipliers: [beta1]}", "no multiplicative scale"),
         ("{kind: staged-grid, multipliers: [lr]}", "lr has its own stage"),

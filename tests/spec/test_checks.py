@@ -34,6 +34,7 @@ def test_the_sweep_that_the_edits_start_from_is_legal() -> None:
         ("a/b", "must be letters, digits, '.', '_' and '-', starting with a letter or digit, got 'a/b'"),
         ("-a", "must be letters, digits, '.', '_' and '-', starting with a letter or digit, got '-a'"),
         ("..", "must be letters, digits, '.', '_' and '-', starting with a letter or digit, got '..'"),
+        ("a" * 101, "must have at most 100 characters, got 101"),
         ("published", "'published' is a folder of results/ with another use; choose another name"),
         ("bench", "'bench' is a folder of results/ with another use; choose another name"),
     ],

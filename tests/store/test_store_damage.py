@@ -17,7 +17,7 @@ import pytest
 from made_results import files, made, trials_of
 
 from hpxfer.errors import HpxferError
-from hpxfer.store import TRIALS, Store
+from hpxfer.store import TRIALS, Store, parquet
 from hpxfer.store.schema import VERSION_KEY, added
 from hpxfer.trial import TRAINER_VERSION
 
@@ -97,6 +97,30 @@ def test_a_flipped_byte_never_gives_wrong_numbers(folder: Path) -> None:
         noticed += bool(store.problems)
         assert found == (expected if not store.problems else [row for row in expected if row["trial_id"] != IDS[1]])
     assert noticed
+
+
+def test_a_file_is_read_in_full_once_and_again_if_it_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str] | None] = []
+    real = parquet.table
+
+    def table(path: Path, schema: pa.Schema, columns: list[str] | None = None, *, coded: bool = False) -> pa.Table:
+        asked.append(columns)
+        return real(path, schema, columns, coded=coded)
+
+    monkeypatch.setattr(parquet, "table", table)
+    store = Store.open(folder, write=False)
+    first = store.outcomes("validation_loss_nats")
+    assert asked == [None] * 3
+    assert store.outcomes("validation_loss_nats") == first
+    assert store.read_trials(["width", "seed"]).equals(store.read_trials().select(["width", "seed"]))
+    keys = ["trial_id", "status", "finished_at"]
+    assert asked[3:9] == [[*keys, "validation_loss_nats"]] * 3 + [[*keys, "width", "seed"]] * 3
+    path = folder / "trials-000002.parquet"
+    put(path, path.read_bytes()[:-1])
+    asked.clear()
+    assert store.done_ids() == {IDS[0], IDS[2]}
+    assert asked.count(None) == 1
+    assert [path.name in problem for problem in store.problems] == [True]
 
 
 def test_a_flipped_byte_in_curves_keeps_them_out_of_compact(folder: Path) -> None:
