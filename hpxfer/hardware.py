@@ -85,7 +85,7 @@ class Rate:
     source: str  # e.g. `assumed: 10% of an NVIDIA H200 SXM's peak`
     measured: tuple[tuple[float, float], ...] = ()  # (parameters, FLOP/s) of a benchmark's cases
 
-    def trial_s(self, shape: Shape, setting: Setting, num_trials: int = 1) -> float:
+    def trial_s(self, shape: Shape, setting: Setting, num_trials: float = 1) -> float:
         """Return the seconds that one of so many trials in a stack keeps a core, or a whole GPU, busy."""
         flops = train_flops(shape, setting)
         if not self.hardware.cuda:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hpxfer.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_
 from hpxfer.machine import num_cpus
 from hpxfer.memory_cautions import memory_cautions
 from hpxfer.model.cost import count_params, train_flops
+from hpxfer.plan_rounds import packed_at_once, packed_in_rounds
 from hpxfer.search import Progress
 from hpxfer.shape import Shape
 from hpxfer.spec.search_defaults import budget_text
@@ -141,6 +141,7 @@ class Counts:
     total: Mapping[Shape, int]
     done: Mapping[Shape, int]
     at_most: bool = False
+    now: Mapping[Shape, int] = field(default_factory=dict)  # what a search that chooses asks for first
 
 
 def grid_counts(expansion: Expansion, done: Collection[str]) -> Counts:
@@ -155,11 +156,14 @@ def grid_counts(expansion: Expansion, done: Collection[str]) -> Counts:
     return Counts(total=total, done=stored)
 
 
-def search_counts(progress: Mapping[Shape, Progress], *, over: bool) -> Counts:
-    """Return the counts of a search that chooses: what may follow is at most; `over`: it wants no more."""
+def search_counts(progress: Mapping[Shape, Progress], *, now: Mapping[Shape, int]) -> Counts:
+    """Return the counts of a search that chooses and asks for `now` first: what may follow is at most.
+
+    One that asks for nothing is over.
+    """
     done = {shape: one.num_done for shape, one in progress.items()}
-    total = done if over else {shape: one.num_done + one.most_left for shape, one in progress.items()}
-    return Counts(total=total, done=done, at_most=not over)
+    total = {shape: one.num_done + one.most_left for shape, one in progress.items()} if now else done
+    return Counts(total=total, done=done, at_most=bool(now), now=now)
 
 
 def make_plan(
@@ -189,7 +193,7 @@ def make_plan(
     workers = workers_of(spec.resources, device)
     shapes = _shape_plans(expansion, counts, device, rate, measured or {}, workers)
     known = [one for one in shapes if one.is_measured]
-    ratios = sorted(one.trial_s / _rated_s(one, expansion, rate) for one in known)
+    ratios = sorted(_fared(one, expansion, rate, (measured or {})[one.shape]) for one in known)
     ratio = ratios[len(ratios) // 2] if ratios else None
     if ratio is not None:
         shapes = tuple(one if one.is_measured else _slower(one, ratio) for one in shapes)
@@ -251,23 +255,26 @@ def _shape_plans(
 ) -> tuple[ShapePlan, ...]:
     resources = expansion.spec.resources
     left = {shape: most - counts.done.get(shape, 0) for shape, most in counts.total.items()}
-    sizes = stack_sizes(
-        {(shape, expansion.setting_at(shape)): count for shape, count in left.items()},
-        device,
-        asked=expansion.spec.stack_size,
-        measured=measured,
-        workers=workers,
-        share=resources.gpus_per_stack,
-    )
+
+    def sizes(together: Mapping[Shape, int]) -> dict[Shape, int]:
+        found = stack_sizes(
+            {(shape, expansion.setting_at(shape)): count for shape, count in together.items()},
+            device,
+            asked=expansion.spec.stack_size,
+            measured=measured,
+            workers=workers,
+            share=resources.gpus_per_stack,
+        )
+        return {shape: most for (shape, _), most in found.items()}
+
+    packed = packed_in_rounds(expansion, left, counts.now, sizes) if counts.at_most else packed_at_once(left, sizes)
     out = []
-    for (shape, setting), most in sizes.items():
+    for shape, (num_stacks, size) in packed.items():
+        setting = expansion.setting_at(shape)
         known = measured.get(shape, Measured())
-        num_stacks = math.ceil(left[shape] / most)
-        size = math.ceil(left[shape] / num_stacks) if num_stacks else most
         needed = share_of(shape, setting, size, device, measured=known)
         share = (resources.gpus_per_stack or needed) if device.cuda else 0.0
         params = count_params(shape, setting)
-        trial_s = known.trial_s
         one = ShapePlan(
             shape=shape,
             num_trials=counts.total[shape],
@@ -282,16 +289,34 @@ def _shape_plans(
             flops=left[shape] * train_flops(shape, setting),
             worker_s=0.0,
             trial_s=0.0,
-            is_measured=trial_s is not None,
+            is_measured=known.trial_s is not None,
         )
-        trial_s = trial_s if trial_s is not None else _rated_s(one, expansion, rate)
+        trial_s = _trial_s(one, expansion, rate, known)
         out.append(replace(one, trial_s=trial_s, worker_s=trial_s * left[shape]))
     return tuple(out)
 
 
-def _rated_s(one: ShapePlan, expansion: Expansion, rate: Rate) -> float:
+def _trial_s(one: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) -> float:
+    """Return the worker seconds of a trial: measured, else by the rate.
+
+    Smaller stacks than were measured take longer a trial, by what the rate says of that.
+    """
+    each = (one.num_trials - one.num_done) / one.num_stacks if one.num_stacks else one.stack_size
+    rated = _rated_s(one, expansion, rate, each)
+    if known.trial_s is None:
+        return rated
+    return known.trial_s * max(1.0, rated / _rated_s(one, expansion, rate, known.stack_size or each))
+
+
+def _fared(one: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) -> float:
+    """Return what the trials of a measured shape took over what the rate says of such stacks."""
+    assert known.trial_s is not None, "it was measured"
+    return known.trial_s / _rated_s(one, expansion, rate, known.stack_size or one.stack_size)
+
+
+def _rated_s(one: ShapePlan, expansion: Expansion, rate: Rate, stack_size: float) -> float:
     """Return the worker seconds of a trial by the rate: a stack with half of a GPU takes twice as long."""
-    return rate.trial_s(one.shape, expansion.setting_at(one.shape), one.stack_size) / (one.gpu_share or 1.0)
+    return rate.trial_s(one.shape, expansion.setting_at(one.shape), stack_size) / (one.gpu_share or 1.0)
 
 
 def _slower(one: ShapePlan, ratio: float) -> ShapePlan:

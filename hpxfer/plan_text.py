@@ -51,7 +51,8 @@ def _totals(plan: Plan) -> Iterator[str]:
     if plan.search != "grid":
         yield plan.budget
     yield (
-        f"{at_most}{plan.num_trials} trials, {plan.num_done} done, {plan.num_left} to run in {stacks} stacks: "
+        f"{at_most}{plan.num_trials} trials, {plan.num_done} done, {plan.num_left} to run in {stacks} stacks"
+        f"{' counted round by round' if at_most else ''}: "
         f"{tokens} tokens, {flops:.2g} FLOPs"
     )
     yield (
@@ -70,8 +71,8 @@ def _device(plan: Plan) -> str:
 
 
 def _if_full(plan: Plan) -> str:
-    """Return what the time of a search rests on: its rounds wait for one another, and a small one takes longer."""
-    return ", if its rounds fill stacks and workers" if plan.at_most and plan.search != "random" else ""
+    """Return what the time of a search rests on: its rounds wait for one another."""
+    return ", if its rounds keep the workers busy" if plan.at_most and plan.search != "random" else ""
 
 
 def _hours(plan: Plan) -> str:

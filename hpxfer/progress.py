@@ -59,6 +59,7 @@ class Shown:
 
         `num_notes` is how many decisions there are by now; nobody looks before something is due.
         """
+        self._num_notes = min(self._num_notes, num_notes)  # fewer than before: another run's
         now = time.monotonic()
         line = not self._console.is_terminal and now - self._last_plain >= PLAIN_LINE_S
         snapshot = self._look() if line or num_notes > self._num_notes else None

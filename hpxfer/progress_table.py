@@ -25,10 +25,12 @@ def status_text(snapshot: Snapshot) -> str:
         f"trials {snapshot.ended}/{most}{snapshot.num_left} done, {snapshot.failed} failed, "
         f"{snapshot.diverged} diverged" + (f", {snapshot.stopped} stopped early" if snapshot.stopped else "")
     )
+    over = snapshot.ended >= snapshot.num_left
     if snapshot.tokens_per_s is None:
-        return f"{trials} | " + ("starting workers" if not snapshot.running else "waiting for the first report")
+        waits = "starting workers" if not snapshot.running else "waiting for the first report"
+        return trials if over else f"{trials} | {waits}"
     line = f"{trials} | {snapshot.tokens_per_s:,.0f} tokens/s"
-    if snapshot.ended >= snapshot.num_left or snapshot.eta_s is None:
+    if over or snapshot.eta_s is None:
         return line
     return f"{line} | ETA {most}{spell_time(snapshot.eta_s)}"
 

@@ -75,6 +75,7 @@ class Measured:
     trial_s: float | None = None  # worker seconds of one trial: its share of its stack
     trial_bytes: float | None = None  # the largest share of a device's peak memory; None on a CPU
     most: int | None = None  # the largest stack that fitted, where a larger one was cut in half for lack of memory
+    stack_size: float | None = None  # trials of the stacks that `trial_s` is from
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from hpxfer.driver.job import Job
 from hpxfer.search.cells import searched_cells
@@ -28,6 +24,7 @@ def known_trials(job: Job) -> list[Trial]:
 
 def trials_of(job: Job) -> list[dict[str, Any]]:
     """Return a JSON-ready row for each trial; `status` is missing for one that a run would train."""
+    shown = tuple(_shown(job))
     several = len({(shape.batch_tokens, shape.steps) for shape in job.expansion.shapes}) > 1
     return [
         {
@@ -35,7 +32,7 @@ def trials_of(job: Job) -> list[dict[str, Any]]:
             "status": job.known[trial.id].status if trial.id in job.known else "missing",
             "shape": trial.shape.label(schedule=several),
             "parameterization": None if trial.parameterization is None else trial.parameterization.label(),
-            **{name: trial.hps.get(name) for name in _shown(job)},
+            **{name: trial.hps.get(name) for name in shown},
             "seed": trial.seed,
         }
         for trial in known_trials(job)
@@ -44,14 +41,12 @@ def trials_of(job: Job) -> list[dict[str, Any]]:
 
 def trials_text(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as an aligned table."""
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name in rows[0] if rows else ():
-        table.add_column(name, no_wrap=True)
-    for row in rows:
-        table.add_row(*(_spelled(value) for value in row.values()))
-    out = io.StringIO()
-    Console(file=out, width=1000, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    if not rows:
+        return ""
+    # Not a table of rich, whose time is felt where a sweep has tens of thousands of rows.
+    cells = [tuple(rows[0]), *(tuple(map(_spelled, row.values())) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
 
 
 def _shown(job: Job) -> Iterable[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hpxfer.errors import HpxferError
+from hpxfer.lease import decoded
 from hpxfer.progress_file import Written, read
 from hpxfer.snapshot import Snapshot
 from hpxfer.storage import Place
@@ -59,7 +60,8 @@ class Look:
         again = "the same hpxfer run goes on from what is stored"
         match self.state:
             case "waiting":
-                done = "has reported nothing yet" if self.written is None else f"last said: {self.written.state}"
+                said = None if self.written is None or self.written.state == "running" else self.written.state
+                done = f"last said: {said}" if said else "has reported nothing yet"
                 return f"{results}: a driver holds it, it {done}"
             case "none":
                 return f"{results}: no run has reported here; {_stored(self.place)}"
@@ -98,19 +100,30 @@ def _state(lease: bytes | None, written: Written | None) -> State:
     if written is None:
         return "none" if lease is None else "waiting"
     if written.state == "running":
-        return "gone" if lease is None or written.is_gone else "running"
+        if lease is None:
+            return "gone"
+        if not written.is_gone:
+            return "running"
+        holder = decoded(lease)
+        another = holder is not None and (holder.pid, holder.started) != (written.pid, written.started)
+        return "waiting" if another and holder and not holder.is_gone else "gone"
     return written.state if lease is None else "waiting"
 
 
 def looks(
     place: Place,
     *,
+    next_s: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Look]:
-    """Yield a look now and then until the run is over; the last one is over."""
+    """Yield a look now and then until the run is over; the last one is over.
+
+    Where the driver is gone, the next one is waited for so long.
+    """
     sign: tuple[object, ...] = ()
     moved = clock()
+    gone_since: float | None = None
     while True:
         found = look(place)
         now_sign = found.sign()
@@ -119,7 +132,8 @@ def looks(
         elif not found.is_over and clock() - moved >= GONE_S:
             found = replace(found, state=_given_up(found))
         yield found
-        if found.is_over:
+        gone_since = None if found.state != "gone" else clock() if gone_since is None else gone_since
+        if found.is_over and (gone_since is None or clock() - gone_since >= next_s):
             return
         sleep(EVERY_REMOTE_S if place.is_remote else EVERY_S)
 

@@ -142,11 +142,11 @@ def test_workers_are_what_the_cluster_has_room_for() -> None:
 def test_a_search_that_chooses_is_planned_at_most(tmp_path: Path) -> None:
     sweep = expansion(tmp_path)
     base, wide = sweep.shapes
-    counts = search_counts({base: Progress(8, 0), wide: Progress(5, 15)}, over=False)
+    counts = search_counts({base: Progress(8, 0), wide: Progress(5, 15)}, now={wide: 15})
     plan = make_plan(sweep, (), counts=counts)
     assert (plan.num_trials, plan.num_done, plan.num_left, plan.at_most) == (28, 13, 15, True)
     assert "it may end earlier: at most 28 trials, 13 done, 15 to run" in plan_text(plan)
-    over = make_plan(sweep, (), counts=search_counts({base: Progress(0, 8), wide: Progress(5, 15)}, over=True))
+    over = make_plan(sweep, (), counts=search_counts({base: Progress(0, 8), wide: Progress(5, 15)}, now={}))
     assert (over.num_trials, over.num_left, over.at_most) == (5, 0, False)
     assert plan_text(over).endswith("5 trials, all done")
 
@@ -164,13 +164,21 @@ def test_stacks_that_share_a_gpu_run_at_once(tmp_path: Path) -> None:
     assert "on 1 worker (gpu, 0.125 of a GPU each)" in plan_text(plan)
 
 
-def test_the_time_of_a_search_in_rounds_is_no_upper_bound(tmp_path: Path) -> None:
+def test_a_search_in_rounds_says_what_its_stacks_and_its_time_rest_on(tmp_path: Path) -> None:
     sweep = expansion(tmp_path, ("seeds: 2", "search: refine\nseeds: 2"))
     left = {shape: Progress(0, 9) for shape in sweep.shapes}
-    text = plan_text(make_plan(sweep, (), counts=search_counts(left, over=False)))
+    text = plan_text(make_plan(sweep, (), counts=search_counts(left, now={sweep.shapes[0]: 9})))
     assert "at most 18 trials" in text
     assert "\nabout " in text
-    assert "if its rounds fill stacks and workers" in text
+    assert "stacks counted round by round: " in text
+    assert "if its rounds keep the workers busy" in text
+
+
+def test_a_search_of_a_billion_passes_is_planned(tmp_path: Path) -> None:
+    search = "search: {kind: coordinate, passes: 1000000000}\nseeds: 2"
+    plan = prepare(write_tiny(tmp_path, ("seeds: 2", search)), results=tmp_path).plan
+    assert plan.num_left > 10**9
+    assert plan.num_left >= sum(one.num_stacks for one in plan.shapes) > 10**9
 
 
 def memory_of(plan: Plan) -> list[str]:

@@ -38,6 +38,7 @@ def test_the_line() -> None:
     slow = snapshot(tokens_per_s=None, eta_s=None)
     assert status_text(slow).endswith("starting workers")
     assert status_text(snapshot(tokens_per_s=None, running=(running_stack(),))).endswith("first report")
+    assert status_text(snapshot(tokens_per_s=None, eta_s=None, finished=8)).endswith("diverged")  # over before it
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (5400, "1.5 h")])

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,9 @@ from hpxfer.cli import main
 from hpxfer.driver import run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, Train
-from hpxfer.lease_slot import LEASE_FILE
+from hpxfer.lease import Holder, encoded
+from hpxfer.lease_slot import LEASE_FILE, FileSlot
+from hpxfer.process import machine_id, process_started
 from hpxfer.progress_file import FILE, State, read, write, writing
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
@@ -31,7 +34,7 @@ from hpxfer.tally import tally_of
 from hpxfer.train.event import Event, Progress, Started
 from hpxfer.watch import GONE_S, Look, look, looks
 
-POLLS = 2000
+POLLS = 20_000
 OnEvent = Callable[[Stack, Event], None]
 
 
@@ -157,6 +160,41 @@ def test_a_driver_of_this_host_that_was_killed_is_gone_at_once(tmp_path: Path) -
     assert "goes on from what is stored" in at(tmp_path).text()
 
 
+def held_by(folder: Path, pid: int) -> None:
+    """Give the folder's lease to a process of this host."""
+    slot = FileSlot(folder)
+    slot.path.unlink(missing_ok=True)
+    mine = Holder(nonce="b", host=socket.gethostname(), pid=pid, machine=machine_id(), started=process_started(pid))
+    slot.create(encoded(mine))
+
+
+def test_between_a_killed_driver_and_the_first_word_of_the_next_a_watch_waits(tmp_path: Path) -> None:
+    put(tmp_path)
+    data = json.loads((tmp_path / FILE).read_text())
+    with subprocess.Popen([sys.executable, "-c", ""]) as driver:
+        driver.wait()
+    (tmp_path / FILE).write_text(json.dumps({**data, "pid": driver.pid, "started": "1"}))
+    held_by(tmp_path, driver.pid)
+    assert at(tmp_path).state == "gone"
+    held_by(tmp_path, os.getpid())
+    found = at(tmp_path)
+    assert (found.state, found.is_over) == ("waiting", False)
+    assert found.text().endswith("a driver holds it, it has reported nothing yet")
+
+
+def test_a_watch_stays_where_a_driver_is_gone_until_the_next_comes(tmp_path: Path) -> None:
+    clock, states = Clock(), []
+    put(tmp_path)
+    (tmp_path / LEASE_FILE).unlink()  # gone without a last word
+    for one in looks(place_at(tmp_path), next_s=10, clock=clock, sleep=clock.sleep):
+        states.append(one.state)
+        if clock.now == 3:
+            put(tmp_path, run="b")
+        if clock.now == 5:
+            (tmp_path / LEASE_FILE).unlink()
+    assert states == ["gone"] * 4 + ["running"] * 2 + ["gone"] * 11  # each time it waits anew
+
+
 def test_a_driver_elsewhere_is_gone_once_its_report_stands_still(tmp_path: Path) -> None:
     clock, counter = Clock(), itertools.count()
     put(tmp_path)
@@ -235,6 +273,19 @@ def test_the_command_follows_a_run_to_its_end(
     assert code == 0
     assert out.startswith("search: widened\ntrials 2/10 done")
     assert "0 trials are stored" in out
+
+
+@pytest.mark.parametrize("wait", [0, 1e-9])
+def test_the_command_says_that_the_driver_is_gone_and_how_long_it_waits(
+    wait: float, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["hpxfer.watch"], "EVERY_S", 0.0)
+    put(tmp_path)
+    (tmp_path / LEASE_FILE).unlink()
+    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--wait", wait)
+    assert (code, err) == (1, "")
+    assert out.count("the driver is gone") == (2 if wait else 1)
+    assert ("waiting 1e-09 s for the next run, Ctrl-C ends" in out) is bool(wait)
 
 
 def test_a_folder_without_a_run_is_said_so(

@@ -8,7 +8,7 @@ import sys
 from hpxfer.cli import sweeps, watch, jobs, reports, tables, bench  # noqa: F401
 
 # isort: on
-from hpxfer.cli.app import BAD_INPUT, app
+from hpxfer.cli.app import BAD_INPUT, INTERRUPTED, app
 from hpxfer.errors import HpxferError
 from hpxfer.uri import spelled
 
@@ -22,3 +22,5 @@ def main() -> None:
     except HpxferError as error:
         print(f"hpxfer: {spelled(str(error))}", file=sys.stderr)  # noqa: T201
         sys.exit(BAD_INPUT)
+    except KeyboardInterrupt:  # before typer listens for it
+        sys.exit(INTERRUPTED)

@@ -7,6 +7,8 @@ Every command imports what it needs when it runs, so that `hpxfer --help` is qui
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,4 +66,13 @@ def written(files: Sequence[Path | str]) -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    typer.echo(spelled(text), err=err)
+    try:
+        typer.echo(spelled(text), err=err)
+    except BrokenPipeError:
+        raise  # a reader that has enough, which typer ends quietly
+    except OSError as error:
+        if err:
+            raise
+        # What did not go out would be tried again at the end, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise HpxferError(f"stdout: cannot be written: {error.strerror}; make room, or send it elsewhere") from None

@@ -48,7 +48,12 @@ def ask(plan: Costs, *, yes: bool) -> None:
             f"a run of {_cost(plan)} is asked about (it is above {ASK_GPU_HOURS:g} GPU-hours or {ASK_WORKER_HOURS:g} "
             f"hours of CPU workers), and there is no terminal to ask at; give --yes to run it"
         )
-    if not typer.confirm(f"This run takes {_cost(plan)} ({plan.rate_from}). Go on?", err=True):
+    try:
+        agreed = typer.confirm(f"This run takes {_cost(plan)} ({plan.rate_from}). Go on?", err=True)
+    except typer.Abort:  # Ctrl-C or Ctrl-D is a no
+        say("", err=True)
+        agreed = False
+    if not agreed:
         say("nothing was run", err=True)
         raise typer.Exit(INTERRUPTED)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpxfer.cli.app import INTERRUPTED, OK, TRIALS_FAILED, AsJson, ResultsRoot, Sweep, app, say, warn
-from hpxfer.cli.sweeps import MaxGpuHours, Price
+from hpxfer.cli.sweeps import EarlyStopping, MaxGpuHours, Price, Yes
 
 if TYPE_CHECKING:
     from hpxfer.executors.jobs import JobInfo
@@ -35,15 +35,21 @@ def submit(
             "else ~/hpxfer-results on the head.",
         ),
     ] = None,
+    reuse: Annotated[
+        list[str] | None,
+        typer.Option("--reuse", help="A results folder on the cluster or a URI, as of `hpxfer run`; may be repeated."),
+    ] = None,
     price_per_hour: Price = None,
     max_gpu_hours: MaxGpuHours = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a run that costs much.")] = False,
+    early_stopping: EarlyStopping = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Send a sweep to a Ray cluster as a job, and print the job's id.
 
     The cluster is looked at first: the same hpxfer, and the sweep's data on every node that can train, under the same
-    absolute path as here. If anything does not fit, nothing is submitted.
+    absolute path as here. If anything does not fit, nothing is submitted. A job always trains on the cluster's Ray, and
+    is planned for what the cluster has: `hpxfer run`'s --executor and --hardware have no place here.
 
     Example: hpxfer submit sweeps/quickstart.yaml --address http://127.0.0.1:8265
     """
@@ -52,7 +58,14 @@ def submit(
     from hpxfer.executors.jobs import connect
 
     cluster = connect(address)
-    offered = job_commands.offer(cluster, sweep, results, price_per_hour)
+    offered = job_commands.offer(
+        cluster,
+        sweep,
+        results,
+        reuse=reuse or (),
+        price_per_hour=price_per_hour,
+        early_stopping=early_stopping,
+    )
     warn(offered.warnings)
     say(offered.text, err=True)
     keep_within(offered, max_gpu_hours)

@@ -22,6 +22,11 @@ ReuseFrom = Annotated[
 OnHardware = Annotated[str | None, typer.Option("--hardware", help="Plan for it: cpu, h200, h100, a100, l40s, ...")]
 Price = Annotated[float | None, typer.Option("--price-per-hour", min=0, help="Of one GPU, or of one CPU worker.")]
 MaxGpuHours = Annotated[float | None, typer.Option("--max-gpu-hours", min=0, help="Refuse a plan that needs more.")]
+EarlyStopping = Annotated[
+    str | None,
+    typer.Option("--early-stopping", help="none: leave out the sweep's, only divergence stops a trial."),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a run that costs much.")]
 
 
 @app.command()
@@ -61,7 +66,8 @@ def plan(
     if as_json:
         say(json.dumps({**_plan_data(job), **({} if listed is None else {"trials": listed})}))
     else:
-        say("\n".join([plan_text(job.plan), *_reused(job), *([] if listed is None else ["", trials_text(listed)])]))
+        table = [] if listed is None else ["", trials_text(listed)]
+        say("\n".join([plan_text(job.plan), *job.reuse.lines(), *table]))
     keep_within(job.plan, max_gpu_hours)
 
 
@@ -72,13 +78,14 @@ def run(
     executor: Annotated[str | None, typer.Option(help="ray or local; default: the sweep's.")] = None,
     address: Annotated[str | None, typer.Option(help="Join a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")] = None,
     reuse: ReuseFrom = None,
-    hardware: OnHardware = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(help="Print the plan for it. The run stays here, and so does what it asks about."),
+    ] = None,
     price_per_hour: Price = None,
     max_gpu_hours: MaxGpuHours = None,
-    early_stopping: Annotated[
-        str | None, typer.Option(help="none: leave out the sweep's, only divergence stops a trial.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a run that costs much.")] = False,
+    early_stopping: EarlyStopping = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Train what is missing of a sweep, then report. A second run of a finished sweep trains nothing.
@@ -109,9 +116,10 @@ def run(
     )
     _warn_of(job)
     if not as_json:
-        say("\n".join([plan_text(job.plan), *_reused(job)]))
+        say("\n".join([plan_text(job.plan), *job.reuse.lines()]))
     keep_within(job.plan, max_gpu_hours)
-    ask(job.plan, yes=yes)
+    keep_within(job.real, max_gpu_hours)
+    ask(job.real, yes=yes)
     outcome = _train(job, address)
     _conclude(outcome, job, as_json=as_json)
 
@@ -146,11 +154,6 @@ def _warn_of(job: Job) -> None:
     warn((*job.problems, *job.plan.cautions))
 
 
-def _reused(job: Job) -> list[str]:
-    """Return a line for each folder that trials are copied from."""
-    return [f"{number} trials are copied from {folder}" for folder, number in job.reuse.counts().items()]
-
-
 def _plan_data(job: Job) -> dict[str, Any]:
     return {**job.plan.to_dict(), "reused": job.reuse.counts()}
 
@@ -171,8 +174,7 @@ def _conclude(outcome: Results, job: Job, *, as_json: bool) -> None:
     from hpxfer.recipe import recipe_from_results, write_recipe
 
     found = transfer_report(outcome)
-    tables = [outcome.folder / name for name in ("trials.parquet", "curves.parquet")]
-    files = [*(one for one in tables if one.exists()), *_draw(outcome, found, outcome.folder)]
+    files = [*_tables(outcome), *_draw(outcome, found, outcome.folder)]
     try:
         path = outcome.folder / "recipe.yaml"
         write_recipe(recipe_from_results(outcome, found), path)
@@ -200,7 +202,15 @@ def _conclude(outcome: Results, job: Job, *, as_json: bool) -> None:
         raise typer.Exit(TRIALS_FAILED)
 
 
+def _tables(outcome: Results) -> list[Path]:
+    """Return the Parquet files that hold the results: what was passed over in the folder is none of them."""
+    from hpxfer.store.parts import list_parts
+
+    files = [one for part in list_parts(outcome.folder).parts for one in (part.trials, part.curves)]
+    return [one for one in files if one and not any(text.startswith(f"{one}: ") for text in outcome.problems)]
+
+
 def _draw(outcome: Results, found: Any, folder: Path) -> list[Path]:
     from hpxfer.figures import save_transfer, transfer_info
 
-    return save_transfer(transfer_info(found, outcome.line(found.hp, found.loss)), folder)
+    return save_transfer(transfer_info(found, outcome.line(found.hp, found.loss)), folder, option="--results")

@@ -14,17 +14,24 @@ if TYPE_CHECKING:
 
 # A single picture scrolls: nothing is cut for the height of a terminal.
 ALL_ROWS = 10_000
+# Where a driver is gone, a person or a scheduler soon starts the next.
+NEXT_S = 60.0
 
 
 @app.command()
 def watch(
     results: Folder,
     once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to stay for the next run where the driver is gone; inf: for good.")
+    ] = NEXT_S,
     as_json: AsJson = False,
 ) -> None:
     """Show how far the run of a results folder is, from another shell. Leaves when the run ends.
 
-    With --json, a line of JSON for every look. Exit code 1: the run was stopped, its driver is gone, or trials failed.
+    Where the driver is gone without a word (killed, or its machine lost), it says so and stays --wait seconds for the
+    next `hpxfer run`; where the run was ended by hand it leaves at once. With --json, a line of JSON for every look.
+    Exit code 1: the run was stopped, its driver is gone, or trials failed.
 
     \b
     Examples:
@@ -32,6 +39,7 @@ def watch(
       hpxfer watch results/quickstart --once --json
     """
     from rich.console import Console
+    from rich.text import Text
 
     from hpxfer.progress import Shown
     from hpxfer.progress_table import progress_table
@@ -54,13 +62,18 @@ def watch(
         if once:
             show(last)
         elif as_json:
-            for found in looks(place):
+            for found in looks(place, next_s=wait):
                 show(found)
         else:
-            with Shown(Console(), lambda: last.snapshot, waiting=f"{results}: waiting for the first report") as shown:
-                for found in looks(place):
+            console, gone = Console(), False
+            with Shown(console, lambda: last.snapshot, waiting=f"{results}: waiting for the first report") as shown:
+                for found in looks(place, next_s=wait):
                     show(found)
                     shown.update(found.snapshot.num_notes if found.snapshot else 0)
+                    if wait and gone != (found.state == "gone"):
+                        gone = not gone
+                        stays = f"; waiting {wait:g} s for the next run, Ctrl-C ends" if gone else ""
+                        console.print(Text(found.text() + stays), soft_wrap=True)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if not as_json:

@@ -176,7 +176,7 @@ def _checkpoints(job: Job) -> Checkpoints:
 def _tally(job: Job, store: Store) -> Tally:
     """Return the tally of a run that begins, with the best that is known already."""
     loss = LOSSES[job.spec.judge.loss]
-    tally = tally_of(job.plan, hps=tuple(job.spec.grid), loss=lambda result: getattr(result, loss))
+    tally = tally_of(job.real, hps=tuple(job.spec.grid), loss=lambda result: getattr(result, loss))
     for trial in _its_trials(job, store):
         if (outcome := job.known.get(trial.id)) is not None and outcome.status == "finished":
             tally.stored(trial, outcome.loss)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hpxfer.data import check_length, data_ref
 from hpxfer.driver.reuse import Reuse, open_reuse
 from hpxfer.errors import HpxferError
 from hpxfer.hardware import Hardware, hardware_named, here
-from hpxfer.plan import Counts, Plan, make_plan, search_counts, workers_of
+from hpxfer.plan import Counts, Plan, grid_counts, make_plan, search_counts, workers_of
 from hpxfer.results import LOSSES
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.shape import Shape
@@ -48,7 +49,8 @@ class Job:
     expansion: Expansion
     search: Search
     place: Place  # of its results
-    plan: Plan
+    plan: Plan  # of the hardware that was named, if any was
+    real: Plan  # of the device that will run it: consent and the time left are about this one
     outcomes: Mapping[str, Outcome]  # by trial id, of the store
     reuse: Reuse  # the other folders, and what of them the sweep would copy
     device: Device
@@ -92,7 +94,7 @@ def prepare(
     """
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
         raise HpxferError(f"--price-per-hour must be a number from 0, got {price_per_hour}")
-    spec = _overridden(sweep if isinstance(sweep, SweepSpec) else load_sweep(sweep), executor, early_stopping)
+    spec = overridden(sweep if isinstance(sweep, SweepSpec) else load_sweep(sweep), executor, early_stopping)
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file):
         expansion = Expansion(spec, data_ref(spec.data))
@@ -103,7 +105,7 @@ def prepare(
     return _ready(spec, file, expansion, place, open_reuse(reuse, place, spec.judge.loss), device, cost)
 
 
-def _overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None) -> SweepSpec:
+def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None) -> SweepSpec:
     """Return the sweep with what the command line says instead."""
     changed: dict[str, Any] = {}
     if executor is not None:
@@ -136,23 +138,25 @@ def _ready(
     reuse = reuse.asked_by(search, outcomes)
     known = measured(store, cuda=device.cuda) if outcomes else {}
     done = {**outcomes, **reuse.wanted}
-    plan = make_plan(
+    planned = partial(
+        make_plan,
         expansion,
         done,
         device,
         measured=known,
         warnings=tuple(_warnings(spec, device, store)),
-        counts=None if spec.search.kind == "grid" else _counts(search, done),
-        hardware=cost.hardware,
+        counts=grid_counts(expansion, done) if spec.search.kind == "grid" else _counts(search, done),
         price_per_hour=cost.price_per_hour,
     )
+    real = planned()
     return Job(
         spec=spec,
         file=file,
         expansion=expansion,
         search=search,
         place=place,
-        plan=plan,
+        plan=real if cost.hardware is None else planned(hardware=cost.hardware),
+        real=real,
         outcomes=outcomes,
         reuse=reuse,
         device=device,
@@ -174,8 +178,8 @@ def _device(resources: ResourcesSpec, address: str | None) -> Device:
 
 def _counts(search: Search, done: Mapping[str, Outcome]) -> Counts:
     """Return the counts of a search that chooses: what it has had, and what may follow at most."""
-    over = not search.ask(done, (), None)
-    return search_counts(search.progress(), over=over)
+    asked = Counter(trial.shape for trial in search.ask(done, (), None))
+    return search_counts(search.progress(), now=asked)
 
 
 def _outcomes(store: Store, spec: SweepSpec) -> dict[str, Outcome]:
@@ -216,6 +220,7 @@ def _measured(rows: pd.DataFrame, cuda: bool) -> Measured:
         trial_s=None if math.isnan(seconds) else float(seconds),
         trial_bytes=None if math.isnan(peak) else float(peak),
         most=None if math.isnan(most) else int(most),
+        stack_size=float(rows["stack_size"].median()),
     )
 
 

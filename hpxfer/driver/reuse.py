@@ -32,6 +32,10 @@ class Reuse:
         """Return folder -> how many trials would be copied from it."""
         return {**dict.fromkeys(self.places, 0), **Counter(self.sources().values())}
 
+    def lines(self) -> list[str]:
+        """Return a line for each folder that trials are copied from."""
+        return [f"{number} trials are copied from {folder}" for folder, number in self.counts().items()]
+
     def sources(self) -> dict[str, str]:
         """Return trial id -> the folder it would be copied from."""
         folders = list(zip(self.places, self.has, strict=True))

@@ -43,24 +43,31 @@ def check(request: Request, sweep: Path) -> dict[str, Any]:
     root = where(request.root)
     said: dict[str, Any] = {"versions": versions(), "host": socket.gethostname(), "root": root}
     try:
-        return {**said, **_sweep(sweep, root, request.price_per_hour)}
+        return {**said, **_sweep(request, sweep, root)}
     except HpxferError as error:
         return {**said, "error": str(error)}
 
 
-def _sweep(sweep: Path, root: str, price_per_hour: float | None) -> dict[str, Any]:
+def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
     from hpxfer.driver import prepare
+    from hpxfer.executors.job_entry import where
     from hpxfer.plan_text import plan_text
 
     spec = load_sweep(sweep)
     if isinstance(found := parse_root(root), Path):
         require_writable(found)
     with session("auto", 0), ray_errors():
-        job = prepare(spec, results=root, address="auto", price_per_hour=price_per_hour)
+        job = prepare(
+            spec,
+            results=root,
+            address="auto",
+            reuse=[where(one) for one in request.reuse],
+            price_per_hour=request.price_per_hour,
+        )
         nodes = look(spec)
     return {
         "plan": job.plan.to_dict(),
-        "text": plan_text(job.plan),
+        "text": "\n".join([plan_text(job.plan), *job.reuse.lines()]),
         "warnings": [*job.problems, *job.plan.cautions],
         "digest": job.expansion.setting.data_digest,
         "nodes": nodes,

@@ -6,7 +6,7 @@ What a job's metadata says, its sweep and where its results are, is all that a l
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ class Offer:
     plan: dict[str, Any]
     text: str
     warnings: tuple[str, ...]
+    reuse: tuple[str, ...] = ()  # results folders there, whose trials are copied
 
     @property
     def num_left(self) -> int:
@@ -55,16 +56,37 @@ class Offer:
         return str(self.plan["rate_from"])
 
 
-def offer(cluster: Cluster, sweep: Path, results: str | None, price_per_hour: float | None = None) -> Offer:
+def offer(
+    cluster: Cluster,
+    sweep: Path,
+    results: str | None,
+    *,
+    reuse: Sequence[str] = (),
+    price_per_hour: float | None = None,
+    early_stopping: str | None = None,
+) -> Offer:
     """Return what the cluster says of a sweep; raise HpxferError if versions, data or folder there do not fit.
 
     A relative data path starts at the sweep file's folder on this machine, and must be there under the same absolute
-    path on every node. `results` is the root on the cluster; default: the sweep's `storage`, else DEFAULT_ROOT.
+    path on every node. `results` is the root on the cluster; default: the sweep's `storage`, else DEFAULT_ROOT. `reuse`
+    are results folders there, `early_stopping` (none) overrides the sweep's.
     """
     spec = load_sweep(sweep)
+    if early_stopping is not None:
+        from hpxfer.driver.job import overridden
+
+        spec = overridden(spec, None, early_stopping)
     root = root_of(spec, results)
+    for one in reuse:
+        _there("--reuse", one)
     request = Request(
-        action="check", job="none", root=root, name=spec.name, nonce=new_nonce(), price_per_hour=price_per_hour
+        action="check",
+        job="none",
+        root=root,
+        name=spec.name,
+        nonce=new_nonce(),
+        price_per_hour=price_per_hour,
+        reuse=tuple(reuse),
     )
     said = cluster.ask(request, dump_sweep(spec)).data
     refused = list(refusals(said, cluster.address))
@@ -77,6 +99,7 @@ def offer(cluster: Cluster, sweep: Path, results: str | None, price_per_hour: fl
         plan=said["plan"],
         text=said["text"],
         warnings=tuple(said["warnings"]),
+        reuse=tuple(reuse),
     )
 
 
@@ -85,7 +108,7 @@ def submit(cluster: Cluster, offered: Offer) -> str:
     import hpxfer
 
     job = new_id(offered.spec.name)
-    request = Request(action="run", job=job, root=offered.root, name=offered.spec.name)
+    request = Request(action="run", job=job, root=offered.root, name=offered.spec.name, reuse=offered.reuse)
     metadata = {
         SWEEP_KEY: offered.spec.name,
         ROOT_KEY: offered.root,
@@ -129,17 +152,21 @@ def _difference(here: dict[str, Any], there: dict[str, Any]) -> str:
 
 def root_of(spec: SweepSpec, results: str | None) -> str:
     """Return the results root on the cluster: as asked, else the sweep's, else below the home of Ray's user there."""
-    root = results or spec.storage or DEFAULT_ROOT
+    return _there("--results", results or spec.storage or DEFAULT_ROOT)
+
+
+def _there(option: str, folder: str) -> str:
+    """Return a folder on the cluster as given; raise HpxferError if it would be another one there."""
     try:
-        found = parse_root(root)
+        found = parse_root(folder)
     except HpxferError as error:
-        raise HpxferError(f"--results: {error}") from None
-    if isinstance(found, Path) and not found.is_absolute() and not root.startswith("~/"):
+        raise HpxferError(f"{option}: {error}") from None
+    if isinstance(found, Path) and not found.is_absolute() and not folder.startswith("~/"):
         raise HpxferError(
-            f"--results must be a URI or an absolute path on the cluster, got {root!r}: a job runs in a folder of "
+            f"{option} must be a URI or an absolute path on the cluster, got {folder!r}: a job runs in a folder of "
             f"Ray's own"
         )
-    return root
+    return folder
 
 
 @dataclass(frozen=True, kw_only=True)

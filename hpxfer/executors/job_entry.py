@@ -54,7 +54,8 @@ def _run(request: Request, sweep: Path) -> None:
     root = where(request.root)
     if isinstance(found := parse_root(root), Path):
         _leave_mark(found / request.name, request.job)
-    sys.argv = ["hpxfer", "run", str(sweep), f"--results={root}", "--address=auto", "--yes"]
+    reuse = [f"--reuse={where(one)}" for one in request.reuse]
+    sys.argv = ["hpxfer", "run", str(sweep), f"--results={root}", *reuse, "--address=auto", "--yes"]
     hpxfer()
 
 

@@ -46,6 +46,7 @@ class Request:
     name: str  # of the sweep
     nonce: str = ""  # marks the lines of the answer
     price_per_hour: float | None = None
+    reuse: tuple[str, ...] = ()  # results folders on the cluster, or URIs
 
 
 def is_job_id(text: str) -> bool:
@@ -70,10 +71,10 @@ def unpacked(text: str) -> tuple[Request, str]:
     try:
         data = json.loads(zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _MOST_BYTES))
         sweep = data.pop("sweep")
-        request = Request(**data)
+        request = Request(**{**data, "reuse": tuple(data.get("reuse", ()))})
     except (ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
         raise HpxferError(f"{VARIABLE}: must be what `hpxfer submit` packs, got {error}") from None
-    texts = (sweep, request.root, request.name, request.job, request.nonce)
+    texts = (sweep, request.root, request.name, request.job, request.nonce, *request.reuse)
     legal = request.action in get_args(Action) and all(isinstance(one, str) for one in texts)
     if not legal or not is_job_id(request.job) or not is_job_id(request.name):
         raise HpxferError(f"{VARIABLE}: must name an action, a job and a sweep, got {request}")

@@ -162,12 +162,7 @@ class Cluster:
 
 def connect(address: str) -> Cluster:
     """Return the cluster whose job server is at `address`, e.g. http://127.0.0.1:8265."""
-    parts = urlsplit(address)
-    try:
-        legal = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        legal = False
-    if not legal or parts.username or parts.path not in ("", "/") or parts.query or parts.fragment:
+    if not _is_dashboards(address):
         raise HpxferError(f"--address must be that of Ray's dashboard, e.g. {DEFAULT_ADDRESS}, got {address!r}")
     for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -175,6 +170,16 @@ def connect(address: str) -> Cluster:
     headers = _headers()
     _first_word(address, headers)
     return Cluster(address, headers)
+
+
+def _is_dashboards(address: str) -> bool:
+    """Return whether an address may be that of Ray's dashboard: http or https, a host, perhaps a port, nothing more."""
+    try:
+        parts = urlsplit(address)
+        legal = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, half of an IPv6 address
+        return False
+    return legal and not (parts.username or parts.path not in ("", "/") or parts.query or parts.fragment)
 
 
 def new_id(name: str) -> str:

@@ -53,8 +53,11 @@ def draw_transfer(info: TransferInfo) -> Figure:
     return figure
 
 
-def save_transfer(info: TransferInfo, folder: Path) -> list[Path]:
-    """Return the paths of the PNG and SVG files written. Equal infos give equal bytes; no reader sees half a file."""
+def save_transfer(info: TransferInfo, folder: Path, *, option: str = "--output") -> list[Path]:
+    """Return the paths of the PNG and SVG files written. Equal infos give equal bytes; no reader sees half a file.
+
+    `option` is what the user chooses the folder by, for the message where it cannot be written.
+    """
     figure = draw_transfer(info)
     writers = {
         folder / "transfer.png": partial(_write_png, figure),
@@ -65,7 +68,7 @@ def save_transfer(info: TransferInfo, folder: Path) -> list[Path]:
         write_files(writers)
     except OSError as error:
         raise HpxferError(
-            f"{folder}: the figure cannot be written: {error.strerror}; choose another folder with --output"
+            f"{folder}: the figure cannot be written: {error.strerror}; choose another folder with {option}"
         ) from None
     return list(writers)
 

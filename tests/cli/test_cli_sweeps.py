@@ -28,6 +28,8 @@ from hpxfer.lease import Holder, encoded
 from hpxfer.lease_slot import LEASE_FILE, FileSlot
 from hpxfer.store import Store, parquet
 
+LONG_S = 300  # of anything that is waited for; a loaded machine is slow
+
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -37,20 +39,29 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def started(command: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a command that Ctrl-C ends, as in a terminal, also where these tests themselves are told to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored, a child ignores too
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_run_that_is_ended_leaves_a_store_from_which_the_next_goes_on(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     sweep = write_tiny(tmp_path, ("steps: 6", "steps: 300"), ("workers: 2", "workers: 1, stack_size: 2"))
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = started(command)
     store = tmp_path / "results" / "tiny"
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + LONG_S
     while not list(store.glob("trials-*.parquet")) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     process.send_signal(number)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=LONG_S)
     assert process.returncode == code
     assert ("the same command goes on from there" in err) is (number != signal.SIGKILL)
     assert "Traceback" not in err
@@ -123,6 +134,11 @@ def test_a_bug_is_shown_once_and_ends_the_run_with_exit_code_1(
     assert not (tmp_path / "tiny" / "recipe.yaml").exists()
 
 
+def ended(*_: object, **__: object) -> bool:
+    """Answer as Ctrl-C and Ctrl-D do."""
+    raise typer.Abort
+
+
 def test_what_costs_much_is_asked_about(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,10 +155,52 @@ def test_what_costs_much_is_asked_about(
     code, _, err = hpxfer(capsys, *arguments)
     assert (code, "nothing was run" in err) == (130, True)
     assert not (tmp_path / "tiny").exists()
+    monkeypatch.setattr(typer, "confirm", ended)
+    code, _, err = hpxfer(capsys, *arguments)
+    assert (code, "nothing was run" in err) == (130, True)
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: True)
     assert hpxfer(capsys, *arguments)[0] == 0
     monkeypatch.setattr(typer, "confirm", None)  # nothing is left to run, and nothing to ask
     assert hpxfer(capsys, *arguments)[0] == 0
+
+
+@pytest.mark.parametrize(("of", "asked"), [("ASK_WORKER_HOURS", True), ("ASK_GPU_HOURS", False)])
+def test_hardware_that_is_not_there_is_planned_for_and_not_asked_about(
+    of: str, asked: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consent, of, 0.0)
+    monkeypatch.setattr(sys.modules["hpxfer.driver.drive"], "make_executor", lambda *_, **__: Fails(0))
+    sweep = write_tiny(tmp_path, ("workers: 2", "workers: 2, device: cpu"))
+    code, out, err = hpxfer(capsys, "run", sweep, "--results", tmp_path, "--hardware", "h100")
+    assert "GPU-hours" in out  # the estimate is of what was named
+    assert code == (2 if asked else 0)
+    assert ("hours of CPU workers is asked about" in err) is asked
+
+
+def test_a_file_that_was_passed_over_is_not_among_those_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["hpxfer.driver.drive"], "make_executor", lambda *_, **__: Fails(0))
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "trials.parquet").write_text("not Parquet")
+    code, out, err = hpxfer(capsys, "run", write_tiny(tmp_path), "--results", tmp_path)
+    assert code == 0
+    assert f"warning: {folder / 'trials.parquet'}: " in err
+    written = out.partition("written:\n")[2].split()
+    assert str(folder / "trials.parquet") not in written
+    stored = [one for one in written if Path(one).name.startswith("trials-")]
+    assert sum(len(pd.read_parquet(one)) for one in stored) == 30
+
+
+def test_a_figure_that_a_run_cannot_write_names_an_option_of_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["hpxfer.driver.drive"], "make_executor", lambda *_, **__: Fails(0))
+    (tmp_path / "tiny" / "transfer.png").mkdir(parents=True)
+    code, _, err = hpxfer(capsys, "run", write_tiny(tmp_path), "--results", tmp_path)
+    assert code == 2
+    assert "the figure cannot be written: Is a directory; choose another folder with --results" in err
 
 
 def test_yes_is_the_answer_to_the_question(

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import ray
+from tiny_trials import SETTING, text_setting, trial
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import once
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.tune import TuneExecutor
+from hpxfer.executors.worker import TrainStack
 from hpxfer.result import TrialResult
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.stack import Stack
@@ -20,7 +22,6 @@ from hpxfer.testing.descend import Descend
 from hpxfer.testing.executor import ExecutorSuite, tiny_stack
 from hpxfer.train.event import Event, Progress
 from hpxfer.trial import Setting
-from tests.tiny_trials import SETTING
 
 HALVING = Stopping(grace_steps=4, reduction_factor=3.0)
 STEPS = 100
@@ -114,9 +115,6 @@ def test_rungs(grace: int, factor: float, steps: int, rungs: tuple[int, ...]) ->
 
 
 def test_training_reports_at_every_rung(tmp_path: Path) -> None:
-    from hpxfer.executors.worker import TrainStack
-    from tests.tiny_trials import text_setting, trial
-
     stack = Stack(trials=(trial(text_setting(tmp_path)),))
     with_rungs = list(TrainStack("cpu", stopping=Stopping(1, 2.0))(stack))
     without = list(TrainStack("cpu")(stack))

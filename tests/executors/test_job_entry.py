@@ -22,8 +22,8 @@ JOB = "hpxfer-a-1"
 def job(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Set what travels with a job."""
 
-    def travel(action: str, root: str, sweep: str = "", name: str = SPEC.name) -> None:
-        request = Request(action=action, job=JOB, root=root, name=name, nonce="n")  # type: ignore[arg-type]
+    def travel(action: str, root: str, sweep: str = "", name: str = SPEC.name, **more: Any) -> None:
+        request = Request(action=action, job=JOB, root=root, name=name, nonce="n", **more)  # type: ignore[arg-type]
         monkeypatch.setenv(VARIABLE, packed(request, sweep))
 
     monkeypatch.setattr(sys, "argv", ["job_entry"])
@@ -50,11 +50,13 @@ def test_a_run_is_the_command_of_that_name_and_its_exit_code_the_jobs(
 
     monkeypatch.setattr(hpxfer.cli, "main", run)
     root = str(tmp_path / "a root; touch harm")
-    job("run", root, dump_sweep(SPEC))
+    monkeypatch.setenv("HOME", "/home/ray")
+    job("run", root, dump_sweep(SPEC), reuse=("~/b c", "s3://bucket/x"))
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == code
-    assert seen == ["hpxfer", "run", True, f"--results={root}", "--address=auto", "--yes"]
+    reused = ["--reuse=/home/ray/b c", "--reuse=s3://bucket/x"]
+    assert seen == ["hpxfer", "run", True, f"--results={root}", *reused, "--address=auto", "--yes"]
     assert has_mark(Path(root, SPEC.name), JOB)
     assert not has_mark(Path(root, SPEC.name), "hpxfer-a")
 

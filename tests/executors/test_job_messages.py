@@ -52,9 +52,11 @@ def pack(data: object) -> str:
     return base64.b64encode(zlib.compress(json.dumps(data).encode())).decode()
 
 
-@given(sweep=st.text(), root=st.text())
-def test_a_request_travels_as_it_is_and_holds_nothing_that_a_shell_reads(sweep: str, root: str) -> None:
-    request = replace(REQUEST, root=root)
+@given(sweep=st.text(), root=st.text(), reuse=st.lists(st.text(), max_size=3))
+def test_a_request_travels_as_it_is_and_holds_nothing_that_a_shell_reads(
+    sweep: str, root: str, reuse: list[str]
+) -> None:
+    request = replace(REQUEST, root=root, reuse=tuple(reuse))
     text = packed(request, sweep)
     assert re.fullmatch(r"[A-Za-z0-9+/=]*", text)
     assert unpacked(text) == (request, sweep)
@@ -77,6 +79,8 @@ GOOD = {"action": "run", "job": "a", "root": "/", "name": "a", "sweep": ""}
         pack({**GOOD, "job": "../a"}),
         pack({**GOOD, "name": "a/../../b"}),
         pack({**GOOD, "root": 3}),
+        pack({**GOOD, "reuse": 3}),
+        pack({**GOOD, "reuse": [3]}),
         pack({**GOOD, "sweep": None}),
         pack({**GOOD, "more": "1"}),
     ],
@@ -256,7 +260,18 @@ def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     "address",
-    ["", "127.0.0.1:8265", "auto", "ray://h:1", "ftp://h", "http://", "http://h:x", "http://u:p@h", "http://h/x?y=1"],
+    [
+        "",
+        "127.0.0.1:8265",
+        "auto",
+        "ray://h:1",
+        "ftp://h",
+        "http://",
+        "http://h:x",
+        "http://u:p@h",
+        "http://h/x?y=1",
+        "http://[::1",
+    ],
 )
 def test_an_address_that_is_no_dashboards(address: str) -> None:
     with pytest.raises(HpxferError, match="--address must be that of Ray's dashboard"):

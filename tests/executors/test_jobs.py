@@ -28,21 +28,9 @@ from hpxfer.executors.jobs import connect
 from hpxfer.lease import holder_of
 from hpxfer.progress_file import read
 from hpxfer.results import load_results
+from hpxfer.testing.ports import free_ports
 
 LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
-
-
-def free_ports(number: int) -> list[int]:
-    """Return ports that nothing listens on, outside Ray's default range for workers (10002-19999)."""
-    sockets, ports = [], set[int]()
-    while len(ports) < number:
-        one = socket.create_server(("127.0.0.1", 0))
-        sockets.append(one)
-        if not 10002 <= one.getsockname()[1] <= 19999:
-            ports.add(one.getsockname()[1])
-    for one in sockets:
-        one.close()
-    return sorted(ports)
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:

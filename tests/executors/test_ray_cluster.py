@@ -22,18 +22,11 @@ from hpxfer.executors.ray import RayExecutor
 from hpxfer.results import load_results
 from hpxfer.stack import Stack
 from hpxfer.testing.executor import GO, WAITS, Misbehave, Seen, tiny_stack
+from hpxfer.testing.ports import free_ports
 from hpxfer.train.event import Event, Started
 from hpxfer.trial import Setting
 
-
-def free_port() -> int:
-    """Return a port that nothing listens on, outside Ray's default range for workers (10002-19999)."""
-    while True:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-        if not 10002 <= port <= 19999:
-            return port
+LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
 
 
 def ray_start(*options: str) -> subprocess.Popen[bytes]:
@@ -46,14 +39,14 @@ def ray_start(*options: str) -> subprocess.Popen[bytes]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[str, str]]:
     """The address of a one-node cluster on loopback and that of its client server."""
-    port, client = free_port(), free_port()
+    port, client = free_ports(2)
     scratch = tempfile.mkdtemp(prefix="hpxfer-ray-")  # short: Ray puts Unix sockets below it
     head = ray_start(
         *("--head", f"--port={port}", f"--ray-client-server-port={client}"),
         *("--include-dashboard=false", f"--temp-dir={scratch}"),
     )
     try:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + LONG_S
         for one in (port, client):
             while True:
                 assert head.poll() is None, "ray start ended"
@@ -66,7 +59,7 @@ def cluster() -> Iterator[tuple[str, str]]:
         yield f"127.0.0.1:{port}", f"ray://127.0.0.1:{client}"
     finally:
         head.terminate()
-        head.wait(60)
+        head.wait(LONG_S)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -78,7 +71,7 @@ def test_a_sweep_through_a_cluster_has_the_bits_of_local_processes(
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "there")]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     end = subprocess.run(
-        [*command, "--address", cluster[kind]], capture_output=True, text=True, timeout=400, env=environment
+        [*command, "--address", cluster[kind]], capture_output=True, text=True, timeout=LONG_S, env=environment
     )
     assert end.returncode == 0, end.stderr
     there = load_results(tmp_path / "there" / "tiny").trials
@@ -118,6 +111,6 @@ def test_a_node_that_joins_is_used_and_one_that_is_pulled_is_survived(
     finally:
         for node in nodes:
             node.terminate()
-            node.wait(60)
+            node.wait(LONG_S)
     assert {one.status for one in seen.results.values()} == {"finished"}
     assert sum(len(seen.starts(stack)) for stack in stacks) == 6
