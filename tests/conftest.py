@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,9 +22,23 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
+START_RAY = {"test_asha.py", "test_jobs.py", "test_ray.py", "test_ray_cluster.py", "test_soak.py", "test_sweep_ray.py"}
 
 settings.register_profile("hpxfer", deadline=None, derandomize=True, database=None, max_examples=20)
 settings.load_profile("hpxfer")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return how `pytest -n` spreads tests: a file stays in one process, and all that start Ray in the same one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneRay(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "Ray" if file.rpartition("/")[2] in START_RAY else file
+
+    return OneRay(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("done")
     sweep = write_tiny(folder)
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(folder / "results")]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
     return folder
 
 
@@ -190,7 +190,7 @@ def test_a_port_that_is_not_ray_is_said_so_within_20_s(tmp_path: Path) -> None:
         listener.listen()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--address", address]
-        end = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        end = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert end.returncode == 2
     assert f" {address}" in end.stderr
     assert "within 15 s" in end.stderr
@@ -200,7 +200,7 @@ def test_failed_trials_give_exit_code_1_and_their_error(tmp_path: Path) -> None:
     """No machine has the memory for the second width; the first is trained all the same."""
     sweep = write_tiny(tmp_path, ("width: [16, 32]", "width: [16, 8388608]"))
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results"), "--yes"]
-    end = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    end = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert end.returncode == 1
     assert "20 trials failed; the next run tries them again" in end.stderr
     assert "memory" in end.stderr

@@ -45,7 +45,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """The smoke sweep, run by the command line."""
     folder = tmp_path_factory.mktemp("smoke")
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(ROOT / "sweeps" / "smoke.yaml"), "--results", str(folder)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, timeout=900)
     results = hpxfer.load_results(folder / "smoke")
     setting = setting_of(results.spec, data_ref(results.spec.data))
     target = replace(results.spec.base_shape, width=128, expert_width=128)

@@ -130,7 +130,7 @@ class _Soak:
             driver.wait(LIMIT_S)
             self._ended(driver)
             self._took(name, began)
-        wait_until(lambda: not self._left(), 60.0)
+        wait_until(lambda: not self._left(), WAIT_S)
         return (*checks(self.undisturbed, self.results, self.history, before), *self._leftovers())
 
     def _killed_one(self, driver: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:

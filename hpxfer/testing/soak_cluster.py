@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpxfer.testing.ports import free_ports
 from hpxfer.testing.soak_processes import Process, kill, processes, wait_until
 
 START_S = 120.0
-# Ray's workers listen there by default.
-_RAYS_OWN_PORTS = range(10002, 20000)
 
 
 @dataclass
@@ -34,7 +33,7 @@ class Cluster:
     @contextmanager
     def started(cls, environment: Callable[[str], dict[str, str]], token: str) -> Iterator[Cluster]:
         """Have a cluster while entered."""
-        port = _free_port()
+        (port,) = free_ports(1)
         scratch = Path(tempfile.mkdtemp(prefix="hpx-"))  # short: Ray puts Unix sockets below it
         own = [f"--port={port}", "--head", "--include-dashboard=false", f"--temp-dir={scratch}"]
         cluster = cls(f"127.0.0.1:{port}", scratch, environment, token, _ray_start(own, environment("head")))
@@ -78,12 +77,3 @@ def _listens(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _free_port() -> int:
-    while True:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-        if port not in _RAYS_OWN_PORTS:
-            return port

@@ -6,9 +6,11 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 from sweep_text import edited
 
 from hpxfer.spec import parse_sweep
+from hpxfer.testing import analysis_speed
 from hpxfer.testing.analysis_speed import measure
 from hpxfer.testing.estimators import errors, markdown
 from hpxfer.testing.planted_store import DIGEST, PlantedStore, planted_result, planted_results
@@ -16,7 +18,8 @@ from hpxfer.testing.sweeps import Planted
 from hpxfer.trial import DataRef, Expansion
 
 SPEC = parse_sweep(edited(("lr: [0.01]", "lr: {log2: [-9, -4]}")))
-TRIALS = list(Expansion(SPEC, DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128)).trials())
+DATA = DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128)
+TRIALS = list(Expansion(SPEC, DATA).trials())
 
 
 def test_a_trial_has_one_result_and_its_lowest_loss_where_it_was_planted() -> None:
@@ -49,9 +52,16 @@ def test_the_estimate_is_closer_than_a_spline_on_parabolas_and_than_one_curvatur
     assert markdown({"p": Planted()}, 2).splitlines()[-1].endswith("| 10 |")
 
 
-def test_the_times_are_told_with_the_size_of_the_sweep(tmp_path: Path) -> None:
+def test_a_seed_of_the_large_sweep_is_as_many_trials_as_the_command_says() -> None:
+    expansion = Expansion(parse_sweep(analysis_speed.SWEEP.format(seeds=1)), DATA)
+    assert 20 * len(list(expansion.trials())) == 10_500
+
+
+def test_the_times_are_told_with_the_size_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = analysis_speed.SWEEP.partition("  depth:")[0] + "hps:" + analysis_speed.SWEEP.partition("\nhps:")[2]
+    monkeypatch.setattr(analysis_speed, "SWEEP", small.replace("[32, 64, 96, 128, 192, 256]", "[32, 64, 128]"))
     times = measure(1, tmp_path / "large")
-    assert times["trials"] == 525
+    assert times["trials"] == 5 * 15  # 10 LRs and 6 scales share a point; the base once, two widths for both tables
     assert all(value >= 0 for value in times.values())
     parts = {"imports", "load", "bootstrap_1000", "load_curves", "analyze"}
     parts |= {"make_figures", "draw_figures", "transfer_figure", "page"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -14,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from hpxfer.testing.ports import free_ports
+
 SCRIPT = Path(__file__).parents[2] / "sweeps" / "cluster" / "slurm.sh"
+LONG_S = 300  # of anything that is waited for
 
 # Each notes its name and arguments, one call a file; a head listens, so that the script goes on.
 HEADER = """\
@@ -45,7 +47,7 @@ if "--head" in sys.argv:
     port = next(int(one.partition("=")[2]) for one in sys.argv if one.startswith("--port="))
     listener = socket.create_server(("127.0.0.1", port))
 note("ray", sys.argv[1:])
-time.sleep(100)
+time.sleep(300)
 """,
     "hpxfer": """
 def store(*_):
@@ -59,7 +61,7 @@ while sum(one.read_text().startswith("ray\\n") for one in CALLS.glob("*.call")) 
     time.sleep(0.01)
 (CALLS / "running").touch()
 if os.environ["HOW"] == "wait":
-    time.sleep(100)
+    time.sleep(300)
 sys.exit(int(os.environ["HOW"]))
 """,
 }
@@ -73,12 +75,6 @@ def write_standins(folder: Path) -> None:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-    return port
-
-
 def start(folder: Path, sweep: str, how: str) -> subprocess.Popen[str]:
     write_standins(folder / "an env" / "bin")
     (folder / "calls").mkdir()
@@ -86,7 +82,7 @@ def start(folder: Path, sweep: str, how: str) -> subprocess.Popen[str]:
         **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
         "HOME": str(folder),
         "HPXFER_ENV": str(folder / "an env"),
-        "HPXFER_RAY_PORT": str(free_port()),
+        "HPXFER_RAY_PORT": str(free_ports(1)[0]),
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "node-[a-c]",
         "SLURM_CPUS_PER_TASK": "4",
@@ -112,7 +108,7 @@ def calls(folder: Path) -> list[list[str]]:
 def test_a_head_and_its_workers_start_and_the_exit_code_is_the_drivers(tmp_path: Path, code: int) -> None:
     sweep = "a sweep; touch harm $(touch harm).yaml"
     script = start(tmp_path, sweep, str(code))
-    out, _ = script.communicate(timeout=120)
+    out, _ = script.communicate(timeout=LONG_S)
     assert script.returncode == code, out
     made = calls(tmp_path)
     rays = [one for one in made if one[0] == "ray"]
@@ -133,27 +129,27 @@ def test_a_head_and_its_workers_start_and_the_exit_code_is_the_drivers(tmp_path:
 
 def test_slurms_warning_lets_the_driver_store_before_ray_ends(tmp_path: Path) -> None:
     script = start(tmp_path, "sweep.yaml", "wait")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + LONG_S
     while not (tmp_path / "calls" / "running").exists():
         assert time.monotonic() < deadline
         assert script.poll() is None
         time.sleep(0.02)
     script.send_signal(signal.SIGTERM)
-    out, _ = script.communicate(timeout=120)
+    out, _ = script.communicate(timeout=LONG_S)
     assert script.returncode == 130, out
     names = [one[0] for one in calls(tmp_path)]
     assert names.index("hpxfer stored") < names.index("ray ended")
 
 
 def test_without_a_sweep_it_says_how_to_call_it() -> None:
-    end = subprocess.run(["bash", str(SCRIPT)], capture_output=True, text=True, timeout=60)
+    end = subprocess.run(["bash", str(SCRIPT)], capture_output=True, text=True, timeout=LONG_S)
     assert end.returncode != 0
     assert "usage: sbatch" in end.stderr
 
 
 def test_the_script_is_clean() -> None:
-    subprocess.run(["bash", "-n", str(SCRIPT)], check=True, timeout=60)
+    subprocess.run(["bash", "-n", str(SCRIPT)], check=True, timeout=LONG_S)
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
-    end = subprocess.run(["shellcheck", str(SCRIPT)], capture_output=True, text=True, timeout=60)
+    end = subprocess.run(["shellcheck", str(SCRIPT)], capture_output=True, text=True, timeout=LONG_S)
     assert end.returncode == 0, end.stdout

@@ -20,7 +20,9 @@ def run(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> nbformat.N
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(folder / "jupyter"))
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")  # the kernel's own; what a user would see is not at stake
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
+    NotebookClient(
+        notebook, timeout=300, startup_timeout=300, resources={"metadata": {"path": str(path.parent)}}
+    ).execute()
     return notebook
 
 

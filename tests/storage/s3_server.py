@@ -8,19 +8,20 @@ from contextlib import contextmanager
 
 from moto.server import ThreadedMotoServer
 
+from hpxfer.testing.ports import free_ports
+
 
 class Server:
     """The server. `stop` and `start` keep its address."""
 
     def __init__(self) -> None:
-        self._port = 0
+        (self._port,) = free_ports(1)
         self.start()
 
     def start(self) -> None:
         """Listen."""
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self._port, verbose=False)
         self._server.start()
-        self._port = self._server.get_host_and_port()[1]
 
     def stop(self) -> None:
         """Close the port."""

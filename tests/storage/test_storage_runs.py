@@ -80,9 +80,10 @@ def test_a_driver_that_is_killed_goes_on(s3: str, tmp_path: Path, capsys: pytest
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", s3]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     place = open_place(s3, "tiny")
-    while not (place.folder / "trials-000001.parquet").exists():
-        assert process.poll() is None, process.communicate()[1]
+    while not list(place.folder.glob("trials*.parquet")):
+        ended = process.poll() is not None
         place.refresh()
+        assert not ended or list(place.folder.glob("trials*.parquet")), process.communicate()[1]
     process.kill()
     process.communicate()
     place.refresh()

@@ -1,0 +1,111 @@
+"""What a job is before it runs: its plan, the time that was measured, the order of its stacks, its cautions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from driver_cases import InProcess, Made, trained
+from tiny import write_tiny
+
+from hpxfer import trial
+from hpxfer.driver import job as driver_job
+from hpxfer.driver import longest_first, measured, prepare, run
+from hpxfer.result import TrialResult
+from hpxfer.results import Results, load_results
+from hpxfer.stack import Device, Measured
+from hpxfer.store import Store, rows
+from hpxfer.trial import TRAINER_VERSION
+
+
+def test_time_is_measured_on_trials_of_the_same_length(tmp_path: Path) -> None:
+    run(write_tiny(tmp_path), results=tmp_path, executor=InProcess())
+    more = prepare(write_tiny(tmp_path, ("seeds: 2", "seeds: 3")), results=tmp_path).plan
+    assert more.rate_from.startswith("measured: 2 of 2 shapes, from the store")
+    longer = prepare(write_tiny(tmp_path, ("steps: 6", "steps: 600")), results=tmp_path).plan
+    assert not any(one.is_measured for one in longer.shapes)
+
+
+def test_the_costliest_stacks_go_first(tmp_path: Path) -> None:
+    job = prepare(write_tiny(tmp_path), results=tmp_path)
+    flops = [stack.flops for stack in longest_first(job.missing, job)]
+    assert flops == sorted(flops, reverse=True)
+    assert flops[0] > flops[-1]
+
+
+def test_planning_writes_nothing(tmp_path: Path) -> None:
+    prepare(write_tiny(tmp_path), results=tmp_path / "results")
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_measured_time_is_that_of_the_very_shape_its_run_included(tmp_path: Path) -> None:
+    sweep = write_tiny(tmp_path, ("width: [16, 32]", "duration: [12]"), ("seeds: 2", "seeds: 1"))
+    results = run(sweep, results=tmp_path, executor=InProcess())
+    found = measured(Store.open(results.folder, write=False), cuda=False)
+    assert {shape.label(schedule=True) for shape in found} == {
+        "w16 d1 E2A1 h16 b64 t6",
+        "w16 d1 E2A1 h16 b64 t12",
+    }
+    plan = prepare(sweep, results=tmp_path).plan
+    assert plan.rate_from.startswith("measured: 2 of 2 shapes, from the store")
+    assert {one.shape for one in plan.shapes} == set(found)
+    assert all(one.trial_s and one.trial_bytes is None and one.most is None for one in found.values())
+    assert measured(Store.open(results.folder, write=False), cuda=True) == {}
+
+
+class Crowded(Made):
+    """A GPU on which no stack of more than two trials fits."""
+
+    def _result(self, trial_id: str) -> TrialResult:
+        plain = super()._result(trial_id)
+        return replace(plain, wall_s=3.0, peak_bytes=5000, stack_size=2, halvings=1, device="NVIDIA made up")
+
+
+def test_a_halved_stack_is_packed_by_its_half_the_next_time(tmp_path: Path) -> None:
+    folder = run(write_tiny(tmp_path), results=tmp_path, executor=Crowded()).folder
+    found = measured(Store.open(folder, write=False), cuda=True)
+    assert set(found.values()) == {Measured(trial_s=1.5, trial_bytes=2500.0, most=2, stack_size=2)}
+    job = prepare(write_tiny(tmp_path, ("seeds: 2", "seeds: 3")), results=tmp_path)
+    job = replace(job, device=Device(cuda=True), measured=found)
+    assert {len(stack.trials) for stack in longest_first(job.missing, job)} <= {1, 2}
+
+
+def test_trials_of_an_older_trainer_are_read_and_trained_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = write_tiny(tmp_path)
+    old = run_as_version(2, sweep, tmp_path, monkeypatch)
+    assert old.trainer_version == 2
+    before = load_results(tmp_path / "tiny")
+    assert before.trainer_version == 2
+    assert set(before.cells["status"]) == {"finished"}
+    job = prepare(sweep, results=tmp_path)
+    assert job.plan.num_done == 0
+    (caution,) = job.plan.cautions
+    assert caution.startswith(f"{tmp_path / 'tiny'}: its trials were made by version 2 of the trainer")
+    executor = Made()
+    after = run(job, executor=executor)
+    assert trained(executor) == 30
+    assert after.trainer_version == TRAINER_VERSION
+    assert set(after.cells["status"]) == {"finished"}
+    assert len(after.trials) == 60  # the old rows stay
+    assert set(before.trials["trial_id"]) < set(after.trials["trial_id"])
+    assert prepare(sweep, results=tmp_path).plan.cautions == ()
+
+
+def run_as_version(version: int, sweep: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    """Run a sweep as an hpxfer whose trainer has this version."""
+    with monkeypatch.context() as patch:
+        for module in (trial, rows, driver_job):
+            patch.setattr(module, "TRAINER_VERSION", version)
+        patch.setattr(trial.Expansion.__init__, "__defaults__", (version,))
+        return run(sweep, results=results, executor=Made())
+
+
+def test_fast_on_a_cpu_is_said_to_be_strict(tmp_path: Path) -> None:
+    fast = write_tiny(tmp_path, ("steps: 6", "steps: 6, determinism: fast"))
+    (caution,) = prepare(fast, results=tmp_path).plan.cautions
+    assert "fast is the same code as strict" in caution
+    results = run(fast, results=tmp_path, executor=InProcess())
+    assert set(results.trials["determinism"]) == {"fast"}
+    assert set(results.trials["backend"]) == {"torch"}
+    assert results.trials["kernel_configs"].isna().all()

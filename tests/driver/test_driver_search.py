@@ -1,0 +1,95 @@
+"""A search is asked again as its trials end, goes on after a stop, and reuses what is stored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from driver_cases import Made, trained
+from tiny import write_tiny
+
+from hpxfer import search, trial
+from hpxfer.driver import job as driver_job
+from hpxfer.driver import prepare, run
+from hpxfer.search import Outcome
+from hpxfer.shape import Shape
+from hpxfer.stack import Stack
+from hpxfer.store import Store
+from hpxfer.tally import Tally
+from hpxfer.trial import Expansion
+
+
+class Rounds:
+    """A search of two rounds: the lowest LR at the base, then at each other shape the LRs next to it."""
+
+    def __init__(self, expansion: Expansion) -> None:
+        self.trials = list(expansion.trials())
+
+    def ask(self, outcomes: Mapping[str, Outcome], out: Collection[str], most: int | None) -> Sequence[trial.Trial]:
+        first = [one for one in self.trials if one.shape == one.base]
+        second = [one for one in self.trials if one.shape != one.base and one.hps.lr < 2**-6]
+        wanted = first if any(one.id not in outcomes for one in first) else second
+        return [one for one in wanted if one.id not in outcomes and one.id not in out]
+
+    def bound(self) -> Mapping[Shape, int]:
+        return Counter(one.shape for one in self.trials)
+
+    def progress(self) -> Mapping[Shape, search.Progress]:
+        return {shape: search.Progress(0, most) for shape, most in self.bound().items()}
+
+    def why(self) -> str:
+        return "the base first\nthen the others"
+
+
+def test_a_search_is_asked_again_when_its_trials_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_job, "make_search", lambda expansion, folder, metric: Rounds(expansion))
+    sweep, executor, notes = write_tiny(tmp_path), Made(stop_after=1), list[str]()
+    with pytest.raises(KeyboardInterrupt):
+        run(sweep, results=tmp_path, executor=executor)
+    executor = Made()
+    run(sweep, results=tmp_path, executor=executor, on_event=lambda _, __, tally: notes.extend(tally.notes))
+    shapes = [stack.shape.width for stack in executor.given]
+    assert shapes == sorted(shapes)  # the base first, though the others cost more
+    assert set(shapes) == {16, 32}
+    assert len(Store.open(tmp_path / "tiny", write=False).done_ids()) == 10 + 2 * 2 * 2
+    assert {"the base first", "then the others"} <= set(notes)
+    again = Made()
+    run(sweep, results=tmp_path, executor=again)
+    assert again.given == []
+
+
+def test_a_search_that_goes_on_shows_the_best_that_it_had(tmp_path: Path) -> None:
+    best: list[list[float | None]] = []
+
+    def look(_: Stack, __: object, tally: Tally) -> None:
+        best.append([one.best_loss_nats for one in tally.snapshot().shapes])
+
+    for points in (3, 5):
+        best.clear()
+        sweep = write_tiny(tmp_path, ("seeds: 2", f"seeds: 2\nsearch: {{kind: random, points: {points}}}"))
+        run(sweep, results=tmp_path, executor=Made(), on_event=look)
+        assert any(one is None for one in best[0]) == (points == 3), "the first event comes before any result"
+
+
+def test_a_plan_counts_a_searchs_own_trials_and_not_those_of_the_sweep_before_it(tmp_path: Path) -> None:
+    run(write_tiny(tmp_path), results=tmp_path, executor=Made())
+    edited = write_tiny(tmp_path, ("seeds: 2", "seeds: 2\nsearch: {kind: random, points: 4}"))
+    job = prepare(edited, results=tmp_path)
+    assert (job.plan.num_done, job.plan.num_left) == (0, len(job.missing))
+    run(edited, results=tmp_path, executor=Made())
+    after = prepare(edited, results=tmp_path).plan
+    assert (after.num_done, after.num_left) == (3 * 4 * 2, 0)
+
+
+def test_a_search_reuses_what_it_comes_to_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").mkdir()
+    full = run(write_tiny(tmp_path / "one"), results=tmp_path / "one", executor=Made(fail=30 - 20)).folder
+    monkeypatch.setattr(driver_job, "make_search", lambda expansion, folder, metric: Rounds(expansion))
+    executor = Made()
+    results = run(write_tiny(tmp_path), results=tmp_path, reuse=[full], executor=executor)
+    stored = Store.open(full, write=False).done_ids()
+    assert {one.id for stack in executor.given for one in stack.trials}.isdisjoint(stored)
+    assert len(results.trials) == 18
+    assert trained(executor) == 18 - len(stored & set(results.trials["trial_id"]))
