@@ -12,7 +12,7 @@ test: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 # The generated parts of the README: the rule table, and the figure from committed Parquet.
 docs: $(VENV)/.runtime
