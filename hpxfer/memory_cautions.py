@@ -34,7 +34,7 @@ def memory_cautions(
         return ()
     return (
         *_too_large(left, device, resources, workers, label),
-        *_clamped(left, resources, label),
+        *_clamped(left, device, resources, workers, label),
         *_crowded(left, device, workers),
     )
 
@@ -43,7 +43,7 @@ def _too_large(
     left: Sequence[Sized], device: Device, resources: ResourcesSpec, workers: int, label: Callable[[Shape], str]
 ) -> Iterator[str]:
     """Yield where one trial alone is too large."""
-    room = device.room(resources.gpus_per_stack or 1.0) if device.cuda else device.most(workers)
+    room = _room(device, resources, workers)
     over = [one for one in left if one.stack_size == 1 and one.stack_bytes > room]
     if not over:
         return
@@ -58,18 +58,27 @@ def _too_large(
     )
 
 
-def _clamped(left: Sequence[Sized], resources: ResourcesSpec, label: Callable[[Shape], str]) -> Iterator[str]:
-    """Yield where fewer trials are stacked than were asked for."""
+def _clamped(
+    left: Sequence[Sized], device: Device, resources: ResourcesSpec, workers: int, label: Callable[[Shape], str]
+) -> Iterator[str]:
+    """Yield where fewer trials are stacked than were asked for; a round of a search may simply have no more."""
     asked = resources.stack_size
     if asked is None:
         return
-    smaller = [one for one in left if one.num_stacks > -(-_trials(one) // asked)]
+    room = _room(device, resources, workers)
+    over = [one for one in left if asked * one.stack_bytes > room * one.stack_size]
+    smaller = [one for one in over if one.num_stacks > -(-_trials(one) // asked)]
     if smaller:
         least = min(smaller, key=lambda one: one.stack_size)
         yield (
             f"resources.stack_size: {asked} trials of {label(least.shape)} do not fit into memory, stacks of "
             f"{least.stack_size} are made"
         )
+
+
+def _room(device: Device, resources: ResourcesSpec, workers: int) -> float:
+    """Return the bytes that a stack may need, whatever was asked for."""
+    return device.room(resources.gpus_per_stack or 1.0) if device.cuda else device.most(workers)
 
 
 def _trials(one: Sized) -> int:

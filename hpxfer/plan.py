@@ -181,7 +181,7 @@ def make_plan(
     """Return the plan of a sweep, given the ids that are done.
 
     `measured` is what the store says of shapes; the time of others is scaled by the same ratio to the rate of the
-    hardware. `counts` are of a search that is no grid. `hardware` is planned for in place of the device: then the
+    hardware. `counts` are by default those of a grid. `hardware` is planned for in place of the device: then the
     store's times, made elsewhere, say nothing. `warnings` go before the sweep's own cautions.
     """
     spec = expansion.spec

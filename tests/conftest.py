@@ -22,6 +22,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
+# Each of them takes a gigabyte and most of a small machine: one at a time.
 START_RAY = {"test_asha.py", "test_jobs.py", "test_ray.py", "test_ray_cluster.py", "test_soak.py", "test_sweep_ray.py"}
 
 settings.register_profile("hpxfer", deadline=None, derandomize=True, database=None, max_examples=20)

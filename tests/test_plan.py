@@ -202,6 +202,14 @@ def test_a_trial_that_does_not_fit_is_said_before_it_runs(tmp_path: Path) -> Non
             assert "4 trials of" in stacks
 
 
+@pytest.mark.parametrize("search", ["refine", "{kind: optuna, budget: 40, batch: 2}"])
+def test_a_round_with_fewer_trials_than_a_stack_may_have_is_no_lack_of_memory(search: str, tmp_path: Path) -> None:
+    sweep = write_tiny(tmp_path, ("seeds: 2", f"search: {search}\nseeds: 2"), ("workers: 2}", "stack_size: 16}"))
+    plan = prepare(sweep, results=tmp_path).plan
+    assert min(one.stack_size for one in plan.shapes) < 16
+    assert memory_of(plan) == []
+
+
 def test_workers_that_need_more_than_the_machine_has_are_said_so(tmp_path: Path) -> None:
     sweep = expansion(tmp_path, ("workers: 2", "workers: 40"))
     (caution,) = memory_of(make_plan(sweep, (), Device(host_bytes=2 * WORKER_BYTES)))[-1:]

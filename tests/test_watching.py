@@ -288,6 +288,28 @@ def test_the_command_says_that_the_driver_is_gone_and_how_long_it_waits(
     assert ("waiting 1e-09 s for the next run, Ctrl-C ends" in out) is bool(wait)
 
 
+def test_a_watch_without_a_limit_names_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["hpxfer.watch"], "looks", lambda place, next_s: [at(tmp_path)])
+    put(tmp_path)
+    (tmp_path / LEASE_FILE).unlink()
+    _, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--wait", "inf")
+    assert "; waiting for the next run, Ctrl-C ends\n" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_watch_whose_output_cannot_go_anywhere_is_one_message(tmp_path: Path) -> None:
+    put(tmp_path, state="ended")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "hpxfer.cli", "watch", str(tmp_path)]
+        end = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert (end.returncode, end.stderr.splitlines()) == (
+        2,
+        ["hpxfer: stdout: cannot be written: No space left on device; make room, or send it elsewhere"],
+    )
+
+
 def test_a_folder_without_a_run_is_said_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,13 +67,18 @@ def written(files: Sequence[Path | str]) -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    try:
+    with nullcontext() if err else to_stdout():
         typer.echo(spelled(text), err=err)
+
+
+@contextmanager
+def to_stdout() -> Iterator[None]:
+    """Make an HpxferError of a stdout that cannot be written while entered."""
+    try:
+        yield
     except BrokenPipeError:
         raise  # a reader that has enough, which typer ends quietly
     except OSError as error:
-        if err:
-            raise
         # What did not go out would be tried again at the end, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise HpxferError(f"stdout: cannot be written: {error.strerror}; make room, or send it elsewhere") from None

@@ -27,7 +27,8 @@ def report(
     loss: Loss = None,
     form: Annotated[str, typer.Option("--format", help="html, md, json, or text for the verdict alone.")] = "html",
     write_followup: Annotated[
-        Path | None, typer.Option(help="Write the sweep that decides undecided verdicts to this new file.")
+        Path | None,
+        typer.Option(help="Write the sweep that decides what is undecided, or adds the control, to this new file."),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     as_json: AsJson = False,

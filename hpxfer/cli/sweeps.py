@@ -61,7 +61,7 @@ def plan(
     if why is not None:
         _say_why(job, why, as_json=as_json)
         return
-    _warn_of(job)
+    warn((*job.problems, *job.plan.cautions))
     listed = trials_of(job) if trials else None
     if as_json:
         say(json.dumps({**_plan_data(job), **({} if listed is None else {"trials": listed})}))
@@ -114,7 +114,7 @@ def run(
         price_per_hour=price_per_hour,
         early_stopping=early_stopping,
     )
-    _warn_of(job)
+    warn(dict.fromkeys((*job.problems, *job.plan.cautions, *job.real.cautions)))
     if not as_json:
         say("\n".join([plan_text(job.plan), *job.reuse.lines()]))
     keep_within(job.plan, max_gpu_hours)
@@ -148,10 +148,6 @@ def _train(job: Job, address: str | None) -> Results:
             err=True,
         )
         raise typer.Exit(TRIALS_FAILED) from None
-
-
-def _warn_of(job: Job) -> None:
-    warn((*job.problems, *job.plan.cautions))
 
 
 def _plan_data(job: Job) -> dict[str, Any]:

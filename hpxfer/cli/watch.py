@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpxfer.cli.app import INTERRUPTED, OK, TRIALS_FAILED, AsJson, Folder, app, say
+from hpxfer.cli.app import INTERRUPTED, OK, TRIALS_FAILED, AsJson, Folder, app, say, to_stdout
 
 if TYPE_CHECKING:
     from hpxfer.watch import Look
@@ -66,13 +67,15 @@ def watch(
                 show(found)
         else:
             console, gone = Console(), False
-            with Shown(console, lambda: last.snapshot, waiting=f"{results}: waiting for the first report") as shown:
+            picture = Shown(console, lambda: last.snapshot, waiting=f"{results}: waiting for the first report")
+            with to_stdout(), picture as shown:
                 for found in looks(place, next_s=wait):
                     show(found)
                     shown.update(found.snapshot.num_notes if found.snapshot else 0)
                     if wait and gone != (found.state == "gone"):
                         gone = not gone
-                        stays = f"; waiting {wait:g} s for the next run, Ctrl-C ends" if gone else ""
+                        limit = f" {wait:g} s" if wait < math.inf else ""
+                        stays = f"; waiting{limit} for the next run, Ctrl-C ends" if gone else ""
                         console.print(Text(found.text() + stays), soft_wrap=True)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

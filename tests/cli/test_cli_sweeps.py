@@ -21,7 +21,7 @@ import typer
 from command_line import Fails, hpxfer
 from tiny import write_tiny
 
-from hpxfer import lease
+from hpxfer import hardware, lease
 from hpxfer.cli import consent
 from hpxfer.driver import prepare, run
 from hpxfer.lease import Holder, encoded
@@ -175,6 +175,18 @@ def test_hardware_that_is_not_there_is_planned_for_and_not_asked_about(
     assert "GPU-hours" in out  # the estimate is of what was named
     assert code == (2 if asked else 0)
     assert ("hours of CPU workers is asked about" in err) is asked
+
+
+def test_a_run_is_warned_of_the_machine_that_it_stays_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "host_bytes", lambda: 2**34)
+    sweep = write_tiny(tmp_path, ("workers: 2", "workers: 1000000, device: cpu"))
+    for command, warned in (("plan", 0), ("run", 1)):
+        arguments = (command, sweep, "--results", tmp_path, "--hardware", "h100", "--max-gpu-hours", 0)
+        code, _, err = hpxfer(capsys, *arguments)
+        assert code == 2
+        assert err.count("each of 1000000 workers") == warned
 
 
 def test_a_file_that_was_passed_over_is_not_among_those_written(
