@@ -1,4 +1,4 @@
-"""Soak: a sweep whose processes are killed at random moments, then one more run, and what must hold after it.
+"""Soak: a sweep whose processes are killed, at random moments and after checkpoints, and what must hold in the end.
 
     python -m hpxfer.testing.soak --kills 30 --seed 0 --executor local
     python -m hpxfer.testing.soak --kills 30 --seed 0 --executor ray
