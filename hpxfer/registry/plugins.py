@@ -1,0 +1,140 @@
+"""Plug-ins: modules of the user that register rows when they are imported.
+
+A sweep names them under `plugins:`, the command line with `--plugin`. The driver and every worker import them, and
+nothing else does: a results folder, a URI or a recipe that names a plug-in never makes hpxfer import it.
+
+The digest of a plug-in is the hash of its one file. It does not cover what that file imports. A plug-in that sets
+`version = "..."` at its top replaces the digest by that text, e.g. to fix a typing error without a new identity.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from hpxfer.errors import HpxferError
+from hpxfer.registry.rows import Registry
+
+_FIX = "name a module, such as mypackage.gates, or a file, such as ./gates.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """A plug-in as a trial's identity and a results folder know it."""
+
+    name: str  # as the sweep spells it
+    digest: str  # hash of its file, or `version:TEXT` where the file sets a version
+
+    @property
+    def is_file(self) -> bool:
+        return self.name.endswith(".py")
+
+    @property
+    def module(self) -> str:
+        """The name under which Python knows its module."""
+        if not self.is_file:
+            return self.name
+        return f"hpxfer_plugin_{hashlib.blake2b(self.name.encode(), digest_size=8).hexdigest()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginFile:
+    """A plug-in with the source of its file, which travels to workers that may not have the file."""
+
+    plugin: Plugin
+    source: str
+
+    def registers(self, module: str | None) -> bool:
+        """Return whether the row that `module` registered comes from this plug-in."""
+        own = self.plugin.module
+        return module is not None and (module == own or module.startswith(own + "."))
+
+
+def read_plugin(name: str, folder: Path) -> PluginFile:
+    """Return a plug-in and its source, without running any of it. A relative file starts at `folder`.
+
+    Raises HpxferError if there is no such module or file, or if it is not Python.
+    """
+    path = folder / name if name.endswith(".py") else _file_of_module(name)
+    try:
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except OSError as error:
+        raise HpxferError(f"plugins: {name}: cannot be read: {error}; {_FIX}") from None
+    except (SyntaxError, ValueError) as error:
+        raise HpxferError(f"plugins: {name}: must be Python, got {error}") from None
+    version = _version(tree)
+    digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
+    return PluginFile(
+        plugin=Plugin(name=name, digest=digest if version is None else f"version:{version}"), source=source
+    )
+
+
+def load_plugin(file: PluginFile) -> ModuleType:
+    """Import a plug-in, so that it registers its rows; import it once per process.
+
+    Raises HpxferError if the module is another one here than `file` says, or if importing it fails.
+    """
+    plugin = file.plugin
+    if not plugin.is_file:
+        here = read_plugin(plugin.name, Path()).plugin.digest
+        if here != plugin.digest:
+            raise HpxferError(
+                f"plugins: {plugin.name}: must be the driver's, {plugin.digest}, got {here} on this machine; "
+                "install the same version on every machine"
+            )
+    loaded = sys.modules.get(plugin.module)
+    if loaded is not None:
+        if plugin.is_file and loaded.__dict__.get("__hpxfer_digest__") != plugin.digest:
+            raise HpxferError(
+                f"plugins: {plugin.name}: the file changed after this process had imported it; start Python anew"
+            )
+        return loaded
+    try:
+        return _import_file(file) if plugin.is_file else importlib.import_module(plugin.module)
+    except Exception as error:
+        Registry.remove_module(plugin.module)  # half of a plug-in is none
+        cause = f"{error}" if isinstance(error, HpxferError) else f"{type(error).__name__}: {error}"
+        raise HpxferError(f"plugins: {plugin.name}: importing it failed: {cause}") from error
+
+
+def _file_of_module(name: str) -> Path:
+    legal = all(part.isidentifier() for part in name.split("."))
+    try:
+        found = importlib.util.find_spec(name) if legal else None
+    except (ImportError, ValueError):
+        found = None
+    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        raise HpxferError(f"plugins: {name!r}: no Python module has this name here; {_FIX}")
+    return Path(found.origin)
+
+
+def _import_file(file: PluginFile) -> ModuleType:
+    """Run the source that travelled, not the file: every worker then runs what the driver read."""
+    module = ModuleType(file.plugin.module)
+    module.__file__ = file.plugin.name
+    module.__dict__["__hpxfer_digest__"] = file.plugin.digest
+    sys.modules[file.plugin.module] = module
+    try:
+        exec(compile(file.source, file.plugin.name, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[file.plugin.module]
+        raise
+    return module
+
+
+def _version(tree: ast.Module) -> str | None:
+    """Return the text of `version = "..."` at the top of a module."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(target, ast.Name) and target.id == "version" for target in targets):
+            value = node.value if isinstance(node, ast.Assign) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                return value.value
+    return None

@@ -1,0 +1,112 @@
+"""Registry: the rows of one extension point, by name."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+
+from hpxfer.errors import HpxferError, nearest
+
+
+class Named(Protocol):
+    """A row: a frozen dataclass with a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=Named)
+
+
+class Registry(Generic[Row]):
+    """The rows of one kind by name: those of hpxfer, and those that users register.
+
+    `builtin` maps the name of each row of hpxfer to `module:attribute`. A row is imported when it is first asked for,
+    so that the sweep's schema can know every legal name without importing the code behind it.
+    """
+
+    _every: ClassVar[list[Registry[Any]]] = []
+
+    def __init__(self, kind: str, builtin: Mapping[str, str]) -> None:
+        self._every.append(self)
+        self.kind = kind
+        self._builtin = dict(builtin)
+        self._rows: dict[str, Row] = {}
+        self._modules: dict[str, str] = {}
+
+    def register(self, row: Row) -> Row:
+        """Add a row of the user's under its name. Raise HpxferError if the name is taken."""
+        if row.name in self:
+            raise HpxferError(f"{self.kind} {row.name!r} is registered already; choose another name")
+        self._rows[row.name] = row
+        self._modules[row.name] = _calling_module()
+        return row
+
+    def get(self, name: str, where: str = "") -> Row:
+        """Return the row of this name. Raise HpxferError, which names the nearest legal one, if there is none.
+
+        `where` is the file and key that gave the name, e.g. `sweep.yaml: model.gate`.
+        """
+        if name not in self:
+            at = f"{where}: " if where else ""
+            raise HpxferError(f"{at}unknown {self.kind} {name!r}; {nearest(name, self.names())}")
+        if name not in self._rows:
+            module, _, attribute = self._builtin[name].partition(":")
+            self._rows[name] = cast(Row, getattr(importlib.import_module(module), attribute))
+        return self._rows[name]
+
+    def names(self) -> tuple[str, ...]:
+        """Return every name: first those of hpxfer, then those that users registered, each in order."""
+        return (*self._builtin, *(name for name in self._rows if name not in self._builtin))
+
+    def rows(self) -> tuple[Row, ...]:
+        """Return every row, in the order of `names`. Imports them all."""
+        return tuple(self.get(name) for name in self.names())
+
+    def module(self, name: str) -> str | None:
+        """Return the module that registered the row. Return None for a row of hpxfer."""
+        return self._modules.get(name)
+
+    def remove(self, name: str) -> None:
+        """Take a row of the user's out again. A module that is loaded anew can then register it anew."""
+        del self._rows[name], self._modules[name]
+
+    @classmethod
+    def remove_module(cls, module: str) -> None:
+        """Take out every row that a module registered, in every registry."""
+        for each in cls._every:
+            for name in [name for name, owner in each._modules.items() if owner == module]:
+                each.remove(name)
+
+    @contextmanager
+    def registered(self, row: Row) -> Iterator[Row]:
+        """Register a row for the length of a `with` block, e.g. in a test."""
+        self.register(row)
+        try:
+            yield row
+        finally:
+            self.remove(row.name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._builtin or name in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+
+def _calling_module() -> str:
+    """Return the name of the first module up the stack that is not hpxfer's: the one that registers a row."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals["__name__"]):
+        frame = frame.f_back
+    return str(frame.f_globals["__name__"])
+
+
+def _is_ours(module: str) -> bool:
+    return module in ("hpxfer", "contextlib") or module.startswith("hpxfer.")
