@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 # isort: off
-from hpxfer.cli import sweeps, watch, jobs, reports, tables, bench  # noqa: F401
+from hpxfer.cli import sweeps, watch, jobs, reports, tables, schema, bench  # noqa: F401
 
 # isort: on
 from hpxfer.cli.app import BAD_INPUT, INTERRUPTED, app

@@ -42,24 +42,35 @@ def into(key: str, *kinds: type) -> Callable[[Any], Any]:
 
 
 Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
-Number = Annotated[float, BeforeValidator(_power_of_two)]
 # No dimension or count is as large; beyond it arithmetic on sizes would stop to be exact.
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrNone = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class Section(BaseModel):
-    """A part of the file: frozen, strict, no key beyond its fields."""
+    """A part of the file: frozen, strict, no key beyond its fields. The text below a field is its documentation."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class PowerOfTwo(Section):
+    """A power of two: `{log2: -6}` is 2^-6."""
+
+    log2: float
+    """The exponent."""
 
 
 class GridValues(Section):
     """The values of one HP: a list, or `{log2: [low, high], step: 1}`, both ends included."""
 
     values: Seq[float] | None = None
+    """The values themselves. A bare list is short for this key."""
     log2: Seq[float] | None = None
+    """The exponents of the lowest and the highest value: `[-9, -4]` is 2^-9 to 2^-4. Give this or `values`."""
     step: Annotated[float, Field(gt=0)] = 1.0
+    """The distance between two exponents, in octaves."""
 
     def numbers(self) -> tuple[float, ...]:
         """Return the values, ascending."""
@@ -69,4 +80,8 @@ class GridValues(Section):
         return tuple(power_of_two(low + k * self.step) for k in range(math.floor((high - low) / self.step + 1e-9) + 1))
 
 
-Values = Annotated[GridValues, BeforeValidator(into("values", list, tuple))]
+# `json_schema_input_type` is what a file may say. `hpxfer schema` needs it, because a validator hides it.
+Number = Annotated[float, BeforeValidator(_power_of_two, json_schema_input_type=float | PowerOfTwo)]
+Values = Annotated[
+    GridValues, BeforeValidator(into("values", list, tuple), json_schema_input_type=list[float] | GridValues)
+]

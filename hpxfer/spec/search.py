@@ -27,35 +27,61 @@ READS: dict[str, tuple[str, ...]] = {
 
 
 class GridOfRatios(Section):
-    """A grid around a center: so many points a dimension, each `ratio` times the last. An odd number has a center."""
+    """A grid around a center, with equal steps on a log scale."""
 
     points: Annotated[int, Field(ge=3, le=101)]
+    """Points per dimension. The number must be odd, so that the grid has a center."""
     ratio: Annotated[float, Field(gt=1, le=1e6)]
+    """The factor from one point to the next."""
 
 
 class SearchSpec(Section):
-    """How the HPs are chosen. What is left out takes the default of the kind, see `hpxfer.spec.search_defaults`."""
+    """How the sweep chooses the HPs that it tries. An arm is a parameterization at a shape.
+
+    A bare name is short for `{kind: NAME}`. Each kind reads its own keys and refuses the others.
+    """
 
     kind: Kind = "grid"
-    budget: Count | None = None  # trials an arm, seeds counted
-    at: Literal["base", "all"] | None = None  # default: base for coordinate and staged-grid, all for the others
-    points: Count | None = None  # random: HP points an arm, each with every seed; default: what the budget buys
-    sequence: Literal["sobol", "uniform"] | None = None  # random
-    seed: CountOrNone | None = None  # random, optuna: of the search itself
-    sampler: str | None = None  # optuna: a class of optuna.samplers
-    sampler_args: dict[str, Any] | None = None  # optuna: its keyword arguments
-    batch: Count | None = None  # optuna: points asked at a time
-    until_octaves: Annotated[float, Field(gt=0, le=100)] | None = None  # refine: the optimum's interval to reach
-    max_octaves: Annotated[float, Field(ge=0, le=100)] | None = None  # refine: beyond either end of the first line
-    # coordinate (in this order), staged-grid: HPs by name; those joined by + move together.
+    """The search. `grid` trains every cell of the grid. `docs/search.md` describes the others."""
+    budget: Count | None = None
+    """The most trials per arm, counted over all seeds. Every arm gets the same budget."""
+    at: Literal["base", "all"] | None = None
+    """The shapes that are searched. The default is `base` for coordinate and staged-grid, and `all` for the others."""
+    points: Count | None = None
+    """random: the HP points per arm. Each point is trained with every seed. The default is what the budget buys."""
+    sequence: Literal["sobol", "uniform"] | None = None
+    """random: how the points are drawn. The default is `sobol`."""
+    seed: CountOrNone | None = None
+    """random and optuna: the seed of the search itself. The default is 0."""
+    sampler: str | None = None
+    """optuna: a class of `optuna.samplers`, such as `TPE`, `GP` or `cma-es`. The default is TPESampler."""
+    sampler_args: dict[str, Any] | None = None
+    """optuna: the keyword arguments of the sampler. They must be numbers, text, true, false or null."""
+    batch: Count | None = None
+    """optuna: the points that it is asked for at once. The default fills a batch of 8 trials, all seeds counted."""
+    until_octaves: Annotated[float, Field(gt=0, le=100)] | None = None
+    """refine: the search ends when the optimum is known to this width, in octaves. The default is 0.5."""
+    max_octaves: Annotated[float, Field(ge=0, le=100)] | None = None
+    """refine: how far the line may be widened beyond either end, in octaves. The default is 4."""
     multipliers: Seq[str] | None = None
-    values: Values | None = None  # coordinate: ratios to the value that was kept so far
-    values_of: dict[str, Values] | None = None  # coordinate: other ratios, by a multiplier or its kind, e.g. init_mult
-    passes: Count | None = None  # coordinate
-    noise: Annotated[float, Field(ge=0)] | None = None  # coordinate: standard errors that a change must win by
-    broad: GridOfRatios | None = None  # staged-grid: the second stage
-    fine: GridOfRatios | None = None  # staged-grid: the third
-    recenters: CountOrNone | None = None  # staged-grid: times that a stage may move after a best on its edge
+    """coordinate and staged-grid: the HPs to tune, by name. Names joined by `+` move together.
+
+    coordinate tunes them in this order. Its default is every multiplier that the base has."""
+    values: Values | None = None
+    """coordinate: the ratios to try, relative to the value that was kept last. The default is 1/16 to 16 in steps of 4.
+    """
+    values_of: dict[str, Values] | None = None
+    """coordinate: other ratios for one multiplier, or for a kind of multiplier such as `init_mult`."""
+    passes: Count | None = None
+    """coordinate: how often it goes through all multipliers. The default is 1."""
+    noise: Annotated[float, Field(ge=0)] | None = None
+    """coordinate: a change is kept if it wins by this many standard errors. The default is 2."""
+    broad: GridOfRatios | None = None
+    """staged-grid: the grid of the second stage. The default is 3 points at ratio 16."""
+    fine: GridOfRatios | None = None
+    """staged-grid: the grid of the third stage. The default is 5 points at ratio 4."""
+    recenters: CountOrNone | None = None
+    """staged-grid: how often a stage may move when its best point lies on its edge. The default is 2."""
 
     @property
     def where(self) -> Literal["base", "all"]:
@@ -66,14 +92,20 @@ class SearchSpec(Section):
 class AshaSpec(Section):
     """Asynchronous successive halving: at each rung only the best 1/reduction_factor of the trials go on."""
 
-    grace_steps: Count  # of a trial before it may be stopped
+    grace_steps: Count
+    """The steps of a trial before it may be stopped. They must be fewer than the steps of the run."""
     reduction_factor: Annotated[float, Field(gt=1, le=1000)] = 4.0
+    """The inverse of the fraction of trials that goes on at each rung."""
 
 
 class EarlyStoppingSpec(Section):
-    """Which trials stop before their end. Divergence always stops a trial; beside it nothing does by default."""
+    """Which trials stop before their end. Only divergence stops a trial by default. `none` spells out the default.
+
+    Early stopping works with the searches grid, random and optuna.
+    """
 
     asha: AshaSpec | None = None
+    """Stop trials by asynchronous successive halving, through Ray Tune and without stacks."""
 
 
 def _none(value: Any) -> Any:
@@ -81,5 +113,7 @@ def _none(value: Any) -> Any:
     return {} if value == "none" or value is None else value
 
 
-Search = Annotated[SearchSpec, BeforeValidator(into("kind", str))]
-EarlyStopping = Annotated[EarlyStoppingSpec, BeforeValidator(_none)]
+Search = Annotated[SearchSpec, BeforeValidator(into("kind", str), json_schema_input_type=Kind | SearchSpec)]
+EarlyStopping = Annotated[
+    EarlyStoppingSpec, BeforeValidator(_none, json_schema_input_type=Literal["none"] | None | EarlyStoppingSpec)
+]

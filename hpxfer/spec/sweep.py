@@ -1,6 +1,7 @@
-"""SweepSpec: what a sweep file may say. Field by field, with the default and the rule of each.
+"""SweepSpec: what a sweep file may say, key by key, with the default and the rule of each.
 
-pydantic guards the types; rules that join several fields stand in `checks.py`, and both speak in key paths.
+The text below a field documents its key. `hpxfer schema` and `docs/sweep-file.md` are made from it. pydantic checks the
+types. `checks.py` checks the rules that join several keys.
 """
 
 from __future__ import annotations
@@ -23,71 +24,115 @@ def _spelled_infinity(value: Any) -> Any:
     """YAML's `.inf` as conventions spell it."""
     if not isinstance(value, dict):
         return value
-    return {key: "inf" if isinstance(one, float) and one == math.inf else one for key, one in value.items()}
+    return {key: "inf" if isinstance(entry, float) and entry == math.inf else entry for key, entry in value.items()}
 
 
 class ShapeSpec(Section):
-    """The base shape. Hidden sizes are given as a ratio to the width or as a width, one of the two.
+    """The base shape, at which the HPs are tuned.
 
-    Without num_experts, num_active and an expert size it is a dense model. A dense size belongs to a model with at
-    least one dense FFN, a shared size to num_shared.
+    Without num_experts, num_active and an expert size the model is dense. A hidden size is given once: as a ratio to
+    the width or as a width.
     """
 
     width: Count
+    """The model's width, n_embd. A multiple of head_dim."""
     depth: Count
+    """The number of blocks. Each block has attention and a MoE layer or a dense FFN."""
     num_experts: Count | None = None
+    """Routed experts per MoE layer. Leave all keys of experts out for a dense model."""
     num_active: Count | None = None
+    """Routed experts per token. kappa is num_active / num_experts."""
     head_dim: Count
+    """The size of an attention head. The number of heads is width / head_dim."""
     expert_ratio: Ratio | None = None
+    """The hidden size of an expert, in units of the width. Give this or expert_width."""
     expert_width: Count | None = None
+    """The hidden size of an expert."""
     num_shared: CountOrNone = 0
-    shared_ratio: Ratio | None = None  # of one shared expert, as is shared_width
+    """Shared experts per MoE layer. Every token uses them."""
+    shared_ratio: Ratio | None = None
+    """The hidden size of one shared expert, in units of the width. Goes with num_shared."""
     shared_width: Count | None = None
+    """The hidden size of one shared expert. Goes with num_shared."""
     num_groups: Count = 1
+    """The groups that the experts are split into. The router chooses within each group."""
     dense_ratio: Ratio | None = None
+    """The hidden size of a dense FFN, in units of the width. Given exactly where some block has a dense FFN."""
     dense_width: Count | None = None
+    """The hidden size of a dense FFN. Given exactly where some block has a dense FFN."""
 
 
 class ShapeChange(Section):
     """One point of an axis: what differs from the base.
 
-    num_active follows num_experts, hidden sizes follow the width; batch_tokens and steps follow nothing.
+    What is left out follows the base: num_active follows num_experts, so that kappa stays, and hidden sizes follow the
+    width, so that their ratios stay. batch_tokens and steps follow nothing.
     """
 
     width: Count | None = None
+    """The model's width."""
     depth: Count | None = None
+    """The number of blocks."""
     num_experts: Count | None = None
+    """Routed experts per MoE layer."""
     num_active: Count | None = None
+    """Routed experts per token."""
     expert_ratio: Ratio | None = None
+    """The hidden size of an expert, in units of the width."""
     expert_width: Count | None = None
+    """The hidden size of an expert."""
     num_shared: CountOrNone | None = None
+    """Shared experts per MoE layer."""
     shared_ratio: Ratio | None = None
+    """The hidden size of one shared expert, in units of the width."""
     shared_width: Count | None = None
+    """The hidden size of one shared expert."""
     num_groups: Count | None = None
+    """The groups that the experts are split into."""
     dense_ratio: Ratio | None = None
+    """The hidden size of a dense FFN, in units of the width."""
     dense_width: Count | None = None
+    """The hidden size of a dense FFN."""
     batch_tokens: Count | None = None
+    """Tokens per optimizer step."""
     steps: Count | None = None
+    """Optimizer steps. Warm-up and decay keep their share of the run."""
 
 
 class ModelSpec(Section):
-    """The base model. Options that the source paper leaves at nanoGPT's value default to it."""
+    """The base model. An option that the source paper leaves at nanoGPT's value defaults to that value."""
 
     family: Literal["gpt"]
+    """The architecture: `gpt` is a decoder-only transformer with learned positions and layer norm before each branch.
+    """
     base: ShapeSpec
-    context: Count  # tokens
+    """The base shape."""
+    context: Count
+    """Tokens per sequence."""
     gate: Literal["sigmoid", "softmax", "normalized_sigmoid"] = "sigmoid"
-    ffn: Literal["gelu", "swiglu"] = "gelu"  # experts, shared experts and dense FFNs alike
-    moe_every: Count = 1  # of the blocks from dense_first on, every so many-th has experts; the others a dense FFN
-    dense_first: CountOrNone = 0  # blocks at the bottom that have a dense FFN
+    """How router logits become the weights of the active experts."""
+    ffn: Literal["gelu", "swiglu"] = "gelu"
+    """The form of experts, shared experts and dense FFNs alike."""
+    moe_every: Count = 1
+    """Above the first dense_first blocks every moe_every-th block has experts. The others have a dense FFN."""
+    dense_first: CountOrNone = 0
+    """The number of blocks at the bottom that have a dense FFN."""
     attention_scale: Literal["1/d_head", "1/sqrt(d_head)"] = "1/d_head"
+    """The factor of the attention logits."""
     tied_embeddings: bool = True
+    """Whether the readout shares the matrix of the embedding."""
     norm_gains: bool = True
+    """Whether a layer norm has a trained gain."""
     biases: bool = False
+    """Whether the hidden matrices have biases."""
     init: Literal["fan_in", "constant"] = "fan_in"
-    matrix_std: Annotated[float, Field(gt=0)] = 0.02  # read if init is constant
+    """The init std of matrices at the base: 1/sqrt(fan-in), or the constant matrix_std."""
+    matrix_std: Annotated[float, Field(gt=0)] = 0.02
+    """The init std of matrices at the base where init is `constant`."""
     embedding_std: Annotated[float, Field(ge=0)] = 0.02
+    """The init std of the token embedding at the base."""
     position_std: Annotated[float, Field(ge=0)] = 0.02
+    """The init std of the position embedding at the base."""
 
     def base_init(self) -> BaseInit:
         return BaseInit(
@@ -99,73 +144,116 @@ class ModelSpec(Section):
 
 
 class DataSpec(Section):
-    """Where the tokens come from. A relative path starts at the sweep file's folder."""
+    """Where the tokens come from. A relative path starts at the folder of the sweep file."""
 
-    source: str  # builtin:stdlib | text:PATH-or-glob | tokens:GLOB
-    tokenizer: Literal["ascii", "bytes", "gpt2"] | None = None  # ascii for builtin:, bytes for text:, gpt2 for tokens:
-    vocab_size: Count | None = None  # tokens: of another tokenizer
-    digest: str | None = None  # stands in where the data is not on this machine
+    source: str
+    """`builtin:stdlib`, `text:PATH` or `tokens:PATH`. A path may be a glob such as `data/*.bin`."""
+    tokenizer: Literal["ascii", "bytes", "gpt2"] | None = None
+    """The vocabulary: ascii (128 ids), bytes (256) or gpt2 (50257, padded to 50304).
+
+    The default is ascii for `builtin:`, bytes for `text:` and gpt2 for `tokens:`. `tokens:` data is never ascii or
+    bytes, the others are never gpt2."""
+    vocab_size: Count | None = None
+    """`tokens:` only: the size of another tokenizer's vocabulary, at most 65536. It replaces tokenizer."""
+    digest: str | None = None
+    """The digest of the data. It stands in for data that is not on this machine, and is compared with data that is."""
 
 
 class ScheduleSpec(Section):
-    """LR over the run: linear warm-up, then the named decay to `final_fraction` of the peak."""
+    """The learning rate over the run: linear warm-up, then the named decay to `final_fraction` of the peak.
+
+    Warm-up and decay must fit into the run.
+    """
 
     decay: Literal["constant", "cosine", "linear", "wsd"] = "constant"
+    """The shape of the decay. wsd (warm-up, stable, decay) is constant until the last decay_steps steps."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    decay_steps: Count | None = None  # wsd: the last steps, over which the LR falls linearly
+    """The steps of the linear warm-up."""
+    decay_steps: Count | None = None
+    """The last steps, over which the LR falls linearly. Given exactly with decay `wsd`."""
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The LR at the end of the decay, as a fraction of the peak."""
 
 
 class TrainingSpec(Section):
-    """How every trial is trained. One of steps and tokens."""
+    """How every trial is trained. Give steps or tokens, not both."""
 
     batch_tokens: Count
+    """Tokens per optimizer step: a multiple of 32 and of the context."""
     steps: Count | None = None
+    """Optimizer steps."""
     tokens: Count | None = None
+    """Tokens of the run, a multiple of batch_tokens. The data must hold more than these: a run is at most one epoch."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
+    """The optimizer."""
     betas: Seq[float] = (0.9, 0.95)
-    eps: Annotated[float, Field(gt=0)] = 1e-12  # 0 would divide 0 by 0 at the embedding of a token not yet seen
+    """The two betas of AdamW, each in [0, 1)."""
+    eps: Annotated[float, Field(gt=0)] = 1e-12
+    """AdamW's eps at the base. With 0, the embedding of a token not yet seen would be 0/0."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """The weight decay at the base."""
     schedule: ScheduleSpec = ScheduleSpec()
-    final_window_steps: Count | None = None  # default: the last tenth of the run
+    """The learning rate over the run."""
+    final_window_steps: Count | None = None
+    """The last steps, over which the final training loss is averaged. The default is a tenth of the run."""
     validation_tokens: Count
-    gradient_clip: Annotated[float, Field(gt=0)] | None = None  # L2 norm of a trial's whole gradient
-    # strict: the same bits whatever is stacked beside a trial; default: strict on a CPU, fast on CUDA. On a CPU both
-    # are the same code. Never part of a trial's identity.
+    """The held-out tokens at the end of the data, a multiple of batch_tokens."""
+    gradient_clip: Annotated[float, Field(gt=0)] | None = None
+    """The largest L2 norm of a trial's whole gradient. Nothing is clipped by default."""
     determinism: Literal["strict", "fast"] | None = None
+    """strict: a trial has the same bits whatever is stacked beside it. The default is strict on a CPU and fast on CUDA.
+
+    On a CPU both run the same code. Never part of a trial's identity."""
 
 
 class ParameterizationSpec(Section):
-    """A table by name, with the conventions that differ from its defaults."""
+    """A table by name, with the conventions that differ from its defaults. A bare name is short for `{name: NAME}`."""
 
     name: str
+    """The name of the table. `hpxfer explain --list` prints all names."""
     conventions: Annotated[dict[str, float | str], BeforeValidator(_spelled_infinity)] = Field(default_factory=dict)
+    """Conventions by key, such as `{router_init_exponent: 0.5}`."""
 
 
 class AxisSpec(Section):
-    """A path of shapes: `values` of what the axis is named after (see `axes.DIMENSION`), or whole `shapes`."""
+    """A path of shapes from the base. Give `values` or `shapes`, not both.
+
+    A bare list is short for `values` if it holds numbers, and for `shapes` if it holds mappings. Under a table that
+    holds kappa, every shape must have the base's kappa.
+    """
 
     values: Seq[Annotated[float, Field(le=1e9)]] | None = None
+    """Values of the dimension that the axis is named after."""
     shapes: Seq[ShapeChange] | None = None
-    num_active: Count | None = None  # axis `experts`: hold num_active here instead of holding kappa
+    """Whole shapes, each given by what differs from the base. The name of the axis is free."""
+    num_active: Count | None = None
+    """Axis `experts` with values only: hold num_active at this number instead of holding kappa."""
     allow_kappa_change: bool = False
+    """Allow shapes of another kappa under a table that holds kappa. Transfer is not expected there."""
 
 
 class HPsSpec(Section):
-    """The base values that every line of the grid runs through. `lr` may be missing if it is the only one scanned."""
+    """The base values of the HPs. Every line of the grid runs through them."""
 
     lr: Number | None = None
+    """The learning rate. It may be left out if it is the only HP in the grid."""
     init_scale: Number = 1.0
+    """The factor of every init std."""
     residual_scale: Number = 1.0
+    """The factor of every residual branch."""
     router_bias_lr: Number = 0.01
-    multipliers: dict[str, Number] = Field(default_factory=dict)  # by dotted name, e.g. router.lr_mult: 0.0625
+    """The rate of the rule that balances the experts through the router bias."""
+    multipliers: dict[str, Number] = Field(default_factory=dict)
+    """Constant multipliers of one role, by dotted name: `router.lr_mult: 0.0625`, `expert_out.init_mult: 2`."""
 
 
 class JudgeSpec(Section):
-    """What transfers: the HP (the first of the grid by default) and the loss it is judged by."""
+    """What the verdict is about."""
 
     hp: str | None = None
+    """The HP that is judged, one of the grid. The default is the first of the grid."""
     loss: Literal["validation", "final_window"] = "validation"
+    """The loss on the held-out tokens, or the training loss over the final window."""
 
 
 def _auto(value: Any) -> Any:
@@ -173,32 +261,42 @@ def _auto(value: Any) -> Any:
     return None if value == "auto" else value
 
 
-GpuShare = Annotated[Annotated[float, Field(gt=0, le=1)] | None, BeforeValidator(_auto)]
+GpuShare = Annotated[
+    Annotated[float, Field(gt=0, le=1)] | None,
+    BeforeValidator(_auto, json_schema_input_type=Annotated[float, Field(gt=0, le=1)] | Literal["auto"] | None),
+]
 
 
 class ResourcesSpec(Section):
-    """Where and how wide to run; never part of a trial's identity."""
+    """Where and how wide to run. Never part of a trial's identity."""
 
     executor: Literal["ray", "local"] = "ray"
-    workers: Count | None = None  # default: one a core, or one a GPU fraction
-    stack_size: Count | None = None  # default: chosen by the planner
+    """What runs the stacks: Ray, or processes of this machine without Ray."""
+    workers: Count | None = None
+    """The worker processes. The default is as many as there is room for: one per core, or one per GPU share."""
+    stack_size: Count | None = None
+    """The trials per stack. The planner chooses by default. A size that does not fit into memory is cut."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    kernels: Literal["auto", "torch", "triton"] = "auto"  # auto: triton on CUDA, torch elsewhere
+    """Where a worker trains."""
+    kernels: Literal["auto", "torch", "triton"] = "auto"
+    """The kernels. auto is triton on CUDA and torch elsewhere."""
     cpus_per_stack: Annotated[float, Field(gt=0, le=4096)] = 1.0
-    gpus_per_stack: GpuShare = None  # default, `auto`: 1, 1/2, 1/4 or 1/8, what memory and tokens of the stack need
-    gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None  # Ray's name, e.g. H100
-    loggers: Seq[Literal["tensorboard", "wandb"]] = ()  # Ray's own, fed with every result
-    checkpoint_s: Annotated[float, Field(ge=0, le=1e6)] = 120.0  # seconds between two of a stack; 0: none
-
-
-Axis = Annotated[AxisSpec, BeforeValidator(lambda v: _axis(v))]
-Choice = Annotated[ParameterizationSpec, BeforeValidator(into("name", str))]
+    """The CPUs that Ray sets aside per stack."""
+    gpus_per_stack: GpuShare = None
+    """The share of a GPU per stack. auto is the smallest of 1/8, 1/4, 1/2 and 1 that holds the stack's memory and
+    tokens per step."""
+    gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
+    """Ray's name of the accelerator, such as `H100`."""
+    loggers: Seq[Literal["tensorboard", "wandb"]] = ()
+    """Ray's own callbacks, which get every finished trial. wandb needs `pip install 'hpxfer[wandb]'`."""
+    checkpoint_s: Annotated[float, Field(ge=0, le=1e6)] = 120.0
+    """The seconds between two checkpoints of a stack. 0 writes none."""
 
 
 def _axis(value: Any) -> Any:
     """A bare list is `values` if it holds numbers, `shapes` if it holds mappings."""
     if isinstance(value, list):
-        return {"shapes" if any(isinstance(one, dict) for one in value) else "values": value}
+        return {"shapes" if any(isinstance(entry, dict) for entry in value) else "values": value}
     return value
 
 
@@ -211,25 +309,53 @@ def _seeds(value: Any) -> Any:
     return tuple(value)
 
 
+Axis = Annotated[AxisSpec, BeforeValidator(_axis, json_schema_input_type=list[float] | list[ShapeChange] | AxisSpec)]
+Choice = Annotated[
+    ParameterizationSpec, BeforeValidator(into("name", str), json_schema_input_type=str | ParameterizationSpec)
+]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seeds = Annotated[
+    tuple[Seed, ...],
+    BeforeValidator(_seeds, json_schema_input_type=Annotated[int, Field(ge=1, le=MAX_SEEDS)] | list[Seed]),
+]
+
+
 class SweepSpec(Section):
     """One sweep file: one question about transfer."""
 
     name: str
+    """The name of the results folder: letters, digits, `.`, `_` and `-`. It is unique among your sweeps."""
     model: ModelSpec
+    """The base model."""
     data: DataSpec
+    """The tokens."""
     training: TrainingSpec
+    """How every trial is trained."""
     parameterizations: Seq[Choice]
+    """The tables to compare. `sp` beside another table is its control."""
     axes: dict[str, Axis]
+    """Paths of shapes by name. The base is a shape of every path."""
     hps: HPsSpec = HPsSpec()
-    grid: dict[str, Values] = Field(default_factory=dict)  # what is scanned, by HP
-    product: bool = False  # every combination of the grid instead of one line an HP
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], BeforeValidator(_seeds)] = (0,)
+    """The base values of the HPs."""
+    grid: dict[str, Values] = Field(default_factory=dict)
+    """What is scanned, by HP: `lr`, `init_scale`, `residual_scale`, `router_bias_lr`, `weight_decay`, `eps`, `beta1`,
+    `beta2`, or a dotted multiplier."""
+    product: bool = False
+    """Scan every combination of the grid. By default each HP is one line through the base values of the others."""
+    seeds: Seeds = (0,)
+    """A count, or a list of seeds. A seed decides init and data order. A verdict needs at least two."""
     judge: JudgeSpec = JudgeSpec()
+    """What the verdict is about."""
     search: Search = SearchSpec()
+    """How the HPs are chosen."""
     early_stopping: EarlyStopping = EarlyStoppingSpec()
+    """Which trials stop before their end."""
     precision: Literal["float32", "bfloat16"] = "float32"
+    """The precision of compute. Master weights, optimizer state, router and loss are float32."""
     resources: ResourcesSpec = ResourcesSpec()
-    storage: str | None = None  # the folder or URI above the results; --results wins; never part of a trial's identity
+    """Where and how wide to run."""
+    storage: str | None = None
+    """The folder or URI above the results. `--results` wins over it. Never part of a trial's identity."""
 
     @property
     def base_shape(self) -> Shape:

@@ -1,0 +1,25 @@
+"""The JSON Schema of a sweep file, for editors. It knows each key, type and default, but not the rules of `checks`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from hpxfer.spec.sweep import SweepSpec
+
+
+class _Generate(GenerateJsonSchema):
+    """pydantic's generator without the titles that it makes up from the names of the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def generate(self, schema: Any, mode: Any = "validation") -> JsonSchemaValue:
+        return {"$schema": self.schema_dialect, **super().generate(schema, mode)}
+
+
+def sweep_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a sweep file."""
+    return TypeAdapter(SweepSpec).json_schema(schema_generator=_Generate)

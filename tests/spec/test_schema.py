@@ -1,0 +1,104 @@
+"""`hpxfer schema`: what an editor is told about sweep files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel
+
+from hpxfer.spec import dump_sweep, load_sweep
+from hpxfer.spec.fields import Section
+from hpxfer.spec.schema import sweep_schema
+from hpxfer.spec.yaml_file import parse_yaml, read_yaml
+
+ROOT = Path(__file__).parents[2]
+SWEEPS = sorted(
+    path for path in (ROOT / "sweeps").rglob("*.yaml") if "cluster" not in path.parts and path.name != "rayjob.yaml"
+)
+
+
+@pytest.fixture(scope="module")
+def validator() -> Draft202012Validator:
+    found = sweep_schema()
+    Draft202012Validator.check_schema(found)
+    return Draft202012Validator(found)
+
+
+def broken(validator: Draft202012Validator, data: Any) -> list[str]:
+    return [error.json_path for error in validator.iter_errors(data)]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_committed_sweep_fits(validator: Draft202012Validator, path: Path) -> None:
+    assert broken(validator, read_yaml(path).data) == []
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_what_a_dump_spells_out_fits(validator: Draft202012Validator, path: Path) -> None:
+    assert broken(validator, parse_yaml(dump_sweep(load_sweep(path)), "dump").data) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"axis": {"width": [32]}},
+        {"axes": {"width": "32"}},
+        {"axes": {"width": {"value": [32]}}},
+        {"axes": {"joint": [{"widht": 64}]}},
+        {"hps": {"lr": "0.1"}},
+        {"hps": {"lr": {"log3": 2}}},
+        {"grid": {"lr": {"log2": [-9, -4], "steps": 1}}},
+        {"seeds": 0},
+        {"seeds": [-1]},
+        {"parameterizations": [{"nmae": "sp"}]},
+        {"search": {"kind": "grid", "bugdet": 3}},
+        {"early_stopping": "all"},
+        {"resources": {"gpus_per_stack": 2}},
+        {"resources": {"gpus_per_stack": "all"}},
+        {"name": None},
+    ],
+)
+def test_a_wrong_key_or_value_does_not_fit(validator: Draft202012Validator, changed: dict[str, Any]) -> None:
+    data = read_yaml(ROOT / "sweeps" / "quickstart.yaml").data
+    assert broken(validator, {**data, **changed}) != []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"axes": {"width": [32, 64], "joint": [{"width": 64}], "experts": {"values": [4, 8], "num_active": 1}}},
+        {"hps": {"lr": {"log2": -6}, "multipliers": {"router.lr_mult": {"log2": -4}}}},
+        {"grid": {"lr": [0.1, 0.2], "init_scale": {"log2": [-1, 1], "step": 0.5}}},
+        {"seeds": [3, 4]},
+        {"parameterizations": ["sp", {"name": "completep-moe", "conventions": {"router_init_exponent": 0.5}}]},
+        {"search": "grid"},
+        {"early_stopping": "none"},
+        {"early_stopping": {"asha": {"grace_steps": 10}}},
+        {"resources": {"gpus_per_stack": "auto"}},
+        {"resources": {"gpus_per_stack": 0.5}},
+    ],
+)
+def test_every_short_form_fits(validator: Draft202012Validator, changed: dict[str, Any]) -> None:
+    data = read_yaml(ROOT / "sweeps" / "quickstart.yaml").data
+    assert broken(validator, {**data, **changed}) == []
+
+
+def test_what_is_left_out_is_named(validator: Draft202012Validator) -> None:
+    data = read_yaml(ROOT / "sweeps" / "quickstart.yaml").data
+    messages = [error.message for error in validator.iter_errors({key: data[key] for key in data if key != "model"})]
+    assert messages == ["'model' is a required property"]
+
+
+def sections(model: type[BaseModel] = Section) -> list[type[BaseModel]]:
+    """Return every section of a sweep file."""
+    below = [sub for sub in model.__subclasses__() if sub.__module__.startswith("hpxfer.spec.")]
+    return [*below, *(found for sub in below for found in sections(sub))]
+
+
+def test_every_key_is_documented() -> None:
+    bare = [f"{one.__name__}.{name}" for one in sections() for name, f in one.model_fields.items() if not f.description]
+    assert bare == []
+    assert len(sections()) > 10
