@@ -7,7 +7,12 @@ import sys
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from hpxfer.errors import HpxferError
+from hpxfer.registry import registry
 
 T = TypeVar("T")
 
@@ -85,3 +90,29 @@ Number = Annotated[float, BeforeValidator(_power_of_two, json_schema_input_type=
 Values = Annotated[
     GridValues, BeforeValidator(into("values", list, tuple), json_schema_input_type=list[float] | GridValues)
 ]
+
+
+class Registered:
+    """The rule that a text is the name of a registered row: `gate: Annotated[str, Registered("gate")]`.
+
+    A row is looked up by name alone, so that the code behind it is not imported.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._known, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Offer an editor the names known here. Any other text is legal too, because a plug-in may register it."""
+        return {"anyOf": [{"enum": list(registry(self._kind).names())}, handler(schema)]}
+
+    def _known(self, name: str) -> str:
+        rows = registry(self._kind)
+        if name not in rows:
+            try:
+                rows.get(name)
+            except HpxferError as error:
+                raise PydanticCustomError("unregistered", "{why}", {"why": str(error)}) from None
+        return name

@@ -44,6 +44,8 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any) -> str:
         return f"{where}: unknown key; {nearest(str(loc[-1]), _legal_keys(model, loc[:-1]))}"
     if kind == "missing":
         return f"{file.where(loc)}: must be given"
+    if kind == "unregistered":
+        return f"{where}: {error['msg']}"
     if kind == "invalid_key" or loc[-1] == "[key]":
         section = loc[:-1] if kind == "invalid_key" else loc[:-2]
         return f"{file.where((*section, str(error['input'])))}: a key must be text, got {got}; quote it"
