@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.explain import FIELDS
 from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.explain import FIELDS
 from hpxfer.scaling.table import Row
 from hpxfer.scaling.tables import TABLES
 

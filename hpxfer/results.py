@@ -15,8 +15,8 @@ from hpxfer.errors import HpxferError, nearest
 from hpxfer.search.cells import searched_cells, searched_hps
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.vocabulary import vocabulary
-from hpxfer.storage import results_here
 from hpxfer.store import SWEEP_FILE, Store
+from hpxfer.store.location import results_here
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
 
 # The status of a cell whose trial is not in the store.

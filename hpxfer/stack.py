@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.model.layout import moe_blocks
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting, Trial
 
 # 16 trials of 512 tokens. Of 4, 8, 16 and 32 trials, 16 took the least time a trial at widths 64 to 256 (2 to 10% less

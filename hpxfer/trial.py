@@ -1,24 +1,23 @@
 """Trials: the pure expansion of a sweep into training runs, and the id of a run.
 
-A trial's id is the blake2b of the canonical JSON of exactly what determines its numbers. Names, comments, executor,
-stack size, device and versions are not in it.
+A trial's id is the hash of its identity, which is exactly what determines its numbers, see `hpxfer.identity`. Names,
+comments, executor, stack size, device and versions are not part of it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from hpxfer.hps import HPs
+from hpxfer.identity import canonical, digest_of, hps_of, identity
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, Structure, evaluate, parameterization
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_globals
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 from hpxfer.spec import SweepSpec, paths
 from hpxfer.spec.blocks import gpt_roles
 from hpxfer.spec.schedule import schedule_at
@@ -28,7 +27,9 @@ TRAINER_VERSION = 3
 # The version of stored trials that say none.
 FIRST_STORED_VERSION = 2
 
+_INIT = BaseInit()
 PRODUCT = "product"
+_TABLE = "parameterization:"  # how the key of a registered table starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,34 +37,37 @@ class Setting:
     """What, beside shape, HPs, seed and parameterization, fixes a trial's numbers.
 
     All trials of a sweep share it, but for the batch and the steps, which are those of the trial's shape.
+
+    A default is what an identity leaves out. It must never change, because every stored id relies on it: give a new
+    option the default that stands for what was trained before it existed, and keep it. The sweep file may have another.
     """
 
     family: str
     context: int
-    gate: str
-    ffn: str  # experts, shared experts and dense FFNs alike
-    moe_every: int
-    dense_first: int
-    attention_scale: str
-    tied_embeddings: bool
-    norm_gains: bool
-    biases: bool
-    init: BaseInit
+    gate: str = "sigmoid"
+    ffn: str = "gelu"  # experts, shared experts and dense FFNs alike
+    moe_every: int = 1
+    dense_first: int = 0
+    attention_scale: str = "1/d_head"
+    tied_embeddings: bool = True
+    norm_gains: bool = True
+    biases: bool = False
+    init: BaseInit = _INIT
     data_source: str  # where this machine finds the data; the digest stands for it in the id
     data_digest: str
     tokenizer: str
     vocab_size: int
     batch_tokens: int
     steps: int
-    optimizer: str
-    decay: str
-    warmup_steps: int
-    decay_steps: int
-    final_fraction: float
+    optimizer: str = "adamw"
+    decay: str = "constant"
+    warmup_steps: int = 0
+    decay_steps: int = 0
+    final_fraction: float = 0.0
     final_window_steps: int
     validation_tokens: int
-    gradient_clip: float | None
-    precision: str
+    gradient_clip: float | None = None
+    precision: str = "float32"
 
     @property
     def column(self) -> Optimizer:
@@ -91,6 +95,7 @@ class Trial:
     parameterization: Parameterization | None
     hps: HPs
     seed: int
+    plugins: tuple[tuple[str, str], ...] = ()  # (kind:name, digest) of what the trial uses of plug-ins
 
     def resolved(self) -> dict[str, Multipliers]:
         """Return role -> absolute init std, LR, eps, weight decay and forward multiplier."""
@@ -190,11 +195,6 @@ def hp_points(spec: SweepSpec) -> Iterator[tuple[str, HPs]]:
             yield name, start.with_value(name, value)
 
 
-def canonical(value: Any) -> str:
-    """Return the canonical JSON of a value: sorted keys, no spaces."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Place:
     """What the trials of one parameterization at one shape share, and the JSON that their ids hash around HPs, seed."""
@@ -203,26 +203,38 @@ class _Place:
     shape: Shape
     base: Shape
     parameterization: Parameterization | None
+    plugins: tuple[tuple[str, str], ...]
     fragments: tuple[str, str, str]
 
     def trial(self, hps: HPs, hps_json: str, seed: int) -> Trial:
         before, middle, after = self.fragments
         return Trial(
-            id=_digest(before + hps_json + middle + str(seed) + after),
+            id=digest_of(before + hps_json + middle + str(seed) + after),
             setting=self.setting,
             shape=self.shape,
             base=self.base,
             parameterization=self.parameterization,
             hps=hps,
             seed=seed,
+            plugins=self.plugins,
         )
 
 
 class Expansion:
-    """The lazy expansion of one sweep over given data. Everything that cells share is computed once."""
+    """The lazy expansion of one sweep over given data. Everything that cells share is computed once.
 
-    def __init__(self, spec: SweepSpec, data: DataRef, trainer_version: int = TRAINER_VERSION) -> None:
+    `plugins` maps `kind:name` of what the sweep uses of plug-ins to the plug-in's digest.
+    """
+
+    def __init__(
+        self,
+        spec: SweepSpec,
+        data: DataRef,
+        trainer_version: int = TRAINER_VERSION,
+        plugins: Mapping[str, str] | None = None,
+    ) -> None:
         self.spec = spec
+        self.plugins = dict(plugins or {})
         self.data = data
         self.trainer_version = trainer_version  # today's, or that of the stored trials whose ids are asked for
         self.setting = setting_of(spec, data)  # of the base
@@ -299,37 +311,33 @@ class Expansion:
                 shape=shape,
                 base=self.spec.base_shape,
                 parameterization=own,
+                plugins=tuple(sorted(self.plugins_of(own).items())),
                 fragments=(before, middle, after),
             )
             self._places[choice, shape] = place
         return place
 
-    def identity(self, choice: Parameterization | None, shape: Shape, hps: Any = "<hps>", seed: Any = "<seed>") -> Any:
-        """Return what determines a trial's numbers, as JSON-ready data."""
-        setting = asdict(self.setting_at(shape))
-        del setting["data_source"]
-        if choice is not None:
-            base = self.spec.base_shape.dims()
-            chosen = {"name": choice.name, "conventions": dict(choice.conventions), "base": base}
-        return {
-            "trainer_version": self.trainer_version,
-            "setting": setting,
-            "shape": shape.dims(),
-            "parameterization": None if choice is None else chosen,
-            "hps": hps,
-            "seed": seed,
-        }
+    def identity(
+        self, choice: Parameterization | None, shape: Shape, hps: Any = "<hps>", seed: Any = "<seed>"
+    ) -> dict[str, Any]:
+        """Return what determines a trial's numbers. `choice` is what `own_parameterization` gives."""
+        return identity(
+            setting=self.setting_at(shape),
+            shape=shape,
+            base=self.spec.base_shape,
+            choice=choice,
+            hps=hps,
+            seed=seed,
+            trainer_version=self.trainer_version,
+            plugins=self.plugins_of(choice),
+        )
 
-
-def id_of(identity: Any) -> str:
-    """Return the id of the trial with this identity, see `Expansion.identity`."""
-    return _digest(canonical(identity))
+    def plugins_of(self, choice: Parameterization | None) -> dict[str, str]:
+        """Return the part of `plugins` that trials of a choice use: all but the tables of other choices."""
+        own = f"{_TABLE}{choice.name}" if choice is not None else None
+        return {key: digest for key, digest in self.plugins.items() if key == own or not key.startswith(_TABLE)}
 
 
 @lru_cache(maxsize=1024)  # seeds, and then arms, share points
 def _hps_json(hps: HPs) -> str:
-    return canonical(vars(hps))  # as asdict gives it, without its copies
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return canonical(hps_of(hps))

@@ -5,19 +5,19 @@ An identity is rebuilt from the stored row alone and hashed again: only one that
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import SCALARS
-from hpxfer.shape import Shape
-from hpxfer.store import SHAPE_COLUMNS
+from hpxfer.identity import hps_of
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.resolve import BaseInit
+from hpxfer.scaling.tables import TABLES
 from hpxfer.store.merge import DONE, STOPPED
-from hpxfer.store.rows import SETTING_COLUMNS
-from hpxfer.trial import FIRST_STORED_VERSION, Expansion, Trial, id_of
+from hpxfer.store.proof import proven_identity
+from hpxfer.trial import Expansion, Setting, Trial
 
 Flat = Mapping[str, Any]
 # reused: another folder has it; stopped: early, by a rule that the sweep has no more; left: stored, but no trial of the
@@ -92,8 +92,8 @@ def explain_trial(
         return Why(trial_id=trial_id, state="failed", status=status, error=lines[-1] if lines else None)
     proven = {key: flat(found) for key, one in stored.items() if (found := proven_identity(one)) is not None}
     statuses = {key: stored[key]["status"] for key in proven}
-    mine = flat(identity_of(of_sweep[trial_id], expansion))
-    return _compared(trial_id, "missing", None, mine, proven, statuses, len(stored) - len(proven))
+    wanted = flat(identity_of(of_sweep[trial_id], expansion))
+    return _compared(trial_id, "missing", None, wanted, proven, statuses, len(stored) - len(proven))
 
 
 def why_text(why: Why) -> str:
@@ -122,35 +122,32 @@ def why_text(why: Why) -> str:
 
 
 def identity_of(trial: Trial, expansion: Expansion) -> dict[str, Any]:
-    """Return what determines a trial's numbers, as JSON gives it back."""
-    identity = expansion.identity(trial.parameterization, trial.shape, asdict(trial.hps), trial.seed)
-    found: dict[str, Any] = json.loads(json.dumps(identity))
-    return found
+    """Return what determines a trial's numbers."""
+    return expansion.identity(trial.parameterization, trial.shape, hps_of(trial.hps), trial.seed)
 
 
-def proven_identity(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the identity that a row of TRIALS stands for; None unless its hash is the row's own id."""
-    chosen = None
-    if row["parameterization"] is not None:
-        base = json.loads(row["base_shape"])
-        chosen = {"name": row["parameterization"], "conventions": json.loads(row["conventions"]), "base": base}
-    multipliers = sorted(json.loads(row["multipliers"]).items())
-    identity = {
-        "trainer_version": row["trainer_version"] or FIRST_STORED_VERSION,
-        "setting": {**json.loads(row["setting"]), **{name: row[name] for name in SETTING_COLUMNS}},
-        "shape": _shape_of(row).dims(),
-        "parameterization": chosen,
-        "hps": {**{name: row[name] for name in SCALARS}, "multipliers": [list(pair) for pair in multipliers]},
-        "seed": row["seed"],
-    }
-    return identity if id_of(identity) == row["trial_id"] else None
-
-
-def flat(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return key path -> value, e.g. `setting.init.matrices`, `hps.router.lr_mult`."""
-    hps = dict(identity["hps"])
+def flat(identity: Mapping[str, Any]) -> Flat:
+    """Return key path -> value, e.g. `setting.init.matrices`, `hps.router.lr_mult`; defaults are spelled out."""
+    hps = {**_defaults(HPs), **identity["hps"]}
     multipliers = dict(hps.pop("multipliers"))
-    return dict(_paths({**identity, "hps": {**hps, **multipliers}}, ""))
+    setting = _filled(_defaults(Setting), identity["setting"])
+    out = {**identity, "setting": setting, "hps": {**hps, **multipliers}}
+    if chosen := identity.get("parameterization"):
+        table = TABLES.get(chosen["name"])
+        known = {} if table is None else {key: convention.default for key, convention in table.conventions.items()}
+        out["parameterization"] = {**chosen, "conventions": {**known, **chosen.get("conventions", {})}}
+    return dict(_paths(out, ""))
+
+
+def _defaults(kind: type[HPs] | type[Setting]) -> dict[str, Any]:
+    found = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+    return {name: asdict(value) if isinstance(value, BaseInit) else value for name, value in found.items()}
+
+
+def _filled(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults with what is given in their place, in nested mappings likewise."""
+    nested = {name: _filled(value, given.get(name, {})) for name, value in defaults.items() if isinstance(value, dict)}
+    return {**defaults, **given, **nested}
 
 
 def _paths(value: Any, path: str) -> Iterable[tuple[str, Any]]:
@@ -159,10 +156,6 @@ def _paths(value: Any, path: str) -> Iterable[tuple[str, Any]]:
             yield from _paths(one, f"{path}.{key}" if path else str(key))
     else:
         yield path, value
-
-
-def _shape_of(row: Mapping[str, Any]) -> Shape:
-    return Shape(**{name: row[name] for name in SHAPE_COLUMNS})
 
 
 def _only(prefix: str, known: Iterable[str]) -> str:

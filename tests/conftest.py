@@ -1,6 +1,6 @@
 """Fixtures that several test modules share, and the same random examples in every run.
 
-pytest puts this folder on the import path because this file is in it: tests import `strategies` and other helpers.
+Tests import the modules of tests/helpers by their bare names: pyproject.toml puts that folder on the path.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from s3_fixtures import s3, s3_names, s3_server  # noqa: F401 - fixtures of several rooms
 
 from hpxfer.data import data_ref
 from hpxfer.spec import SweepSpec, load_sweep

@@ -19,7 +19,7 @@ from own_model import ROLES, OwnGPT
 import hpxfer
 from hpxfer.data import data_ref, open_data
 from hpxfer.results import Results
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.train.schedule import lr_factor
 from hpxfer.trial import Setting, setting_of
 

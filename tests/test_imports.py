@@ -18,31 +18,21 @@ HEAVY = ("torch", "ray", "triton")
 LIGHT = tuple(
     f"hpxfer.{name}"
     for name in (
-        *("spec", "trial", "scaling", "shape", "hps", "errors", "result", "data", "store", "storage", "uri"),
-        *("results", "analysis", "explain", "docs", "plan", "report", "search"),
-        *("checkpoints", "shelf", "lease", "lease_slot", "process", "interrupts", "files", "why"),
-        *("hardware", "memory_cautions", "tally", "snapshot", "progress", "progress_file", "watch"),
+        *("errors", "registry", "host", "scaling", "storage", "spec", "trial", "data", "store", "search", "plan"),
+        *("progress", "results", "analysis", "report", "docs", "train.checkpoints", "driver.why"),
     )
 )
-FOUNDATION = tuple(f"hpxfer.{name}" for name in ("spec", "scaling", "shape", "hps", "errors", "uri"))
+FOUNDATION = tuple(f"hpxfer.{name}" for name in ("errors", "registry", "host", "scaling", "storage", "spec"))
 # What starts trainings; `hpxfer.run` is the driver's function under its public name.
 DRIVING = ("hpxfer.train", "hpxfer.driver", "hpxfer.executors", "hpxfer.run")
-ABOVE = ("trial", "model", "train", "driver", "executors", "store", "storage", "results", "analysis", "recipe", "cli")
+ABOVE = ("trial", "model", "train", "driver", "executors", "store", "results", "analysis", "recipe", "cli")
 WITH_OPTUNA = tuple(f"hpxfer.{name}" for name in ("spec.samplers", "search.optuna_arm", "search.optuna_study"))
 # What talks to Ray. Each imports `ray_session` before ray, or sets Ray's environment itself.
 WITH_RAY = tuple(
-    f"hpxfer.executors.{name}"
+    f"hpxfer.{name}"
     for name in (
-        "ray",
-        "ray_session",
-        "ray_cluster",
-        "ray_worker",
-        "tune",
-        "tune_side",
-        "loggers",
-        "jobs",
-        "job_check",
-        "job_entry",
+        *("executors.ray", "executors.ray_session", "executors.ray_cluster", "executors.ray_worker"),
+        *("executors.tune", "executors.tune_side", "executors.loggers", "jobs.client", "jobs.check"),
     )
 )
 IN_KERNELS = ("torch", "triton", "hpxfer.kernels", *sys.stdlib_module_names)

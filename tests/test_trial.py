@@ -15,12 +15,13 @@ from strategies import sweeps
 from sweep_text import SWEEP, edited
 
 from hpxfer import trial as trial_module
-from hpxfer.hps import HPs
+from hpxfer.identity import canonical, hps_of
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import GlobalValues
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.spec.yaml_file import write_yaml
-from hpxfer.trial import TRAINER_VERSION, Cell, DataRef, Expansion, base_hps, canonical, hp_points
+from hpxfer.trial import TRAINER_VERSION, Cell, DataRef, Expansion, base_hps, hp_points
 
 DATA = DataRef(digest="d1", tokenizer="ascii", vocab_size=128)
 # One trial at the base and one above it, for each of two parameterizations.
@@ -71,8 +72,7 @@ def test_the_order_of_keys_and_comments_are_no_part_of_an_id(spec: SweepSpec) ->
 def test_an_id_is_the_hash_of_what_determines_the_numbers(spec: SweepSpec) -> None:
     expansion = Expansion(spec, DATA)
     for trial in itertools.islice(expansion.trials(), 20):
-        hps = dataclasses.asdict(trial.hps)
-        identity = expansion.identity(trial.parameterization, trial.shape, hps, trial.seed)
+        identity = expansion.identity(trial.parameterization, trial.shape, hps_of(trial.hps), trial.seed)
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         assert trial.id == hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -15,9 +15,10 @@ from sweep_text import edited
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.store import Store
+from hpxfer.store.proof import proven_identity
 from hpxfer.store.rows import trials_table
 from hpxfer.trial import Expansion, Trial
-from hpxfer.why import Difference, Why, explain_trial, flat, identity_of, proven_identity, why_text
+from hpxfer.why import Difference, Why, explain_trial, flat, identity_of, why_text
 
 LR = "lr: [0.005, 0.01, 0.02]"
 

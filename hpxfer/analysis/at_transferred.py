@@ -36,7 +36,7 @@ from hpxfer.analysis.scaling_fit import (
     power_law,
 )
 from hpxfer.analysis.speedup import SpeedUp, speed_up
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 FLOOR_SHARE = 0.98  # of the lowest final loss: a floor above is none of these curves
 

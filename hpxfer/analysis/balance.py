@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpxfer.analysis.cube import Floats
 from hpxfer.analysis.gather import series
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 LAST_SHARE = 0.25  # of the kept steps: what `final` is the mean of
 

@@ -31,7 +31,7 @@ from hpxfer.analysis.speedup import SpeedUp
 from hpxfer.analysis.stability import StabilityMap, stability_map
 from hpxfer.analysis.surface import Surface, fit_surface
 from hpxfer.errors import HpxferError
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from scipy import stats
 from hpxfer.analysis.gather import Place
 from hpxfer.analysis.scaling_fit import pooled_noise
 from hpxfer.analysis.thresholds import CONFIDENCE
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hpxfer.analysis.cube import Floats
 from hpxfer.analysis.findings import Finding
 from hpxfer.analysis.report import Results
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import paths
 from hpxfer.trial import PRODUCT, Expansion, base_hps
 

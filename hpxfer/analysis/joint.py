@@ -16,7 +16,7 @@ from hpxfer.analysis.drift import TINY, Observed, log_between
 from hpxfer.analysis.estimate import Fitted, estimate, fitted
 from hpxfer.analysis.optimum import Optimum
 from hpxfer.analysis.thresholds import CONFIDENCE
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 # What a shape is measured by, the first ones first where they move together.
 DIMENSIONS = (

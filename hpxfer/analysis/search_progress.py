@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.cells import searched_hps
 from hpxfer.search.replay import hps_of_row, outcomes_of

@@ -9,8 +9,8 @@ import numpy as np
 
 from hpxfer.data import data_ref
 from hpxfer.data.tokens import HEADER_BYTES, MAGIC, VERSION
-from hpxfer.hps import HPs
-from hpxfer.shape import Shape
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.stack import Stack

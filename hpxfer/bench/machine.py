@@ -12,7 +12,7 @@ import torch
 import hpxfer
 from hpxfer.bench.record import Kind, Record, Row
 from hpxfer.errors import HpxferError
-from hpxfer.machine import cpu_name, num_cpus
+from hpxfer.host.machine import cpu_name, num_cpus
 
 
 def bench_device(asked: str) -> torch.device:

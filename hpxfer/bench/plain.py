@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hpxfer.data.batches import Batch
 from hpxfer.model.layout import tensors
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.train.state import State
 from hpxfer.trial import Trial
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hpxfer.bench.clock import Job, interleaved, median
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
 _SEED = 0

@@ -10,7 +10,7 @@ from hpxfer.cli import sweeps, watch, jobs, reports, tables, schema, bench  # no
 # isort: on
 from hpxfer.cli.app import BAD_INPUT, INTERRUPTED, app
 from hpxfer.errors import HpxferError
-from hpxfer.uri import spelled
+from hpxfer.storage.uri import spelled
 
 __all__ = ["main"]
 

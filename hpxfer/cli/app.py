@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpxfer.errors import HpxferError
-from hpxfer.uri import spelled
+from hpxfer.storage.uri import spelled
 
 if TYPE_CHECKING:
     from hpxfer.scaling.table import Optimizer

@@ -17,7 +17,7 @@ ASK_WORKER_HOURS = 48.0
 
 
 class Costs(Protocol):
-    """What is asked about of a plan: `hpxfer.plan.Plan`, or a cluster's word on one."""
+    """What is asked about of a plan: `hpxfer.plan.plan.Plan`, or a cluster's word on one."""
 
     @property
     def num_left(self) -> int: ...

@@ -12,7 +12,7 @@ from hpxfer.cli.app import INTERRUPTED, OK, TRIALS_FAILED, AsJson, ResultsRoot, 
 from hpxfer.cli.sweeps import EarlyStopping, MaxGpuHours, Price, Yes
 
 if TYPE_CHECKING:
-    from hpxfer.executors.jobs import JobInfo
+    from hpxfer.jobs.client import JobInfo
 
 Address = Annotated[
     str,
@@ -54,8 +54,8 @@ def submit(
     Example: hpxfer submit sweeps/quickstart.yaml --address http://127.0.0.1:8265
     """
     from hpxfer.cli.consent import ask, keep_within
-    from hpxfer.executors import job_commands
-    from hpxfer.executors.jobs import connect
+    from hpxfer.jobs import commands as job_commands
+    from hpxfer.jobs.client import connect
 
     cluster = connect(address)
     offered = job_commands.offer(
@@ -84,9 +84,9 @@ def status(job: Job, address: Address = HERE, as_json: AsJson = False) -> None:
 
     Example: hpxfer status hpxfer-quickstart-1a2b3c4d
     """
-    from hpxfer.executors import job_commands
-    from hpxfer.executors.job_text import status_text
-    from hpxfer.executors.jobs import connect
+    from hpxfer.jobs import commands as job_commands
+    from hpxfer.jobs.client import connect
+    from hpxfer.jobs.text import status_text
 
     found = job_commands.status(connect(address), job)
     say(json.dumps(found.to_dict()) if as_json else status_text(found))
@@ -103,7 +103,7 @@ def logs(
 
     Example: hpxfer logs hpxfer-quickstart-1a2b3c4d --follow
     """
-    from hpxfer.executors.jobs import connect, known
+    from hpxfer.jobs.client import connect, known
 
     cluster = connect(address)
     if not follow:
@@ -123,7 +123,7 @@ def stop(job: Job, address: Address = HERE) -> None:
 
     Example: hpxfer stop hpxfer-quickstart-1a2b3c4d
     """
-    from hpxfer.executors.jobs import connect, known
+    from hpxfer.jobs.client import connect, known
 
     cluster = connect(address)
     before = cluster.info(known(job))
@@ -140,8 +140,8 @@ def fetch(job: Job, results: ResultsRoot = Path("results"), address: Address = H
 
     Example: hpxfer fetch hpxfer-quickstart-1a2b3c4d
     """
-    from hpxfer.executors import job_commands
-    from hpxfer.executors.jobs import connect
+    from hpxfer.jobs import commands as job_commands
+    from hpxfer.jobs.client import connect
 
     found = job_commands.fetch(connect(address), job, results, on_wait=lambda text: say(text, err=True))
     warn(found.problems)

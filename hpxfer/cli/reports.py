@@ -44,8 +44,8 @@ def report(
       hpxfer report results/width --write-followup sweeps/more.yaml
     """
     from hpxfer.report.command import report as write_report
-    from hpxfer.storage import results_here
-    from hpxfer.uri import is_uri
+    from hpxfer.storage.uri import is_uri
+    from hpxfer.store.location import results_here
 
     folders = [results_here(one) for one in results]
     if output is None and any(map(is_uri, results)):
@@ -70,7 +70,7 @@ def recipe(
     """
     from hpxfer.recipe import recipe_of, write_recipe
     from hpxfer.results import load_results
-    from hpxfer.uri import is_uri
+    from hpxfer.storage.uri import is_uri
 
     outcome = load_results(results)
     made = recipe_of(outcome, parameterization)

@@ -54,8 +54,8 @@ def plan(
     """
     from hpxfer.cli.consent import keep_within
     from hpxfer.driver import prepare
-    from hpxfer.plan_text import plan_text
-    from hpxfer.trial_list import trials_of, trials_text
+    from hpxfer.driver.trial_list import trials_of, trials_text
+    from hpxfer.plan.text import plan_text
 
     job = prepare(sweep, results=results, reuse=reuse or (), hardware=hardware, price_per_hour=price_per_hour)
     if why is not None:
@@ -100,7 +100,7 @@ def run(
     """
     from hpxfer.cli.consent import ask, keep_within
     from hpxfer.driver import prepare
-    from hpxfer.plan_text import plan_text
+    from hpxfer.plan.text import plan_text
 
     if executor == "local" and address is not None:
         raise HpxferError("--address joins a Ray cluster, --executor local uses none; leave one out")
@@ -130,8 +130,8 @@ def _train(job: Job, address: str | None) -> Results:
 
     from hpxfer.driver import TrainingFailed
     from hpxfer.driver import run as train
-    from hpxfer.interrupts import Interrupted
-    from hpxfer.progress import LiveProgress
+    from hpxfer.host.interrupts import Interrupted
+    from hpxfer.progress.live import LiveProgress
 
     progress = LiveProgress(Console(stderr=True))
     try:
@@ -155,8 +155,8 @@ def _plan_data(job: Job) -> dict[str, Any]:
 
 
 def _say_why(job: Job, prefix: str, *, as_json: bool) -> None:
+    from hpxfer.driver.trial_list import known_trials
     from hpxfer.store import Store
-    from hpxfer.trial_list import known_trials
     from hpxfer.why import explain_trial, why_text
 
     rows = Store.open(job.folder, write=False).read_trials().to_pylist()

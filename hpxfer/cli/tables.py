@@ -43,9 +43,9 @@ def explain(
       hpxfer explain --sweep sweeps/quickstart.yaml
       hpxfer explain --parameterization completep-moe --base base.json --target target.json --strict
     """
-    from hpxfer.explain import explain as explain_table
-    from hpxfer.explain import list_parameterizations, parameterizations_to_dict, require_covered
-    from hpxfer.explain_source import from_files, from_recipe, from_sweep, model_facts, read_conventions
+    from hpxfer.cli.explain_source import from_files, from_recipe, from_sweep, model_facts, read_conventions
+    from hpxfer.scaling.explain import explain as explain_table
+    from hpxfer.scaling.explain import list_parameterizations, parameterizations_to_dict, require_covered
 
     if list_all:
         say(json.dumps(parameterizations_to_dict()) if as_json else list_parameterizations())
@@ -93,8 +93,8 @@ def check(
       hpxfer check --parameterization completep-moe --axis width
       hpxfer check --sweep sweeps/quickstart.yaml --points 32,64,128,256
     """
+    from hpxfer.cli.explain_source import read_conventions
     from hpxfer.coordinates.command import check as run_check
-    from hpxfer.explain_source import read_conventions
 
     found, files = run_check(
         *(parameterization, read_conventions(convention or ()), axis, column(optimizer), sweep, points),

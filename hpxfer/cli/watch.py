@@ -11,7 +11,7 @@ import typer
 from hpxfer.cli.app import INTERRUPTED, OK, TRIALS_FAILED, AsJson, Folder, app, say, to_stdout
 
 if TYPE_CHECKING:
-    from hpxfer.watch import Look
+    from hpxfer.progress.watch import Look
 
 # A single picture scrolls: nothing is cut for the height of a terminal.
 ALL_ROWS = 10_000
@@ -42,10 +42,10 @@ def watch(
     from rich.console import Console
     from rich.text import Text
 
-    from hpxfer.progress import Shown
-    from hpxfer.progress_table import progress_table
-    from hpxfer.storage import place_at
-    from hpxfer.watch import look, looks
+    from hpxfer.progress.live import Shown
+    from hpxfer.progress.table import progress_table
+    from hpxfer.progress.watch import look, looks
+    from hpxfer.store.location import place_at
 
     place = place_at(results)
     last = look(place)

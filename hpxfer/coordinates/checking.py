@@ -26,8 +26,8 @@ from hpxfer.scaling.evaluate import Parameterization, ratios
 from hpxfer.scaling.evaluate import parameterization as by_name
 from hpxfer.scaling.predictions import Claim
 from hpxfer.scaling.predictions.gpt import claims as gpt_claims
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 from hpxfer.spec import SweepSpec
 from hpxfer.trial import DataRef, Trial, setting_of
 

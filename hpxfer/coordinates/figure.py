@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from hpxfer.coordinates.measure import Line
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.errors import HpxferError
-from hpxfer.files import write_files
+from hpxfer.host.files import write_files
 
 PANEL_INCHES = (3.1, 2.3)
 COLUMNS = 5

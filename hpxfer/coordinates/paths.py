@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.hps import HPs
 from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.regimes import REGIMES
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 from hpxfer.spec import Path, SweepSpec, parse_sweep, paths
 from hpxfer.spec.axes import DIMENSION
 from hpxfer.spec.blocks import gpt_roles

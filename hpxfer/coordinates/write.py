@@ -15,7 +15,7 @@ import hpxfer
 from hpxfer.coordinates.figure import save_check
 from hpxfer.coordinates.report import CheckReport
 from hpxfer.errors import HpxferError
-from hpxfer.files import write_files
+from hpxfer.host.files import write_files
 
 
 def write_check(report: CheckReport, folder: Path) -> list[Path]:

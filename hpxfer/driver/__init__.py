@@ -2,6 +2,6 @@
 
 from hpxfer.driver.drive import make_executor, run
 from hpxfer.driver.feed import TrainingFailed, longest_first
-from hpxfer.driver.job import RESULTS, Job, measured, prepare
+from hpxfer.driver.prepared import RESULTS, Job, measured, prepare
 
 __all__ = ["RESULTS", "Job", "TrainingFailed", "longest_first", "make_executor", "measured", "prepare", "run"]

@@ -8,29 +8,29 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hpxfer.checkpoints import Checkpoints
 from hpxfer.data import require_here
 from hpxfer.driver.feed import Feed, OnEvent
-from hpxfer.driver.job import Job, located, prepare, refreshed
+from hpxfer.driver.prepared import Job, located, prepare, refreshed
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Executor
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.worker import TrainStack
-from hpxfer.files import remove_half_written
-from hpxfer.interrupts import Interrupts, interrupts
-from hpxfer.lease import Lease, leased
-from hpxfer.plan import workers_of
-from hpxfer.progress_file import writing
+from hpxfer.host.files import remove_half_written
+from hpxfer.host.interrupts import Interrupts, interrupts
+from hpxfer.plan.plan import workers_of
+from hpxfer.progress.counts import Tally, tally_of
+from hpxfer.progress.file import writing
 from hpxfer.results import LOSSES, Results, load_results
+from hpxfer.scaling.shape import Shape
 from hpxfer.search.cells import searched_cells
-from hpxfer.shape import Shape
 from hpxfer.spec import SweepSpec
 from hpxfer.stack import CPU, Device, Measured, Stack
+from hpxfer.storage.lease import Lease, leased
+from hpxfer.storage.uri import parse_root
 from hpxfer.store import Store
-from hpxfer.tally import Tally, tally_of
+from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.train.event import Event
 from hpxfer.trial import Trial
-from hpxfer.uri import parse_root
 
 CHECKPOINTS = "checkpoints"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
-from hpxfer.checkpoints import Checkpoints
-from hpxfer.driver.job import Job
-from hpxfer.lease import Lease
+from hpxfer.driver.prepared import Job
+from hpxfer.progress.counts import Tally
 from hpxfer.result import TrialResult
 from hpxfer.results import LOSSES
 from hpxfer.search import Outcome
 from hpxfer.stack import Stack, pack
+from hpxfer.storage.lease import Lease
 from hpxfer.store import Store
-from hpxfer.tally import Tally
+from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.train.event import Event
 from hpxfer.trial import Trial
 

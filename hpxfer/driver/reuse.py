@@ -10,8 +10,8 @@ from pathlib import Path
 from hpxfer.errors import HpxferError
 from hpxfer.results import LOSSES
 from hpxfer.search import Outcome, Search
-from hpxfer.storage import Place, place_at
 from hpxfer.store import SWEEP_FILE, Store
+from hpxfer.store.location import Place, place_at
 
 
 @dataclass(frozen=True, kw_only=True)

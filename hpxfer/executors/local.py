@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from hpxfer.executors.executor import More, OnEvent, Train, lost
 from hpxfer.executors.queue import Queue
 from hpxfer.executors.worker import guarded, keep_memory
-from hpxfer.machine import num_cpus
+from hpxfer.host.machine import num_cpus
 from hpxfer.stack import Stack
 from hpxfer.train.event import Event
 

@@ -22,9 +22,9 @@ from hpxfer.executors.queue import Queue
 from hpxfer.executors.ray_cluster import Needs, beside_driver, device_here, listing, nodes, require_place, slots
 from hpxfer.executors.ray_session import Pulse, first_line, ray_errors, session
 from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
-from hpxfer.machine import num_cpus
+from hpxfer.host.machine import num_cpus
 from hpxfer.result import TrialResult
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.stack import SHARES, Measured, Stack, gpu_share
 from hpxfer.train.event import Started
 

@@ -14,7 +14,7 @@ from hpxfer.executors.ray_session import ray_errors, session  # before ray itsel
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hpxfer.machine import gpu_bytes
+from hpxfer.host.machine import gpu_bytes
 from hpxfer.stack import Device
 
 # A node that has not said its GPUs' memory after this long is planned without.

@@ -32,7 +32,7 @@ if "ray" not in sys.modules and (
 import ray
 
 from hpxfer.errors import HpxferError
-from hpxfer.machine import num_cpus
+from hpxfer.host.machine import num_cpus
 
 # What listens at a port but has not spoken Ray's protocol (HTTP/2) after this long is not Ray.
 SPEAK_S = 15.0

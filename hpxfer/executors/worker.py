@@ -9,12 +9,12 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hpxfer.checkpoints import CheckpointSpec
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Train, failed
 from hpxfer.executors.stopping import Stopping
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
+from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.train.event import Event, Started
 
 

@@ -20,7 +20,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.figures import style
 from hpxfer.figures.style import FAINT, INK, SMALL
 from hpxfer.figures.transfer import X_MARGIN, Mark, Panel, TransferInfo
-from hpxfer.files import write_files
+from hpxfer.host.files import write_files
 
 COLUMNS = 2  # panels across the page
 MARKERS: dict[Kind, str] = {

@@ -31,7 +31,7 @@ from hpxfer.kernels.experts import experts
 from hpxfer.kernels.grouped import grouped_product
 from hpxfer.kernels.routing import Groups, choose_experts, group_rows, of_chosen
 from hpxfer.model.linear import FORWARD_ROLES, Local, Maps
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
 _EXPERT = tuple(f"expert_{one}{bias}" for one in ("in", "gate", "out") for bias in ("", "_bias"))

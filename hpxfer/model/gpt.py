@@ -29,7 +29,7 @@ from hpxfer.model.ffn import FFN, Routed
 from hpxfer.model.flat import Weights
 from hpxfer.model.layout import moe_blocks, tensors
 from hpxfer.model.linear import FORWARD_ROLES, Local, Maps, Tap
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting, Trial
 
 COMPUTE_DTYPE = {"float32": torch.float32, "bfloat16": torch.bfloat16}

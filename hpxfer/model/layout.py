@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.trial import Setting
 

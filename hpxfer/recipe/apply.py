@@ -12,7 +12,7 @@ from hpxfer.recipe.match import JOIN, Roles, match_roles
 from hpxfer.recipe.names import plain_names
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 
 import hpxfer
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.hps import HPs
 from hpxfer.recipe.file import (
     RECIPE_VERSION,
     AxisPart,
@@ -26,6 +25,7 @@ from hpxfer.recipe.file import (
 from hpxfer.recipe.reach import DIMS, dim
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.cells import searched_hps
 from hpxfer.search.tuned import TUNES_POINTS, tuned
 from hpxfer.spec import SweepSpec, paths

@@ -11,7 +11,7 @@ from hpxfer.scaling.roles import ROLES
 if TYPE_CHECKING:
     from hpxfer.recipe.file import RecipeFile
     from hpxfer.scaling.evaluate import Multipliers
-    from hpxfer.shape import Shape
+    from hpxfer.scaling.shape import Shape
 
 HEADER = ("role", "init std", "peak LR", "eps", "weight decay")
 

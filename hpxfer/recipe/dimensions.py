@@ -8,7 +8,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.recipe.known_models import ROLES_OF
 from hpxfer.recipe.names import unwrapped
 from hpxfer.recipe.proposed import kind_of
-from hpxfer.shape import Shape, shape_from_mapping
+from hpxfer.scaling.shape import Shape, shape_from_mapping
 
 if TYPE_CHECKING:
     import torch

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import check_hp_name, check_hp_value
 from hpxfer.recipe.upgrade import VERSION_KEY, upgraded
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.shape import shape_from_mapping
+from hpxfer.scaling.hps import check_hp_name, check_hp_value
+from hpxfer.scaling.shape import shape_from_mapping
 from hpxfer.spec.fields import Section, Seq
 from hpxfer.spec.sections import validated
 from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec

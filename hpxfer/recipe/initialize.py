@@ -9,7 +9,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.recipe.apply import Named
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 if TYPE_CHECKING:
     import torch

@@ -8,13 +8,13 @@ from typing import Any
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs, check_hp_name
 from hpxfer.recipe.file import OF_A_SWEEP, RECIPE_VERSION, ModelPart, RecipeFile, checked_recipe
 from hpxfer.recipe.upgrade import VERSION_KEY
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.hps import HPs, check_hp_name
 from hpxfer.scaling.resolve import BaseInit
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Conventions
-from hpxfer.shape import Shape
 from hpxfer.spec.yaml_file import YamlFile
 
 WHERE = "Recipe.from_hps"

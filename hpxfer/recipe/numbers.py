@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs
 from hpxfer.recipe import sites
 from hpxfer.recipe.apply import BALANCED
 from hpxfer.recipe.file import RecipeFile
 from hpxfer.recipe.reach import Rule
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import ONE
 from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape, shape_from_mapping
 
 # Layers that not every model has, by the start of their roles' names, and the dimension that then must be given.
 OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}

@@ -12,7 +12,7 @@ from hpxfer.scaling.table import Optimizer
 
 if TYPE_CHECKING:
     from hpxfer.recipe.file import FittedPart
-    from hpxfer.shape import Shape
+    from hpxfer.scaling.shape import Shape
 
 # What a range is kept of. Hidden sizes are kept as ratios: they follow the width.
 MODEL_DIMS = (

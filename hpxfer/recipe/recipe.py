@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs
 from hpxfer.recipe.apply import Assigned, assign, make_groups
 from hpxfer.recipe.attach import Attached, ByHandWarning, Sites, attach
 from hpxfer.recipe.describe import description
@@ -25,9 +24,10 @@ from hpxfer.recipe.proposed import roles as proposed_roles
 from hpxfer.recipe.reach import OutOfRangeWarning, beyond, check_ancestor, check_embeddings
 from hpxfer.recipe.schedule import check_lr_ratios, scheduler
 from hpxfer.scaling.evaluate import Multipliers, Parameterization
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
+from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Conventions, Optimizer
-from hpxfer.shape import Shape, shape_from_mapping
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.files import write_files
+from hpxfer.host.files import write_files
 from hpxfer.recipe.file import is_recipe
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.spec.yaml_file import read_yaml

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
 from hpxfer.analysis import TransferReport, transfer_report
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.files import write_files
+from hpxfer.host.files import write_files
 from hpxfer.results import Results, load_results
 
 if TYPE_CHECKING:

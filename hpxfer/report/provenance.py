@@ -11,7 +11,7 @@ from hpxfer.analysis import TransferReport, thresholds
 from hpxfer.analysis.basin import STATUSES
 from hpxfer.analysis.text import loss_name, scale_text
 from hpxfer.analysis.thresholds import CONTROL
-from hpxfer.cautions import CROSSING
+from hpxfer.plan.cautions import CROSSING
 from hpxfer.report.tables import Column, Table
 from hpxfer.results import Results
 from hpxfer.spec.search_defaults import budget_text

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hpxfer.scaling.evaluate import Parameterization, ratios
 from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.regimes import regime_warning
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 
 SAME = 1e-9
 # What may move -> the axes of a table that speak of it. Any one is enough.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
 from hpxfer.scaling.tables import TABLES
-from hpxfer.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True)

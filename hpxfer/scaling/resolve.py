@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, evaluate_globals, reference
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.roles import ROLES, fan_in_dim
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True)

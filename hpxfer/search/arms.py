@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Expansion
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from hpxfer.hps import SCALARS, HPs
+from hpxfer.scaling.hps import SCALARS, HPs
+from hpxfer.scaling.shape import Shape
 from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.make import round_search
 from hpxfer.search.replay import hps_of_row, outcomes_of
 from hpxfer.search.values import names_in
-from hpxfer.shape import Shape
 from hpxfer.spec import SweepSpec
 from hpxfer.store import SHAPE_COLUMNS
 from hpxfer.trial import Cell, Expansion, Trial, base_hps

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.search import lr_line
 from hpxfer.search.arms import arms_of
 from hpxfer.search.compare import Gain, gain, pooled

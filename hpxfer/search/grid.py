@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 
+from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome, Progress
-from hpxfer.shape import Shape
 from hpxfer.trial import Expansion, Trial
 
 

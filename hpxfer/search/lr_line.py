@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.rounds import Losses, Round, mean
 from hpxfer.search.values import at_exponent, exponent_of
 from hpxfer.spec import SweepSpec

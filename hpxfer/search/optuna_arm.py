@@ -23,14 +23,15 @@ import optuna
 from optuna.distributions import FloatDistribution
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs
+from hpxfer.identity import canonical
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.arms import Arm
 from hpxfer.search.optuna_study import Entry, Recorded
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.rounds import mean
 from hpxfer.search.values import rounded
 from hpxfer.spec.samplers import MEMORYLESS, make_sampler, quiet
-from hpxfer.trial import Expansion, Trial, base_hps, canonical
+from hpxfer.trial import Expansion, Trial, base_hps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,13 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from hpxfer.hps import SCALARS, HPs
+from hpxfer.scaling.hps import SCALARS, HPs
+from hpxfer.scaling.shape import Shape
 from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.optuna_arm import ArmStudy, Rules
 from hpxfer.search.optuna_study import STUDY_FILE, StudyFile
 from hpxfer.search.protocol import Outcome, Progress
 from hpxfer.search.replay import hps_of_row
-from hpxfer.shape import Shape
 from hpxfer.spec.samplers import sampler_name
 from hpxfer.spec.search_defaults import num_points, optuna_batch, setting
 from hpxfer.store import SHAPE_COLUMNS, Store

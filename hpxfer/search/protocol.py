@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Trial
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import qmc
 
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.arms import arms_of
 from hpxfer.search.rounds import End, Losses, Round, RoundSearch, Strategy, Track, lowest_point
 from hpxfer.search.values import rounded

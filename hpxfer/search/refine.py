@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs, check_hp_value
+from hpxfer.scaling.hps import HPs, check_hp_value
 from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.compare import gain, pooled
 from hpxfer.search.rounds import End, Losses, Round, RoundSearch, SeedLosses, Strategy, Track, mean

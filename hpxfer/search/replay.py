@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hpxfer.hps import SCALARS, HPs
+from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.search.make import round_search
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.rounds import Played

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.shape import Shape
 from hpxfer.search.arms import Arm
 from hpxfer.search.protocol import Outcome, Progress
-from hpxfer.shape import Shape
 from hpxfer.trial import Expansion, Trial
 
 SeedLosses = tuple[float, ...]  # of one point, in the order of the sweep's seeds; +inf diverged

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.search import lr_line
 from hpxfer.search.arms import arms_of
 from hpxfer.search.rounds import End, Losses, OutOfBudget, Round, RoundSearch, Strategy, Track, mean

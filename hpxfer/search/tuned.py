@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.replay import hps_of_row, outcomes_of, replayed
 from hpxfer.search.rounds import Played, SeedLosses, lowest_point, mean
 from hpxfer.spec import SweepSpec

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.spec.fields import power_of_two
 
 DIGITS = 6  # far finer than any optimum is known, far coarser than libraries differ

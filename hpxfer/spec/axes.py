@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.shape import Shape, check_trainable
+from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.blocks import Blocks, has_dense
 from hpxfer.spec.scale import scale_of
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 
 class Blocks(Protocol):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from hpxfer.errors import nearest
-from hpxfer.hps import MULTIPLIERS
+from hpxfer.scaling.hps import MULTIPLIERS
 from hpxfer.spec.check_shapes import Problem
 from hpxfer.spec.fields import GridValues
 from hpxfer.spec.samplers import sampler_problems

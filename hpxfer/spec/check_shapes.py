@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.scaling.evaluate import Parameterization, parameterization
-from hpxfer.shape import Shape, check_trainable
+from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.axes import DIMENSION, entries, shape_at
 from hpxfer.spec.blocks import gpt_roles, has_dense, moe_blocks
 from hpxfer.spec.schedule import shortest_run

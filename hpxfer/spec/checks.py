@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.hps import HPs, check_hp_name, check_hp_value
+from hpxfer.scaling.hps import HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.resolve import resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.blocks import gpt_roles
@@ -26,7 +26,7 @@ from hpxfer.spec.check_shapes import (
 from hpxfer.spec.fields import GridValues, power_of_two
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import Path_
-from hpxfer.uri import storage_problem
+from hpxfer.storage.uri import storage_problem
 
 MAX_NAME = 100  # characters: a sweep's name is that of its folder, and part of a job's
 MAX_POINTS = 10_000  # of one HP's range: more is a slip of the step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import Options, moe_blocks
 
 _WIDTHS = ("expert_width", "shared_width", "dense_width")

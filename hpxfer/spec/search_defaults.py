@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from hpxfer.hps import MULTIPLIERS
+from hpxfer.scaling.hps import MULTIPLIERS
 from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.blocks import gpt_roles
 from hpxfer.spec.fields import GridValues

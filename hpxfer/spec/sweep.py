@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from hpxfer.scaling.resolve import BaseInit
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec.fields import Count, CountOrNone, Number, Section, Seq, Values, into
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 
@@ -345,7 +345,7 @@ class SweepSpec(Section):
     seeds: Seeds = (0,)
     """A count, or a list of seeds. A seed decides init and data order. A verdict needs at least two."""
     judge: JudgeSpec = JudgeSpec()
-    """What the verdict is about."""
+    """The HP and the loss that the verdict is about."""
     search: Search = SearchSpec()
     """How the HPs are chosen."""
     early_stopping: EarlyStopping = EarlyStoppingSpec()

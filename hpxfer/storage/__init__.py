@@ -1,5 +1,1 @@
-"""Storage: a sweep's results folder, wherever it lies. A folder is used in place; a URI through a mirror."""
-
-from hpxfer.storage.place import Place, open_place, place_at, results_here
-
-__all__ = ["Place", "open_place", "place_at", "results_here"]
+"""Storage: bytes in a folder or on an object store, and the lease that says who may write."""

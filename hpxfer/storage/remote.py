@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from hpxfer.errors import HpxferError
-from hpxfer.uri import Uri
+from hpxfer.storage.uri import Uri
 
 T = TypeVar("T")
 

@@ -24,10 +24,10 @@ class Unreadable(Exception):
     """A file that has to be passed over. The message says why."""
 
 
-def check(path: Path, schema: pa.Schema) -> bool:
-    """Return True; raise Unreadable unless the end of the file, which describes the rest, is that of `schema`."""
-    with _opened(path, schema):
-        return True
+def check(path: Path, schema: pa.Schema) -> int:
+    """Return the version of `schema` that a file was written with; raise Unreadable if its end is not of `schema`."""
+    with _opened(path, schema) as file:
+        return int(file.schema_arrow.metadata[VERSION_KEY])
 
 
 def check_all(path: Path, schema: pa.Schema) -> bool:

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hpxfer.hps import SCALARS
+from hpxfer.identity import LOCAL, canonical
 from hpxfer.result import Curve, TrialResult
-from hpxfer.shape import Shape
+from hpxfer.scaling.hps import SCALARS
+from hpxfer.scaling.shape import Shape
 from hpxfer.store.schema import CURVES, SHAPE_COLUMNS, TRIALS
-from hpxfer.trial import TRAINER_VERSION, Setting, Trial, canonical
+from hpxfer.trial import TRAINER_VERSION, Setting, Trial
 
 Pair = tuple[Trial, TrialResult]
 
@@ -30,8 +31,6 @@ SETTING_COLUMNS = (
     "optimizer",
     "precision",
 )
-# Not in the file: the digest stands for it, and it is a path on one machine.
-_SETTING_LOCAL = ("data_source",)
 
 
 def trials_table(pairs: Sequence[Pair]) -> pa.Table:
@@ -43,7 +42,7 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
     assert trial.id == result.trial_id, f"result of {result.trial_id} given for trial {trial.id}"
     choice, setting = trial.parameterization, asdict(trial.setting)
     total, active = _num_params(trial.shape, trial.setting)
-    rest = {name: value for name, value in setting.items() if name not in (*SETTING_COLUMNS, *_SETTING_LOCAL)}
+    rest = {name: value for name, value in setting.items() if name not in (*SETTING_COLUMNS, LOCAL)}
     numbers = {name: value for name, value in vars(result).items() if name != "curves"}
     return {
         "parameterization": None if choice is None else choice.name,
@@ -54,6 +53,7 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
         "multipliers": canonical(dict(trial.hps.multipliers)),
         "resolved": canonical(_resolved(trial)),
         "seed": trial.seed,
+        "plugins": canonical(dict(trial.plugins)) if trial.plugins else None,
         **{name: setting[name] for name in SETTING_COLUMNS},
         "setting": canonical(rest),
         "params_total": total,

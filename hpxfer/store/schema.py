@@ -10,11 +10,11 @@ from dataclasses import fields
 
 import pyarrow as pa
 
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 # Raised by whoever changes a column. A file of a newer version is refused, not guessed at; of an older one from OLDEST
 # on, the columns that it lacks (see `added`) read as null; one before that is passed over.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 OLDEST_VERSION = 2
 VERSION_KEY = b"hpxfer.schema"
 # A field's metadata key: the version that brought the column, where that is not the oldest.
@@ -85,6 +85,7 @@ TRIALS = _schema(
     _field("steps", _INT, "1", "training steps"),
     _field("optimizer", _TEXT, "text", "adamw or sgd"),
     _field("precision", _TEXT, "text", "type that the model computes in"),
+    _field("plugins", _TEXT, "JSON", "kind:name -> digest of what the trial uses of plug-ins", null=True, since=5),
     _field("setting", _TEXT, "JSON", "what else of model and training determines the trial's numbers"),
     _field("params_total", _INT, "1", "parameters"),
     _field("params_active", _INT, "1", "parameters that one token uses"),

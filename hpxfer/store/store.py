@@ -20,9 +20,9 @@ from typing import IO, Any, TypeVar
 import pyarrow as pa
 
 from hpxfer.errors import HpxferError
-from hpxfer.files import locked, prove_writable, write_files
+from hpxfer.host.files import locked, prove_writable, write_files
 from hpxfer.spec import SweepSpec
-from hpxfer.store import merge, parquet
+from hpxfer.store import legacy, merge, parquet
 from hpxfer.store.parts import Listing, Part, list_parts, part_path
 from hpxfer.store.rows import Pair, curves_table, trials_table
 from hpxfer.store.schema import CURVES, TRIALS
@@ -30,6 +30,7 @@ from hpxfer.store.sweep_file import save_sweep
 from hpxfer.trial import FIRST_STORED_VERSION
 
 T = TypeVar("T")
+R = TypeVar("R", pa.Table, pa.RecordBatch)
 _State = tuple[int, int, int]  # inode, size and time of change of a file
 
 _ROWS_AT_ONCE = 1024
@@ -56,6 +57,8 @@ class Store:
         self.folder = folder
         self.problems: list[str] = []
         self._whole: dict[Path, _State] = {}  # trials files of which every column was read, as they were then
+        self._versions: dict[Path, tuple[_State | None, int]] = {}
+        self._ids_of: dict[Path, tuple[_State | None, dict[str, str]]] = {}  # legacy id -> today's, of old trials files
         # Called before every write, under the lock. It raises if this process may not write any more.
         self.guard: Callable[[], None] = lambda: None
 
@@ -119,7 +122,7 @@ class Store:
         whole: dict[Path, pa.Table] = {}
 
         def read(path: Path, schema: pa.Schema) -> bool:
-            whole[path] = parquet.table(path, schema)
+            whole[path] = self._todays_curves(path, parquet.table(path, schema))
             return True
 
         with self._reading():
@@ -156,7 +159,7 @@ class Store:
             rows = merge.joined([source.trials for source in sources])
             if len(rows):
                 with self._changing(lambda: self._what_is_safe(len(rows))):
-                    self._write_part(list_parts(self.folder).next_number, rows, _curves(sources))
+                    self._write_part(list_parts(self.folder).next_number, rows, other._curves(sources))
         return set(rows["trial_id"].to_pylist())
 
     def compact(self) -> None:
@@ -208,7 +211,9 @@ class Store:
             if table is not None:
                 yield list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
-    def _sources(self, check: Callable[[Path, pa.Schema], bool], columns: Sequence[str] | None = None) -> list[_Source]:
+    def _sources(
+        self, check: Callable[[Path, pa.Schema], object], columns: Sequence[str] | None = None
+    ) -> list[_Source]:
         """Return the parts with readable trials, and what each contributes; `check` says whether curves can be read.
 
         Of equal rows, one whose curves can be read stands for the trial, and one in a numbered part before its copy
@@ -238,9 +243,49 @@ class Store:
         if columns is not None and state is not None and self._whole.get(path) == state:
             return parquet.table(path, schema, columns, coded=True)
         rows = parquet.table(path, schema, coded=True)
-        if state is not None:
+        if self._is_old(path, schema):
+            rows = legacy.renamed(rows, self._ids_of_old(path))
+        elif state is not None:
             self._whole[path] = state
         return rows if columns is None else rows.select(columns)
+
+    def _is_old(self, path: Path, schema: pa.Schema) -> bool:
+        """Return whether a file may hold legacy ids."""
+        state = _state(path)
+        if path not in self._versions or self._versions[path][0] != state:
+            self._versions[path] = (state, parquet.check(path, schema))
+        return self._versions[path][1] < legacy.IDS_SINCE
+
+    def _ids_of_old(self, path: Path) -> dict[str, str]:
+        """Return legacy id -> today's id of the rows of an old trials file."""
+        state = _state(path)
+        if path not in self._ids_of or self._ids_of[path][0] != state:
+            self._ids_of[path] = (state, legacy.todays_ids(parquet.table(path, TRIALS)))
+        return self._ids_of[path][1]
+
+    def _todays_curves(self, path: Path, rows: R) -> R:
+        """Return rows of a curves file with today's ids; the trials of an old file may stand in any old part."""
+        if not self._is_old(path, CURVES):
+            return rows
+        ids: dict[str, str] = {}
+        for part in list_parts(self.folder).parts:
+            if self._try(self._is_old, part.trials, TRIALS) and part.trials is not None:
+                ids.update(self._try(lambda found, _: self._ids_of_old(found), part.trials, TRIALS) or {})
+        return legacy.renamed(rows, ids)
+
+    def _curves(self, sources: Sequence[_Source]) -> Iterator[pa.RecordBatch]:
+        """Yield the curves of each source's own trials."""
+        for source in sources:
+            if source.curves is not None and len(source.trials):
+                ids = source.trials["trial_id"].to_pylist()
+                for batch in parquet.batches(source.curves, CURVES):
+                    yield merge.of_trials(self._todays_curves(source.curves, batch), ids)
+
+    def _ids_of_curves(self, path: Path, schema: pa.Schema) -> set[str]:
+        found: set[str] = set()
+        for batch in parquet.batches(path, schema):
+            found.update(self._todays_curves(path, batch).column("trial_id").unique().to_pylist())
+        return found
 
     def _replaceable(self, listing: Listing, sources: Sequence[_Source]) -> bool:
         """Return whether all that the compacted part holds is known, so that a merged one may take its place."""
@@ -248,12 +293,12 @@ class Store:
         if old.trials is not None and all(source.part != old for source in sources):
             return False
         # Curves without trials: of a crash in the first `compact`, or all that is left of trials that someone removed.
-        ids = set() if old.curves is None else self._try(_ids_of_curves, old.curves, CURVES)
+        ids = set() if old.curves is None else self._try(self._ids_of_curves, old.curves, CURVES)
         return ids is not None and ids <= {one for source in sources for one in source.trials["trial_id"].to_pylist()}
 
     def _merge(self, number: int | None, sources: Sequence[_Source], moved: Sequence[_Source]) -> None:
         """Write the sources as one part, then remove those of them that were moved."""
-        self._write_part(number, merge.joined([source.trials for source in sources]), _curves(sources))
+        self._write_part(number, merge.joined([source.trials for source in sources]), self._curves(sources))
         for source in moved:
             # Curves first: trials without curves give way to their copy, curves without trials would stay for good.
             for path in (source.part.curves, source.part.trials):
@@ -327,18 +372,6 @@ def _plain_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     """Yield rows as they are written, some at a time: their texts take ten times the memory then."""
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         yield from parquet.plain(rows.slice(start, _ROWS_AT_ONCE), TRIALS).to_batches()
-
-
-def _curves(sources: Sequence[_Source]) -> Iterator[pa.RecordBatch]:
-    """Yield the curves of each source's own trials."""
-    for source in sources:
-        if source.curves is not None and len(source.trials):
-            ids = source.trials["trial_id"].to_pylist()
-            yield from (merge.of_trials(batch, ids) for batch in parquet.batches(source.curves, CURVES))
-
-
-def _ids_of_curves(path: Path, schema: pa.Schema) -> set[str]:
-    return {one for batch in parquet.batches(path, schema) for one in batch.column("trial_id").unique().to_pylist()}
 
 
 def _reason(error: OSError) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from hpxfer.files import write_files
+from hpxfer.host.files import write_files
 from hpxfer.spec import SweepSpec, dump_sweep
 
 SWEEP_FILE = "sweep.yaml"

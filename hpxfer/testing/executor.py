@@ -20,9 +20,9 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import TRIES, Executor, More, once
-from hpxfer.hps import HPs
 from hpxfer.result import TrialResult
-from hpxfer.shape import Shape
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.shape import Shape
 from hpxfer.stack import Stack
 from hpxfer.train.event import Event, Progress, Started
 from hpxfer.trial import Setting, Trial

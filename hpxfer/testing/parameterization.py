@@ -16,17 +16,17 @@ import math
 from collections.abc import Iterator
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs
 from hpxfer.scaling.coverage import MOVES
 from hpxfer.scaling.evaluate import Globals, Multipliers, Parameterization, evaluate, evaluate_globals, parameterization
 from hpxfer.scaling.evaluate import ratios as ratios_of
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import ZERO, Monomial
 from hpxfer.scaling.regimes import REGIMES
 from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Convention, Conventions, Optimizer, Table
 from hpxfer.scaling.tables import TABLES
-from hpxfer.shape import Shape
 
 # Width, depth, batch_tokens and steps, and the layout: three of these have a dense FFN, so that its roles compose too.
 _LAYOUTS: tuple[tuple[tuple[int, int, int, int], dict[str, int]], ...] = (

@@ -23,13 +23,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hpxfer.checkpoints import FORMAT, BadCheckpoint, Checkpoints, CheckpointSpec, name_of, sealed, unsealed
 from hpxfer.errors import HpxferError
-from hpxfer.machine import cpu_name
+from hpxfer.host.machine import cpu_name
 from hpxfer.model.flat import Flat
 from hpxfer.model.layout import tensors
-from hpxfer.shelf import shelf_at
 from hpxfer.stack import Stack
+from hpxfer.storage.blobs import shelf_at
+from hpxfer.train.checkpoints import FORMAT, BadCheckpoint, Checkpoints, CheckpointSpec, name_of, sealed, unsealed
 from hpxfer.train.device import Setup
 from hpxfer.train.log import Series
 from hpxfer.train.provenance import provenance

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hpxfer.model.flat import Weights
 from hpxfer.model.gpt import Output
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.stack import Stack
 from hpxfer.train.device import Setup
 from hpxfer.train.graphs import Recorder

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpxfer.checkpoints import CheckpointSpec
 from hpxfer.model.flat import Weights, sums_of_squares
 from hpxfer.model.gpt import Output
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
 from hpxfer.train.checkpoint import Keeper, Standing
+from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.train.compaction import fits, pays
 from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.event import Progress

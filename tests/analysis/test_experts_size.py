@@ -10,7 +10,7 @@ import pytest
 
 from hpxfer.analysis.experts_size import ExpertsAgainstSize, experts_against_size
 from hpxfer.analysis.gather import Place, Run
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 BASE = Shape(width=64, depth=2, num_experts=4, num_active=2, expert_width=64, head_dim=32)
 

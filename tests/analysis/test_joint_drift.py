@@ -11,7 +11,7 @@ import pytest
 
 from hpxfer.analysis.basin import Basin, basins
 from hpxfer.analysis.joint import JointDrift, joint_drift, moving
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
 WIDER = tuple(replace(BASE, width=32 * k, expert_width=32 * k) for k in (2, 4, 8))

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from hpxfer.analysis.balance import load_balance
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 SHAPE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
 DENSE = Shape(width=32, depth=2, head_dim=32, dense_width=32)

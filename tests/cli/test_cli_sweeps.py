@@ -21,11 +21,12 @@ import typer
 from command_line import Fails, hpxfer
 from tiny import write_tiny
 
-from hpxfer import hardware, lease
 from hpxfer.cli import consent
 from hpxfer.driver import prepare, run
-from hpxfer.lease import Holder, encoded
-from hpxfer.lease_slot import LEASE_FILE, FileSlot
+from hpxfer.plan import hardware
+from hpxfer.storage import lease
+from hpxfer.storage.lease import Holder, encoded
+from hpxfer.storage.lease_file import LEASE_FILE, FileSlot
 from hpxfer.store import Store, parquet
 
 LONG_S = 300  # of anything that is waited for; a loaded machine is slow

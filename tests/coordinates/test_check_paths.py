@@ -10,9 +10,9 @@ from hpxfer.coordinates.paths import block_path, own_axes, own_case, sweep_axes,
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization, ratios
 from hpxfer.scaling.regimes import follows
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 from hpxfer.scaling.tables import TABLES
-from hpxfer.shape import Shape
 from hpxfer.spec import SweepSpec
 
 CASES: list[tuple[str, Optimizer, str]] = [

@@ -12,9 +12,9 @@ from tiny_trials import BASE, HPS, JOINT, one_thread, text_setting, trial
 
 from hpxfer.coordinates.gpt import EXPERTS, LINEAR, SHARED, observe
 from hpxfer.coordinates.measure import Observation
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.roles import ROLES
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
 __all__ = ["one_thread"]

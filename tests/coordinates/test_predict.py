@@ -11,7 +11,7 @@ from hpxfer.coordinates.predict import predict
 from hpxfer.scaling.evaluate import ratios
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, active, depth, experts, width
 from hpxfer.scaling.predictions import Claim
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=2, expert_width=32, head_dim=8)
 

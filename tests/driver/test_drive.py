@@ -18,10 +18,10 @@ import hpxfer
 from hpxfer.driver import TrainingFailed, prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train
-from hpxfer.interrupts import Interrupted
-from hpxfer.lease_slot import LEASE_FILE
+from hpxfer.host.interrupts import Interrupted
 from hpxfer.result import ErrorKind, TrialResult
 from hpxfer.results import load_results
+from hpxfer.storage.lease_file import LEASE_FILE
 from hpxfer.store import Store
 
 NUMBERS = ["trial_id", "status", "validation_loss_nats", "final_window_loss_nats"]

@@ -10,8 +10,8 @@ from driver_cases import InProcess, Made, trained
 from tiny import write_tiny
 
 from hpxfer import trial
-from hpxfer.driver import job as driver_job
 from hpxfer.driver import longest_first, measured, prepare, run
+from hpxfer.driver import prepared as driver_job
 from hpxfer.result import TrialResult
 from hpxfer.results import Results, load_results
 from hpxfer.stack import Device, Measured

@@ -10,11 +10,11 @@ import pytest
 from driver_cases import Made, trained
 from tiny import write_tiny
 
-from hpxfer import lease
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
-from hpxfer.lease import Holder, encoded, holder_of
-from hpxfer.lease_slot import LEASE_FILE, FileSlot
+from hpxfer.storage import lease
+from hpxfer.storage.lease import Holder, encoded, holder_of
+from hpxfer.storage.lease_file import LEASE_FILE, FileSlot
 from hpxfer.store import Store
 
 

@@ -11,13 +11,13 @@ from driver_cases import Made, trained
 from tiny import write_tiny
 
 from hpxfer import search, trial
-from hpxfer.driver import job as driver_job
 from hpxfer.driver import prepare, run
+from hpxfer.driver import prepared as driver_job
+from hpxfer.progress.counts import Tally
+from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome
-from hpxfer.shape import Shape
 from hpxfer.stack import Stack
 from hpxfer.store import Store
-from hpxfer.tally import Tally
 from hpxfer.trial import Expansion
 
 

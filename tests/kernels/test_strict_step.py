@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton_cases import DEVICE, TRITON
 
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.stack import Stack
 from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.step import Step

@@ -11,12 +11,12 @@ from plain_gpt import PlainGPT
 from tiny_trials import BASE, JOINT, SETTING, random_like, trial
 from torch import Tensor
 
-from hpxfer.hps import HPs
 from hpxfer.model.draws import draw
 from hpxfer.model.flat import Flat, Weights, gradients
 from hpxfer.model.gpt import GPT, gpt
 from hpxfer.model.layout import moe_blocks, tensors
-from hpxfer.shape import Shape
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.shape import Shape
 
 SMALL = replace(SETTING, context=8, batch_tokens=32, vocab_size=40)
 RESIDUAL = HPs(lr=1.0, residual_scale=0.7)

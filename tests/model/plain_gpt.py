@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
 Layers = Mapping[str, tuple[Tensor, ...]]  # of one trial: a copy a block that has the tensor

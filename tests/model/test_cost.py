@@ -13,7 +13,7 @@ from tiny_trials import BASE, JOINT, SETTING
 from hpxfer.model.cost import count_params, flops_per_token, train_flops
 from hpxfer.model.flat import Flat
 from hpxfer.model.layout import tensors
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 # The base model of arXiv 2601.20205 with GPT-2's padded vocabulary.
 PAPER_BASE = Shape(width=512, depth=8, num_experts=4, num_active=1, expert_width=512, head_dim=64)

@@ -15,7 +15,7 @@ from hpxfer.model.flat import gradients
 from hpxfer.model.gpt import gpt
 from hpxfer.model.linear import FORWARD_ROLES
 from hpxfer.scaling.evaluate import Multipliers
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Trial
 
 

@@ -11,7 +11,7 @@ from tiny_trials import BASE, JOINT, SETTING
 from hpxfer.model.layout import moe_blocks, tensors
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.roles import ROLES, fan_in_dim
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import gpt_roles
 from hpxfer.trial import Setting
 

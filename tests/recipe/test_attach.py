@@ -17,7 +17,7 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import ByHandWarning, Recipe
 from hpxfer.recipe.attach import attach as attach_numbers
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 KINDS = {"gpt2": "completep", "llama": "completep", "mixtral": "completep-moe", "qwen3_moe": "sp", "olmoe": "sp"}
 GATES = {"qwen3_moe": "softmax", "olmoe": "softmax"}

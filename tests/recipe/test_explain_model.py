@@ -15,7 +15,7 @@ from torch import nn
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import Recipe
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 
 def test_every_tensor_has_its_line() -> None:

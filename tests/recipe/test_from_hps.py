@@ -10,8 +10,8 @@ import pytest
 from recipe_data import BASE, TARGET, data, recipe
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs
 from hpxfer.recipe import Recipe, write_recipe
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.spec.yaml_file import write_yaml
 

@@ -23,7 +23,7 @@ from hpxfer.model.draws import draw
 from hpxfer.model.flat import Flat
 from hpxfer.model.layout import tensors
 from hpxfer.recipe import Recipe
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.stack import Stack

@@ -13,7 +13,7 @@ from torch import nn
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 KINDS = ("gpt2", "llama", "mixtral", "qwen3_moe", "olmoe")
 MOE = ("mixtral", "qwen3_moe", "olmoe")

@@ -16,7 +16,7 @@ from torch import nn
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.resolve import resolve
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 SHAPE = Shape(**TARGET)
 VOCAB, CONTEXT = 40, 8

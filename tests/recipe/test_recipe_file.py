@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from recipe_data import BASE, data, recipe, recipes
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs
 from hpxfer.recipe import Recipe, write_recipe
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec.yaml_file import write_yaml
 
 

@@ -13,7 +13,7 @@ from torch import nn
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import Recipe
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 OWN = Shape(
     width=32,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import mup
 from torch import nn
 
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 EXPERTS, CONTEXT, VOCAB, FEATURES, CLASSES = 4, 8, 24, 12, 6
 Make = Callable[[Shape], nn.Module]

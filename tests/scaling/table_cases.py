@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.scaling.table import Convention, Optimizer
 from hpxfer.scaling.tables import TABLES
-from hpxfer.shape import Shape, check_shape
 
 COLUMNS: list[tuple[str, Optimizer]] = [(name, optimizer) for name, table in TABLES.items() for optimizer in table.rows]
 LAYOUTS = ("dense", "moe", "shared", "groups", "hybrid")

@@ -8,9 +8,9 @@ import pytest
 
 from hpxfer.scaling.coverage import MOVES, ModelFacts, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 from hpxfer.scaling.tables import TABLES
-from hpxfer.shape import Shape
 
 RUN = {"batch_tokens": 64, "steps": 100}
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32, **RUN)

@@ -12,8 +12,8 @@ from table_cases import choices, layouts
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Globals, evaluate, evaluate_globals, parameterization, ratios, reference
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import TABLES
-from hpxfer.shape import Shape
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
 FIXED_KAPPA = ("completep", "completep-moe")

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_cases import COLUMNS, NO_DECAY, ZERO_INIT, choices, layouts, zeroed
 
-from hpxfer.hps import HPs
 from hpxfer.scaling.evaluate import Globals, Multipliers, evaluate, evaluate_globals, parameterization, ratios
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import WIDTHS, ZERO
 from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 from hpxfer.scaling.tables import TABLES
-from hpxfer.shape import Shape
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Multipliers))
 GLOBALS = tuple(field.name for field in dataclasses.fields(Globals))

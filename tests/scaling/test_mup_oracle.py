@@ -14,8 +14,8 @@ from torch import nn
 
 from hpxfer.scaling.evaluate import Multipliers, evaluate, parameterization
 from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 
 LR, DECAY, STD, REL = 0.1, 0.01, 0.02, 1e-6
 BASE = Shape(width=16, depth=2, head_dim=8, num_experts=4, num_active=1, expert_width=24, dense_width=40)

@@ -12,7 +12,7 @@ from mup_models import MLP, Transformer
 
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.match import match_roles
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec.sweep import ParameterizationSpec
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "quickstart" / "recipe.yaml"

@@ -10,14 +10,14 @@ import pytest
 from sweep_text import edited
 
 from hpxfer.errors import HpxferError
-from hpxfer.explain import explain, list_parameterizations
 from hpxfer.scaling.coverage import coverage_warnings
 from hpxfer.scaling.evaluate import evaluate, parameterization
+from hpxfer.scaling.explain import explain, list_parameterizations
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, depth, ratio, width
+from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.scaling.table import Convention, Conventions, Row, Table
 from hpxfer.scaling.tables import TABLES, register
 from hpxfer.scaling.tables.sp import SP
-from hpxfer.shape import Shape, check_shape
 from hpxfer.spec import dump_sweep, parse_sweep
 from hpxfer.testing.parameterization import SHAPES, ParameterizationSuite
 from hpxfer.trial import DataRef, Expansion

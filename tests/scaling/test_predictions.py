@@ -12,9 +12,9 @@ from hpxfer.scaling.monomial import ONE, ZERO, depth, experts, width
 from hpxfer.scaling.predictions import Claim
 from hpxfer.scaling.predictions.gpt import claims
 from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 from hpxfer.scaling.tables import TABLES
-from hpxfer.shape import Shape
 
 SHIPPED: list[tuple[str, Optimizer]] = [(name, one) for name, table in TABLES.items() for one in table.rows]
 QUANTITIES = {

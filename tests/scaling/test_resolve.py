@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from hpxfer.errors import HpxferError
-from hpxfer.hps import HPs
 from hpxfer.scaling.evaluate import Multipliers, parameterization
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit, base_forward, base_init_std, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES, fan_in_dim
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 BASE = Shape(width=64, depth=2, num_experts=8, num_active=2, expert_width=256, head_dim=32, dense_width=16)
 TARGET = dataclasses.replace(BASE, width=256, depth=8, num_experts=32, num_active=8, expert_width=1024)

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from hpxfer.hps import HPs
 from hpxfer.scaling.evaluate import Multipliers, evaluate, evaluate_globals, parameterization
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import expert_ratio, width
 from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import TABLES
-from hpxfer.shape import Shape
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
 # m_N = 4, m_L = 2, m_E = 4, m_act = 4, m_a = 2; the expert width grows by m_N m_a = 8.

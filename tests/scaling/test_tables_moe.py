@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from hpxfer.hps import HPs
 from hpxfer.scaling.evaluate import evaluate, evaluate_globals, parameterization
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 
 BASE = Shape(
     width=32,

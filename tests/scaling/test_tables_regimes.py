@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from hpxfer.scaling.evaluate import evaluate, evaluate_globals, parameterization
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=2, expert_width=32, head_dim=32, dense_width=128)
 TARGET = Shape(width=128, depth=6, num_experts=20, num_active=14, expert_width=64, head_dim=32, dense_width=512)

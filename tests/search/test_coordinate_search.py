@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from landscape import LR, Landscape, Ran, expansion_of, run
 
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
 from hpxfer.search.coordinate import Asked, coordinate_search, decide, steps_of
 from hpxfer.search.rounds import RoundSearch

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from landscape import LR, Landscape, expansion_of, run
 
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.random_search import random_points
 from hpxfer.spec import SweepSpec
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from landscape import LR, Landscape, Ran, expansion_of, run, search_of
 
-from hpxfer.hps import HPs
+from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
 from hpxfer.search.heatmaps import heatmaps
 from hpxfer.search.rounds import Played, RoundSearch

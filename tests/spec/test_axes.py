@@ -11,7 +11,7 @@ from strategies import sweeps
 from sweep_text import edited
 
 from hpxfer.errors import HpxferError
-from hpxfer.shape import Shape, check_shape
+from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.spec import Path, SweepSpec, parse_sweep, paths
 from hpxfer.spec.axes import moved
 from hpxfer.spec.sweep import ModelSpec, ShapeChange, ShapeSpec

@@ -10,7 +10,7 @@ from made_results import DATA
 from strategies import sweeps
 
 from hpxfer.model import layout
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.blocks import gpt_roles, has_dense, moe_blocks
 from hpxfer.trial import Expansion

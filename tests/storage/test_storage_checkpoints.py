@@ -10,10 +10,10 @@ from unittest import mock
 from s3_server import Server
 from tiny_trials import numbers, text_setting, trial
 
-from hpxfer.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
 from hpxfer.train import checkpoint
+from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.train.event import Progress
 from hpxfer.train.trainer import train
 

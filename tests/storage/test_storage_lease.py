@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hpxfer.errors import HpxferError
-from hpxfer.lease import leased
-from hpxfer.storage import open_place
-from hpxfer.storage.place import StoragePlace
+from hpxfer.storage.lease import leased
+from hpxfer.storage.lease_object import RemoteSlot
 from hpxfer.storage.remote import Remote
-from hpxfer.storage.slot import RemoteSlot
+from hpxfer.store.location import StoragePlace, open_place
 
 
 def remote_at(root: str) -> Remote:

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_results import DIGEST, SPEC, files, made, snapshot, trials_of
 
+from hpxfer.identity import canonical
 from hpxfer.model.cost import count_params
 from hpxfer.store import CURVES, SHAPE_COLUMNS, TRIALS, Store
-from hpxfer.trial import Setting, canonical
+from hpxfer.trial import Setting
 
 TRIALS_OF_SPEC = trials_of()
 
@@ -102,7 +103,7 @@ def test_every_column_in_a_file_has_a_unit_and_a_description(tmp_path: Path) -> 
     for name, schema in (("trials-000001.parquet", TRIALS), ("curves-000001.parquet", CURVES)):
         found = pq.read_schema(tmp_path / name)
         assert found.names == schema.names
-        assert found.metadata[b"hpxfer.schema"] == b"4"
+        assert found.metadata[b"hpxfer.schema"] == b"5"
         for field in found:
             assert field.metadata[b"unit"]
             assert field.metadata[b"description"]

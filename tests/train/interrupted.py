@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hpxfer.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
 from hpxfer.train import checkpoint
+from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.train.event import Progress
 from hpxfer.train.step import Step
 from hpxfer.train.trainer import train

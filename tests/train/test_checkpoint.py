@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from interrupted import always, often, run
 from tiny_trials import BASE, JOINT, numbers, trial
 
-from hpxfer.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.executors.worker import guarded
 from hpxfer.result import TrialResult
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.stack import Stack
 from hpxfer.train import trainer
+from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.train.step import Step
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial

@@ -21,12 +21,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tiny_trials import BASE, numbers, trial
 
-from hpxfer import checkpoints
-from hpxfer.checkpoints import BadCheckpoint, Checkpoints, sealed
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
-from hpxfer.train import checkpoint
+from hpxfer.train import checkpoint, checkpoints
 from hpxfer.train.checkpoint import read
+from hpxfer.train.checkpoints import BadCheckpoint, Checkpoints, sealed
 from hpxfer.train.device import CPU
 from hpxfer.trial import Setting, Trial
 

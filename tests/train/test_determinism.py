@@ -11,7 +11,7 @@ from tiny_trials import BASE, JOINT, numbers, trained, trial
 
 from hpxfer.result import TrialResult
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.stack import Stack
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial

@@ -11,10 +11,10 @@ from tiny_trials import HPS, SETTING
 from tolerances import assert_near, is_near
 from torch import Tensor
 
-from hpxfer.hps import HPs
 from hpxfer.model.flat import Flat, Weights
 from hpxfer.model.layout import Tensor as Named
 from hpxfer.scaling.evaluate import Multipliers
+from hpxfer.scaling.hps import HPs
 from hpxfer.train import optimizer
 from hpxfer.train.optimizer import StackOptimizer, clip_gradients
 from hpxfer.train.schedule import lr_factor

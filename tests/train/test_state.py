@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpxfer.model.draws import NOISE_STEPS, router_noise
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.stack import Stack
 from hpxfer.train.schedule import lr_factor
 from hpxfer.train.state import State

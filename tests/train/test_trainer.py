@@ -19,7 +19,7 @@ from hpxfer.model.flat import Flat, Weights
 from hpxfer.model.gpt import gpt
 from hpxfer.model.layout import tensors
 from hpxfer.result import TrialResult
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 from hpxfer.stack import Stack
 from hpxfer.train import trainer
 from hpxfer.train.event import Progress

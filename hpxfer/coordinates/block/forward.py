@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hpxfer.coordinates.block.weights import Rules, Weights
 from hpxfer.scaling.predictions.block import Block
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True)

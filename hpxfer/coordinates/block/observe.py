@@ -22,8 +22,8 @@ from hpxfer.coordinates.measure import MIN_SCALES, Observation
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.predictions.block import Block
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 
 # An eps of this size is as large as Adam's gradients are, so that the factor that the table gives it shows (it is
 # faithful, 2601-router-freeze Def. 7). LRs move features by a good part of their size, and f by a few units.

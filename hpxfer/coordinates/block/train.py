@@ -13,8 +13,8 @@ from hpxfer.coordinates.block.forward import Forward, forward
 from hpxfer.coordinates.block.weights import Rules, Weights, draw, inputs, router_bias, rules
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.predictions.block import Block
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from torch import Tensor
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, evaluate_globals
 from hpxfer.scaling.predictions.block import Block
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.shape import Shape
 
 # The papers write absolute powers of the dimensions: that is what factors against a shape of ones are.
 UNIT = Shape(width=1, depth=1, num_experts=1, num_active=1, expert_width=1, head_dim=1)

@@ -13,7 +13,7 @@ from hpxfer.coordinates.measure import Line, fit
 from hpxfer.coordinates.paths import block_path
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.predictions.block import Block
-from hpxfer.shape import Shape
+from hpxfer.scaling.shape import Shape
 
 ZERO_READOUT = {"readout_init": "zero"}
 # Narrower than the command's: what must miss misses here too.

@@ -15,8 +15,8 @@ from hpxfer.coordinates.block.train import Moment, run
 from hpxfer.coordinates.block.weights import Rules, inputs, rules
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import TABLES
-from hpxfer.shape import Shape
 
 SHAPE = Shape(width=8, depth=1, num_experts=4, num_active=4, expert_width=8, head_dim=1)
 TOP_2 = replace(SHAPE, num_active=2)

@@ -1,0 +1,140 @@
+"""Where `hpxfer explain` takes its shapes and values from: shape files, a sweep or a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.scaling.coverage import ModelFacts
+from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.explain import BaseValues
+from hpxfer.scaling.shape import Shape, load_shape
+from hpxfer.scaling.table import Conventions, Optimizer
+
+GATES = ("sigmoid", "softmax", "normalized_sigmoid", "normalized_softmax")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What to explain."""
+
+    choice: Parameterization
+    optimizer: Optimizer
+    base: Shape
+    target: Shape
+    values: BaseValues | None
+    facts: ModelFacts
+    note: str | None = None  # what the reader of the values should know
+
+
+def read_conventions(given: Iterable[str]) -> dict[str, float | str]:
+    """Return the conventions in `KEY=VALUE` texts; what reads as a number is one."""
+    out: dict[str, float | str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise HpxferError(f"--convention must be KEY=VALUE, got {text!r}")
+        if key in out:
+            raise HpxferError(f"--convention {key} stands twice; keep one")
+        try:
+            out[key] = float(value)
+        except ValueError:
+            out[key] = value
+    return out
+
+
+def model_facts(gate: str | None, tied: bool | None) -> ModelFacts:
+    """Return what the command line says of the model beside its shape."""
+    if gate is not None and gate not in GATES:
+        raise HpxferError(f"--gate: unknown gate {gate!r}; {nearest(gate, GATES)}")
+    return ModelFacts(gate=gate, tied_embeddings=tied)
+
+
+def from_files(
+    name: str | None, base: Path | None, target: Path | None, conventions: Conventions, facts: ModelFacts
+) -> Source:
+    """Return what a name, conventions and two shape files spell out."""
+    choice = None if name is None else parameterization(name, conventions)
+    if choice is None or base is None or target is None:
+        raise HpxferError(
+            "explain needs --parameterization, --base and --target, or --sweep, or --recipe; --list shows the names"
+        )
+    column = next(iter(choice.table.rows))
+    ends = load_shape(base), load_shape(target)
+    return Source(choice=choice, optimizer=column, base=ends[0], target=ends[1], values=None, facts=facts)
+
+
+def from_sweep(
+    path: Path,
+    name: str | None,
+    base: Path | None,
+    target: Path | None,
+    conventions: Conventions,
+    facts: ModelFacts,
+) -> Source:
+    """Return what a sweep says; by default its first parameterization at its largest shape."""
+    from hpxfer.model.cost import train_flops
+    from hpxfer.spec import load_sweep
+    from hpxfer.spec.vocabulary import vocabulary
+    from hpxfer.trial import DataRef, Expansion, base_hps
+
+    _refuse_base(base, "--sweep")
+    _refuse_facts(facts, "--sweep")
+    spec = load_sweep(path)
+    named = {one.name: one.conventions for one in reversed(spec.parameterizations)}
+    name = name or spec.parameterizations[0].name
+    choice = parameterization(name, {**named.get(name, {}), **conventions})
+    tokenizer, vocab_size = vocabulary(spec.data)
+    expansion = Expansion(spec, DataRef(digest="", tokenizer=tokenizer, vocab_size=vocab_size))
+    hps, setting = base_hps(spec), expansion.setting
+    largest = max(expansion.shapes, key=lambda shape: train_flops(shape, expansion.setting_at(shape)))
+    return Source(
+        choice=choice,
+        optimizer=setting.column,
+        base=spec.base_shape,
+        target=load_shape(target) if target else largest,
+        values=BaseValues(hps=hps, init=setting.init),
+        facts=ModelFacts(gate=setting.gate, tied_embeddings=setting.tied_embeddings),
+        note=f"the sweep scans lr and names no base value: shown at {hps.lr:g}" if spec.hps.lr is None else None,
+    )
+
+
+def from_recipe(
+    path: Path,
+    name: str | None,
+    base: Path | None,
+    target: Path | None,
+    conventions: Conventions,
+    facts: ModelFacts,
+) -> Source:
+    """Return what a recipe says, at `target` or, without one, at its own base shape."""
+    from hpxfer.recipe import Recipe
+
+    _refuse_base(base, "--recipe")
+    _refuse_facts(facts, "--recipe")
+    if conventions:
+        raise HpxferError("--convention: the recipe was tuned under its own conventions; leave it out")
+    recipe = Recipe.load(path)
+    if name is not None and name != recipe.parameterization.name:
+        raise HpxferError(f"--parameterization {name}: the recipe was tuned under {recipe.parameterization.name}")
+    model = recipe.file.model
+    return Source(
+        choice=recipe.parameterization,
+        optimizer=recipe.column,
+        base=recipe.base_shape,
+        target=load_shape(target) if target else recipe.base_shape,
+        values=BaseValues(hps=recipe.hps, init=recipe.init),
+        facts=ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings),
+    )
+
+
+def _refuse_base(base: Path | None, other: str) -> None:
+    if base is not None:
+        raise HpxferError(f"--base: {other} has a base shape of its own; leave one out")
+
+
+def _refuse_facts(facts: ModelFacts, other: str) -> None:
+    if facts != ModelFacts():
+        raise HpxferError(f"--gate and --tied/--untied: {other} says what the model is; leave them out")

@@ -1,0 +1,1 @@
+"""The machine that hpxfer runs on: files, processes, memory, signals."""

@@ -1,0 +1,129 @@
+"""The look at a cluster before a sweep is submitted: versions, plan, and the sweep's data on every node that can train.
+
+Runs on the head, in a job of its own; a task without resources looks at each node, so that a busy one answers too.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from pathlib import Path
+from typing import Any
+
+from hpxfer.executors.ray_session import ray_errors, session  # before ray, whose environment it sets
+
+# isort: split
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import hpxfer
+from hpxfer.data import data_ref
+from hpxfer.data.sources import find
+from hpxfer.errors import HpxferError
+from hpxfer.jobs.request import Request
+from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec.sweep import DataSpec
+from hpxfer.storage.uri import parse_root
+from hpxfer.trial import TRAINER_VERSION
+
+# A worker process on an idle node needs seconds to start; on a loaded one, many.
+NODE_S = 90.0
+
+
+def versions() -> dict[str, Any]:
+    """Return what must be equal on this machine and where the sweep is submitted."""
+    return {"hpxfer": hpxfer.__version__, "trainer": TRAINER_VERSION, "python": platform.python_version()}
+
+
+def check(request: Request, sweep: Path) -> dict[str, Any]:
+    """Return what the cluster says of a sweep; `error` in it is why it cannot be run."""
+    from hpxfer.cli.job_entry import where
+
+    root = where(request.root)
+    said: dict[str, Any] = {"versions": versions(), "host": socket.gethostname(), "root": root}
+    try:
+        return {**said, **_sweep(request, sweep, root)}
+    except HpxferError as error:
+        return {**said, "error": str(error)}
+
+
+def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
+    from hpxfer.cli.job_entry import where
+    from hpxfer.driver import prepare
+    from hpxfer.plan.text import plan_text
+
+    spec = load_sweep(sweep)
+    if isinstance(found := parse_root(root), Path):
+        require_writable(found)
+    with session("auto", 0), ray_errors():
+        job = prepare(
+            spec,
+            results=root,
+            address="auto",
+            reuse=[where(one) for one in request.reuse],
+            price_per_hour=request.price_per_hour,
+        )
+        nodes = look(spec)
+    return {
+        "plan": job.plan.to_dict(),
+        "text": "\n".join([plan_text(job.plan), *job.reuse.lines()]),
+        "warnings": [*job.problems, *job.plan.cautions],
+        "digest": job.expansion.setting.data_digest,
+        "nodes": nodes,
+    }
+
+
+def require_writable(root: Path) -> None:
+    """Raise HpxferError unless a results folder can be made below `root`; makes none."""
+    there = next(one for one in (root, *root.parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise HpxferError(f"--results: must be a folder that can be written, got {root}; name another")
+
+
+def look(spec: SweepSpec) -> list[dict[str, Any]]:
+    """Return what each alive node that can train says of itself and of the data."""
+    task = ray.remote(num_cpus=0, max_retries=1)(_look_here)
+    nodes = able(ray.nodes(), spec)  # type: ignore[no-untyped-call]
+    asked = [
+        (node, task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)))
+        for node in nodes
+    ]
+    return [
+        {"host": node["NodeManagerHostname"], "node": node["NodeID"], **_result(ref)}
+        for node, ref in [(node, one.remote(spec.data.model_dump(mode="json"))) for node, one in asked]
+    ]
+
+
+def able(nodes: list[dict[str, Any]], spec: SweepSpec) -> list[dict[str, Any]]:
+    """Return the alive nodes that a stack of the sweep fits on; raise HpxferError if there is none."""
+    alive = [node for node in nodes if node["Alive"]]
+    gpus = spec.resources.device == "cuda" or (
+        spec.resources.device == "auto" and any(node["Resources"].get("GPU", 0) > 0 for node in alive)
+    )
+    needed = "GPU" if gpus else "CPU"
+    found = [node for node in alive if node["Resources"].get(needed, 0) > 0]
+    if not found:
+        raise HpxferError(
+            f"resources: the cluster must have a {needed} to train on, got {len(alive)} nodes without any; "
+            f"start Ray with --num-{needed.lower()}s, or set resources.device"
+        )
+    return found
+
+
+def _look_here(data: dict[str, Any]) -> dict[str, Any]:
+    """Return this node's versions and the digest of the data here, None if it is not here."""
+    spec = DataSpec.model_validate(data)
+    try:
+        here = find(spec.source) is not None
+        return {**versions(), "digest": data_ref(spec).digest if here else None}
+    except HpxferError as error:
+        return {**versions(), "error": str(error)}
+
+
+def _result(ref: Any) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = ray.get(ref, timeout=NODE_S)
+        return found
+    except Exception as error:  # a node without hpxfer, one that went away: each is that node's answer
+        return {"error": (str(error).strip().splitlines() or [type(error).__name__])[-1]}

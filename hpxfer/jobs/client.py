@@ -1,0 +1,326 @@
+"""Jobs: what a shell far from a Ray cluster asks of the cluster's job server, over HTTP with Ray's own client.
+
+Ray's client reads its address from the environment before the one it is given, waits for ever for a server that is
+silent, and raises for each mistake another exception: all of that ends here, in `HpxferError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+import requests
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from hpxfer.errors import HpxferError
+from hpxfer.jobs.request import ENTRYPOINT, VARIABLE, Answer, Request, is_job_id, packed, read_answer
+
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+# Each request; the server answers from memory, but uploads and long logs take a while.
+ANSWER_S = 120.0
+# The first word of a server; one that is silent for longer is no job server.
+FIRST_ANSWER_S = 15.0
+# An answer of the cluster: its processes start, import and look at data, perhaps on loaded machines.
+ASK_S = 300.0
+# How long a job that is stopped may store what it has before Ray kills it; Ray's default is 3 s.
+STOP_S = 60
+# How long after its start a head may have nobody yet who takes jobs, and what it says so long.
+STARTING_S = 90.0
+_STARTING = "No available agent to submit job"
+_POLL_S = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobInfo:
+    """What the cluster knows of a job. Times are the head's, in seconds since 1970."""
+
+    id: str
+    state: str  # PENDING | RUNNING | STOPPED | SUCCEEDED | FAILED
+    message: str
+    exit_code: int | None
+    started: float | None
+    ended: float | None
+    metadata: dict[str, str]
+
+    @property
+    def over(self) -> bool:
+        return JobStatus(self.state).is_terminal()
+
+
+class _Client(JobSubmissionClient):
+    """Ray's client, which gives up on a server that is silent."""
+
+    def _do_request(self, method: str, endpoint: str, **kwargs: Any) -> requests.Response:
+        kwargs.setdefault("timeout", (FIRST_ANSWER_S, ANSWER_S))
+        return super()._do_request(method, endpoint, **kwargs)
+
+
+class Cluster:
+    """The job server of a Ray cluster. Made by `connect`."""
+
+    def __init__(self, address: str, headers: dict[str, str]) -> None:
+        self.address = address
+        with _speaking(address), _address_alone():
+            self._client = _Client(address, headers=headers)
+
+    def submit(self, request: Request, sweep: str, *, job: str, metadata: dict[str, str] | None = None) -> None:
+        """Start a job under an id of ours; a head that has just been started is waited for."""
+        variables = {VARIABLE: packed(request, sweep), "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
+        deadline = time.monotonic() + STARTING_S
+        while True:
+            with _speaking(self.address):
+                try:
+                    self._client.submit_job(
+                        entrypoint=ENTRYPOINT,
+                        submission_id=job,
+                        runtime_env={"env_vars": variables},
+                        metadata=metadata or {},
+                    )
+                    return
+                except RuntimeError as error:
+                    if _STARTING not in str(error):
+                        raise
+            if time.monotonic() > deadline:
+                raise HpxferError(
+                    f"{self.address}: the head has had no agent that takes jobs for {STARTING_S:g} s; if another Ray "
+                    f"runs on that machine, start this one with a --dashboard-agent-listen-port of its own"
+                )
+            time.sleep(_POLL_S)
+
+    def info(self, job: str) -> JobInfo:
+        """Return what the cluster knows of a job; raise HpxferError if it knows none of that id."""
+        with _speaking(self.address, job):
+            found = self._client.get_job_info(job)
+        return JobInfo(
+            id=found.submission_id or job,
+            state=str(found.status),
+            message=found.message or "",
+            exit_code=found.driver_exit_code,
+            started=_seconds(found.start_time),
+            ended=_seconds(found.end_time),
+            metadata=dict(found.metadata or {}),
+        )
+
+    def logs(self, job: str) -> str:
+        """Return all that a job has printed."""
+        with _speaking(self.address, job):
+            return str(self._client.get_job_logs(job))
+
+    def follow(self, job: str) -> Iterator[str]:
+        """Yield what a job has printed and prints, until it ends."""
+        self.info(job)
+        tail = self._client.tail_job_logs(job)
+        with asyncio.Runner() as runner, _speaking(self.address, job):
+            while (lines := runner.run(_next(tail))) is not None:
+                yield lines
+
+    def stop(self, job: str) -> JobInfo:
+        """Ask a job to end, wait until it has, and return what has become of it. One that is over is left alone."""
+        info = self.info(job)
+        if info.over:
+            return info
+        with _speaking(self.address, job):
+            self._client.stop_job(info.id)
+        deadline = time.monotonic() + STOP_S + 30
+        while not (info := self.info(job)).over:
+            if time.monotonic() > deadline:
+                raise HpxferError(f"{job}: has not ended {STOP_S + 30} s after it was told to; look at `hpxfer status`")
+            time.sleep(_POLL_S)
+        return info
+
+    def ask(self, request: Request, sweep: str) -> Answer:
+        """Return what a short job on the head answers.
+
+        It stays in the cluster's list of jobs: Ray's monitor brings a job back, as failed, that is deleted early.
+        """
+        job = f"hpxfer-{request.action}-{request.nonce}"
+        self.submit(request, sweep, job=job)
+        deadline = time.monotonic() + ASK_S
+        while not (info := self.info(job)).over:
+            if time.monotonic() > deadline:
+                with _speaking(self.address, job):
+                    self._client.stop_job(job)
+                raise HpxferError(f"{self.address}: the cluster has not answered within {ASK_S:g} s; is it busy?")
+            time.sleep(_POLL_S)
+        answer = read_answer(self.logs(job), request.nonce)
+        if answer is None:
+            raise HpxferError(f"{self.address}: {_why_no_answer(info)}")
+        return answer
+
+
+def connect(address: str) -> Cluster:
+    """Return the cluster whose job server is at `address`, e.g. http://127.0.0.1:8265."""
+    if not _is_dashboards(address):
+        raise HpxferError(f"--address must be that of Ray's dashboard, e.g. {DEFAULT_ADDRESS}, got {address!r}")
+    for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    address = address.rstrip("/")
+    headers = _headers()
+    _first_word(address, headers)
+    return Cluster(address, headers)
+
+
+def _is_dashboards(address: str) -> bool:
+    """Return whether an address may be that of Ray's dashboard: http or https, a host, perhaps a port, nothing more."""
+    try:
+        parts = urlsplit(address)
+        legal = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, half of an IPv6 address
+        return False
+    return legal and not (parts.username or parts.path not in ("", "/") or parts.query or parts.fragment)
+
+
+def new_id(name: str) -> str:
+    """Return an id for a job of the sweep `name`."""
+    return f"hpxfer-{name}-{secrets.token_hex(4)}"
+
+
+def new_nonce() -> str:
+    """Return what marks the lines of one answer."""
+    return secrets.token_hex(8)
+
+
+def known(job: str) -> str:
+    """Return the id as given; raise HpxferError if no job can have it."""
+    if not is_job_id(job):
+        raise HpxferError(f"JOB must be an id that `hpxfer submit` printed, got {job!r}")
+    return job
+
+
+def _headers() -> dict[str, str]:
+    """Return the header with Ray's token, if there is one and it is not switched off."""
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return {}
+    token = os.environ.get("RAY_AUTH_TOKEN")
+    if not token:
+        named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+        try:
+            token = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            if named:
+                raise HpxferError(f"RAY_AUTH_TOKEN_PATH: {path} is not there; name the cluster's token file") from None
+            return {}
+        except (OSError, ValueError) as error:
+            raise HpxferError(f"{path}: Ray's token cannot be read: {error}") from None
+    token = token.strip()
+    if not token.isascii() or not token.isprintable():
+        raise HpxferError("Ray's token must be one line of plain text; copy ~/.ray/auth_token from the cluster's head")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _first_word(address: str, headers: dict[str, str]) -> None:
+    """Raise HpxferError unless a job server answers at `address` and accepts the token."""
+    with _speaking(address):
+        said = requests.get(f"{address}/api/version", headers=headers, timeout=FIRST_ANSWER_S)
+        _refuse_token(said.status_code)
+        try:
+            words = said.json() if said.status_code == 200 else None
+            legal = isinstance(words, dict) and "ray_version" in words
+        except ValueError:
+            legal = False
+    if not legal:
+        raise HpxferError(
+            f"{address}: answers, but not as Ray's job server (status {said.status_code}); give the dashboard's "
+            f"address, and install ray[default] on the cluster's head: without it a dashboard takes no jobs"
+        )
+
+
+def _refuse_token(status: int) -> None:
+    if status == 401:
+        raise HpxferError(
+            "the cluster wants Ray's token and this shell has none; copy ~/.ray/auth_token from the cluster's head, "
+            "or name it with RAY_AUTH_TOKEN_PATH"
+        )
+    if status == 403:
+        raise HpxferError(
+            "the cluster does not accept this shell's Ray token; copy ~/.ray/auth_token from the cluster's head, or "
+            "name it with RAY_AUTH_TOKEN_PATH"
+        )
+
+
+@contextmanager
+def _speaking(address: str, job: str = "") -> Iterator[None]:
+    """Turn what Ray's client and HTTP raise into one message."""
+    try:
+        yield
+    except requests.exceptions.Timeout:
+        raise HpxferError(f"{address}: the server is silent; is it Ray's dashboard, and is its head alive?") from None
+    except requests.exceptions.SSLError as error:
+        raise HpxferError(f"{address}: the server's certificate is not accepted: {error}") from None
+    except (requests.exceptions.RequestException, ConnectionError) as error:
+        raise HpxferError(
+            f"no Ray dashboard answers at {address}: {_reason(error)}; start one with `ray start --head "
+            f"--dashboard-host 127.0.0.1`, or name another with --address"
+        ) from None
+    except AuthenticationError as error:
+        _refuse_token(403)
+        raise AssertionError from error
+    except RuntimeError as error:
+        if job and "does not exist" in str(error):
+            raise HpxferError(
+                f"{address}: knows no job {job}; give the id that `hpxfer submit` printed and the address it was "
+                f"submitted to (a cluster that was started anew has forgotten its jobs, not their results)"
+            ) from None
+        raise HpxferError(f"{address}: the job server refused: {_last_line(error)}") from None
+
+
+@contextmanager
+def _address_alone() -> Iterator[None]:
+    """Keep Ray's client from taking another address out of the environment."""
+    names = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+async def _next(tail: Any) -> str | None:
+    return await anext(tail, None)
+
+
+def _why_no_answer(info: JobInfo) -> str:
+    """Return why a job on the head ended without an answer, and what to do."""
+    lines = info.message.strip().splitlines()
+    if any("No module named" in line and "hpxfer" in line for line in lines):
+        return (
+            "the cluster's Python has no hpxfer, or an older one; install this version on every node, and start Ray "
+            "there with that environment's bin folder first in PATH"
+        )
+    if any("python: not found" in line or "python: command not found" in line for line in lines):
+        return "the cluster has no `python` in the PATH that Ray was started with; start it from hpxfer's environment"
+    said = next((line for line in reversed(lines) if line.startswith("hpxfer: ")), None)
+    return said.removeprefix("hpxfer: ") if said else "the check on the cluster failed: " + (lines or ["no reason"])[-1]
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a connection failed in the system's words, e.g. `Connection refused`."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror
+        reason = getattr(inner, "reason", None)
+        first = next((one for one in inner.args if isinstance(one, BaseException)), None)
+        inner = reason if isinstance(reason, BaseException) else first or inner.__cause__ or inner.__context__
+    return "what listens there does not speak HTTP"
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

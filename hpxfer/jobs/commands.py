@@ -1,0 +1,275 @@
+"""Submit a sweep to a cluster, say how its job is doing, bring its results home.
+
+What a job's metadata says, its sweep and where its results are, is all that a later command needs of the submission.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpxfer.cli.job_entry import has_mark, is_store_file, progress
+from hpxfer.errors import HpxferError
+from hpxfer.jobs.client import Cluster, JobInfo, known, new_id, new_nonce
+from hpxfer.jobs.request import DEFAULT_ROOT, Request
+from hpxfer.spec import SweepSpec, dump_sweep, load_sweep
+from hpxfer.storage.lease import leased
+from hpxfer.storage.lease_file import FileSlot
+from hpxfer.storage.uri import parse_root
+from hpxfer.store import SWEEP_FILE, Store
+from hpxfer.store.location import Place, open_place
+from hpxfer.trial import TRAINER_VERSION
+
+SWEEP_KEY, ROOT_KEY, HOST_KEY, VERSION_KEY = "hpxfer_sweep", "hpxfer_root", "hpxfer_host", "hpxfer_version"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A sweep that the cluster has looked at and can run: its plan there, and where its results will be."""
+
+    spec: SweepSpec
+    root: str
+    host: str  # the head's, where a root that is no URI lies
+    plan: dict[str, Any]
+    text: str
+    warnings: tuple[str, ...]
+    reuse: tuple[str, ...] = ()  # results folders there, whose trials are copied
+
+    @property
+    def num_left(self) -> int:
+        return int(self.plan["num_left"])
+
+    @property
+    def gpu_hours(self) -> float:
+        return float(self.plan["gpu_hours"])
+
+    @property
+    def worker_hours(self) -> float:
+        return float(self.plan["worker_hours"])
+
+    @property
+    def rate_from(self) -> str:
+        return str(self.plan["rate_from"])
+
+
+def offer(
+    cluster: Cluster,
+    sweep: Path,
+    results: str | None,
+    *,
+    reuse: Sequence[str] = (),
+    price_per_hour: float | None = None,
+    early_stopping: str | None = None,
+) -> Offer:
+    """Return what the cluster says of a sweep; raise HpxferError if versions, data or folder there do not fit.
+
+    A relative data path starts at the sweep file's folder on this machine, and must be there under the same absolute
+    path on every node. `results` is the root on the cluster; default: the sweep's `storage`, else DEFAULT_ROOT. `reuse`
+    are results folders there, `early_stopping` (none) overrides the sweep's.
+    """
+    spec = load_sweep(sweep)
+    if early_stopping is not None:
+        from hpxfer.driver.prepared import overridden
+
+        spec = overridden(spec, None, early_stopping)
+    root = root_of(spec, results)
+    for one in reuse:
+        _there("--reuse", one)
+    request = Request(
+        action="check",
+        job="none",
+        root=root,
+        name=spec.name,
+        nonce=new_nonce(),
+        price_per_hour=price_per_hour,
+        reuse=tuple(reuse),
+    )
+    said = cluster.ask(request, dump_sweep(spec)).data
+    refused = list(refusals(said, cluster.address))
+    if refused:
+        raise HpxferError("\n".join([*refused, "nothing was submitted"]))
+    return Offer(
+        spec=spec,
+        root=said["root"],
+        host=said["host"],
+        plan=said["plan"],
+        text=said["text"],
+        warnings=tuple(said["warnings"]),
+        reuse=tuple(reuse),
+    )
+
+
+def submit(cluster: Cluster, offered: Offer) -> str:
+    """Start the sweep as a job and return its id."""
+    import hpxfer
+
+    job = new_id(offered.spec.name)
+    request = Request(action="run", job=job, root=offered.root, name=offered.spec.name, reuse=offered.reuse)
+    metadata = {
+        SWEEP_KEY: offered.spec.name,
+        ROOT_KEY: offered.root,
+        HOST_KEY: offered.host,
+        VERSION_KEY: hpxfer.__version__,
+    }
+    cluster.submit(request, dump_sweep(offered.spec), job=job, metadata=metadata)
+    return job
+
+
+def refusals(said: dict[str, Any], address: str) -> Iterator[str]:
+    """Yield why a sweep cannot run on a cluster that answered so, one line a reason."""
+    import hpxfer
+
+    here = {"hpxfer": hpxfer.__version__, "trainer": TRAINER_VERSION}
+    other = _difference(here, said.get("versions", {}))
+    if other:
+        yield f"{address}: its head has {other}; install the same hpxfer on both"
+        return
+    if "error" in said:
+        host = said.get("host")
+        yield f"{address}: on the head{f' ({host})' if host else ''}: {said['error']}"
+    for node in said.get("nodes", ()):
+        where = f"{address}: node {node['host']} ({node['node'][:8]})"
+        if "error" in node:
+            yield f"{where}: {node['error']}; every node needs this hpxfer and the sweep's data"
+        elif other := _difference({**here, "python": said["versions"]["python"]}, node):
+            yield f"{where} has {other}; every node needs the same"
+        elif node["digest"] is None:
+            yield f"{where}: the sweep's data is not there; copy it to the same path on every node, or share its folder"
+        elif node["digest"] != said["digest"]:
+            digests = f"{node['digest']}, not {said['digest']}"
+            yield f"{where}: holds other data than the head (digest {digests}); copy it anew"
+
+
+def _difference(here: dict[str, Any], there: dict[str, Any]) -> str:
+    """Return what differs, e.g. `hpxfer 0.1.0, not 0.2.0`."""
+    names = [name for name, version in here.items() if there.get(name) != version]
+    return ", ".join(f"{name} {there.get(name, 'unknown')}, not {here[name]}" for name in names)
+
+
+def root_of(spec: SweepSpec, results: str | None) -> str:
+    """Return the results root on the cluster: as asked, else the sweep's, else below the home of Ray's user there."""
+    return _there("--results", results or spec.storage or DEFAULT_ROOT)
+
+
+def _there(option: str, folder: str) -> str:
+    """Return a folder on the cluster as given; raise HpxferError if it would be another one there."""
+    try:
+        found = parse_root(folder)
+    except HpxferError as error:
+        raise HpxferError(f"{option}: {error}") from None
+    if isinstance(found, Path) and not found.is_absolute() and not folder.startswith("~/"):
+        raise HpxferError(
+            f"{option} must be a URI or an absolute path on the cluster, got {folder!r}: a job runs in a folder of "
+            f"Ray's own"
+        )
+    return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """A job, and how far its sweep is: `state` of the run and its snapshot, as `hpxfer.progress.file` has them."""
+
+    info: JobInfo
+    progress: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        info = self.info
+        return {
+            "job": info.id,
+            "state": info.state,
+            "exit_code": info.exit_code,
+            "message": info.message,
+            "sweep": info.metadata.get(SWEEP_KEY),
+            "results": info.metadata.get(ROOT_KEY),
+            **self.progress,
+        }
+
+
+def status(cluster: Cluster, job: str) -> Status:
+    """Return how a job is doing."""
+    info = cluster.info(known(job))
+    if SWEEP_KEY not in info.metadata or info.state == "PENDING":
+        return Status(info=info, progress={})
+    place = _place_here(info)
+    if place is not None:
+        return Status(info=info, progress=progress(place.folder))
+    return Status(info=info, progress=_asked(cluster, info, "progress").data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """What `fetch` did: trials that are new in `folder`, and trials that it had."""
+
+    folder: Path
+    num_new: int
+    num_known: int
+    problems: tuple[str, ...]
+
+
+def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], None] | None = None) -> Fetched:
+    """Bring what a job has stored so far into `results`/SWEEP; raise HpxferError if that holds something else.
+
+    Results that are there stay: trials that are done there are not replaced, a different sweep.yaml is kept beside.
+    """
+    info = cluster.info(known(job))
+    if SWEEP_KEY not in info.metadata:
+        raise HpxferError(f"{job}: is no job of `hpxfer submit`; it has no results to fetch")
+    target = results / info.metadata[SWEEP_KEY]
+    with _stored(cluster, info) as source:
+        if target.exists() and target.samefile(source):
+            return Fetched(
+                folder=target, num_new=0, num_known=len(Store.open(target, write=False).done_ids()), problems=()
+            )
+        return _merge(source, target, on_wait)
+
+
+def _merge(source: Path, target: Path, on_wait: Callable[[str], None] | None) -> Fetched:
+    theirs = Store.open(source, write=False)
+    spec = load_sweep(source / SWEEP_FILE)
+    ours = Store.open(target, write=True)
+    with leased(FileSlot(target), str(target), on_wait=on_wait) as lease:
+        ours.guard = lease.check
+        known_ids = ours.done_ids()
+        ours.save_sweep(spec, spec.data.digest or "")
+        new = ours.adopt(theirs, theirs.done_ids() - known_ids)
+        ours.compact()
+    return Fetched(
+        folder=target, num_new=len(new), num_known=len(known_ids), problems=(*theirs.problems, *ours.problems)
+    )
+
+
+@contextmanager
+def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
+    """Yield a folder on this machine with a job's results: its own, a copy of its storage, or what it sent."""
+    place = _place_here(info)
+    if place is not None:
+        yield place.folder
+        return
+    files = _asked(cluster, info, "fetch").files
+    with tempfile.TemporaryDirectory(prefix="hpxfer-fetch-") as scratch:
+        for name, content in files.items():
+            if not is_store_file(name):
+                raise HpxferError(f"{cluster.address}: sent a file of another name than the store's: {name!r}")
+            (Path(scratch) / name).write_bytes(content)
+        yield Path(scratch)
+
+
+def _place_here(info: JobInfo) -> Place | None:
+    """Return where a job's results are if this machine sees them: in storage, or in a folder with the job's mark."""
+    place = open_place(info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY])
+    return place if place.is_remote or has_mark(place.folder, info.id) else None
+
+
+def _asked(cluster: Cluster, info: JobInfo, action: Any) -> Any:
+    request = Request(
+        action=action, job=info.id, root=info.metadata[ROOT_KEY], name=info.metadata[SWEEP_KEY], nonce=new_nonce()
+    )
+    answer = cluster.ask(request, "")
+    if "error" in answer.data:
+        raise HpxferError(f"{cluster.address}: {answer.data['error']}")
+    return answer

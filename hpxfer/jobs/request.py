@@ -1,0 +1,135 @@
+"""What travels to a cluster with a job, and how a job answers in its log.
+
+Ray runs a job's entrypoint through a shell. So the entrypoint is a constant, and whatever a user wrote travels in an
+environment variable, as base64 of compressed JSON. Not in a `working_dir`: nodes on one machine share Ray's folder of
+those, and the first that has no more use for one removes it for all.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from hpxfer.errors import HpxferError
+
+# `exec`: a signal meant for the job reaches Python, not a shell around it. `-P`: nothing is imported from the folder in
+# which somebody started Ray.
+ENTRYPOINT = "exec python -P -m hpxfer.cli.job_entry"
+VARIABLE = "HPXFER_JOB"
+# Linux takes variables of 128 KiB.
+MOST_CHARACTERS = 100_000
+# Of the JSON, so that a small variable cannot fill the memory.
+_MOST_BYTES = 64 * 2**20
+DEFAULT_ROOT = "~/hpxfer-results"
+
+# run trains; the others are asked by the shell that waits for them, and answer in their log.
+Action = Literal["run", "check", "progress", "fetch"]
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_CHUNK_BYTES = 48 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a job is to do."""
+
+    action: Action
+    job: str  # the run's id: its own, or that of the run it is asked about
+    root: str  # the folder above the sweep's own on the cluster, or a URI
+    name: str  # of the sweep
+    nonce: str = ""  # marks the lines of the answer
+    price_per_hour: float | None = None
+    reuse: tuple[str, ...] = ()  # results folders on the cluster, or URIs
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether a text may be a job's id: it becomes part of a URL and of file names."""
+    return _ID.fullmatch(text) is not None
+
+
+def packed(request: Request, sweep: str) -> str:
+    """Return what travels with a job; raise HpxferError if the sweep is too long to."""
+    content = json.dumps({**asdict(request), "sweep": sweep}).encode()
+    text = base64.b64encode(zlib.compress(content, 9)).decode("ascii")
+    if len(text) > MOST_CHARACTERS or len(content) > _MOST_BYTES:
+        raise HpxferError(
+            f"the sweep must fit into {MOST_CHARACTERS} characters to be submitted, got {len(text)}; spell its lists "
+            f"shorter (seeds as a count, grids as log2 ranges), or give `hpxfer run` on the cluster the file"
+        )
+    return text
+
+
+def unpacked(text: str) -> tuple[Request, str]:
+    """Return the request and the sweep that travelled with a job; raise HpxferError if it is none of those."""
+    try:
+        data = json.loads(zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _MOST_BYTES))
+        sweep = data.pop("sweep")
+        request = Request(**{**data, "reuse": tuple(data.get("reuse", ()))})
+    except (ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
+        raise HpxferError(f"{VARIABLE}: must be what `hpxfer submit` packs, got {error}") from None
+    texts = (sweep, request.root, request.name, request.job, request.nonce, *request.reuse)
+    legal = request.action in get_args(Action) and all(isinstance(one, str) for one in texts)
+    if not legal or not is_job_id(request.job) or not is_job_id(request.name):
+        raise HpxferError(f"{VARIABLE}: must name an action, a job and a sweep, got {request}")
+    return request, sweep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a job said in its log: `data`, and the files that it sent."""
+
+    data: dict[str, Any]
+    files: dict[str, bytes]
+
+
+def answer_lines(nonce: str, data: dict[str, Any], files: dict[str, bytes] | None = None) -> Iterator[str]:
+    """Yield the lines of an answer: the files in chunks, then everything about them. Without the last line it is none.
+
+    A log may hold lines of others between them, e.g. Ray's.
+    """
+    files = files or {}
+    for index, content in enumerate(files.values()):
+        for start in range(0, len(content), _CHUNK_BYTES):
+            chunk = base64.b64encode(content[start : start + _CHUNK_BYTES]).decode("ascii")
+            yield f"{_mark(nonce, 'data')}{index}:{chunk}"
+    sent = [{"name": name, "sha256": hashlib.sha256(content).hexdigest()} for name, content in files.items()]
+    yield f"{_mark(nonce, 'answer')}{json.dumps({'data': data, 'files': sent})}"
+
+
+def read_answer(log: str, nonce: str) -> Answer | None:
+    """Return the answer in a job's log, None if there is none; raise HpxferError if a file did not arrive whole."""
+    last, chunks = None, dict[int, list[str]]()
+    for line in log.splitlines():
+        if line.startswith(_mark(nonce, "answer")):
+            last = line.removeprefix(_mark(nonce, "answer"))
+        elif line.startswith(_mark(nonce, "data")):
+            number, _, chunk = line.removeprefix(_mark(nonce, "data")).partition(":")
+            chunks.setdefault(int(number), []).append(chunk)
+    if last is None:
+        return None
+    said = json.loads(last)
+    files = {}
+    for index, one in enumerate(said["files"]):
+        content = _decoded(chunks.get(index, ()))
+        if content is None or hashlib.sha256(content).hexdigest() != one["sha256"]:
+            raise HpxferError(f"{one['name']}: did not arrive whole through the job's log; fetch again")
+        files[one["name"]] = content
+    return Answer(data=said["data"], files=files)
+
+
+def _mark(nonce: str, kind: str) -> str:
+    return f"hpxfer-{kind}:{nonce}:"
+
+
+def _decoded(chunks: Iterable[str]) -> bytes | None:
+    try:
+        return b"".join(base64.b64decode(chunk, validate=True) for chunk in chunks)
+    except binascii.Error:
+        return None

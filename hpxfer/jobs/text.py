@@ -1,0 +1,68 @@
+"""What `hpxfer status` prints of a job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from hpxfer.jobs.client import JobInfo
+from hpxfer.jobs.commands import HOST_KEY, ROOT_KEY, SWEEP_KEY, Status
+from hpxfer.plan.text import spell_time
+from hpxfer.progress.status import Snapshot, snapshot_from_dict
+
+# Of a log's end, as Ray keeps it with a job that failed.
+MOST_LINES = 12
+_RAYS_OWN = "Running entrypoint for job"
+
+
+def status_text(status: Status) -> str:
+    """Return the job's state, how far its sweep is, and the end of its log if it failed."""
+    return "\n".join(_lines(status))
+
+
+def _lines(status: Status) -> Iterator[str]:
+    info = status.info
+    yield f"{info.id}: {info.state}{_times(info)}"
+    if SWEEP_KEY in info.metadata:
+        root = info.metadata[ROOT_KEY]
+        host = "" if "://" in root else f" on {info.metadata.get(HOST_KEY, 'the head')}"
+        yield f"sweep {info.metadata[SWEEP_KEY]}, results below {root}{host}"
+    if "progress" in status.progress:
+        snapshot = snapshot_from_dict(status.progress["progress"], info.id)
+        if info.over or status.progress["state"] == "running":
+            yield _progress(snapshot, running=not info.over)
+        else:
+            yield "starting"  # what is there is an earlier run's
+    if info.state in ("FAILED", "PENDING"):
+        yield from _why(info)
+
+
+def _times(info: JobInfo) -> str:
+    if info.started is None:
+        return ""
+    if info.ended is not None:
+        return f" after {spell_time(max(0.0, info.ended - info.started))}"
+    # Two machines' clocks: good enough to read, nothing hangs on it.
+    return f" for {spell_time(max(0.0, time.time() - info.started))}"
+
+
+def _progress(snapshot: Snapshot, *, running: bool) -> str:
+    done = sum(shape.num_done for shape in snapshot.shapes)
+    total = sum(shape.num_trials for shape in snapshot.shapes)
+    text = f"{done} of {'at most ' if snapshot.at_most else ''}{total} trials done"
+    for count, what in ((snapshot.diverged, "diverged"), (snapshot.failed, "failed")):
+        text += f", {count} {what}" if count else ""
+    if running and snapshot.eta_s is not None:
+        text += f", about {spell_time(snapshot.eta_s)} left"
+    return text
+
+
+def _why(info: JobInfo) -> Iterator[str]:
+    """Yield what Ray says of the job: of one that ran and failed the end of its log, without Ray's own first line."""
+    lines = info.message.strip().splitlines()
+    if info.exit_code is not None:
+        yield f"exit code {info.exit_code}; the end of its log (all of it: hpxfer logs {info.id}):"
+        lines = [
+            line for line in lines[1:] if not line.startswith(_RAYS_OWN) and "Runtime env is setting up" not in line
+        ]
+    yield from (f"  {line}" for line in lines[-MOST_LINES:])

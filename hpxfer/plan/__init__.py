@@ -1,0 +1,1 @@
+"""What a sweep will do and what it costs, before anything runs."""

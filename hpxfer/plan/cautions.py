@@ -1,0 +1,57 @@
+"""Cautions: what a sweep's author should know before it runs, because a result would mean less than it seems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpxfer.scaling.coverage import ModelFacts, coverage_warnings, gate_warnings
+from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec import Path
+from hpxfer.trial import Expansion
+
+CROSSING = (
+    "early_stopping: asha: rankings of learning rates cross during decay: one whose loss is high early on is often the "
+    "best at the end, and ASHA may stop it. The optimum that is left may be too low; take early_stopping out to know"
+)
+
+
+def cautions(expansion: Expansion) -> tuple[str, ...]:
+    """Return the cautions of a sweep: of early stopping, its model, each table at the base and along each axis."""
+    out = [*_of_early_stopping(expansion), *_of_gate(expansion)]
+    for choice in expansion.choices:
+        at_base = _warnings(expansion, choice, expansion.spec.base_shape)
+        out += at_base
+        for path in expansion.paths:
+            if found := _along(expansion, choice, path, set(at_base)):
+                out.append(f"{choice.label()} along {path.name}: {'; '.join(found)}")
+    return tuple(dict.fromkeys(out))
+
+
+def _of_early_stopping(expansion: Expansion) -> Iterator[str]:
+    if expansion.spec.early_stopping.asha is not None:
+        yield CROSSING
+
+
+def _of_gate(expansion: Expansion) -> Iterator[str]:
+    """Yield what is wrong with the gate, at the first shape where it is."""
+    found = [text for shape in expansion.shapes for text in gate_warnings(shape, expansion.setting.gate)]
+    if found:
+        more = len(found) - 1
+        yield found[0] + (f"; and at {more} more shape{'s' if more > 1 else ''}" if more else "")
+
+
+def _along(expansion: Expansion, choice: Parameterization, path: Path, known: set[str]) -> list[str]:
+    """Return what is warned of along a path and not at the base; of warnings that differ in numbers only, the last."""
+    found: dict[str, str] = {}
+    for point in path.points:
+        for text in _warnings(expansion, choice, point.shape):
+            if text not in known:
+                found[text.partition(":")[0]] = text
+    return list(found.values())
+
+
+def _warnings(expansion: Expansion, choice: Parameterization, shape: Shape) -> list[str]:
+    setting = expansion.setting
+    facts = ModelFacts(gate=setting.gate, tied_embeddings=setting.tied_embeddings)
+    return coverage_warnings(choice, expansion.spec.base_shape, shape, facts, setting.column)

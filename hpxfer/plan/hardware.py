@@ -1,0 +1,168 @@
+"""Hardware: what a plan may be priced on, as data, and how fast it is: measured where it was, else assumed.
+
+    a CPU core    seconds = tokens x CPU_S_PER_TOKEN + FLOPs / CPU_FLOP_PER_S, both measured
+    a GPU         seconds = FLOPs / (peak x share of it) + steps x GPU_STEP_S / trials of the stack; the peak is
+                  published, the share assumed until a benchmark says, the time of a step assumed
+
+What the store says of its own trials goes before all of this, see `hpxfer.plan.plan`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpxfer.bench.record import Record, latest
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.host.machine import gpu_bytes, gpu_name, has_cuda, host_bytes, num_cpus
+from hpxfer.model.cost import count_params, train_flops
+from hpxfer.scaling.shape import Shape
+from hpxfer.stack import Device
+from hpxfer.trial import Setting
+
+# One CPU core in float32, full stacks, `hpxfer bench trainer` on two AMD EPYC cores (2026-11, torch 2.13): what a
+# token costs whatever the width, and the rate of the rest.
+CPU_S_PER_TOKEN = 3e-6
+CPU_FLOP_PER_S = 54e9
+# Of a GPU's peak, what a full stack of small models is assumed to reach; unmeasured. float32 has fewer FLOPs to reach.
+ASSUMED_MFU: Mapping[str, float] = {"bfloat16": 0.1, "float32": 0.3}
+# What a step of a stack takes however small it is: its launches, and the host's looks. Assumed, unmeasured.
+GPU_STEP_S = 2e-3
+BENCH = Path("results/bench")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """One kind of device. Peaks are dense, in FLOP/s; a CPU is one core and has no peak here."""
+
+    name: str  # as `--hardware` takes it
+    title: str
+    cuda: bool = True
+    memory_bytes: int | None = None
+    peak: Mapping[str, float] | None = None  # precision -> FLOP/s
+    source: str = ""
+    marker: str = ""  # what the name that CUDA gives the device holds
+
+
+def _gpu(name: str, title: str, gib: int, bfloat16: float, float32: float, marker: str) -> Hardware:
+    return Hardware(
+        name=name,
+        title=title,
+        memory_bytes=gib * 2**30,
+        peak={"bfloat16": bfloat16 * 1e12, "float32": float32 * 1e12},
+        source="NVIDIA's data sheet, dense",
+        marker=marker,
+    )
+
+
+# TFLOP/s in bfloat16 and in float32 without tensor cores. GiB are what CUDA reports, rounded down.
+HARDWARE = (
+    Hardware(name="cpu", title="one core of a two-core AMD EPYC", cuda=False, source="measured 2026-11"),
+    _gpu("b200", "NVIDIA B200", 178, 2250, 75, "B200"),
+    _gpu("h200", "NVIDIA H200 SXM", 139, 989, 67, "H200"),
+    _gpu("h100", "NVIDIA H100 SXM", 79, 989, 67, "H100"),
+    _gpu("h100-pcie", "NVIDIA H100 PCIe", 79, 756, 51, "H100 PCIe"),
+    _gpu("a100", "NVIDIA A100 80GB", 79, 312, 19.5, "A100"),
+    _gpu("a100-40gb", "NVIDIA A100 40GB", 39, 312, 19.5, "A100-SXM4-40GB"),
+    _gpu("l40s", "NVIDIA L40S", 44, 362, 91.6, "L40S"),
+    _gpu("l4", "NVIDIA L4", 22, 121, 30.3, "L4"),
+    _gpu("a10", "NVIDIA A10", 22, 125, 31.2, "A10"),
+)
+_BY_NAME = {one.name: one for one in HARDWARE}
+CPU_CORE = _BY_NAME["cpu"]
+# A GPU whose name nobody knows, or that is not in the table.
+OTHER_GPU = replace(_BY_NAME["h200"], name="gpu", title="GPU taken for an NVIDIA H200 SXM", memory_bytes=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """How a plan's seconds are made: the formula above, and what a benchmark measured on that hardware."""
+
+    hardware: Hardware
+    source: str  # e.g. `assumed: 10% of an NVIDIA H200 SXM's peak`
+    measured: tuple[tuple[float, float], ...] = ()  # (parameters, FLOP/s) of a benchmark's cases
+
+    def trial_s(self, shape: Shape, setting: Setting, num_trials: float = 1) -> float:
+        """Return the seconds that one of so many trials in a stack keeps a core, or a whole GPU, busy."""
+        flops = train_flops(shape, setting)
+        if not self.hardware.cuda:
+            return setting.steps * setting.batch_tokens * CPU_S_PER_TOKEN + flops / CPU_FLOP_PER_S
+        return flops / self._flop_per_s(shape, setting) + setting.steps * GPU_STEP_S / num_trials
+
+    def _flop_per_s(self, shape: Shape, setting: Setting) -> float:
+        if self.measured:
+            size = math.log(count_params(shape, setting).total)
+            return min(self.measured, key=lambda one: abs(math.log(one[0]) - size))[1]
+        assert self.hardware.peak is not None
+        return self.hardware.peak[setting.precision] * ASSUMED_MFU[setting.precision]
+
+
+def hardware_named(name: str) -> Hardware:
+    """Return the hardware of this name; raise HpxferError naming the nearest if there is none."""
+    found = _BY_NAME.get(name.lower())
+    if found is None:
+        raise HpxferError(f"--hardware must be one of {', '.join(_BY_NAME)}, got {name!r}; {nearest(name, _BY_NAME)}")
+    return found
+
+
+def hardware_of(device: Device) -> Hardware:
+    """Return the hardware that a device is, a GPU by the name that CUDA gives it; one of unknown name is OTHER_GPU."""
+    if not device.cuda:
+        return CPU_CORE
+    return _gpu_named(device.name or "") or OTHER_GPU
+
+
+def _gpu_named(name: str) -> Hardware | None:
+    fits = [one for one in HARDWARE if one.cuda and re.search(rf"\b{re.escape(one.marker)}\b", name)]
+    return max(fits, key=lambda one: len(one.marker), default=None)
+
+
+def device_of(hardware: Hardware, device: Device) -> Device:
+    """Return the device to plan for where a user names hardware: as many of it as there are of the user's own kind."""
+    if not hardware.cuda:
+        return device if not device.cuda else Device(num_cpus=device.num_cpus, host_bytes=device.host_bytes)
+    number = device.num_gpus if device.cuda else None
+    memory = hardware.memory_bytes
+    return Device(cuda=True, memory_bytes=memory, num_gpus=number or 1, num_cpus=device.num_cpus, name=hardware.title)
+
+
+def rate_of(hardware: Hardware, precision: str, bench: Path = BENCH) -> Rate:
+    """Return how fast this hardware is: what benchmark records in `bench` say of it, else what is assumed."""
+    if not hardware.cuda:
+        return Rate(hardware=hardware, source=f"{hardware.source} on {hardware.title}")
+    record = _record(bench) if precision == "bfloat16" else None
+    if record is not None and (measured := _measured(record, hardware)):
+        return Rate(hardware=hardware, measured=measured, source=f"measured by `hpxfer bench trainer`, {record.date}")
+    share = f"{ASSUMED_MFU[precision]:.0%} of the {precision} peak of an {hardware.title} ({hardware.source})"
+    return Rate(hardware=hardware, source=f"assumed: {share}; unmeasured")
+
+
+def _record(bench: Path) -> Record | None:
+    try:
+        return latest(bench, "trainer", "cuda")
+    except HpxferError:
+        return None  # a line that somebody broke is for `hpxfer bench` to speak of; a plan can do without
+
+
+def _measured(record: Record, hardware: Hardware) -> tuple[tuple[float, float], ...]:
+    """Return (parameters, FLOP/s) of the record's MoE cases if it was made on this hardware."""
+    peak = record.row("peak-cuda")
+    if peak is None or _gpu_named(str(record.machine.get("gpu", ""))) != hardware:
+        return ()
+    cases = [(row.numbers.get("m_params"), row.numbers.get("mfu")) for row in record.rows]
+    return tuple((params * 1e6, mfu * peak.value * 1e12) for params, mfu in cases if params and mfu)
+
+
+def here(asked: str = "auto") -> Device:
+    """Return this machine as stacks see it; `asked` is auto (a GPU if there is one), cpu or cuda."""
+    cuda = has_cuda(asked)
+    return Device(
+        cuda=cuda,
+        memory_bytes=gpu_bytes() if cuda else None,
+        name=gpu_name() if cuda else None,
+        num_cpus=num_cpus(),
+        host_bytes=host_bytes(),
+    )

@@ -1,0 +1,112 @@
+"""The plan as text for a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from hpxfer.plan.memory import UNMEASURED, spell_bytes
+from hpxfer.plan.plan import Plan, ShapePlan
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the plan as an aligned table with lines of totals, time, memory and price."""
+    table = Table(box=None, pad_edge=False, header_style="")
+    table.add_column("shape")
+    for name in ("trials", "done", "stacks", "params", "active", "tokens", "FLOPs", "memory", "worker time"):
+        table.add_column(name, justify="right")
+    for one in plan.shapes:
+        table.add_row(plan.label(one.shape), *_cells(one))
+    out = io.StringIO()
+    Console(file=out, width=200, color_system=None).print(table)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    return "\n".join([f"sweep {plan.sweep}", *lines, *_totals(plan)])
+
+
+def _cells(one: ShapePlan) -> tuple[str, ...]:
+    return (
+        str(one.num_trials),
+        str(one.num_done),
+        str(one.num_stacks),
+        _big(one.params_total),
+        _big(one.params_active),
+        _big(one.tokens),
+        f"{one.flops:.2g}",
+        f"{one.stack_size} in {spell_bytes(one.stack_bytes)}" if one.num_stacks else "",
+        spell_time(one.worker_s),
+    )
+
+
+def _totals(plan: Plan) -> Iterator[str]:
+    if not plan.num_left:
+        yield f"{plan.num_trials} trials, all done"
+        return
+    tokens = _big(sum(one.tokens for one in plan.shapes))
+    flops = sum(one.flops for one in plan.shapes)
+    stacks = sum(one.num_stacks for one in plan.shapes)
+    at_most = f"search {plan.search}, it may end earlier: at most " if plan.at_most and plan.search != "random" else ""
+    if plan.search != "grid":
+        yield plan.budget
+    yield (
+        f"{at_most}{plan.num_trials} trials, {plan.num_done} done, {plan.num_left} to run in {stacks} stacks"
+        f"{' counted round by round' if at_most else ''}: "
+        f"{tokens} tokens, {flops:.2g} FLOPs"
+    )
+    yield (
+        f"about {spell_time(plan.wall_s)} of training on {plan.workers} {'GPU' if plan.fills_gpus else 'worker'}"
+        f"{'s' if plan.workers > 1 else ''} ({_device(plan)}), {_hours(plan)}{_if_full(plan)}; {plan.rate_from}"
+    )
+    yield _memory(plan)
+
+
+def _device(plan: Plan) -> str:
+    if not plan.device.cuda:
+        return f"{plan.hardware}, one core each" if plan.hardware == "cpu" else plan.hardware
+    shares = sorted({one.gpu_share for one in plan.shapes if one.num_stacks})
+    spans = f"{shares[0]:g}" if len(shares) == 1 else f"{shares[0]:g} to {shares[-1]:g}"
+    return f"{plan.hardware}, {'stacks of ' if plan.fills_gpus else ''}{spans} of a GPU each"
+
+
+def _if_full(plan: Plan) -> str:
+    """Return what the time of a search rests on: its rounds wait for one another."""
+    return ", if its rounds keep the workers busy" if plan.at_most and plan.search != "random" else ""
+
+
+def _hours(plan: Plan) -> str:
+    """Return what is paid for: GPU-hours, on a CPU worker hours, and their price if one was given."""
+    hours, unit = (plan.gpu_hours, "GPU-hours") if plan.device.cuda else (plan.worker_hours, "worker hours")
+    text = f"{hours:.3g} {unit}" if hours >= 0.01 else f"under 0.01 {unit}"
+    if plan.price is not None:
+        text += f", price {plan.price:.2f} at {plan.price_per_hour:g} an hour"
+    return text
+
+
+def _memory(plan: Plan) -> str:
+    """Return what stacks need of memory, beside what there is, and whether anybody ever measured it."""
+    text = f"memory: up to {spell_bytes(plan.stack_bytes)} a stack"
+    if plan.device.cuda:
+        of = plan.device.memory_bytes
+        there = "a GPU whose memory nobody could ask" if of is None else f"{spell_bytes(of)} of a GPU"
+        return f"{text}, {UNMEASURED}; {there}"
+    workers = min(plan.workers, sum(one.num_stacks for one in plan.shapes))
+    text += f" by a model of it, {workers} at once"
+    if plan.device.host_bytes is not None:
+        text += f", of {spell_bytes(plan.device.host_bytes)}"
+    return f"{text}"
+
+
+def spell_time(seconds: float) -> str:
+    """Return e.g. `45 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _big(count: float) -> str:
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:g}"

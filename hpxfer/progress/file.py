@@ -1,0 +1,127 @@
+"""progress.json in a results folder: how far its run is, for `hpxfer watch` from another shell.
+
+The driver writes it every other second, whole or not at all. It is a picture, not the truth: nothing is resumed from
+it, and a disk that refuses it stops no run. Readers tell a driver that lives from one that is gone by the counter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from hpxfer.errors import HpxferError
+from hpxfer.host.process import machine_id, process_is_gone, process_started
+from hpxfer.progress.counts import Tally
+from hpxfer.progress.status import Snapshot, snapshot_from_dict
+
+FILE = "progress.json"
+EVERY_S = 2.0
+
+# ended: the run came to its end; stopped: it was interrupted or met an error.
+State = Literal["running", "ended", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What progress.json says. `counter` grows with every write of one driver; `run` tells drivers apart."""
+
+    state: State
+    run: str
+    counter: int
+    host: str
+    pid: int
+    machine: str | None  # tells hosts, boots and containers apart; None if unknown
+    started: str | None  # tells the process from a later one of the same number
+    snapshot: Snapshot
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its driver is known to have ended: it ran on this host, and that process is no more."""
+        return self.machine is not None and self.machine == machine_id() and process_is_gone(self.pid, self.started)
+
+
+@contextmanager
+def writing(folder: Path, tally: Tally, every_s: float = EVERY_S) -> Iterator[None]:
+    """Keep `folder`/progress.json up to date while entered; at the end it says how the run ended.
+
+    A thread writes, so that the counter moves while all stacks are silent.
+    """
+    run, counter, done = os.urandom(8).hex(), 0, threading.Event()
+
+    def put(state: State) -> None:
+        nonlocal counter
+        counter += 1
+        # A full disk is for the store to speak of: it cannot go on, the run's picture can wait.
+        with suppress(OSError):
+            write(folder, state=state, run=run, counter=counter, snapshot=tally.snapshot())
+
+    def beat() -> None:
+        while not done.wait(every_s):
+            put("running")
+
+    put("running")
+    thread = threading.Thread(target=beat, name="hpxfer-progress", daemon=True)
+    thread.start()
+    state: State = "stopped"
+    try:
+        yield
+        state = "ended"
+    finally:
+        done.set()
+        thread.join()
+        put(state)
+
+
+def write(folder: Path, *, state: State, run: str, counter: int, snapshot: Snapshot) -> None:
+    """Write progress.json in place of the old one; raise OSError if the disk refuses."""
+    pid = os.getpid()
+    process = {"host": socket.gethostname(), "pid": pid, "machine": machine_id(), "started": process_started(pid)}
+    data = {"state": state, "run": run, "counter": counter, **process}
+    path = folder / FILE
+    temporary = path.with_name(f"{FILE}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps({**data, "progress": snapshot.to_dict()}, allow_nan=False), encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(folder: Path) -> Written | None:
+    """Return what progress.json says, None if there is none; raise HpxferError if it says nothing that is known."""
+    path = folder / FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise HpxferError(f"{path}: cannot be read: {error.strerror}; name a results folder") from None
+    except (ValueError, RecursionError):
+        raise HpxferError(f"{path}: must be JSON, got something else; remove it, the next run writes it anew") from None
+    try:
+        snapshot = snapshot_from_dict(data["progress"], str(path))
+        state, counter, pid = data["state"], int(data["counter"]), int(data["pid"])
+        if state not in get_args(State):
+            raise ValueError(f"state {state!r}")
+        return Written(
+            state=state,
+            run=str(data["run"]),
+            counter=counter,
+            host=str(data["host"]),
+            pid=pid,
+            machine=data["machine"],
+            started=data["started"],
+            snapshot=snapshot,
+        )
+    except HpxferError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise HpxferError(
+            f"{path}: must hold the progress of a run, got {error}; remove it, the next run writes it anew"
+        ) from None

@@ -1,0 +1,102 @@
+"""The live picture of a run: tables that redraw themselves on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from hpxfer.progress.counts import Tally
+from hpxfer.progress.status import Snapshot
+from hpxfer.progress.table import progress_table, status_text
+from hpxfer.stack import Stack
+from hpxfer.train.event import Event
+
+PLAIN_LINE_S = 10.0
+
+
+class Shown:
+    """Shows snapshots on a console while it is entered: a live picture, or plain lines where it is no terminal.
+
+    `look` returns the run as it is now, None before it has begun. A thread of rich's draws; leaving gives the terminal
+    back as it was, whatever ended the run.
+    """
+
+    def __init__(self, console: Console, look: Callable[[], Snapshot | None], waiting: str = "") -> None:
+        self._console, self._look, self._waiting = console, look, waiting
+        self._began = time.monotonic()
+        self._last_plain = self._began
+        self._num_notes = 0
+        self._live = Live(
+            console=console,
+            refresh_per_second=4,
+            get_renderable=self._picture,
+            transient=True,
+            vertical_overflow="crop",
+        )
+
+    def __enter__(self) -> Shown:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+        snapshot = self._look()
+        if snapshot is not None:
+            self._notes(snapshot)
+            self._line(status_text(snapshot))
+
+    def update(self, num_notes: int) -> None:
+        """Print what is due: new decisions of the search, and, where there is no terminal, a line now and then.
+
+        `num_notes` is how many decisions there are by now; nobody looks before something is due.
+        """
+        self._num_notes = min(self._num_notes, num_notes)  # fewer than before: another run's
+        now = time.monotonic()
+        line = not self._console.is_terminal and now - self._last_plain >= PLAIN_LINE_S
+        snapshot = self._look() if line or num_notes > self._num_notes else None
+        if snapshot is None:
+            return
+        self._notes(snapshot)
+        if line:
+            self._last_plain = now
+            self._line(status_text(snapshot))
+
+    def _notes(self, snapshot: Snapshot) -> None:
+        new = snapshot.num_notes - self._num_notes
+        self._num_notes = snapshot.num_notes
+        for note in snapshot.notes[-new:] if new > 0 else ():
+            self._line(f"search: {note}")
+
+    def _line(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+    def _picture(self) -> RenderableType:
+        snapshot = self._look()
+        if snapshot is None:
+            return Text(f"{self._waiting}, {time.monotonic() - self._began:.0f} s")
+        return progress_table(snapshot, width=self._console.width, height=self._console.height)
+
+
+class LiveProgress(Shown):
+    """Shows a run's progress on stderr while it is entered. Call it with every event."""
+
+    def __init__(self, console: Console) -> None:
+        self._tally: Tally | None = None
+        super().__init__(console, self._snapshot, waiting="starting workers")
+
+    def __call__(self, stack: Stack, event: Event, tally: Tally) -> None:
+        """Take note of an event; on a terminal the picture refreshes by itself."""
+        self._tally = tally
+        self.update(tally.num_notes)
+
+    def _snapshot(self) -> Snapshot | None:
+        return None if self._tally is None else self._tally.snapshot()

@@ -1,0 +1,123 @@
+"""What a run looks like on a terminal: a line, and below it tables of shapes and of running stacks. Pure drawing."""
+
+from __future__ import annotations
+
+import textwrap
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hpxfer.plan.text import spell_time
+from hpxfer.progress.status import RunningStack, ShapeProgress, Snapshot
+
+# Columns of a terminal below which a table drops what it can do without.
+NARROW = 72
+WIDE = 100
+# Rows that a table has at least, however low the terminal is.
+LEAST_ROWS = 2
+
+
+def status_text(snapshot: Snapshot) -> str:
+    """Return the line: trials done, failed and diverged, tokens/s, and the time left at that pace."""
+    most = "at most " if snapshot.at_most else ""
+    trials = (
+        f"trials {snapshot.ended}/{most}{snapshot.num_left} done, {snapshot.failed} failed, "
+        f"{snapshot.diverged} diverged" + (f", {snapshot.stopped} stopped early" if snapshot.stopped else "")
+    )
+    over = snapshot.ended >= snapshot.num_left
+    if snapshot.tokens_per_s is None:
+        waits = "starting workers" if not snapshot.running else "waiting for the first report"
+        return trials if over else f"{trials} | {waits}"
+    line = f"{trials} | {snapshot.tokens_per_s:,.0f} tokens/s"
+    if over or snapshot.eta_s is None:
+        return line
+    return f"{line} | ETA {most}{spell_time(snapshot.eta_s)}"
+
+
+def progress_table(snapshot: Snapshot, *, width: int, height: int) -> RenderableType:
+    """Return the line and the tables, cut so that they fit a terminal of this size."""
+    line = textwrap.wrap(f"{snapshot.sweep}: {status_text(snapshot)}", max(1, width - 1))
+    # The line, two headings, two rows that say what was left out, and one that stays free.
+    rows = max(2 * LEAST_ROWS, height - 5 - len(line))
+    shown = min(len(snapshot.shapes), max(LEAST_ROWS, rows - min(len(snapshot.running), rows // 2)))
+    parts: list[RenderableType] = [Text("\n".join(line))]
+    parts += _shapes(snapshot.shapes, shown, width)
+    if snapshot.running:
+        parts += _running(snapshot.running, max(LEAST_ROWS, rows - shown), width)
+    return Group(*parts)
+
+
+def _shapes(shapes: tuple[ShapeProgress, ...], most: int, width: int) -> list[RenderableType]:
+    """Return the table of shapes; where they are too many, those with something going on or to come go first."""
+    table = _table(("shape", "left"), ("done", "right"))
+    for name in ("diverged", "failed"):
+        table.add_column(name if width >= NARROW else name[:3], justify="right", no_wrap=True)
+    if width >= NARROW:
+        table.add_column("running", justify="right", no_wrap=True)
+    table.add_column("best so far", justify="right", no_wrap=True)
+    if width >= NARROW:
+        table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    order = sorted(range(len(shapes)), key=lambda k: (not shapes[k].running, not shapes[k].num_left))
+    for k in sorted(order[:most]):
+        one = shapes[k]
+        best = "-" if one.best_loss_nats is None else f"{one.best_loss_nats:.4f}"
+        cells = [one.label, f"{one.num_done}/{one.num_trials}", str(one.diverged), str(one.failed)]
+        cells += [str(one.running), best, one.best] if width >= NARROW else [best]
+        table.add_row(*(Text(cell) for cell in cells))
+    left_out = [shapes[k] for k in order[most:]]
+    if not left_out:
+        return [table]
+    done, trials = sum(one.num_done for one in left_out), sum(one.num_trials for one in left_out)
+    return [table, _cut(f"... and {len(left_out)} more shapes: {done}/{trials} trials done", width)]
+
+
+def _running(running: tuple[RunningStack, ...], most: int, width: int) -> list[RenderableType]:
+    """Return the table of running stacks; where they are too many, those that began first."""
+    table = _table(("running", "left"), ("trials", "right"), ("step", "right"))
+    if width >= NARROW:
+        table.add_column("", no_wrap=True)
+    table.add_column("loss", justify="right", no_wrap=True)
+    table.add_column("for", justify="right", no_wrap=True)
+    if width >= NARROW:
+        table.add_column("on", no_wrap=True, overflow="ellipsis", ratio=1)
+    for one in running[:most]:
+        cells = [one.label, _trials(one), f"{one.step}/{one.steps}"]
+        cells += [_bar(one.step, one.steps, 20 if width >= WIDE else 8)] if width >= NARROW else []
+        cells += [_loss(one), spell_time(one.running_s)]
+        cells += [f"{one.host} {one.pid}" if one.host else "-"] if width >= NARROW else []
+        table.add_row(*(Text(cell) for cell in cells))
+    left_out = len(running) - most
+    return [table, *([_cut(f"... and {left_out} more stacks", width)] if left_out > 0 else [])]
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+    for name, justify in columns:
+        if justify == "right":
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _trials(one: RunningStack) -> str:
+    return str(one.num_trials) if one.alive >= one.num_trials else f"{one.alive} of {one.num_trials}"
+
+
+def _loss(one: RunningStack) -> str:
+    if one.loss_nats is not None:
+        return f"{one.loss_nats:.4f}"
+    return "-" if one.alive else "diverged"
+
+
+def _bar(step: int, steps: int, cells: int) -> str:
+    """Return a bar in plain ASCII: it is read in logs and on old terminals too."""
+    full = round(cells * min(1.0, step / steps)) if steps else 0
+    return "#" * full + "." * (cells - full)
+
+
+def _cut(text: str, width: int) -> Text:
+    line = Text(text, no_wrap=True, overflow="ellipsis")
+    line.truncate(max(1, width - 1), overflow="ellipsis")
+    return line

@@ -1,0 +1,151 @@
+"""Watch: how far the run of a results folder is, seen from another shell. Takes no lease and no lock while it looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from hpxfer.errors import HpxferError
+from hpxfer.progress.file import Written, read
+from hpxfer.progress.status import Snapshot
+from hpxfer.storage.lease import decoded
+from hpxfer.store import Store
+from hpxfer.store.location import Place
+
+EVERY_S = 1.0
+EVERY_REMOTE_S = 10.0  # each look asks the storage
+# A driver whose report and lease have not moved for so long, by this process's own clock, counts as gone: it writes one
+# every other second, the other every ten. Times of day are never compared, hosts do not agree on them.
+GONE_S = 60.0
+
+# waiting: a driver holds the folder and has not reported; none: no run is known; gone: the driver has ended or is
+# suspended without a last word; the others are the driver's own words.
+State = Literal["waiting", "none", "running", "ended", "stopped", "gone"]
+OVER: tuple[State, ...] = ("none", "ended", "stopped", "gone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What one look at a results folder says."""
+
+    place: Place
+    state: State
+    written: Written | None = None
+    lease: bytes | None = None
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return None if self.written is None else self.written.snapshot
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in OVER
+
+    def sign(self) -> tuple[object, ...]:
+        """Return what changes while the driver lives."""
+        return self.state, self.lease, None if self.written is None else (self.written.run, self.written.counter)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the look as JSON-ready data."""
+        told = {} if self.written is None else {"host": self.written.host, "pid": self.written.pid}
+        progress = None if self.snapshot is None else self.snapshot.to_dict()
+        return {"results": self.place.where, "state": self.state, **told, "progress": progress}
+
+    def text(self) -> str:
+        """Return what the state means, as a line for a person."""
+        results = self.place.where
+        where = "" if self.written is None else f" ({self.written.host}, process {self.written.pid})"
+        again = "the same hpxfer run goes on from what is stored"
+        match self.state:
+            case "waiting":
+                said = None if self.written is None or self.written.state == "running" else self.written.state
+                done = f"last said: {said}" if said else "has reported nothing yet"
+                return f"{results}: a driver holds it, it {done}"
+            case "none":
+                return f"{results}: no run has reported here; {_stored(self.place)}"
+            case "running":
+                return f"{results}: running{where}"
+            case "ended":
+                return f"{results}: the run has ended; {_stored(self.place)}"
+            case "stopped":
+                return f"{results}: the run was stopped before its end{where}; {_stored(self.place)}; {again}"
+            case "gone":
+                return f"{results}: the driver is gone{where}; {_stored(self.place)}; {again}"
+
+
+def look(place: Place) -> Look:
+    """Return what a results folder says at this moment; raise HpxferError if it is none.
+
+    One look tells a driver that is gone only on its own host, or if it gave up its lease; `looks` tells it anywhere.
+    """
+    if not place.is_remote and not place.folder.is_dir():
+        got = "a file" if place.folder.exists() else "nothing of that name"
+        raise HpxferError(
+            f"{place.where}: must be a results folder, got {got}; name what hpxfer run makes, e.g. results/quickstart"
+        )
+    found = _seen(place)
+    # The driver may have come or gone between lease and report: its last word counts.
+    return _seen(place) if found.state == "gone" else found
+
+
+def _seen(place: Place) -> Look:
+    place.refresh()
+    lease, written = place.slot.read(), read(place.folder)
+    return Look(place=place, state=_state(lease, written), written=written, lease=lease)
+
+
+def _state(lease: bytes | None, written: Written | None) -> State:
+    if written is None:
+        return "none" if lease is None else "waiting"
+    if written.state == "running":
+        if lease is None:
+            return "gone"
+        if not written.is_gone:
+            return "running"
+        holder = decoded(lease)
+        another = holder is not None and (holder.pid, holder.started) != (written.pid, written.started)
+        return "waiting" if another and holder and not holder.is_gone else "gone"
+    return written.state if lease is None else "waiting"
+
+
+def looks(
+    place: Place,
+    *,
+    next_s: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Look]:
+    """Yield a look now and then until the run is over; the last one is over.
+
+    Where the driver is gone, the next one is waited for so long.
+    """
+    sign: tuple[object, ...] = ()
+    moved = clock()
+    gone_since: float | None = None
+    while True:
+        found = look(place)
+        now_sign = found.sign()
+        if now_sign != sign:
+            sign, moved = now_sign, clock()
+        elif not found.is_over and clock() - moved >= GONE_S:
+            found = replace(found, state=_given_up(found))
+        yield found
+        gone_since = None if found.state != "gone" else clock() if gone_since is None else gone_since
+        if found.is_over and (gone_since is None or clock() - gone_since >= next_s):
+            return
+        sleep(EVERY_REMOTE_S if place.is_remote else EVERY_S)
+
+
+def _given_up(found: Look) -> State:
+    """Return what a folder in which nothing moves says: a lease that nobody keeps is no driver."""
+    if found.state == "running" or found.written is None:
+        return "gone"
+    return "gone" if found.written.state == "running" else found.written.state
+
+
+def _stored(place: Place) -> str:
+    """Return how many trials the store has; it is read only where no driver writes."""
+    number = len(Store.open(place.folder, write=False).done_ids())
+    return f"{number} trials are stored"

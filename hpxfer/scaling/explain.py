@@ -1,0 +1,250 @@
+"""Explain: which init std, LR, eps, weight decay and forward multiplier every role gets at a shape, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from hpxfer.errors import HpxferError
+from hpxfer.scaling.coverage import ModelFacts, coverage_warnings, gate_warnings
+from hpxfer.scaling.evaluate import (
+    Globals,
+    Multipliers,
+    Parameterization,
+    Structure,
+    evaluate,
+    evaluate_globals,
+)
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_globals
+from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.table import Convention, Optimizer, Row, Table
+from hpxfer.scaling.tables import TABLES
+
+FIELDS = tuple(f.name for f in fields(Multipliers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseValues:
+    """What a sweep or a recipe knows beyond a table: the base HPs and how the base model starts."""
+
+    hps: HPs
+    init: BaseInit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Every role's factors at `target` relative to `base`, the rows that they follow from, and what to beware of."""
+
+    choice: Parameterization
+    optimizer: Optimizer
+    base: Shape
+    target: Shape
+    rows: tuple[Row, ...]
+    factors: Mapping[str, Multipliers]
+    globals: Globals
+    warnings: tuple[str, ...]
+    base_values: Mapping[str, Multipliers] | None = None  # absolute; None where only the table is known
+    target_values: Mapping[str, Multipliers] | None = None
+    base_globals: GlobalValues | None = None
+    target_globals: GlobalValues | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the explanation as JSON-ready data: `roles` holds role -> five factors relative to the base."""
+        out: dict[str, Any] = {
+            "parameterization": self.choice.name,
+            "conventions": dict(self.choice.conventions),
+            "optimizer": self.optimizer,
+            "base": self.base.dims(),
+            "target": self.target.dims(),
+            "roles": _plain(self.factors),
+            "globals": asdict(self.globals),
+            "structure": asdict(self.choice.structure()),
+            "warnings": list(self.warnings),
+        }
+        if self.base_values is not None and self.target_values is not None:
+            out["values"] = {"base": _plain(self.base_values), "target": _plain(self.target_values)}
+        if self.base_globals is not None and self.target_globals is not None:
+            out["global_values"] = {"base": asdict(self.base_globals), "target": asdict(self.target_globals)}
+        return out
+
+    def table(self) -> str:
+        """Return the explanation as aligned text: factors and monomials, then absolute values, then warnings."""
+        parts = [
+            [
+                f"{self.choice.label()} ({self.choice.table.source}), {self.optimizer}",
+                f"base    {_spell_shape(self.base, self.target, 'target')}",
+                f"target  {_spell_shape(self.target, self.base, 'base')}",
+            ],
+            [
+                "Factors, target over base",
+                *_aligned([("role", *FIELDS, "source"), *map(self._factor_cells, self.rows)]),
+                *self._global_lines(),
+            ],
+        ]
+        for title, values, others in (
+            ("base", self.base_values, self.base_globals),
+            ("target", self.target_values, self.target_globals),
+        ):
+            if values is not None and others is not None:
+                cells = [_value_cells(row.role, values[row.role]) for row in self.rows]
+                last = f"betas {others.beta1:.6g}, {others.beta2:.6g}; route scale {others.route_scale:g}"
+                parts.append([f"Values at the {title}", *_aligned([("role", *FIELDS), *cells]), last])
+        if self.warnings:
+            parts.append([f"warning: {one}" for one in self.warnings])
+        return "\n\n".join("\n".join(part) for part in parts)
+
+    def _global_lines(self) -> list[str]:
+        table, factors = self.choice.table, self.globals
+        scale = _factor_cell(factors.route_scale, str(table.route_scale))
+        beta = _factor_cell(factors.one_minus_beta, str(table.one_minus_beta))
+        lines = [f"route scale (gates that sum to one): {scale}"]
+        if self.optimizer == "adam":
+            lines.append(f"1 - beta1 and 1 - beta2: {beta}")
+        return lines + _structure_lines(self.choice.structure())
+
+    def _factor_cells(self, row: Row) -> tuple[str, ...]:
+        factors = self.factors[row.role]
+        cells = (_factor_cell(getattr(factors, name), str(getattr(row, name))) for name in FIELDS)
+        return (row.role, *cells, row.source)
+
+
+def explain(
+    choice: Parameterization,
+    base: Shape,
+    target: Shape,
+    optimizer: Optimizer = "adam",
+    *,
+    values: BaseValues | None = None,
+    facts: ModelFacts | None = None,
+) -> Explanation:
+    """Return what `choice` gives every role at `target`; with `values`, absolute numbers at both shapes too.
+
+    `facts` are what a shape does not say of the model, for the warnings. Raises HpxferError if a beta leaves [0, 1).
+    """
+
+    def at(shape: Shape) -> Mapping[str, Multipliers] | None:
+        return None if values is None else resolve(choice, base, shape, optimizer, values.hps, values.init)
+
+    def globals_at(shape: Shape) -> GlobalValues | None:
+        return None if values is None else resolve_globals(choice, base, shape, values.hps)
+
+    gate = None if facts is None else facts.gate
+    return Explanation(
+        choice=choice,
+        optimizer=optimizer,
+        base=base,
+        target=target,
+        rows=choice.rows(optimizer),
+        factors=evaluate(choice, base, target, optimizer),
+        globals=evaluate_globals(choice, base, target),
+        warnings=(*coverage_warnings(choice, base, target, facts, optimizer), *gate_warnings(target, gate)),
+        base_values=at(base),
+        target_values=at(target),
+        base_globals=globals_at(base),
+        target_globals=globals_at(target),
+    )
+
+
+def require_covered(found: Explanation) -> None:
+    """Raise HpxferError, a line a warning, unless the source covers all of the way to the target."""
+    if found.warnings:
+        raise HpxferError("\n".join(f"not covered by {found.choice.table.source}: {one}" for one in found.warnings))
+
+
+def list_parameterizations() -> str:
+    """Return every parameterization with its source and scope, and what each convention means, as text."""
+    conventions = {key: one for table in TABLES.values() for key, one in table.conventions.items()}
+    spelled = (f"  {key}: {one.spell()}\n      {one.doc}" for key, one in conventions.items())
+    return "\n\n".join([*map(_table_text, TABLES.values()), "\n".join(["Conventions", *spelled])])
+
+
+def parameterizations_to_dict() -> dict[str, Any]:
+    """Return the same as JSON-ready data: name -> source, axes, fixed, optimizers, conventions, doc."""
+    return {
+        name: {
+            "source": table.source,
+            "axes": list(table.axes),
+            "adam_axes": list(table.adam_axes),
+            "fixed": list(_fixed(table)),
+            "regime": table.regime,
+            "optimizers": list(table.rows),
+            "conventions": {key: _convention_to_dict(one) for key, one in table.conventions.items()},
+            "doc": table.doc,
+        }
+        for name, table in TABLES.items()
+    }
+
+
+def _table_text(table: Table) -> str:
+    defaults = ", ".join(f"{key}={one.default}" for key, one in table.conventions.items())
+    return "\n".join(
+        [
+            f"{table.name} ({table.source})",
+            f"  {table.doc}",
+            f"  axes:        {', '.join(table.axes)}{_adam_axes(table)}",
+            f"  fixed:       {', '.join(_fixed(table))}",
+            f"  optimizers:  {', '.join(table.rows)}",
+            f"  conventions: {defaults or 'none'}",
+        ]
+    )
+
+
+def _adam_axes(table: Table) -> str:
+    return f"; for adam also {', '.join(table.adam_axes)}" if table.adam_axes else ""
+
+
+def _structure_lines(structure: Structure) -> list[str]:
+    """Return what else is another model, in words."""
+    out = []
+    if structure.tied_experts:
+        out.append("init: all experts of a layer start from the same draw, and train on their own")
+    if structure.router_bias_std:
+        std = f"{structure.router_bias_std:g}"
+        out.append(
+            f"router: at every step normal numbers of std {std} are added to the logits, the same at every width"
+        )
+    return out
+
+
+def _fixed(table: Table) -> tuple[str, ...]:
+    """Return what must not change along an axis. The head dimension is held by every table."""
+    return (*table.fixed, "head_dim")
+
+
+def _convention_to_dict(convention: Convention) -> dict[str, Any]:
+    legal = convention.legal
+    spelled: Any = {"between": list(legal[1:])} if legal[0] == "between" else list(legal)
+    return {"default": convention.default, "legal": spelled, "doc": convention.doc}
+
+
+def _plain(roles: Mapping[str, Multipliers]) -> dict[str, dict[str, float]]:
+    return {role: asdict(one) for role, one in roles.items()}
+
+
+def _spell_shape(shape: Shape, other: Shape, name: str) -> str:
+    dims = ", ".join(f"{name} {value}" for name, value in shape.dims().items())
+    return dims + (f" (batch_tokens and steps as at the {name})" if other.tokens and not shape.tokens else "")
+
+
+def _factor_cell(factor: float, monomial: str) -> str:
+    """Return e.g. `0.25 (width^-1)`; a constant stands alone."""
+    return monomial if monomial in ("0", "1") else f"{factor:.6g} ({monomial})"
+
+
+def _value_cells(role: str, values: Multipliers) -> tuple[str, ...]:
+    cells = {name: f"{getattr(values, name):.6g}" for name in FIELDS}
+    if ROLES[role] in ("ones", "zeros"):
+        cells["init_std"] = ROLES[role]  # an exact start, not a draw
+    if values.lr > 0:
+        cells["lr"] += f" (2^{round(math.log2(values.lr), 2):g})"
+    return (role, *cells.values())
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return one line a row, every column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

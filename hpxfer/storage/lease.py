@@ -1,0 +1,250 @@
+"""The lease of a results folder: one driver at a time writes there, and a driver that is gone does not block it.
+
+lease.json names the driver's host and process and holds a counter that the driver moves every BUMP_S seconds. Who finds
+it there watches: a counter that moves means a driver at work. The lease is taken over if its process is dead and was
+on this host, or if the counter has stood still for STALE_S seconds of the watcher's monotonic clock; times of day are
+never compared. A driver that lost its lease, because it was suspended for so long, notices before its next write.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpxfer.errors import HpxferError
+from hpxfer.host.process import machine_id, process_is_gone, process_started
+from hpxfer.storage.lease_file import LEASE_FILE, FileSlot, Slot
+
+LEASE_VERSION = 1
+BUMP_S = 10.0
+STALE_S = 60.0
+POLL_S = 0.5
+# Of the file: every lease has this length. The longest host name has 255 bytes.
+_BYTES = 1024
+_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The driver that a lease names."""
+
+    nonce: str  # of this driver alone
+    host: str
+    pid: int
+    machine: str | None = None  # this boot of the host and, in a container, its processes' namespace
+    started: str | None = None  # when the process started, by the host's own count: numbers of processes are reused
+    since: str = ""  # UTC, for a reader's eyes only
+    counter: int = 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it can be seen from here that the process has ended."""
+        same = self.host == socket.gethostname() and self.machine == machine_id()
+        return same and process_is_gone(self.pid, self.started)
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on host {self.host}"
+
+
+class Lease:
+    """A lease that is held. Made by `leased`; its counter moves in a thread of its own."""
+
+    def __init__(self, slot: Slot, where: str, holder: Holder) -> None:
+        self._slot, self._where, self._holder = slot, where, holder
+        self._lost: str | None = None
+        self._ended = threading.Event()
+
+    def check(self, *, look: bool = True) -> None:
+        """Raise HpxferError if the lease is not ours any more; `look` at it now, not only at what was last seen."""
+        if look and self._lost is None:
+            self._look()
+        if self._lost is not None:
+            raise HpxferError(self._lost)
+
+    def is_ours(self) -> bool:
+        """Return whether the lease can be seen to be ours still."""
+        with suppress(HpxferError):
+            self.check()
+            return True
+        return False
+
+    def bump(self) -> None:
+        """Move the counter. A disk that refuses is tried again the next time; a lease that is lost stays so."""
+        following = replace(self._holder, counter=self._holder.counter + 1)
+        with suppress(OSError, HpxferError):
+            if self._slot.swap(encoded(self._holder), encoded(following)):
+                self._holder = following
+            elif (found := self._look()) is not None:
+                self._holder = found  # an earlier move of the counter arrived after all, though the disk said no
+
+    def _look(self) -> Holder | None:
+        """Return what the lease says if it is ours; otherwise it is lost."""
+        try:
+            found = self._slot.read()
+        except OSError as error:
+            raise HpxferError(
+                f"{self._where}: its lease cannot be read: {_reason(error)}; run again to go on"
+            ) from None
+        if found is not None:
+            holder = decoded(found)
+            if holder is not None and holder.nonce == self._holder.nonce:
+                return holder
+        by = "was removed" if found is None else f"was taken over by {holder or 'something unreadable'}"
+        self._lost = (
+            f"{self._where}: the lease of this run {by} while this process stood still for longer than {STALE_S:g} s "
+            f"or by someone's hand; it stops and writes nothing more, what it had stored is there; when no other run "
+            f"is on, run again to go on"
+        )
+        return None
+
+    def _keep(self, every_s: float) -> None:
+        while not self._ended.wait(every_s) and self._lost is None:
+            self.bump()
+
+    def _release(self) -> None:
+        with suppress(OSError, HpxferError):
+            if self._lost is None and (found := self._look()) is not None:
+                self._slot.drop(encoded(found))
+
+
+@contextmanager
+def leased(
+    slot: Slot,
+    where: str,
+    *,
+    on_wait: Callable[[str], None] | None = None,
+    bump_s: float = BUMP_S,
+    stale_s: float = STALE_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Lease]:
+    """Hold the lease while entered; raise HpxferError naming the driver that has it.
+
+    `where` is the folder in messages; `on_wait` is told once if an old lease has to be watched.
+    """
+    mine = _new_holder()
+    try:
+        _acquire(slot, where, mine, on_wait or (lambda _: None), stale_s, clock, sleep)
+    except OSError as error:
+        fix = "choose another folder with --results"
+        raise HpxferError(f"{where}: its lease cannot be written: {_reason(error)}; {fix}") from None
+    lease = Lease(slot, where, mine)
+    thread = threading.Thread(target=lease._keep, args=(bump_s,), name="hpxfer-lease", daemon=True)
+    thread.start()
+    try:
+        yield lease
+    finally:
+        lease._ended.set()
+        thread.join()
+        lease._release()
+
+
+def holder_of(folder: Path) -> Holder | None:
+    """Return the driver that a results folder's lease names; None without a lease, or if it cannot be read."""
+    try:
+        found = FileSlot(folder).read()
+    except OSError:
+        return None
+    return None if found is None else decoded(found)
+
+
+def encoded(holder: Holder) -> bytes:
+    """Return a lease as bytes, all of one length."""
+    text = json.dumps({"version": LEASE_VERSION, **asdict(holder)})
+    return text.encode().ljust(_BYTES - 1) + b"\n"
+
+
+def decoded(content: bytes) -> Holder | None:
+    """Return the driver that a lease names; None if it says nothing that can be read."""
+    data = _data(content)
+    try:
+        names = Holder.__dataclass_fields__
+        holder = Holder(**{name: data[name] for name in names})
+    except (KeyError, TypeError):
+        return None
+    numbers = all(type(one) is int and one >= 0 for one in (holder.pid, holder.counter))
+    return holder if numbers and holder.pid and isinstance(holder.host, str) else None
+
+
+def _acquire(
+    slot: Slot,
+    where: str,
+    mine: Holder,
+    on_wait: Callable[[str], None],
+    stale_s: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:
+    content = encoded(mine)
+    watched: bytes | None = None
+    since = clock()
+    while not slot.create(content):
+        found = slot.read()
+        if found is None:
+            continue  # released between the two
+        _refuse_newer(found, where)
+        holder = decoded(found)
+        if watched is not None and found != watched:
+            raise HpxferError(_busy(where, holder))
+        if (holder is not None and holder.is_gone) or (watched is not None and clock() - since >= stale_s):
+            if slot.swap(found, content, takeover=True):
+                return
+            watched = found  # another was quicker: what stands there now is not what was seen
+            continue
+        if watched is None:
+            watched, since = found, clock()
+            on_wait(
+                f"{where}: {'its lease cannot be read' if holder is None else f'in use by {holder}'}; watching whether "
+                f"that run is alive, for at most {stale_s:g} s"
+            )
+        sleep(POLL_S)
+
+
+def _busy(where: str, holder: Holder | None) -> str:
+    if holder is None:
+        return f"{where}: another driver has just begun to write there; wait until it has ended and run again"
+    return (
+        f"{where}: in use by {holder}, which is at work (since {holder.since}); wait until it has ended, or stop it "
+        f"(kill {holder.pid} on {holder.host}), or give another folder with --results"
+    )
+
+
+def _refuse_newer(content: bytes, where: str) -> None:
+    version = _data(content).get("version")
+    if isinstance(version, int) and version > LEASE_VERSION:
+        raise HpxferError(
+            f"{where}: {LEASE_FILE} is of version {version}, of a newer hpxfer; this one knows version "
+            f"{LEASE_VERSION}; upgrade hpxfer, or remove that file if no run is on"
+        )
+
+
+def _data(content: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _new_holder() -> Holder:
+    return Holder(
+        nonce=os.urandom(8).hex(),
+        host=socket.gethostname()[:_NAME_BYTES],
+        pid=os.getpid(),
+        machine=machine_id(),
+        started=process_started(os.getpid()),
+        since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

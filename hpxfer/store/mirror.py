@@ -1,0 +1,266 @@
+"""Mirror: a results folder in storage as a folder on this disk. The store works here; what it writes is pushed home.
+
+    <cache>/hpxfer/storage/<hash of the URI>/run-<random>/NAME/      one process's mirror of the results of sweep NAME
+    <cache>/hpxfer/storage/<hash of the URI>/run-<random>.lock       locked while that process lives
+    <cache>/hpxfer/storage/<hash of the URI>/run-<random>.home.json  what of it is known to be at home
+
+A mirror is pulled anew by every process and removed by it, so that no old one can hide what is stored. One stays only
+if its process died, or gave up, before all was pushed; the next driver with the lease pushes what it holds. Files go
+home in the order in which the store writes them, so whatever is interrupted leaves there what a crash would leave here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from hpxfer.errors import HpxferError
+from hpxfer.host.files import write_files
+from hpxfer.storage.lease_file import LEASE_FILE
+from hpxfer.storage.remote import FIX, Remote, Stamp
+from hpxfer.storage.uri import Uri
+from hpxfer.store.parts import Kind, Part, list_parts, part_path
+
+# A file that changed twice within this time may bear one stamp: the clocks of clouds count seconds.
+_FRESH_NS = 5 * 10**9
+_DOWNLOADS = 16
+# How often a listing may be overtaken by a driver that merges files meanwhile.
+_PULLS = 5
+_LOCAL_ONLY = (LEASE_FILE,)
+
+_State = tuple[int, int, int]  # inode, size and time of change of a local file
+
+
+class Mirror:
+    """The mirror of one results folder. Made by `new_mirror`."""
+
+    def __init__(self, remote: Remote, run: Path, lock: int) -> None:
+        self.run = run
+        self.folder = run / remote.uri.name
+        self._remote, self._lock, self._pid = remote, lock, os.getpid()
+        self._seen: dict[str, Stamp] = {}  # what was pulled, as the listing had it
+        self._seen_ns = 0
+        self._home: dict[str, _State] = {}  # local files that are at home as they are
+
+    def pull(self) -> None:
+        """Make the folder what the storage holds. Not for one that has something to push."""
+        for _ in range(_PULLS):
+            listed = self._remote.list()
+            with suppress(FileNotFoundError):
+                self._pull(listed)
+                return
+        raise OSError("files come and go; another run is merging them")
+
+    def push(self) -> None:
+        """Bring home what is new, then remove there what the store has merged. Raises OSError where that fails."""
+        local = _states(self.folder)
+        changed = [name for name, state in local.items() if self._home.get(name) != state]
+        gone = [name for name in self._home if name not in local and name.endswith(".parquet")]
+        if not changed and not gone:
+            return
+        there = self._remote.stamps(changed)
+        for name in sorted(changed, key=_order):
+            if name in there and name not in self._home and not _replaceable(name):
+                # Under the lease nobody else writes here. Should it happen, neither file is lost.
+                raise HpxferError(
+                    f"{self._remote.uri}: {name} was written by another run; the results of this one are in "
+                    f"{self.run}; run again to add them"
+                )
+            self._remote.put(self.folder / name, name, replace=name in there)
+            self._home[name] = local[name]
+            self._note_home()
+        for name in sorted(gone, key=_order):
+            self._remote.delete(name)
+            del self._home[name]
+            self._note_home()
+
+    @property
+    def is_home(self) -> bool:
+        """Whether all results in the mirror are in the storage."""
+        local = _states(self.folder)
+        return all(self._home.get(name) == state for name, state in local.items() if name.endswith(".parquet"))
+
+    def rescue(self) -> list[Path]:
+        """Take over what mirrors of processes that are gone still hold; return these mirrors."""
+        found = []
+        for run in sorted(self.run.parent.glob("run-*")):
+            if run.is_dir() and run != self.run and (lock := _locked(run)) is not None:
+                try:
+                    self._take_over(run)
+                    found.append(run)
+                finally:
+                    os.close(lock)
+        return found
+
+    def sweep(self) -> None:
+        """Remove from the storage what a process that died there left half-written."""
+        for name in self._remote.list():
+            if name.endswith(".tmp"):
+                self._remote.delete(name)
+
+    def close(self) -> None:
+        """Remove the mirror, unless it holds what is nowhere else."""
+        if self._lock < 0 or os.getpid() != self._pid:
+            return
+        if self.is_home:
+            remove(self.run)
+        os.close(self._lock)
+        self._lock = -1
+
+    def _pull(self, listed: dict[str, Stamp]) -> None:
+        now = time.time_ns()
+        wanted = {name: stamp for name, stamp in listed.items() if _is_read(name)}
+        for name in _states(self.folder).keys() - wanted.keys():
+            (self.folder / name).unlink()
+        stale = [name for name, stamp in wanted.items() if not self._is_current(name, stamp)]
+        with ThreadPoolExecutor(_DOWNLOADS) as pool:
+            list(pool.map(lambda name: self._remote.fetch(name, self.folder / name), stale))
+        self._seen, self._seen_ns = wanted, now
+        self._home = {name: state for name, state in _states(self.folder).items() if name in wanted}
+        self._note_home()
+
+    def _is_current(self, name: str, stamp: Stamp) -> bool:
+        return (
+            self._seen.get(name) == stamp
+            and (self.folder / name).exists()
+            and stamp.mtime_ns is not None
+            and self._seen_ns - stamp.mtime_ns > _FRESH_NS
+        )
+
+    def _take_over(self, run: Path) -> None:
+        """Add the parts of a dead process's mirror that never came home as new ones."""
+        folder = run / self.folder.name
+        if not folder.is_dir():
+            return
+        home, states = _read_home(run), _states(folder)
+        for part in list_parts(folder).parts:
+            if part.trials is not None and home.get(part.trials.name) != states.get(part.trials.name):
+                number = list_parts(self.folder).next_number
+                kinds: tuple[tuple[Kind, Path | None], ...] = (("curves", part.curves), ("trials", part.trials))
+                for kind, path in kinds:
+                    if path is not None:
+                        shutil.copy2(path, part_path(self.folder, kind, number))
+                self._forget_half(part, home)
+
+    def _forget_half(self, part: Part, home: Mapping[str, _State]) -> None:
+        """Remove curves that came home without the trials that commit them; they have just been added with these."""
+        trials = part_path(self.folder, "trials", part.number)
+        if part.curves is not None and part.curves.name in home and not trials.exists():
+            (self.folder / part.curves.name).unlink(missing_ok=True)
+
+    def _note_home(self) -> None:
+        content = json.dumps(self._home).encode()
+        write_files({_home_file(self.run): lambda file: file.write(content)})
+
+
+def new_mirror(remote: Remote) -> Mirror:
+    """Return an empty mirror of this process's own; raise HpxferError if there is no room for one."""
+    base = _cache() / _hash(remote.uri)
+    run = base / f"run-{os.urandom(8).hex()}"
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        lock = os.open(_lock_file(run), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (run / remote.uri.name).mkdir(parents=True)
+    except OSError as error:
+        raise HpxferError(
+            f"{base}: must be writable, as results in storage are worked on there, got: {error.strerror}; set "
+            f"XDG_CACHE_HOME to a folder with room"
+        ) from None
+    return Mirror(remote, run, lock)
+
+
+def _hash(uri: Uri) -> str:
+    """Return a name for a place: that of a bucket on one server, however the rest of its URI is spelled."""
+    server = dict(uri.options).get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
+    return hashlib.blake2b(f"{server} {uri.scheme}://{uri.key}".encode(), digest_size=12).hexdigest()
+
+
+def remove(run: Path) -> None:
+    """Remove a process's mirror and what lies beside it."""
+    shutil.rmtree(run, ignore_errors=True)
+    for path in (_home_file(run), _lock_file(run)):
+        path.unlink(missing_ok=True)
+
+
+def waiting(remote: Remote, action: Callable[[], None], what: str, *, retry_s: float | None = None) -> None:
+    """Do it; while the network is down, try again. Raises HpxferError."""
+    remote.waiting(action, what, FIX, retry_s=retry_s)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpxfer" / "storage"
+
+
+def _locked(run: Path) -> int | None:
+    """Return the lock of a mirror whose process is gone, None if it lives."""
+    try:
+        lock = os.open(_lock_file(run), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _lock_file(run: Path) -> Path:
+    return run.with_name(f"{run.name}.lock")
+
+
+def _home_file(run: Path) -> Path:
+    return run.with_name(f"{run.name}.home.json")
+
+
+def _read_home(run: Path) -> dict[str, _State]:
+    """Return what is known to be at home; nothing where that cannot be read, so that too much is pushed, never less."""
+    try:
+        data = json.loads(_home_file(run).read_bytes())
+        return {name: (state[0], state[1], state[2]) for name, state in data.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def _states(folder: Path) -> dict[str, _State]:
+    """Return name -> state of the files that belong home. Folders stay here: checkpoints lie in the storage itself."""
+    return dict(_scan(folder))
+
+
+def _scan(folder: Path) -> Iterator[tuple[str, _State]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False) and _is_ours(entry.name):
+                with suppress(FileNotFoundError):
+                    stat = entry.stat(follow_symlinks=False)
+                    yield entry.name, (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+def _is_read(name: str) -> bool:
+    """Whether anybody reads the file: the store, a search, `hpxfer watch`. Figures and reports are only written."""
+    return _is_ours(name) and name.endswith((".parquet", ".yaml", ".json", ".db"))
+
+
+def _is_ours(name: str) -> bool:
+    return not name.endswith((".tmp", "-journal")) and not name.startswith(".") and name not in _LOCAL_ONLY
+
+
+def _replaceable(name: str) -> bool:
+    """Whether a file is written over and over; the numbered parts of the store are not."""
+    return not name.startswith(("trials-", "curves-"))
+
+
+def _order(name: str) -> tuple[int, str]:
+    """The store's order: the sweep, then curves, then the trials that commit them, then what is made of them."""
+    starts = ("sweep-", "sweep", "curves", "trials")
+    return next((rank for rank, start in enumerate(starts) if name.startswith(start)), len(starts)), name

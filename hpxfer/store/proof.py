@@ -1,0 +1,54 @@
+"""Proof: the identity of a stored row, rebuilt from the row alone. A row proves its id if the identity hashes to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hpxfer.identity import LOCAL, hps_of, id_of, identity
+from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.hps import SCALARS, HPs
+from hpxfer.scaling.resolve import BaseInit
+from hpxfer.scaling.shape import Shape
+from hpxfer.store.rows import SETTING_COLUMNS
+from hpxfer.store.schema import SHAPE_COLUMNS
+from hpxfer.trial import FIRST_STORED_VERSION, Setting
+
+
+def proven_identity(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the identity that a row of TRIALS stands for, or None unless its hash is the row's own id."""
+    found = identity_of_row(row)
+    return found if found is not None and id_of(found) == row["trial_id"] else None
+
+
+def identity_of_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the identity that a row's other columns stand for, whatever its id.
+
+    A field that came after the row was stored is at its default. None if the row speaks of a field, a table or a
+    dimension that this version does not know.
+    """
+    try:
+        choice = None
+        if row["parameterization"] is not None:
+            choice = Parameterization(
+                name=row["parameterization"], conventions=tuple(sorted(json.loads(row["conventions"]).items()))
+            )
+        hps = {name: row[name] for name in SCALARS if row[name] is not None}
+        return identity(
+            setting=_setting(row),
+            shape=Shape(**{name: row[name] for name in SHAPE_COLUMNS}),
+            base=Shape(**json.loads(row["base_shape"])),
+            choice=choice,
+            hps=hps_of(HPs(**hps, multipliers=tuple(sorted(json.loads(row["multipliers"]).items())))),
+            seed=row["seed"],
+            trainer_version=row["trainer_version"] or FIRST_STORED_VERSION,
+            plugins=json.loads(row["plugins"] or "{}"),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _setting(row: Mapping[str, Any]) -> Setting:
+    given: dict[str, Any] = {**json.loads(row["setting"]), **{name: row[name] for name in SETTING_COLUMNS}, LOCAL: ""}
+    return Setting(**{**given, "init": BaseInit(**given["init"])})

@@ -1,0 +1,105 @@
+"""Plans, stacks and snapshots that no run made, for tests of what is shown of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tiny_trials import SETTING, trial
+
+from hpxfer.plan.plan import Plan, ShapePlan
+from hpxfer.progress.status import RunningStack, ShapeProgress, Snapshot
+from hpxfer.scaling.shape import Shape
+from hpxfer.stack import Stack
+
+
+@dataclass
+class Clock:
+    """A clock that moves when told."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def planned(counts: Mapping[Shape, tuple[int, int]]) -> Plan:
+    """Return a plan of (trials, done) by shape; a trial takes a worker a second."""
+    shapes = tuple(
+        ShapePlan(
+            shape=shape,
+            num_trials=trials,
+            num_done=done,
+            num_stacks=trials - done,
+            stack_size=1,
+            stack_bytes=2**20,
+            gpu_share=0.0,
+            params_total=10,
+            params_active=10,
+            tokens=(trials - done) * 100,
+            flops=1e6,
+            worker_s=float(trials - done),
+            trial_s=1.0,
+            is_measured=False,
+        )
+        for shape, (trials, done) in counts.items()
+    )
+    return Plan(sweep="made", shapes=shapes, workers=2, rate_from="here")
+
+
+def stack_of(shape: Shape, size: int, lr: float = 0.01) -> Stack:
+    return Stack(trials=tuple(trial(SETTING, shape, seed=seed, lr=lr) for seed in range(size)))
+
+
+def shape_progress(label: str = "w16 d1", **changed: object) -> ShapeProgress:
+    data: dict[str, object] = {
+        "label": label,
+        "num_trials": 10,
+        "num_stored": 0,
+        "finished": 0,
+        "diverged": 0,
+        "stopped": 0,
+        "failed": 0,
+        "running": 0,
+        "best_loss_nats": None,
+        "best": "",
+    }
+    return ShapeProgress(**{**data, **changed})  # type: ignore[arg-type]
+
+
+def running_stack(label: str = "w16 d1", **changed: object) -> RunningStack:
+    data: dict[str, object] = {
+        "id": label,
+        "label": label,
+        "num_trials": 8,
+        "host": "node-1",
+        "pid": 123,
+        "step": 30,
+        "steps": 100,
+        "running_s": 12.0,
+        "alive": 8,
+        "loss_nats": 2.5,
+    }
+    return RunningStack(**{**data, **changed})  # type: ignore[arg-type]
+
+
+def snapshot(**changed: object) -> Snapshot:
+    data: dict[str, object] = {
+        "sweep": "made",
+        "at_most": False,
+        "elapsed_s": 60.0,
+        "num_left": 10,
+        "finished": 1,
+        "diverged": 1,
+        "stopped": 0,
+        "failed": 1,
+        "tokens": 6000,
+        "tokens_per_s": 100.0,
+        "eta_s": 8.0,
+        "running": (),
+        "shapes": (shape_progress(),),
+    }
+    return Snapshot(**{**data, **changed})  # type: ignore[arg-type]

@@ -1,0 +1,101 @@
+"""Files that are whole or not there, and the lock around a change."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pyarrow.parquet as pq
+import pytest
+from made_results import files, made, trials_of
+
+from hpxfer.host.files import locked, remove_half_written, write_files
+from hpxfer.store import Store, parquet
+
+TRIALS_OF_SPEC = trials_of()
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether another process would have to wait before it writes."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"old")
+
+    def fail(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        write_files({tmp_path / "a": lambda file: file.write(b"new"), tmp_path / "b": fail})
+    assert files(tmp_path) == {"b": b"old"}
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_the_lock_holds_as_long_as_the_block(tmp_path: Path, exclusive: bool) -> None:
+    with locked(tmp_path, exclusive=exclusive):
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
+
+
+def test_a_folder_that_cannot_be_locked_is_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    store = Store.open(tmp_path, write=True)
+    store.append([made(TRIALS_OF_SPEC[0])])
+    store.compact()
+    assert store.done_ids() == {TRIALS_OF_SPEC[0].id}
+
+
+def test_every_change_is_made_under_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for name in ("replace", "unlink"):
+        step = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, step=step: (seen.append(is_locked(tmp_path)), step(*args)))
+    store = Store.open(tmp_path, write=True)
+    seen.clear()
+    store.append([made(TRIALS_OF_SPEC[0])])
+    store.compact()
+    assert seen == [True] * 6
+
+
+def test_small_parts_become_large_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 12)
+    store = Store.open(tmp_path, write=True)
+    for trial in TRIALS_OF_SPEC[:7]:
+        store.append([made(trial)])  # 5 points of curves each
+    store.compact()
+    metadata = pq.read_metadata(tmp_path / "curves.parquet")
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [15, 15, 5]
+    assert len(store.read_curves()) == 35
+
+
+def test_what_a_dead_process_left_half_written_goes(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    of_the_dead = [f"trials-000001.parquet.{gone.pid}.tmp", f"lease.json.{gone.pid}.0a1b2c3d.tmp"]
+    stay = [
+        f"recipe.yaml.{os.getpid()}.tmp",
+        f"lease.json.{os.getpid()}.12345678.tmp",
+        "a user's.tmp",
+        "trials.parquet",
+    ]
+    for name in (*of_the_dead, *stay):
+        (tmp_path / name).write_bytes(b"half")
+    remove_half_written(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(stay)
+    remove_half_written(tmp_path / "none")

@@ -1,0 +1,351 @@
+"""What travels with a job and comes back, and one clear message where a cluster cannot be spoken to. Without Ray."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hpxfer
+from hpxfer.errors import HpxferError
+from hpxfer.jobs import client as jobs
+from hpxfer.jobs.check import able, require_writable
+from hpxfer.jobs.client import JobInfo, connect, known
+from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY, Status, refusals, root_of
+from hpxfer.jobs.request import (
+    DEFAULT_ROOT,
+    Request,
+    answer_lines,
+    is_job_id,
+    packed,
+    read_answer,
+    unpacked,
+)
+from hpxfer.jobs.text import status_text
+from hpxfer.spec import SweepSpec
+from hpxfer.trial import TRAINER_VERSION
+
+REQUEST = Request(action="run", job="hpxfer-a-1", root="/out put/$(touch x)", name="a", nonce="n")
+VERSIONS = {"hpxfer": hpxfer.__version__, "trainer": TRAINER_VERSION, "python": "3.11.7"}
+NODE = {"host": "b", "node": "0123456789", **VERSIONS, "digest": "d"}
+SAID = {"versions": VERSIONS, "host": "head", "digest": "d", "nodes": [NODE]}
+
+
+def pack(data: object) -> str:
+    return base64.b64encode(zlib.compress(json.dumps(data).encode())).decode()
+
+
+@given(sweep=st.text(), root=st.text(), reuse=st.lists(st.text(), max_size=3))
+def test_a_request_travels_as_it_is_and_holds_nothing_that_a_shell_reads(
+    sweep: str, root: str, reuse: list[str]
+) -> None:
+    request = replace(REQUEST, root=root, reuse=tuple(reuse))
+    text = packed(request, sweep)
+    assert re.fullmatch(r"[A-Za-z0-9+/=]*", text)
+    assert unpacked(text) == (request, sweep)
+
+
+def test_a_sweep_that_is_too_long_to_travel_is_refused_and_a_long_one_is_not() -> None:
+    assert unpacked(packed(REQUEST, "seeds: [" + ", ".join(map(str, range(10_000))) + "]"))
+    with pytest.raises(HpxferError, match="the sweep must fit into 100000 characters"):
+        packed(REQUEST, random.Random(0).randbytes(200_000).hex())
+
+
+GOOD = {"action": "run", "job": "a", "root": "/", "name": "a", "sweep": ""}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "ä", base64.b64encode(b"x").decode(), pack([]), pack({}), pack(3), pack({"action": "run"})),
+        pack({**GOOD, "action": "rm"}),
+        pack({**GOOD, "job": "../a"}),
+        pack({**GOOD, "name": "a/../../b"}),
+        pack({**GOOD, "root": 3}),
+        pack({**GOOD, "reuse": 3}),
+        pack({**GOOD, "reuse": [3]}),
+        pack({**GOOD, "sweep": None}),
+        pack({**GOOD, "more": "1"}),
+    ],
+)
+def test_a_request_of_another_kind_is_refused(text: str) -> None:
+    assert unpacked(pack(GOOD))
+    with pytest.raises(HpxferError, match="HPXFER_JOB: must"):
+        unpacked(text)
+
+
+@given(
+    files=st.dictionaries(st.text(min_size=1, max_size=20), st.binary(max_size=200_000), max_size=4),
+    noise=st.text(max_size=40).filter(lambda text: not text.startswith("hpxfer-")),
+)
+def test_an_answer_arrives_as_it_was_sent_between_lines_of_others(files: dict[str, bytes], noise: str) -> None:
+    said = {"a": 1, "text": "é\n"}
+    lines = [line for one in answer_lines("me", said, files) for line in (noise, one)]
+    log = "\n".join([*answer_lines("other", {"b": 2}, {"x": b"y"}), *lines])
+    answer = read_answer(log, "me")
+    assert answer is not None
+    assert (answer.data, answer.files) == (said, files)
+
+
+def test_an_answer_that_is_cut_is_none_and_a_damaged_file_is_refused() -> None:
+    lines = list(answer_lines("me", {}, {"trials.parquet": bytes(100_000)}))
+    assert read_answer("\n".join(lines[:-1]), "me") is None
+    for harmed in (lines[1:], [lines[0][:-4] + "AAAB", *lines[1:]], [lines[0][:-3], *lines[1:]]):
+        with pytest.raises(HpxferError, match=r"trials\.parquet: did not arrive whole"):
+            read_answer("\n".join(harmed), "me")
+
+
+@pytest.mark.parametrize("text", ["", "../x", "a/b", "a b", "a?b", "-a", "a;b", "x" * 201, "ä"])
+def test_an_id_that_no_job_has_never_reaches_a_url(text: str) -> None:
+    assert not is_job_id(text)
+    with pytest.raises(HpxferError, match="JOB must be an id"):
+        known(text)
+
+
+def test_a_cluster_that_fits_is_refused_for_nothing() -> None:
+    assert list(refusals(SAID, "http://h")) == []
+
+
+@pytest.mark.parametrize(
+    ("harm", "found"),
+    [
+        ({"versions": {**VERSIONS, "hpxfer": "9"}}, "its head has hpxfer 9, not"),
+        ({"versions": {**VERSIONS, "trainer": 1}, "error": "unknown key"}, "its head has trainer 1, not"),
+        ({"versions": {}}, "its head has hpxfer unknown"),
+        ({"error": "data.source: must name data"}, r"on the head \(head\): data.source: must name data"),
+        ({"nodes": [{**NODE, "digest": None}]}, r"node b \(01234567\): the sweep's data is not there"),
+        ({"nodes": [{**NODE, "digest": "e"}]}, r"other data than the head \(digest e, not d\)"),
+        ({"nodes": [{**NODE, "hpxfer": "9"}]}, r"node b \(01234567\) has hpxfer 9, not"),
+        ({"nodes": [{**NODE, "python": "3.12.1"}]}, "has python 3.12.1, not 3.11.7"),
+        ({"nodes": [{"host": "b", "node": "0123", "error": "No module named 'hpxfer'"}]}, "No module named 'hpxfer'"),
+    ],
+)
+def test_a_cluster_that_does_not_fit_is_said_in_one_line(harm: dict[str, Any], found: str) -> None:
+    (line,) = refusals({**SAID, **harm}, "http://h")
+    assert line.startswith("http://h: ")
+    assert re.search(found, line)
+
+
+def _node(cpus: float, gpus: float = 0, *, alive: bool = True) -> dict[str, Any]:
+    return {"Alive": alive, "Resources": {"CPU": cpus, "GPU": gpus}}
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "found"),
+    [
+        ("cpu", [_node(0), _node(2), _node(4, 1)], [1, 2]),
+        ("auto", [_node(2), _node(4, 1)], [1]),
+        ("auto", [_node(2), _node(4)], [0, 1]),
+        ("cuda", [_node(2), _node(4, 8), _node(4, 8, alive=False)], [1]),
+    ],
+)
+def test_the_data_is_looked_for_where_a_stack_may_run(
+    smoke: SweepSpec, device: str, nodes: list[dict[str, Any]], found: list[int]
+) -> None:
+    spec = smoke.model_copy(update={"resources": smoke.resources.model_copy(update={"device": device})})
+    assert able(nodes, spec) == [nodes[index] for index in found]
+
+
+def test_a_cluster_without_anything_to_train_on_is_refused(smoke: SweepSpec) -> None:
+    spec = smoke.model_copy(update={"resources": smoke.resources.model_copy(update={"device": "cuda"})})
+    with pytest.raises(HpxferError, match="must have a GPU to train on"):
+        able([_node(2)], spec)
+
+
+def test_a_results_root_that_cannot_be_written_is_refused_and_none_is_made(tmp_path: Path) -> None:
+    require_writable(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(HpxferError, match="--results: must be a folder that can be written"):
+        require_writable(tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize(
+    ("results", "found"),
+    [(None, DEFAULT_ROOT), ("/shared", "/shared"), ("~/mine", "~/mine"), ("s3://bucket/prefix", "s3://bucket/prefix")],
+)
+def test_the_results_root_of_a_job(smoke: SweepSpec, results: str | None, found: str) -> None:
+    assert root_of(smoke, results) == found
+
+
+@pytest.mark.parametrize("results", ["results", "../x", "~someone"])
+def test_a_relative_root_would_be_in_a_folder_of_rays(smoke: SweepSpec, results: str) -> None:
+    with pytest.raises(HpxferError, match="--results must be a URI or an absolute path on the cluster"):
+        root_of(smoke, results)
+
+
+class _Server(BaseHTTPRequestHandler):
+    status, body = 200, b""
+
+    def do_GET(self) -> None:
+        self.server.seen.append(self.headers.get("Authorization"))  # type: ignore[attr-defined]
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@contextmanager
+def serving(status: int, body: bytes) -> Iterator[tuple[str, list[str | None]]]:
+    """A server that answers everything alike: its address, and the tokens that it was given."""
+    handler = type("Handler", (_Server,), {"status": status, "body": body})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        seen: list[str | None] = []
+        server.seen = seen  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", seen
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "found"),
+    [
+        (401, b"Unauthorized", "wants Ray's token and this shell has none"),
+        (403, b"Forbidden", "does not accept this shell's Ray token"),
+        (404, b"", r"not as Ray's job server \(status 404\).*ray\[default\]"),
+        (200, b"<html>", "not as Ray's job server"),
+        (200, b"[]", "not as Ray's job server"),
+        (200, b"3", "not as Ray's job server"),
+        (500, b"oops", "not as Ray's job server"),
+    ],
+)
+def test_a_server_that_is_no_job_server_is_said_in_one_message(status: int, body: bytes, found: str) -> None:
+    with serving(status, body) as (address, _), pytest.raises(HpxferError, match=found) as error:
+        connect(address)
+    assert "\n" not in str(error.value)
+
+
+def test_nobody_at_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+    with pytest.raises(HpxferError, match=rf"no Ray dashboard answers at http://127.0.0.1:{port}: Connection refused"):
+        connect(f"http://127.0.0.1:{port}")
+
+
+def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "FIRST_ANSWER_S", 0.05)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        pytest.raises(HpxferError, match="the server is silent"),
+    ):
+        connect(f"http://127.0.0.1:{one.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "127.0.0.1:8265",
+        "auto",
+        "ray://h:1",
+        "ftp://h",
+        "http://",
+        "http://h:x",
+        "http://u:p@h",
+        "http://h/x?y=1",
+        "http://[::1",
+    ],
+)
+def test_an_address_that_is_no_dashboards(address: str) -> None:
+    with pytest.raises(HpxferError, match="--address must be that of Ray's dashboard"):
+        connect(address)
+
+
+@pytest.mark.parametrize("way", ["variable", "file", "home"])
+def test_the_token_is_sent_from_where_ray_looks_for_it(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ("mine" if way == "file" else ".ray/auth_token")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("secret\n")
+    if way == "variable":
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+        path.write_text("another")
+    if way == "file":
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    with serving(200, b'{"ray_version": "2.60.0"}') as (address, seen):
+        connect(address)
+        assert set(seen) == {"Bearer secret"}
+
+
+def test_no_token_is_sent_where_authentication_is_off() -> None:
+    # In a process of its own: Ray keeps the mode and the token that it found first.
+    code = "import sys; from hpxfer.jobs.client import connect; connect(sys.argv[1])"
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "secret"}
+    with serving(200, b'{"ray_version": "2.60.0"}') as (address, seen):
+        end = subprocess.run(
+            [sys.executable, "-c", code, address], env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert end.returncode == 0, end.stderr
+        assert set(seen) == {None}
+
+
+def test_a_named_token_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "gone"))
+    with pytest.raises(HpxferError, match=r"RAY_AUTH_TOKEN_PATH: .*gone is not there"):
+        connect("http://127.0.0.1:1")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a\nb")
+    with pytest.raises(HpxferError, match="must be one line"):
+        connect("http://127.0.0.1:1")
+
+
+def test_the_address_that_is_given_wins_over_rays_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
+    with serving(200, b'{"ray_version": "2.60.0"}') as (address, _):
+        assert connect(address)._client.get_address() == address
+
+
+FAILED = JobInfo(
+    id="hpxfer-a-1",
+    state="FAILED",
+    message="Job entrypoint command failed with exit code 2, last available logs:\nRunning entrypoint for job x: y\n"
+    "hpxfer: a.yaml: no",
+    exit_code=2,
+    started=100.0,
+    ended=130.0,
+    metadata={SWEEP_KEY: "a", ROOT_KEY: "s3://b"},
+)
+
+
+def test_a_failed_job_says_why() -> None:
+    text = status_text(Status(info=FAILED, progress={}))
+    assert text.splitlines() == [
+        "hpxfer-a-1: FAILED after 30 s",
+        "sweep a, results below s3://b",
+        "exit code 2; the end of its log (all of it: hpxfer logs hpxfer-a-1):",
+        "  hpxfer: a.yaml: no",
+    ]
+
+
+def test_a_job_of_someone_else_has_a_state_and_no_sweep() -> None:
+    info = replace(FAILED, metadata={}, state="SUCCEEDED", exit_code=0)
+    status = Status(info=info, progress={})
+    assert status_text(status) == "hpxfer-a-1: SUCCEEDED after 30 s"
+    assert status.to_dict()["sweep"] is None

@@ -1,0 +1,236 @@
+"""Jobs on a Ray of two nodes on loopback: submitted, a node pulled, brought home with the numbers of one machine.
+
+Ray's token authentication is on, with a token of this test's own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+from tiny import write_tiny
+
+from hpxfer.errors import HpxferError
+from hpxfer.jobs import commands as job_commands
+from hpxfer.jobs.client import connect
+from hpxfer.progress.file import read
+from hpxfer.results import load_results
+from hpxfer.storage.lease import holder_of
+from hpxfer.testing.ports import free_ports
+
+LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of `condition`."""
+    deadline = time.monotonic() + LONG_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+    return value
+
+
+@dataclass
+class Cluster:
+    """A head and a second node, one CPU each."""
+
+    address: str  # of the dashboard
+    environment: dict[str, str]
+    second: subprocess.Popen[bytes]
+
+    def hpxfer(self, *arguments: object, code: int = 0, **environment: str) -> str:
+        """Return stdout of a command that ends with `code`; with another code than 0 its stderr."""
+        end = subprocess.run(
+            [sys.executable, "-m", "hpxfer.cli", *map(str, arguments), "--address", self.address],
+            capture_output=True,
+            text=True,
+            timeout=LONG_S,
+            env={**self.environment, **environment},
+        )
+        assert end.returncode == code, end.stdout + end.stderr
+        return end.stderr if code else end.stdout
+
+    def second_pids(self) -> set[int]:
+        """Return the second node's processes."""
+        return {one.pid for one in psutil.Process(self.second.pid).children(recursive=True)}
+
+    def pull(self) -> None:
+        """End the second node at once: its raylet, its agents and all its workers."""
+        processes = psutil.Process(self.second.pid).children(recursive=True)
+        for one in processes:
+            one.kill()
+        psutil.wait_procs(processes, timeout=LONG_S)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    scratch = Path(tempfile.mkdtemp(prefix="hpx-"))  # short: Ray puts Unix sockets below it
+    (scratch / "token").write_text("0123456789abcdef" * 4)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(scratch / "token"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONWARNINGS": "ignore",
+        "HOME": str(scratch),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    gcs, dashboard, client, *agents = free_ports(5)
+    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", f"--temp-dir={scratch}/ray"]
+    ours = [f"--dashboard-agent-listen-port={port}" for port in agents]  # the default port may be another Ray's
+    at_head = ["--head", "--node-ip-address=127.0.0.1", f"--port={gcs}", f"--ray-client-server-port={client}"]
+    at_head += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        started.append(subprocess.Popen([*ray, *at_head, ours[0]], **quiet))  # type: ignore[call-overload]
+        until(lambda: _listens(gcs, started[0]), "the head does not start")
+        started.append(subprocess.Popen([*ray, f"--address=127.0.0.1:{gcs}", ours[1]], **quiet))  # type: ignore[call-overload]
+        until(lambda: _listens(dashboard, started[0]), "the dashboard does not start")
+        found = Cluster(f"http://127.0.0.1:{dashboard}", environment, started[-1])
+        until(lambda: _nodes(found) == 2, "the second node does not join")
+        yield found
+    finally:
+        for one in reversed(started):
+            _end(one)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, "ray start ended"
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _nodes(cluster: Cluster) -> int:
+    """Return how many nodes the cluster knows to be alive."""
+    token = Path(cluster.environment["RAY_AUTH_TOKEN_PATH"]).read_text()
+    said = requests.get(f"{cluster.address}/api/v0/nodes", headers={"Authorization": f"Bearer {token}"}, timeout=LONG_S)
+    if said.status_code != 200:
+        return 0
+    return sum(node["state"] == "ALIVE" for node in said.json()["data"]["result"]["result"])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a node; Ray's own end comes first, and what is left of it is killed."""
+    children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.terminate()
+    process.wait(LONG_S)
+    for one in psutil.wait_procs(children, timeout=10)[1]:
+        one.kill()
+
+
+@pytest.fixture
+def far(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The cluster, for calls in this process too; its folders are not seen from here."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, cluster.environment[name])
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setattr(job_commands, "_place_here", lambda info: None)
+    return cluster
+
+
+def pids(folder: Path) -> set[int]:
+    """The workers that have a stack now, by what the run says of itself."""
+    written = read(folder)
+    assert written is None or written.state == "running", "the run ended before it was seen at work"
+    return {one.pid for one in written.snapshot.running} if written else set()
+
+
+def test_a_job_survives_a_node_and_comes_home_with_the_numbers_of_one_machine(far: Cluster, tmp_path: Path) -> None:
+    # Four stacks, each long enough to be seen on its worker: a run says every other second where its stacks are.
+    sweep = write_tiny(
+        tmp_path,
+        *(("steps: 6", "steps: 600"), ("[-8, -4]", "[-6, -5]"), ("seeds: 2", "seeds: 1")),
+        *(("[completep-moe, sp]", "[completep-moe]"), (", workers: 2", ", stack_size: 1, checkpoint_s: 1")),
+    )
+    head = tmp_path / "head" / "tiny"
+    job = far.hpxfer("submit", sweep, "--results", head.parent).strip()
+    assert job.startswith("hpxfer-tiny-")
+    assert "\n" not in job
+
+    until(lambda: pids(head) & far.second_pids(), "no stack on the second node")
+    far.pull()
+    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--executor", "local"]
+    alone = subprocess.Popen(
+        [*command, "--results", str(tmp_path / "local")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+    log = far.hpxfer("logs", job, "--follow")
+    assert "Does lr transfer?" in log
+    text = far.hpxfer("status", job)
+    assert "SUCCEEDED" in text
+    assert "4 of 4 trials done" in text
+    assert holder_of(head) is None
+
+    found = job_commands.fetch(connect(far.address), job, tmp_path / "here")
+    assert (found.num_new, found.num_known) == (4, 0)
+    assert alone.wait(LONG_S) == 0
+    assert _numbers(found.folder) == _numbers(tmp_path / "local" / "tiny")
+
+
+def _numbers(folder: Path) -> dict[str, tuple[Any, ...]]:
+    trials = load_results(folder).trials
+    names = ["trial_id", "status", "validation_loss_nats", "final_window_loss_nats"]
+    return {row[0]: row[1:] for row in trials[names].itertuples(index=False, name=None)}
+
+
+def test_a_job_that_is_stopped_keeps_what_it_has_and_gives_the_folder_back(far: Cluster, tmp_path: Path) -> None:
+    sweep = write_tiny(tmp_path, ("steps: 6", "steps: 100000"), ("name: tiny", "name: long"))
+    head = tmp_path / "head" / "long"
+    job = far.hpxfer("submit", sweep, "--results", head.parent).strip()
+    until(lambda: pids(head), "no stack")
+    assert "RUNNING" in far.hpxfer("status", job)
+    assert "0 of 30 trials done" in far.hpxfer("status", job)
+    assert "STOPPED; what was done is stored" in far.hpxfer("stop", job)
+    assert holder_of(head) is None
+    assert "had ended already: STOPPED" in far.hpxfer("stop", job)
+    written = read(head)
+    assert written is not None
+    assert written.state == "stopped"
+
+
+def test_data_that_the_cluster_does_not_have_stops_the_submission(far: Cluster, tmp_path: Path) -> None:
+    source = 'source: "text:nothing here.txt", digest: "0123456789abcdef0123456789abcdef"'
+    sweep = write_tiny(tmp_path, ('source: "builtin:stdlib"', source))
+    before = _jobs(far)
+    said = far.hpxfer("submit", sweep, code=2)
+    assert said.startswith(f"hpxfer: {far.address}: node ")
+    assert "the sweep's data is not there" in said
+    assert "nothing was submitted" in said
+    assert "Traceback" not in said
+    assert all(one.startswith("hpxfer-check-") for one in _jobs(far) - before)
+
+
+def test_jobs_and_tokens_that_the_cluster_does_not_know(far: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = "hpxfer-nobody-1"
+    assert f"knows no job {nobody};" in far.hpxfer("status", nobody, code=2)
+    there = connect(far.address)
+    for ask in (there.info, there.logs, there.stop, lambda job: next(there.follow(job))):
+        with pytest.raises(HpxferError, match=f"knows no job {nobody};"):
+            ask(nobody)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "no")
+    with pytest.raises(HpxferError, match="does not accept this shell's Ray token"):
+        connect(far.address)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(HpxferError, match="wants Ray's token and this shell has none"):
+        connect(far.address)
+
+
+def _jobs(far: Cluster) -> set[str]:
+    return {str(one.submission_id) for one in connect(far.address)._client.list_jobs()}

@@ -1,0 +1,236 @@
+"""The plan counts trials, stacks, tokens and FLOPs, and says where its time estimate is from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny import write_tiny
+
+from hpxfer.driver import prepare
+from hpxfer.model.cost import count_params, train_flops
+from hpxfer.plan.hardware import CPU_CORE, hardware_named, rate_of
+from hpxfer.plan.memory import spell_bytes
+from hpxfer.plan.plan import Plan, ShapePlan, make_plan, num_workers, search_counts
+from hpxfer.plan.text import plan_text
+from hpxfer.search import Progress
+from hpxfer.stack import CPU, CPU_STACK_BYTES, WORKER_BYTES, Device, Measured, pack, trial_bytes
+from hpxfer.trial import Expansion
+
+
+def expansion(tmp_path: Path, *edits: tuple[str, str]) -> Expansion:
+    return prepare(write_tiny(tmp_path, *edits), results=tmp_path).expansion
+
+
+def test_counts_of_what_is_left(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("workers: 2", "workers: 2, stack_size: 4"))
+    trials = list(sweep.trials())
+    done = {trial.id for trial in trials if trial.shape.width == 16}
+    base, wide = make_plan(sweep, done).shapes
+    assert (base.num_trials, base.num_done, base.num_stacks, base.tokens, base.flops) == (10, 10, 0, 0, 0.0)
+    assert (wide.num_trials, wide.num_done, wide.num_stacks) == (20, 0, 5)
+    assert wide.tokens == 20 * 6 * 64
+    assert wide.flops == 20 * train_flops(wide.shape, sweep.setting)
+    params = count_params(wide.shape, sweep.setting)
+    assert (wide.params_total, wide.params_active) == (params.total, params.active)
+
+
+def test_time_is_rated_until_a_shape_has_been_measured_and_then_scaled(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path)
+    rate = rate_of(CPU_CORE, "float32")
+    base, wide = make_plan(sweep, ()).shapes
+    assert wide.worker_s == 20 * rate.trial_s(wide.shape, sweep.setting)
+    assert "measured 2026-11 on one core" in make_plan(sweep, ()).rate_from
+    slow = 3 * rate.trial_s(base.shape, sweep.setting)
+    measured = make_plan(sweep, (), measured={base.shape: Measured(trial_s=slow)})
+    assert measured.rate_from.startswith("measured: 1 of 2 shapes, from the store; they took 3x of what the rate says")
+    assert measured.ratio == pytest.approx(3)
+    assert measured.shapes[0].worker_s == pytest.approx(10 * slow)
+    assert measured.shapes[1].worker_s == pytest.approx(3 * wide.worker_s)
+
+
+def _shape_plan(shape: ShapePlan, num_stacks: int, worker_s: float) -> ShapePlan:
+    from dataclasses import replace
+
+    return replace(shape, num_stacks=num_stacks, worker_s=worker_s)
+
+
+def test_no_stack_is_cut_to_fill_a_worker(tmp_path: Path) -> None:
+    base, wide = make_plan(expansion(tmp_path), ()).shapes
+    shapes = (_shape_plan(base, 1, 10.0), _shape_plan(wide, 1, 90.0))
+    plan = Plan(sweep="x", shapes=shapes, workers=2, rate_from="here")
+    assert plan.wall_s == 90.0
+    assert Plan(sweep="x", shapes=shapes, workers=1, rate_from="here").wall_s == 100.0
+
+
+def test_the_text_says_what_will_happen(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path)
+    text = plan_text(make_plan(sweep, ()))
+    assert "w32 d1 E2A1 h32" in text
+    assert "30 trials, 0 done, 30 to run in" in text
+    ids = {trial.id for trial in sweep.trials()}
+    assert plan_text(make_plan(sweep, ids)).endswith("30 trials, all done")
+
+
+def test_a_plan_counts_each_shape_s_own_run_and_names_it(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("width: [16, 32]", "duration: [12]"))
+    base, longer = make_plan(sweep, ()).shapes
+    assert (base.tokens, longer.tokens) == (10 * 6 * 64, 20 * 12 * 64)
+    assert longer.flops == 4 * base.flops  # twice the trials, twice the steps
+    text = plan_text(make_plan(sweep, ()))
+    assert "w16 d1 E2A1 h16 b64 t6 " in text
+    assert "w16 d1 E2A1 h16 b64 t12 " in text
+
+
+def test_a_plan_holds_the_cautions_of_its_sweep(tmp_path: Path) -> None:
+    (caution,) = make_plan(expansion(tmp_path, ("width: [16, 32]", "duration: [12]")), ()).cautions
+    assert caution.startswith("completep-moe along duration: ")
+    assert make_plan(expansion(tmp_path), ()).to_dict()["cautions"] == []
+
+
+H100 = hardware_named("h100")
+
+
+def test_hours_and_price_follow_the_hardware(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("workers: 2", "workers: 4"))
+    here = make_plan(sweep, (), price_per_hour=3.0)
+    assert (here.gpu_hours, here.hardware) == (0.0, "cpu")
+    assert here.worker_hours == pytest.approx(sum(one.worker_s for one in here.shapes) / 3600)
+    assert here.price == pytest.approx(3 * here.worker_hours)
+    there = make_plan(sweep, (), hardware=H100, price_per_hour=3.0, bench=tmp_path)
+    assert there.device.memory_bytes == H100.memory_bytes
+    assert there.gpu_hours == pytest.approx(sum(one.worker_s * one.gpu_share for one in there.shapes) / 3600)
+    assert 0 < there.gpu_hours < there.worker_hours  # these stacks leave most of a GPU to others
+    assert there.price == pytest.approx(3 * there.gpu_hours)
+    assert make_plan(sweep, ()).price is None
+    text = plan_text(there)
+    for said in ("assumed", "unmeasured", "GPU-hours", "at 3 an hour", "never measured on a GPU"):
+        assert said in text
+
+
+def test_times_of_this_machine_say_nothing_of_other_hardware(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path)
+    known = {shape: Measured(trial_s=1e6) for shape in sweep.shapes}
+    assert make_plan(sweep, (), measured=known).ratio is not None
+    other = make_plan(sweep, (), measured=known, hardware=H100, bench=tmp_path)
+    assert other.ratio is None
+    assert other.worker_hours < 1
+    named = make_plan(sweep, (), measured=known, hardware=CPU_CORE)
+    assert named.ratio is not None  # the hardware named is what is there
+
+
+def test_a_gpu_of_its_own_is_asked_for_by_a_number(tmp_path: Path) -> None:
+    device = Device(cuda=True, memory_bytes=2**36, num_gpus=2)
+    for given, shares, workers in (("auto", {0.125}, 2), (1, {1.0}, 2), (0.5, {0.5}, 4)):
+        edit = ("workers: 2}", f"gpus_per_stack: {given}}}")
+        plan = make_plan(expansion(tmp_path, edit), (), device, bench=tmp_path)
+        assert {one.gpu_share for one in plan.shapes} == shares
+        assert plan.workers == workers
+
+
+def test_workers_are_what_the_cluster_has_room_for() -> None:
+    cluster = Device(num_cpus=16, num_gpus=4)
+    assert num_workers(None, cuda=False, device=cluster) == 16
+    assert num_workers(None, cuda=False, device=cluster, cpus_per_stack=3) == 5
+    assert num_workers(None, cuda=False, device=cluster, cpus_per_stack=99) == 1
+    assert num_workers(None, cuda=True, device=cluster, share=0.25) == 16
+    assert num_workers(None, cuda=True) == 1
+    assert num_workers(7, cuda=True, device=cluster) == 7
+
+
+def test_a_search_that_chooses_is_planned_at_most(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path)
+    base, wide = sweep.shapes
+    counts = search_counts({base: Progress(8, 0), wide: Progress(5, 15)}, now={wide: 15})
+    plan = make_plan(sweep, (), counts=counts)
+    assert (plan.num_trials, plan.num_done, plan.num_left, plan.at_most) == (28, 13, 15, True)
+    assert "it may end earlier: at most 28 trials, 13 done, 15 to run" in plan_text(plan)
+    over = make_plan(sweep, (), counts=search_counts({base: Progress(0, 8), wide: Progress(5, 15)}, now={}))
+    assert (over.num_trials, over.num_left, over.at_most) == (5, 0, False)
+    assert plan_text(over).endswith("5 trials, all done")
+
+
+def test_stacks_that_share_a_gpu_run_at_once(tmp_path: Path) -> None:
+    gpu = Device(cuda=True, memory_bytes=80 * 2**30, num_gpus=1)
+    edit = ("{executor: local, workers: 2}", "{executor: ray, stack_size: 1}")
+    plan = make_plan(expansion(tmp_path, edit), (), gpu, bench=tmp_path)
+    assert {one.gpu_share for one in plan.shapes} == {1 / 8}
+    assert plan.wall_s == pytest.approx(3600 * plan.gpu_hours)
+    assert "on 1 GPU (gpu, stacks of 0.125 of a GPU each)" in plan_text(plan)
+    asked = expansion(tmp_path, (edit[0], "{executor: ray, stack_size: 1, workers: 1}"))
+    plan = make_plan(asked, (), gpu, bench=tmp_path)
+    assert plan.wall_s == pytest.approx(3600 * plan.worker_hours)
+    assert "on 1 worker (gpu, 0.125 of a GPU each)" in plan_text(plan)
+
+
+def test_a_search_in_rounds_says_what_its_stacks_and_its_time_rest_on(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("seeds: 2", "search: refine\nseeds: 2"))
+    left = {shape: Progress(0, 9) for shape in sweep.shapes}
+    text = plan_text(make_plan(sweep, (), counts=search_counts(left, now={sweep.shapes[0]: 9})))
+    assert "at most 18 trials" in text
+    assert "\nabout " in text
+    assert "stacks counted round by round: " in text
+    assert "if its rounds keep the workers busy" in text
+
+
+def test_a_search_of_a_billion_passes_is_planned(tmp_path: Path) -> None:
+    search = "search: {kind: coordinate, passes: 1000000000}\nseeds: 2"
+    plan = prepare(write_tiny(tmp_path, ("seeds: 2", search)), results=tmp_path).plan
+    assert plan.num_left > 10**9
+    assert plan.num_left >= sum(one.num_stacks for one in plan.shapes) > 10**9
+
+
+def memory_of(plan: Plan) -> list[str]:
+    return [one for one in plan.cautions if "memory" in one]
+
+
+def test_a_trial_that_does_not_fit_is_said_before_it_runs(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("workers: 2}", "stack_size: 4}"))
+    _, wide = sweep.shapes
+    each = trial_bytes(wide, sweep.setting)
+    for memory, cautions, largest in ((each // 2, 2, 1), (3 * each, 1, 2), (2**40, 0, 4)):
+        device = Device(cuda=True, memory_bytes=memory)
+        plan = make_plan(sweep, (), device, bench=tmp_path)
+        assert max(one.stack_size for one in plan.shapes if one.shape == wide) == largest
+        assert len(memory_of(plan)) == cautions
+        assert {len(one.trials) for one in pack(sweep.trials(), device, asked=4) if one.shape == wide} <= {largest, 4}
+        if cautions == 2:
+            alone, stacks = memory_of(plan)
+            assert f"one trial of {wide.label()} and 1 other shapes needs {spell_bytes(each)}" in alone
+            assert "never measured on a GPU" in alone
+            assert "4 trials of" in stacks
+
+
+@pytest.mark.parametrize("search", ["refine", "{kind: optuna, budget: 40, batch: 2}"])
+def test_a_round_with_fewer_trials_than_a_stack_may_have_is_no_lack_of_memory(search: str, tmp_path: Path) -> None:
+    sweep = write_tiny(tmp_path, ("seeds: 2", f"search: {search}\nseeds: 2"), ("workers: 2}", "stack_size: 16}"))
+    plan = prepare(sweep, results=tmp_path).plan
+    assert min(one.stack_size for one in plan.shapes) < 16
+    assert memory_of(plan) == []
+
+
+def test_workers_that_need_more_than_the_machine_has_are_said_so(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("workers: 2", "workers: 40"))
+    (caution,) = memory_of(make_plan(sweep, (), Device(host_bytes=2 * WORKER_BYTES)))[-1:]
+    assert "workers need up to" in caution
+    assert memory_of(make_plan(sweep, (), Device(host_bytes=2**40))) == memory_of(make_plan(sweep, (), CPU)) == []
+
+
+def test_a_machine_with_little_memory_gets_small_stacks(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path)
+    _, wide = sweep.shapes
+    each = trial_bytes(wide, sweep.setting)
+    for workers in (1, 4):
+        device = Device(host_bytes=int(workers * (WORKER_BYTES + 3.5 * each) / 0.8))
+        (stack, *_) = [one for one in pack(sweep.trials(), device, workers=workers) if one.shape == wide]
+        assert len(stack.trials) <= 3
+    assert CPU.room() == CPU_STACK_BYTES
+
+
+def test_the_plan_as_data_has_all_numbers(tmp_path: Path) -> None:
+    data = make_plan(expansion(tmp_path), (), price_per_hour=1.0).to_dict()
+    json.dumps(data, allow_nan=False)
+    for name in ("gpu_hours", "worker_hours", "price", "stack_bytes", "hardware", "at_most", "measured_over_rate"):
+        assert name in data
+    assert {"gpu_share", "stack_size", "stack_bytes", "trial_s", "is_measured"} <= set(data["shapes"][0])

@@ -1,0 +1,340 @@
+"""Watching a run from another shell: what it says while the run goes on, when it ends, and when its driver is gone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_runs import Clock, planned, snapshot, stack_of
+from tiny import write_tiny
+from tiny_trials import BASE
+
+from hpxfer.cli import main
+from hpxfer.driver import run
+from hpxfer.errors import HpxferError
+from hpxfer.executors.executor import More, Train
+from hpxfer.host.process import machine_id, process_started
+from hpxfer.progress.counts import tally_of
+from hpxfer.progress.file import FILE, State, read, write, writing
+from hpxfer.progress.watch import GONE_S, Look, look, looks
+from hpxfer.result import TrialResult
+from hpxfer.stack import Stack
+from hpxfer.storage.lease import Holder, encoded
+from hpxfer.storage.lease_file import LEASE_FILE, FileSlot
+from hpxfer.store.location import place_at
+from hpxfer.train.event import Event, Progress, Started
+
+POLLS = 20_000
+OnEvent = Callable[[Stack, Event], None]
+
+
+def put(folder: Path, state: State = "running", counter: int = 1, run: str = "a", **changed: Any) -> None:
+    """Write what a driver does: its report, and its lease while it runs."""
+    write(folder, state=state, run=run, counter=counter, snapshot=snapshot(**changed))
+    if state == "running":
+        (folder / LEASE_FILE).write_text("1")
+
+
+def at(folder: Path) -> Look:
+    return look(place_at(folder))
+
+
+def elsewhere(folder: Path) -> None:
+    """Make the report one of a driver on another host."""
+    data = json.loads((folder / FILE).read_text())
+    (folder / FILE).write_text(json.dumps({**data, "host": "far", "machine": "another", "pid": 1, "started": "1"}))
+
+
+def hpxfer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["hpxfer", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    out, err = capsys.readouterr()
+    assert isinstance(end.value.code, int | None)
+    return end.value.code or 0, out, err
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path) is None
+    put(tmp_path, counter=3)
+    found = read(tmp_path)
+    assert found is not None
+    assert (found.state, found.counter, found.pid, found.is_gone) == ("running", 3, os.getpid(), False)
+    assert found.snapshot == snapshot()
+    assert {path.name for path in tmp_path.iterdir()} == {FILE, LEASE_FILE}
+
+
+def test_the_report_moves_while_nothing_happens_and_says_how_the_run_ended(tmp_path: Path) -> None:
+    tally, stack = tally_of(planned({BASE: (3, 0)})), stack_of(BASE, 1)
+    with writing(tmp_path, tally, every_s=0.001):
+        tally.add(stack, Progress(tokens=64, step=1))
+        first = read(tmp_path)
+        assert first is not None
+        for _ in range(POLLS):
+            last = read(tmp_path)
+            assert last is not None
+            if last.counter > first.counter + 1:
+                break
+            time.sleep(0.005)
+        assert last.counter > first.counter + 1
+        assert (last.state, last.snapshot.running[0].step) == ("running", 1)
+    ended = read(tmp_path)
+    assert ended is not None
+    assert (ended.state, ended.run) == ("ended", first.run)
+    with pytest.raises(KeyboardInterrupt), writing(tmp_path, tally):
+        raise KeyboardInterrupt
+    stopped = read(tmp_path)
+    assert stopped is not None
+    assert stopped.state == "stopped"
+    assert stopped.run != first.run
+
+
+def test_a_disk_that_refuses_the_report_stops_no_run(tmp_path: Path) -> None:
+    with writing(tmp_path / "none", tally_of(planned({BASE: (1, 0)}))):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"progress": {"version": 1}}', "\x00", '{"progress": {"version": 99}, "state": "x"}']
+)
+def test_a_broken_report_is_one_clear_message(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(HpxferError) as error:
+        read(tmp_path)
+    assert FILE in str(error.value)
+
+
+def test_one_look_says_what_the_driver_said_last(tmp_path: Path) -> None:
+    assert at(tmp_path).state == "none"
+    (tmp_path / LEASE_FILE).touch()
+    assert at(tmp_path).state == "waiting"  # a driver has taken the folder and says nothing yet
+    put(tmp_path)
+    assert at(tmp_path).state == "running"
+    (tmp_path / LEASE_FILE).unlink()
+    assert at(tmp_path).state == "gone"  # it gave up its lease without a last word
+    (tmp_path / LEASE_FILE).touch()
+    put(tmp_path, "ended")
+    assert at(tmp_path).state == "waiting"  # it writes its last files, or the next one begins
+    (tmp_path / LEASE_FILE).unlink()
+    assert (at(tmp_path).state, at(tmp_path).is_over) == ("ended", True)
+
+
+@pytest.mark.parametrize("name", ["none", "file"])
+def test_what_is_no_folder_is_said_so(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path / name)
+    assert (code, out) == (2, "")
+    assert "must be a results folder" in err
+    assert err.count("\n") == 1
+
+
+def test_a_driver_of_this_host_that_was_killed_is_gone_at_once(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from hpxfer.progress.file import read, write;"
+        "folder = Path(sys.argv[1]);"
+        "write(folder, state='running', run='b', counter=1, snapshot=read(folder).snapshot); print('on', flush=True);"
+        "sys.stdin.read()"
+    )
+    put(tmp_path)
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"on\n"
+        assert at(tmp_path).state == "running"
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+        assert at(tmp_path).state == "gone"
+    assert "goes on from what is stored" in at(tmp_path).text()
+
+
+def held_by(folder: Path, pid: int) -> None:
+    """Give the folder's lease to a process of this host."""
+    slot = FileSlot(folder)
+    slot.path.unlink(missing_ok=True)
+    mine = Holder(nonce="b", host=socket.gethostname(), pid=pid, machine=machine_id(), started=process_started(pid))
+    slot.create(encoded(mine))
+
+
+def test_between_a_killed_driver_and_the_first_word_of_the_next_a_watch_waits(tmp_path: Path) -> None:
+    put(tmp_path)
+    data = json.loads((tmp_path / FILE).read_text())
+    with subprocess.Popen([sys.executable, "-c", ""]) as driver:
+        driver.wait()
+    (tmp_path / FILE).write_text(json.dumps({**data, "pid": driver.pid, "started": "1"}))
+    held_by(tmp_path, driver.pid)
+    assert at(tmp_path).state == "gone"
+    held_by(tmp_path, os.getpid())
+    found = at(tmp_path)
+    assert (found.state, found.is_over) == ("waiting", False)
+    assert found.text().endswith("a driver holds it, it has reported nothing yet")
+
+
+def test_a_watch_stays_where_a_driver_is_gone_until_the_next_comes(tmp_path: Path) -> None:
+    clock, states = Clock(), []
+    put(tmp_path)
+    (tmp_path / LEASE_FILE).unlink()  # gone without a last word
+    for one in looks(place_at(tmp_path), next_s=10, clock=clock, sleep=clock.sleep):
+        states.append(one.state)
+        if clock.now == 3:
+            put(tmp_path, run="b")
+        if clock.now == 5:
+            (tmp_path / LEASE_FILE).unlink()
+    assert states == ["gone"] * 4 + ["running"] * 2 + ["gone"] * 11  # each time it waits anew
+
+
+def test_a_driver_elsewhere_is_gone_once_its_report_stands_still(tmp_path: Path) -> None:
+    clock, counter = Clock(), itertools.count()
+    put(tmp_path)
+    elsewhere(tmp_path)
+    found = []
+    for one in looks(place_at(tmp_path), clock=clock, sleep=clock.sleep):
+        found.append(one.state)
+        if clock.now < 100:
+            put(tmp_path, counter=next(counter))
+            elsewhere(tmp_path)
+    assert found[-1] == "gone"
+    assert set(found[:-1]) == {"running"}
+    assert 100 + GONE_S - 1 <= clock.now <= 100 + GONE_S + 2
+
+
+def test_a_driver_elsewhere_whose_stacks_are_silent_lives_by_its_lease(tmp_path: Path) -> None:
+    clock = Clock()
+    put(tmp_path)
+    elsewhere(tmp_path)
+    for one in looks(place_at(tmp_path), clock=clock, sleep=clock.sleep):
+        if clock.now >= 5 * GONE_S:
+            break
+        assert one.state == "running"
+        (tmp_path / LEASE_FILE).write_text(str(clock.now // 10))
+
+
+def test_a_watch_ends_with_the_run_and_not_between_two(tmp_path: Path) -> None:
+    clock, states = Clock(), []
+    put(tmp_path, "stopped")
+    (tmp_path / LEASE_FILE).write_text("1")
+    for one in looks(place_at(tmp_path), clock=clock, sleep=clock.sleep):
+        states.append(one.state)
+        if clock.now == 3:
+            put(tmp_path, run="b")
+        if clock.now == 5:
+            put(tmp_path, "ended", run="b")
+            (tmp_path / LEASE_FILE).unlink()
+    assert states == ["waiting"] * 4 + ["running"] * 2 + ["ended"]
+
+
+def test_a_lease_that_nobody_keeps_does_not_hold_a_watch_for_good(tmp_path: Path) -> None:
+    (tmp_path / LEASE_FILE).write_text("1")
+    clock = Clock()
+    assert [one.state for one in looks(place_at(tmp_path), clock=clock, sleep=clock.sleep)][-1] == "gone"
+    put(tmp_path, "stopped")
+    clock = Clock()
+    assert [one.state for one in looks(place_at(tmp_path), clock=clock, sleep=clock.sleep)][-1] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("state", "failed", "code"), [("ended", 0, 0), ("ended", 1, 1), ("stopped", 0, 1), ("running", 0, 0)]
+)
+def test_the_command_looks_once(
+    state: State,
+    failed: int,
+    code: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put(tmp_path, state, failed=failed)
+    found, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--once")
+    assert (found, err) == (code, "")
+    assert "w16 d1" in out
+    found, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--once", "--json")
+    assert (found, err) == (code, "")
+    data = json.loads(out)
+    assert (data["state"], data["progress"]["failed"], data["pid"]) == (state, failed, os.getpid())
+
+
+def test_the_command_follows_a_run_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "ended", failed=0, num_notes=1, notes=("widened",))
+    code, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path)
+    assert code == 0
+    assert out.startswith("search: widened\ntrials 2/10 done")
+    assert "0 trials are stored" in out
+
+
+@pytest.mark.parametrize("wait", [0, 1e-9])
+def test_the_command_says_that_the_driver_is_gone_and_how_long_it_waits(
+    wait: float, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["hpxfer.progress.watch"], "EVERY_S", 0.0)
+    put(tmp_path)
+    (tmp_path / LEASE_FILE).unlink()
+    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--wait", wait)
+    assert (code, err) == (1, "")
+    assert out.count("the driver is gone") == (2 if wait else 1)
+    assert ("waiting 1e-09 s for the next run, Ctrl-C ends" in out) is bool(wait)
+
+
+def test_a_watch_without_a_limit_names_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["hpxfer.progress.watch"], "looks", lambda place, next_s: [at(tmp_path)])
+    put(tmp_path)
+    (tmp_path / LEASE_FILE).unlink()
+    _, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--wait", "inf")
+    assert "; waiting for the next run, Ctrl-C ends\n" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_watch_whose_output_cannot_go_anywhere_is_one_message(tmp_path: Path) -> None:
+    put(tmp_path, state="ended")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "hpxfer.cli", "watch", str(tmp_path)]
+        end = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert (end.returncode, end.stderr.splitlines()) == (
+        2,
+        ["hpxfer: stdout: cannot be written: No space left on device; make room, or send it elsewhere"],
+    )
+
+
+def test_a_folder_without_a_run_is_said_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path)
+    assert code == 0
+    assert "no run has reported here; 0 trials are stored" in out
+
+
+def test_a_real_run_can_be_watched_while_it_goes_on_and_after(tmp_path: Path) -> None:
+    seen: list[Look] = []
+
+    class Unmoved:
+        """Ends every stack at once, and looks from outside in between."""
+
+        def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+            del train
+            while stacks := more(1):
+                for stack in stacks:
+                    on_event(stack, Started(host="here", pid=1))
+                    seen.append(at(tmp_path / "tiny"))
+                    on_event(stack, tuple(TrialResult(trial_id=one.id, status="finished") for one in stack.trials))
+
+    run(write_tiny(tmp_path), results=tmp_path, executor=Unmoved())
+    assert {one.state for one in seen} == {"running"}
+    last = at(tmp_path / "tiny")
+    assert last.snapshot is not None
+    assert (last.state, last.snapshot.finished, last.snapshot.num_left) == ("ended", 30, 30)
+    assert "30 trials are stored" in last.text()

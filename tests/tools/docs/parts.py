@@ -1,0 +1,132 @@
+"""The generated parts of the docs, each made from code or from committed results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tools.docs.markdown import table
+
+from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.table import Row
+from hpxfer.scaling.tables import TABLES
+
+FACTORS = ("init_std", "lr", "eps", "weight_decay", "forward")
+HEADINGS = ("role", "init std", "LR", "eps", "weight decay", "forward", "source")
+OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
+
+Part = Callable[[Path], str]
+
+
+def tables_markdown(root: Path) -> str:
+    """Return one row per parameterization: name, source, axes, optimizers, conventions."""
+    rows = []
+    for name, entry in TABLES.items():
+        axes = ", ".join(entry.axes) + (f" (Adam alone: {', '.join(entry.adam_axes)})" if entry.adam_axes else "")
+        conventions = ", ".join(f"`{key}`" for key in entry.conventions) or "none"
+        link = f"[`{name}`](#{name})"
+        rows.append((link, entry.source, axes, ", ".join(OPTIMIZERS[key] for key in entry.rows), conventions))
+    return table(("name", "source", "axes", "optimizers", "conventions"), rows)
+
+
+def conventions_markdown(root: Path) -> str:
+    """Return one row per convention: the legal values and what they mean."""
+    found = {key: entry for one in TABLES.values() for key, entry in one.conventions.items()}
+    return table(
+        ("convention", "legal values", "meaning"),
+        [(f"`{key}`", f"`{entry.spell()}`", entry.doc) for key, entry in found.items()],
+    )
+
+
+def rules_markdown(root: Path) -> str:
+    """Return every table in full: a section per parameterization, a Markdown table per optimizer."""
+    return "\n\n".join(rules_of(name) for name in TABLES)
+
+
+def rules_of(name: str) -> str:
+    """Return one table in full: what every role's base values are multiplied by."""
+    choice = parameterization(name)
+    parts = [f"### {name}", choice.table.doc]
+    for optimizer in choice.table.rows:
+        parts += [f"`{name}`, {OPTIMIZERS[optimizer]} ({choice.table.source}):", _rows(choice, optimizer)]
+    return "\n\n".join(parts)
+
+
+def _rows(choice: Parameterization, optimizer: str) -> str:
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for row in choice.rows(optimizer):  # type: ignore[arg-type]
+        groups.setdefault(_cells(row), []).append(f"`{row.role}`")
+    return table(HEADINGS, [(", ".join(roles), *cells) for cells, roles in groups.items()])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (*(f"`{getattr(row, name)}`" for name in FACTORS), row.source)
+
+
+def verdict_text(root: Path) -> str:
+    """Return the full report on the published quickstart as a code block."""
+    from hpxfer.analysis import transfer_report
+    from hpxfer.results import load_results
+
+    summary = transfer_report(load_results(root / "results" / "published" / "quickstart")).summary()
+    return f"```text\n{summary.strip()}\n```"
+
+
+def bench_markdown(root: Path) -> str:
+    """Return the latest committed run of every benchmark. What was never run says so."""
+    from hpxfer.bench.table import bench_markdown as tables
+
+    return tables(root / "results" / "bench")
+
+
+def error_rates_markdown(root: Path) -> str:
+    """Return the latest committed run of the error rates."""
+    entry = json.loads((root / "results" / "bench" / "error_rates.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    head = ("covered: optimum", "covered: drift", "transfers", "drifts", "undecided")
+    core = [
+        (*(f"{row['planted'][key]:g}" for key in ("drift", "noise", "seeds")), *_rates(row)) for row in entry["core"]
+    ]
+    others = [(row["name"], *_rates(row)) for row in entry["others"]]
+    parts = [
+        table(("drift, octaves per doubling", "noise, nats", "seeds", *head), core),
+        table(("planted (noise 0.01, 3 seeds, drift 0 unless given)", *head), others),
+        f"{entry['sweeps']:,} sweeps per row, {entry['date']}, hpxfer {entry['hpxfer']}.",
+    ]
+    return "\n\n".join(parts)
+
+
+def _rates(row: dict[str, float | None]) -> list[str]:
+    names = ("optimum_coverage", "drift_coverage", "transfers", "drifts", "undecided")
+    return ["-" if (value := row[name]) is None else f"{100 * value:.1f}%" for name in names]
+
+
+def columns_markdown(root: Path) -> str:
+    """Return one row per column of the stored tables."""
+    from hpxfer.store.schema import CURVES, TRIALS
+
+    parts = []
+    for name, schema in (("trials", TRIALS), ("curves", CURVES)):
+        rows = []
+        for field in schema:
+            metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+            rows.append((f"`{field.name}`", metadata["unit"], metadata["description"], "yes" if field.nullable else ""))
+        parts += [f"### {name}.parquet", table(("column", "unit", "meaning", "may be null"), rows)]
+    return "\n\n".join(parts)
+
+
+def thresholds_markdown(root: Path) -> str:
+    """Return one row per threshold of the verdict: its name, its value, and the comment above it, which says why."""
+    from hpxfer.analysis import thresholds
+
+    rows = []
+    comment: list[str] = []
+    for text in Path(thresholds.__file__).read_text(encoding="utf-8").splitlines():
+        name = text.partition(" = ")[0]
+        if text.startswith("# "):
+            comment.append(text[2:])
+        elif name.isupper() and name.isidentifier():
+            rows.append((f"`{name}`", f"`{getattr(thresholds, name)}`", " ".join(comment)))
+        elif not text:
+            comment = []
+    return table(("threshold", "value", "why"), rows)

@@ -1,0 +1,240 @@
+"""Checkpoints as the driver sees them: whose they are, who goes on together, what is removed and when."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_trials import SETTING, trial
+
+from hpxfer.stack import Stack
+from hpxfer.train.checkpoints import FORMAT, BadCheckpoint, Checkpoints, CheckpointSpec, name_of, read_facts, sealed
+from hpxfer.trial import TRAINER_VERSION, Trial
+
+TRIALS = [replace(trial(SETTING, seed=k), id=f"trial {k}") for k in range(8)]
+
+
+def header(trials: Sequence[Trial], step: int, **changes: object) -> bytes:
+    """Return a checkpoint without tensors."""
+    facts = {"format": FORMAT, "trainer_version": TRAINER_VERSION, "step": step, "trials": [one.id for one in trials]}
+    content = json.dumps({"__metadata__": sealed(facts | changes)}).encode()
+    return struct.pack("<Q", len(content)) + content
+
+
+def put(folder: Path, trials: Sequence[Trial], step: int, **changes: object) -> Path:
+    """Write it to its place."""
+    path = folder / name_of(Stack(trials=tuple(trials)))
+    path.write_bytes(header(trials, step, **changes))
+    return path
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def ids(*numbers: int) -> list[str]:
+    return [TRIALS[k].id for k in numbers]
+
+
+def test_a_run_starts_with_a_marker_of_its_own_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "checkpoints"
+    first = Checkpoints(folder).start(120.0)
+    assert first is not None
+    assert (first.folder, first.every_s) == (str(folder), 120.0)
+    assert first.is_here()
+    second = Checkpoints(folder).start(120.0)
+    assert second is not None
+    assert second.is_here()
+    assert not first.is_here()  # a worker that outlived its driver writes no more
+    put(folder, TRIALS[:2], 5)
+    Checkpoints(folder).end(ids(0))
+    assert len(names(folder)) == 1  # the next run goes on from it
+    assert not second.is_here()
+    Checkpoints(folder).end(ids(0, 1))
+    assert not folder.exists()
+    Checkpoints(folder).end(ids(0, 1))
+
+
+def test_the_folder_is_absolute_whatever_the_driver_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = Checkpoints(Path("results/checkpoints")).start(1.0)
+    assert spec is not None
+    assert spec.folder == str(tmp_path / "results/checkpoints")
+
+
+@pytest.mark.parametrize("content", [b"", b"another", b"\xff\xfe"])
+def test_another_machines_folder_is_not_the_drivers(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "driver").write_bytes(content)
+    assert not CheckpointSpec(str(tmp_path), 1.0, "drawn").is_here()
+    assert not CheckpointSpec(str(tmp_path / "none"), 1.0, "drawn").is_here()
+
+
+def test_nowhere_to_write_is_said_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "checkpoints").write_text("a file")
+    assert Checkpoints(tmp_path / "checkpoints").start(1.0) is None
+    assert ["training without checkpoints" in line for line in caplog.messages] == [True]
+
+
+def test_the_furthest_that_holds_all_trials_is_found(tmp_path: Path) -> None:
+    folder = Checkpoints(tmp_path)
+    assert folder.find(ids(0)) is None
+    assert Checkpoints(tmp_path / "none").find(ids(0)) is None
+    four, two, other = put(tmp_path, TRIALS[:4], 10), put(tmp_path, TRIALS[:2], 30), put(tmp_path, TRIALS[4:], 50)
+    assert folder.find(ids(1)) == folder.find(ids(1, 0)) == two.name
+    assert folder.find(ids(3, 1)) == four.name
+    assert folder.find(ids(7)) == other.name
+    assert folder.find(ids(3, 4)) is None
+    assert folder.find(["unknown"]) is None
+
+
+def test_trials_of_a_checkpoint_go_on_together(tmp_path: Path) -> None:
+    folder = Checkpoints(tmp_path)
+    put(tmp_path, TRIALS[:4], 10)
+    put(tmp_path, [TRIALS[1], TRIALS[0]], 30)
+    put(tmp_path, TRIALS[5:7], 20)
+    stacks, rest = folder.going_on(one for one in TRIALS if one is not TRIALS[3])
+    assert [[one.id for one in stack.trials] for stack in stacks] == [ids(1, 0), ids(5, 6), ids(2)]
+    assert [one.id for one in rest] == ids(4, 7)
+    assert folder.groups([]) == []
+    assert Checkpoints(tmp_path / "none").going_on(TRIALS) == ([], TRIALS)
+
+
+def test_a_whole_stack_keeps_its_id(tmp_path: Path) -> None:
+    """Its next checkpoint then takes the place of this one."""
+    path = put(tmp_path, [TRIALS[2], TRIALS[0], TRIALS[5]], 10)
+    (stack,), _ = Checkpoints(tmp_path).going_on(TRIALS)
+    assert name_of(stack) == path.name
+
+
+subsets = st.sets(st.integers(0, 7), min_size=1).map(sorted)
+
+
+@given(held=st.lists(st.tuples(subsets, st.integers(0, 9)), max_size=5), asked=st.sets(st.integers(0, 7)))
+def test_every_trial_is_in_one_group_at_most_and_each_group_has_a_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, held: list[tuple[list[int], int]], asked: set[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("groups")
+    for numbers, step in held:
+        put(folder, [TRIALS[k] for k in numbers], step)
+    stacks, rest = Checkpoints(folder).going_on([TRIALS[k] for k in asked])
+    grouped = [one.id for stack in stacks for one in stack.trials]
+    assert sorted([*grouped, *(one.id for one in rest)]) == ids(*sorted(asked))
+    assert set(grouped) == {TRIALS[k].id for k in asked if any(k in numbers for numbers, _ in held)}
+    for stack in stacks:
+        assert Checkpoints(folder).find([one.id for one in stack.trials]) is not None
+
+
+def test_a_checkpoint_goes_when_all_its_trials_are_done(tmp_path: Path) -> None:
+    folder = Checkpoints(tmp_path)
+    four, two = put(tmp_path, TRIALS[:4], 10), put(tmp_path, TRIALS[:2], 30)
+    folder.clear(ids(0, 2, 3))
+    assert names(tmp_path) == {four.name, two.name}
+    folder.clear(frozenset(ids(0, 1, 2)))
+    assert names(tmp_path) == {four.name}
+    folder.clear(ids(0, 1, 2, 3, 4))
+    assert names(tmp_path) == set()
+    Checkpoints(tmp_path / "none").clear(ids(0))
+
+
+def test_what_nobody_can_use_goes_and_what_somebody_may_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    usable = put(tmp_path, TRIALS[:1], 5)
+    newer = put(tmp_path, TRIALS[:2], 5, format=FORMAT + 1)
+    later = put(tmp_path, TRIALS[:3], 5, trainer_version=TRAINER_VERSION + 1)
+    older = put(tmp_path, TRIALS[:4], 5, trainer_version=TRAINER_VERSION - 1)
+    damaged = put(tmp_path, TRIALS[:5], 5)
+    damaged.write_bytes(damaged.read_bytes().replace(b"trial 3", b"trial 7"))
+    half = [tmp_path / "0123.safetensors.77.tmp", tmp_path / ".tmpAbCdEf"]
+    for path in half:
+        path.write_bytes(b"half")
+    (tmp_path / "notes.safetensors").write_text("a user's own")
+    (tmp_path / ("f" * 32 + ".safetensors")).mkdir()
+    assert [found.name for found in Checkpoints(tmp_path).found()] == [usable.name]
+    Checkpoints(tmp_path).start(1.0)
+    kept = {usable.name, newer.name, later.name, "notes.safetensors", "f" * 32 + ".safetensors", "driver"}
+    assert names(tmp_path) == kept
+    said = "\n".join(caplog.messages)
+    assert all(path.name in said for path in (newer, later, older, damaged))
+    Checkpoints(tmp_path).end([])
+    assert names(tmp_path) == kept - {"driver"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x10\0\0\0\0\0\0\0{}",
+        b"\xff" * 40,
+        b"\x02\0\0\0\0\0\0\0[]",
+        b"\x02\0\0\0\0\0\0\0{}",
+        b"\x14\0\0\0\0\0\0\0" + b'{"__metadata__": 3}  ',
+        b"\x14\0\0\0\0\0\0\0" + b'{"__metadata__": {}} ',
+        struct.pack("<Q", 60_000) + b"[" * 60_000,
+    ],
+    ids=["empty", "short", "huge", "list", "no metadata", "a number", "no facts", "deep"],
+)
+def test_no_file_is_an_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / ("0" * 32 + ".safetensors")
+    path.write_bytes(content)
+    with open(path, "rb") as file, pytest.raises(BadCheckpoint, match="damaged, or not a checkpoint of") as found:
+        read_facts(file)
+    assert found.value.useless
+    assert Checkpoints(tmp_path).found() == []
+
+
+def test_the_driver_needs_no_torch_for_this() -> None:
+    code = "import sys, hpxfer.train.checkpoints; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_below_a_uri_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    folder = Checkpoints("memory://bucket/results/sweep/checkpoints")
+    assert folder.found() == []
+    spec = folder.start(120.0)
+    assert spec is not None
+    assert spec.folder == "memory://bucket/results/sweep/checkpoints"
+    assert spec.is_here()
+    assert not replace(spec, marker="another").is_here()
+    name = name_of(Stack(trials=tuple(TRIALS[:2])))
+    folder.shelf.put(name, lambda path: path.write_bytes(header(TRIALS[:2], 7)))
+    folder.shelf.put("left.tmp", lambda path: path.write_bytes(b"half"))
+    assert folder.find(ids(0)) == name
+    stacks, rest = folder.going_on(TRIALS[:3])
+    assert [[one.id for one in stack.trials] for stack in stacks] == [ids(0, 1)]
+    assert rest == TRIALS[2:3]
+    folder.clear(ids(0))
+    folder.end(ids(0))
+    assert set(folder.shelf.stamps()) == {name}
+    folder.end(ids(0, 1))
+    assert set(folder.shelf.stamps()) == set()
+    assert not spec.is_here()
+    assert caplog.messages == []
+
+
+def test_a_header_is_read_anew_only_where_its_file_has_changed(tmp_path: Path) -> None:
+    folder, opened = Checkpoints(tmp_path), []
+    plain = folder.shelf.open
+    with mock.patch.object(folder.shelf, "open", lambda name: (opened.append(name), plain(name))[1]):
+        names = [put(tmp_path, TRIALS[:2], 5).name, put(tmp_path, TRIALS[2:], 5).name]
+        for _ in range(3):
+            assert len(folder.found()) == 2
+        assert sorted(opened) == sorted(names)
+        put(tmp_path, TRIALS[:2], 60)
+        assert [one.step for one in folder.found()] == [60, 5]
+        assert len(opened) == 3
+
+
+def test_storage_that_does_not_answer_stops_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    folder = Checkpoints("unknown-scheme://bucket/checkpoints")
+    assert folder.start(1.0) is None
+    assert folder.going_on(TRIALS[:1]) == ([], TRIALS[:1])
+    folder.end(ids(0))
+    assert "training without checkpoints" in caplog.messages[0]
