@@ -17,14 +17,15 @@ from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import results_here
+from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
 
 # The status of a cell whose trial is not in the store.
 MISSING = "missing"
-LOSSES = {"validation": "validation_loss_nats", "final_window": "final_window_loss_nats"}
 # What a cell shows of its trial; the rest is in `trials`, under the same trial_id.
-_OF_TRIAL = ["trial_id", "status", *LOSSES.values(), "diverged_step", "last_finite_loss_nats"]
-_LINE = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status"]
+_OF_TRIAL = ["trial_id", "status", *LOSS_COLUMNS.values(), "diverged_step", "last_finite_loss_nats"]
+_PLACE = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization"]
+_LINE = [*_PLACE, "value", "seed", "loss", "status", "trial_id"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +69,8 @@ class Results:
         """Return the cells that scan `hp` (default: the judged one), all else at its base value.
 
         Columns: axis, scale_name, scale, shape, is_base, parameterization, value (of the HP), seed, loss (nats; null
-        unless finished), status. `loss` is validation or final_window, by default the one that the sweep judges by.
+        unless finished), status, trial_id. `loss` is validation or final_window, by default the one that the sweep
+        judges by.
         There is no row where the search scans no line, see `why_no_line`.
         """
         hp = hp or self.spec.judged_hp
@@ -77,8 +79,10 @@ class Results:
             raise HpxferError(
                 f"{self.folder}: hp: must be scanned by the sweep, got {hp!r}; {nearest(hp, self.spec.grid)}"
             )
-        if loss not in LOSSES:
-            raise HpxferError(f"loss: must be one of {', '.join(LOSSES)}, got {loss!r}; {nearest(loss, LOSSES)}")
+        if loss not in LOSS_COLUMNS:
+            raise HpxferError(
+                f"loss: must be one of {', '.join(LOSS_COLUMNS)}, got {loss!r}; {nearest(loss, LOSS_COLUMNS)}"
+            )
         cells = self.cells
         rows = cells["line"].isin([hp, PRODUCT])
         if self.spec.product:
@@ -88,7 +92,7 @@ class Results:
         if self.why_no_line(hp) is not None:
             cells = cells.assign(**{hp: None}) if hp not in cells else cells
             rows &= False
-        found = cells[rows].rename(columns={hp: "value", LOSSES[loss]: "loss"})[_LINE]
+        found = cells[rows].rename(columns={hp: "value", LOSS_COLUMNS[loss]: "loss"})[_LINE]
         return found.assign(loss=found["loss"].where(found["status"] == "finished")).reset_index(drop=True)
 
     def why_no_line(self, hp: str | None = None) -> str | None:

@@ -20,7 +20,19 @@ from hpxfer.trial import FIRST_STORED_VERSION, Expansion, Trial
 
 ROOT = Path(__file__).resolve().parent.parent
 LRS = [0.005, 0.01, 0.02]
-LINE = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status"]
+LINE = [
+    "axis",
+    "scale_name",
+    "scale",
+    "shape",
+    "is_base",
+    "parameterization",
+    "value",
+    "seed",
+    "loss",
+    "status",
+    "trial_id",
+]
 TWO_LINES = (("lr: [0.01]", "lr: [0.005, 0.01]\n  init_scale: [0.5, 1.0, 2.0]"), ("hps:\n", "hps:\n  lr: 0.01\n"))
 
 

@@ -20,7 +20,7 @@ from hpxfer.host.interrupts import Interrupts, interrupts
 from hpxfer.plan.plan import workers_of
 from hpxfer.progress.counts import Tally, tally_of
 from hpxfer.progress.file import writing
-from hpxfer.results import LOSSES, Results, load_results
+from hpxfer.results import Results, load_results
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.cells import searched_cells
 from hpxfer.spec import SweepSpec
@@ -28,6 +28,7 @@ from hpxfer.stack import CPU, Device, Measured, Stack
 from hpxfer.storage.lease import Lease, leased
 from hpxfer.storage.uri import parse_root
 from hpxfer.store import Store
+from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.train.event import Event
 from hpxfer.trial import Trial
@@ -175,7 +176,7 @@ def _checkpoints(job: Job) -> Checkpoints:
 
 def _tally(job: Job, store: Store) -> Tally:
     """Return the tally of a run that begins, with the best that is known already."""
-    loss = LOSSES[job.spec.judge.loss]
+    loss = LOSS_COLUMNS[job.spec.judge.loss]
     tally = tally_of(job.real, hps=tuple(job.spec.grid), loss=lambda result: getattr(result, loss))
     for trial in _its_trials(job, store):
         if (outcome := job.known.get(trial.id)) is not None and outcome.status == "finished":

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 from hpxfer.driver.prepared import Job
 from hpxfer.progress.counts import Tally
 from hpxfer.result import TrialResult
-from hpxfer.results import LOSSES
 from hpxfer.search import Outcome
 from hpxfer.stack import Stack, pack
 from hpxfer.storage.lease import Lease
 from hpxfer.store import Store
+from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.train.event import Event
 from hpxfer.trial import Trial
@@ -100,7 +100,7 @@ class Feed:
             self._store.append([(trials[one.trial_id], one) for one in results])
         self._job.place.push(self._lease.check)  # not held: a network that is down may be waited for a long time
         with self._held():
-            column = LOSSES[self._job.spec.judge.loss]
+            column = LOSS_COLUMNS[self._job.spec.judge.loss]
             self._out.difference_update(trials)
             self._failed.update(one.trial_id for one in results if one.status == "failed")
             ended = [one for one in results if one.status != "failed"]

@@ -18,7 +18,6 @@ from hpxfer.driver.reuse import Reuse, open_reuse
 from hpxfer.errors import HpxferError
 from hpxfer.plan.hardware import Hardware, hardware_named, here
 from hpxfer.plan.plan import Counts, Plan, grid_counts, make_plan, search_counts, workers_of
-from hpxfer.results import LOSSES
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.spec import SweepSpec, load_sweep
@@ -27,6 +26,7 @@ from hpxfer.spec.yaml_file import read_yaml
 from hpxfer.stack import Device, Measured
 from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.store.location import Place, open_place
+from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
 RESULTS = "results"
@@ -183,7 +183,7 @@ def _counts(search: Search, done: Mapping[str, Outcome]) -> Counts:
 
 
 def _outcomes(store: Store, spec: SweepSpec) -> dict[str, Outcome]:
-    found = store.outcomes(LOSSES[spec.judge.loss], stopped=spec.early_stopping.asha is not None)
+    found = store.outcomes(LOSS_COLUMNS[spec.judge.loss], stopped=spec.early_stopping.asha is not None)
     return {key: Outcome(status, loss) for key, (status, loss) in found.items()}
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.results import LOSSES
 from hpxfer.search import Outcome, Search
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import Place, place_at
+from hpxfer.store.losses import LOSS_COLUMNS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def open_reuse(folders: Sequence[str | Path], own: Place, loss: str) -> Reuse:
             raise HpxferError(f"--reuse {name}: must be another folder than the sweep's own; leave it out")
         stores[place.where] = Store.open(place.folder, write=False)
     has = tuple(
-        {key: Outcome(status, value) for key, (status, value) in store.outcomes(LOSSES[loss]).items()}
+        {key: Outcome(status, value) for key, (status, value) in store.outcomes(LOSS_COLUMNS[loss]).items()}
         for store in stores.values()
     )
     return Reuse(places=tuple(stores), stores=tuple(stores.values()), has=has)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -12,12 +12,22 @@ from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.search.make import round_search
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.rounds import Played
+from hpxfer.spec import SweepSpec
+from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.trial import Expansion
 
-if TYPE_CHECKING:
-    from hpxfer.analysis.gather import Stored
 
-# As `hpxfer.results.LOSSES` has them, for modules that it imports.
-LOSS_COLUMNS = {"validation": "validation_loss_nats", "final_window": "final_window_loss_nats"}
+class Searched(Protocol):
+    """What a replay reads of a sweep's results (`hpxfer.results.Results`)."""
+
+    @property
+    def spec(self) -> SweepSpec: ...
+
+    @property
+    def trials(self) -> pd.DataFrame: ...
+
+    @property
+    def expansion(self) -> Expansion: ...
 
 
 def outcomes_of(trials: pd.DataFrame, loss: str) -> dict[str, Outcome]:
@@ -36,7 +46,7 @@ def hps_of_row(row: Mapping[Any, Any]) -> HPs:
     return HPs(**{name: float(row[name]) for name in SCALARS}, multipliers=multipliers)
 
 
-def replayed(results: Stored, outcomes: Mapping[str, Outcome] | None = None) -> tuple[Played, ...]:
+def replayed(results: Searched, outcomes: Mapping[str, Outcome] | None = None) -> tuple[Played, ...]:
     """Return how far each track of the sweep's search has come; () for grid and optuna, which have no rounds."""
     search = round_search(results.expansion)
     if search is None:
