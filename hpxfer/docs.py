@@ -16,7 +16,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.explain import FIELDS
 from hpxfer.scaling.table import Row
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 SHOWN = ("completep-moe", "sp")
 HEADINGS = ("role", "init std", "LR", "eps", "weight decay", "forward", "source")
@@ -30,10 +30,10 @@ def rules_markdown() -> str:
 def tables_markdown() -> str:
     """Return one Markdown table of all parameterizations: name, source, axes, optimizers, conventions."""
     lines = [_line(("name", "source", "axes", "optimizers", "conventions")), _line(["---"] * 5)]
-    for name, table in TABLES.items():
+    for table in PARAMETERIZATIONS.rows():
         axes = ", ".join(table.axes) + (f" ({', '.join(table.adam_axes)}: adam)" if table.adam_axes else "")
         conventions = ", ".join(f"`{key}`" for key in table.conventions) or "none"
-        lines.append(_line((f"`{name}`", table.source, axes, ", ".join(table.rows), conventions)))
+        lines.append(_line((f"`{table.name}`", table.source, axes, ", ".join(table.rows), conventions)))
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.identity import hps_of
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.store.merge import DONE, STOPPED
 from hpxfer.store.proof import proven_identity
 from hpxfer.trial import Expansion, Setting, Trial
@@ -133,7 +133,8 @@ def flat(identity: Mapping[str, Any]) -> Flat:
     setting = _filled(_defaults(Setting), identity["setting"])
     out = {**identity, "setting": setting, "hps": {**hps, **multipliers}}
     if chosen := identity.get("parameterization"):
-        table = TABLES.get(chosen["name"])
+        name = chosen["name"]
+        table = PARAMETERIZATIONS.get(name) if name in PARAMETERIZATIONS else None
         known = {} if table is None else {key: convention.default for key, convention in table.conventions.items()}
         out["parameterization"] = {**chosen, "conventions": {**known, **chosen.get("conventions", {})}}
     return dict(_paths(out, ""))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Parameterization:
 
     @property
     def table(self) -> Table:
-        return TABLES[self.name]
+        return PARAMETERIZATIONS.get(self.name)
 
     def label(self) -> str:
         """Return the name, with the conventions that are not the default."""
@@ -73,9 +73,8 @@ class Parameterization:
 
 def parameterization(name: str, conventions: Conventions | None = None) -> Parameterization:
     """Return the named parameterization with every convention filled in; raise HpxferError on an unknown one."""
-    if name not in TABLES:
-        raise HpxferError(f"unknown parameterization {name!r}; {nearest(name, TABLES)}")
-    known = TABLES[name].conventions
+    table = PARAMETERIZATIONS.get(name)
+    known = table.conventions
     chosen = {key: one.default for key, one in known.items()}
     for key, given in (conventions or {}).items():
         if key not in known:
@@ -86,7 +85,7 @@ def parameterization(name: str, conventions: Conventions | None = None) -> Param
             raise HpxferError(f"parameterization {name}: {key} must be {known[key].spell()}, got {given!r}")
         chosen[key] = float(value) if isinstance(value, int) else value
     choice = Parameterization(name=name, conventions=tuple(sorted(chosen.items())))
-    for optimizer in TABLES[name].rows:
+    for optimizer in table.rows:
         choice.rows(optimizer)  # conventions that exclude each other are said now
     return choice
 

@@ -22,7 +22,7 @@ from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_glob
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Convention, Optimizer, Row, Table
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 FIELDS = tuple(f.name for f in fields(Multipliers))
 
@@ -157,15 +157,15 @@ def require_covered(found: Explanation) -> None:
 
 def list_parameterizations() -> str:
     """Return every parameterization with its source and scope, and what each convention means, as text."""
-    conventions = {key: one for table in TABLES.values() for key, one in table.conventions.items()}
+    conventions = {key: one for table in PARAMETERIZATIONS.rows() for key, one in table.conventions.items()}
     spelled = (f"  {key}: {one.spell()}\n      {one.doc}" for key, one in conventions.items())
-    return "\n\n".join([*map(_table_text, TABLES.values()), "\n".join(["Conventions", *spelled])])
+    return "\n\n".join([*map(_table_text, PARAMETERIZATIONS.rows()), "\n".join(["Conventions", *spelled])])
 
 
 def parameterizations_to_dict() -> dict[str, Any]:
     """Return the same as JSON-ready data: name -> source, axes, fixed, optimizers, conventions, doc."""
     return {
-        name: {
+        table.name: {
             "source": table.source,
             "axes": list(table.axes),
             "adam_axes": list(table.adam_axes),
@@ -175,7 +175,7 @@ def parameterizations_to_dict() -> dict[str, Any]:
             "conventions": {key: _convention_to_dict(one) for key, one in table.conventions.items()},
             "doc": table.doc,
         }
-        for name, table in TABLES.items()
+        for table in PARAMETERIZATIONS.rows()
     }
 
 

@@ -68,5 +68,10 @@ dense_ratio = ratio("dense_ratio")  # dense_width / width
 batch = ratio("batch")  # tokens a step
 duration = ratio("duration")  # tokens of the run
 
+# Every symbol that a monomial may hold.
+SYMBOLS = (
+    *("width", "depth", "experts", "active", "expert_width", "expert_ratio", "active_width", "shared_width"),
+    *("dense_width", "dense_ratio", "batch", "duration"),
+)
 # The symbols that count features: what the width part of a factor is made of.
 WIDTHS = ("width", "expert_width", "expert_ratio", "active_width", "shared_width", "dense_width", "dense_ratio")

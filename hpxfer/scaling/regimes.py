@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 
 from hpxfer.scaling.table import Table
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 DIMS = ("width", "expert_width", "experts", "active")
 REGIMES = {
@@ -37,7 +37,7 @@ def regime_warning(table: Table, at: Mapping[str, float]) -> str | None:
     fits = [regime for regime in REGIMES if follows(regime, at)]
     family = table.name.removesuffix(table.regime.lower())
     fix = f"it follows regime {fits[0]}" if fits else "it follows none of the regimes"
-    if fits and (sibling := family + fits[0].lower()) in TABLES:
+    if fits and (sibling := family + fits[0].lower()) in PARAMETERIZATIONS:
         fix += f": use {sibling}"
     moving = ", ".join(REGIMES[table.regime])
     rule = f"{table.name} is for regime {table.regime}, where {moving} grow by one factor and the rest stays"

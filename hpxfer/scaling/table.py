@@ -1,12 +1,14 @@
-"""What a parameterization is: a row a role, five monomials a row, the source beside it."""
+"""What a parameterization is: one row per role, five monomials per row, and the source beside each row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from hpxfer.scaling.monomial import ONE, Monomial
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.scaling.monomial import ONE, SYMBOLS, Monomial
+from hpxfer.scaling.roles import ROLES
 
 Optimizer = Literal["adam", "sgd"]
 Conventions = Mapping[str, float | str]
@@ -24,26 +26,34 @@ class Row:
     forward: Monomial = ONE
     source: str
 
+    def monomials(self) -> dict[str, Monomial]:
+        """Return the five factors by name."""
+        return {name: getattr(self, name) for name in FACTORS}
+
+
+FACTORS = tuple(each.name for each in fields(Row) if each.name not in ("role", "source"))
+
 
 @dataclass(frozen=True)
 class Convention:
-    """A point on which sources or public codes disagree: the default and what else may be asked for."""
+    """A point on which sources or public codes disagree: the default, and the other legal values."""
 
     default: float | str
     legal: tuple[float | str, ...] | tuple[Literal["between"], float, float]
     doc: str
 
     def allows(self, value: object) -> bool:
+        """Return whether a value is legal."""
         if self.legal and self.legal[0] == "between":
             _, low, high = self.legal
             return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high  # type: ignore[operator]
-        return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.legal)
+        return any(value == legal and isinstance(value, bool) == isinstance(legal, bool) for legal in self.legal)
 
     def spell(self) -> str:
         """Return the legal values as a reader would write them."""
         if self.legal and self.legal[0] == "between":
             return f"a number from {self.legal[1]:g} to {self.legal[2]:g}"
-        return " | ".join(str(one) for one in self.legal)
+        return " | ".join(str(value) for value in self.legal)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +62,12 @@ class Table:
 
     name: str
     source: str
-    axes: tuple[str, ...]  # what may move from the base; the names are those of `scaling.coverage.MOVES`
-    adam_axes: tuple[str, ...] = ()  # further ones, which the source covers for Adam alone
-    fixed: Mapping[str, str] = field(default_factory=dict)  # property of Shape that must stay -> why
+    axes: tuple[str, ...]  # what may differ from the base; the names are those of `scaling.coverage.MOVES`
+    adam_axes: tuple[str, ...] = ()  # further axes, which the source covers for Adam alone
+    fixed: Mapping[str, str] = field(default_factory=dict)  # property of Shape that must not change -> the reason
     regime: str | None = None  # the way in which width, expert width and experts must grow together
     rows: Mapping[Optimizer, Callable[[Conventions], tuple[Row, ...]]]
-    conventions: Mapping[str, Convention]
+    conventions: Mapping[str, Convention] = field(default_factory=dict)
     route_scale: Monomial = ONE  # on gates that are normalized to sum to one
     one_minus_beta: Monomial = ONE  # on 1 - beta1 and 1 - beta2
     normalized_gate: bool = False  # the source's gates sum to one over the active experts
@@ -67,3 +77,35 @@ class Table:
     def covers(self, axis: str, optimizer: Optimizer) -> bool:
         """Return whether the source says how to scale along an axis."""
         return axis in self.axes or (optimizer == "adam" and axis in self.adam_axes)
+
+    def require_rows(self) -> None:
+        """Raise HpxferError unless every column, under the default conventions, has rows that can be evaluated."""
+        defaults = {key: convention.default for key, convention in self.conventions.items()}
+        if not self.rows:
+            raise HpxferError(f"parameterization {self.name}: rows must have a column for adam or sgd, got none")
+        for optimizer, column in self.rows.items():
+            where = f"parameterization {self.name}, {optimizer}"
+            if optimizer not in ("adam", "sgd"):
+                raise HpxferError(f"{where}: a column must be adam or sgd; rename it in rows")
+            _require_rows(where, column(defaults))
+
+
+def _require_rows(where: str, rows: Iterable[Row]) -> None:
+    seen = set()
+    for row in rows:
+        if row.role not in ROLES:
+            raise HpxferError(f"{where}: unknown role {row.role!r}; {nearest(row.role, ROLES)}")
+        if row.role in seen:
+            raise HpxferError(f"{where}: a role must have one row, got two for {row.role}; leave one out")
+        seen.add(row.role)
+        for name, factor in row.monomials().items():
+            if not isinstance(factor, Monomial):
+                raise HpxferError(
+                    f"{where}: {row.role}: {name} must be a monomial such as width**-1, got {factor!r}; build it from "
+                    "the symbols of hpxfer.scaling.monomial"
+                )
+            for symbol, _ in factor.exponents:
+                if symbol not in SYMBOLS:
+                    raise HpxferError(
+                        f"{where}: {row.role}: {name}: unknown ratio {symbol!r}; {nearest(symbol, SYMBOLS)}"
+                    )

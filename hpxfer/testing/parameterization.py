@@ -1,6 +1,6 @@
 """The conformance suite of parameterizations. Derive a pytest class from `ParameterizationSuite` and give it `name`.
 
-hpxfer.scaling.tables.register(MY_TABLE)
+hpxfer.scaling.register_parameterization(MY_TABLE)
 
 class TestMine(ParameterizationSuite):
     @pytest.fixture
@@ -26,7 +26,7 @@ from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Convention, Conventions, Optimizer, Table
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 # Width, depth, batch_tokens and steps, and the layout: three of these have a dense FFN, so that its roles compose too.
 _LAYOUTS: tuple[tuple[tuple[int, int, int, int], dict[str, int]], ...] = (
@@ -54,7 +54,7 @@ def columns(name: str) -> Iterator[tuple[Parameterization, Optimizer]]:
 
     A value that excludes a default of another convention is left out; that it is refused in words is a test of its own.
     """
-    table = TABLES[name]
+    table = PARAMETERIZATIONS.get(name)
     for chosen in ({}, *({key: value} for key, one in table.conventions.items() for value in values_of(one))):
         try:
             choice = parameterization(name, chosen)
@@ -82,7 +82,7 @@ class ParameterizationSuite:
 
     def test_says_what_it_is(self, name: str) -> None:
         """Name, source and doc; axes, fixed properties and regime that exist; at least one column."""
-        table = TABLES[name]
+        table = PARAMETERIZATIONS.get(name)
         assert table.name == name
         assert table.source
         assert table.doc
@@ -94,14 +94,14 @@ class ParameterizationSuite:
         assert table.regime is None or table.regime in REGIMES
 
     def test_conventions_have_legal_defaults_and_a_doc(self, name: str) -> None:
-        for key, one in TABLES[name].conventions.items():
+        for key, one in PARAMETERIZATIONS.get(name).conventions.items():
             assert one.doc, key
             assert one.allows(one.default), key
             assert not one.allows(True), key
 
     def test_every_value_of_a_convention_works_or_is_refused_in_words(self, name: str) -> None:
         """Alone, and beside each value of every other convention."""
-        known = TABLES[name].conventions
+        known = PARAMETERIZATIONS.get(name).conventions
         pairs = [(key, value) for key, one in known.items() for value in values_of(one)]
         for one, other in itertools.combinations_with_replacement(pairs, 2):
             refusal = _refusal(name, dict((one, other)))
@@ -182,7 +182,7 @@ def _refusal(name: str, conventions: Conventions) -> str | None:
 
 
 def _monomials(name: str) -> Iterator[tuple[str, Monomial]]:
-    table: Table = TABLES[name]
+    table: Table = PARAMETERIZATIONS.get(name)
     yield "route_scale", table.route_scale
     yield "one_minus_beta", table.one_minus_beta
     for choice, optimizer in columns(name):

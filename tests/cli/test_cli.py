@@ -15,8 +15,9 @@ import pytest
 from command_line import Fails, hpxfer
 from tiny import write_tiny
 
+from hpxfer.cli.commands import COMMANDS
 from hpxfer.driver import run
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 BAD_INPUTS = (
     *("broken YAML", "no file", "a folder", "unknown key", "wrong type", "impossible shape"),
@@ -24,7 +25,6 @@ BAD_INPUTS = (
     *("unknown parameterization", "nothing to explain", "unknown executor", "nonsense address", "results is a file"),
     "address without Ray",
 )
-COMMANDS = ("plan", "run", "report", "recipe", "explain", "check", "bench", "submit", "status", "logs", "stop", "fetch")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS.names())
 def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = hpxfer(capsys, command, "--help")
     assert code == 0
@@ -68,7 +68,7 @@ def test_json_is_alone_on_stdout(done: Path, capsys: pytest.CaptureFixture[str])
     code, out, _ = hpxfer(capsys, "recipe", results / "tiny", "--json", "--output", done / "mine.yaml")
     assert (code, json.loads(out)) == (0, {"recipe": str(done / "mine.yaml")})
     code, out, _ = hpxfer(capsys, "explain", "--list", "--json")
-    assert (code, set(json.loads(out))) == (0, set(TABLES))
+    assert (code, set(json.loads(out))) == (0, set(PARAMETERIZATIONS))
 
 
 def test_cautions_stand_on_stderr_and_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from command_line import hpxfer
 from sweep_text import SWEEP
 
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 MOE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 32}
 DENSE = {"width": 32, "depth": 2, "head_dim": 32, "dense_width": 32}
@@ -35,24 +35,24 @@ def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Explain:
     return call
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 def test_every_table_by_its_name(name: str, explain: Explain) -> None:
     target = {**MOE, "width": 64, "expert_width": 64}
     code, out, _ = explain("--parameterization", name, "--json", base=MOE, target=target)
     assert code == 0
     got = json.loads(out)
-    assert (got["parameterization"], got["optimizer"]) == (name, next(iter(TABLES[name].rows)))
+    assert (got["parameterization"], got["optimizer"]) == (name, next(iter(PARAMETERIZATIONS.get(name).rows)))
 
 
 def test_list(explain: Explain) -> None:
     code, out, _ = explain("--list")
     assert code == 0
-    for name, table in TABLES.items():
-        assert f"{name} ({table.source})\n" in out
+    for table in PARAMETERIZATIONS.rows():
+        assert f"{table.name} ({table.source})\n" in out
         assert f"  axes:        {', '.join(table.axes)}" in out
     code, out, _ = explain("--list", "--json")
     assert {name: one["axes"] for name, one in json.loads(out).items()} == {
-        name: list(table.axes) for name, table in TABLES.items()
+        table.name: list(table.axes) for table in PARAMETERIZATIONS.rows()
     }
 
 
@@ -78,7 +78,7 @@ def test_strict_refuses_what_is_warned_of(
     assert any(line.startswith("warning: ") and said in line for line in out.splitlines())
     code, out, err = explain("--parameterization", name, *options, "--strict", base=base, target=target)
     assert (code, out) == (2, "")
-    assert f"not covered by {TABLES[name].source}: " in err
+    assert f"not covered by {PARAMETERIZATIONS.get(name).source}: " in err
     assert said in err
 
 

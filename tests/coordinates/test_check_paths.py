@@ -12,14 +12,14 @@ from hpxfer.scaling.evaluate import parameterization, ratios
 from hpxfer.scaling.regimes import follows
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
 
 CASES: list[tuple[str, Optimizer, str]] = [
-    (name, optimizer, axis)
-    for name, table in TABLES.items()
+    (table.name, optimizer, axis)
+    for table in PARAMETERIZATIONS.rows()
     for optimizer in table.rows
-    for axis in own_axes(parameterization(name), optimizer)
+    for axis in own_axes(parameterization(table.name), optimizer)
 ]
 
 
@@ -57,7 +57,9 @@ def test_axes_are_those_of_the_model_s_shape() -> None:
 
 def test_the_model_is_the_one_that_the_table_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what the table says, not by its name."""
-    monkeypatch.setitem(TABLES, "my-own", replace(TABLES["complete-mue"], name="my-own"))
+    monkeypatch.setitem(
+        PARAMETERIZATIONS._rows, "my-own", replace(PARAMETERIZATIONS.get("complete-mue"), name="my-own")
+    )
     own, sigmoid, tied = (
         own_case(choice, "adam", "width", None, dense=False).spec.model
         for choice in (

@@ -16,7 +16,7 @@ from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.monomial import ONE, expert_ratio, expert_width, experts, width
 from hpxfer.scaling.predictions.gpt import claims
 from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
 
 Twin = Callable[..., Parameterization]
@@ -29,7 +29,7 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Twin:
     """Return a maker of parameterizations that differ from a table in one role's row or in tying, for one test."""
 
     def make(name: str, role: str = "", *, tied: bool | None = None, **row: Any) -> Parameterization:
-        table = TABLES[name]
+        table = PARAMETERIZATIONS.get(name)
 
         def column(optimizer: Optimizer) -> Any:
             def rows(conventions: Conventions) -> tuple[Row, ...]:
@@ -44,7 +44,7 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Twin:
             rows={optimizer: column(optimizer) for optimizer in table.rows},
             tied_experts=table.tied_experts if tied is None else tied,
         )
-        monkeypatch.setitem(TABLES, changed.name, changed)
+        monkeypatch.setitem(PARAMETERIZATIONS._rows, changed.name, changed)
         return parameterization(changed.name)
 
     return make

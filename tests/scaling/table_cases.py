@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.scaling.table import Convention, Optimizer
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
-COLUMNS: list[tuple[str, Optimizer]] = [(name, optimizer) for name, table in TABLES.items() for optimizer in table.rows]
+COLUMNS: list[tuple[str, Optimizer]] = [
+    (table.name, optimizer) for table in PARAMETERIZATIONS.rows() for optimizer in table.rows
+]
 LAYOUTS = ("dense", "moe", "shared", "groups", "hybrid")
 # Roles that start at exact zeros, and those that no weight decay touches.
 ZERO_INIT = {"hidden_bias", "router_bias"}
@@ -58,7 +60,7 @@ def choices(draw: st.DrawFn, name: str) -> Parameterization:
 @st.composite
 def conventions(draw: st.DrawFn, name: str) -> dict[str, float | str]:
     """Return a random legal value of every convention of a table; tied embeddings leave some no choice."""
-    out = {key: draw(_values(one)) for key, one in TABLES[name].conventions.items()}
+    out = {key: draw(_values(one)) for key, one in PARAMETERIZATIONS.get(name).conventions.items()}
     if out.get("embeddings") == "tied":
         out["readout"] = "forward"
         if "readout_init" in out:

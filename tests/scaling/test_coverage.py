@@ -10,7 +10,7 @@ from hpxfer.scaling.coverage import MOVES, ModelFacts, coverage_warnings, gate_w
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 RUN = {"batch_tokens": 64, "steps": 100}
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32, **RUN)
@@ -34,14 +34,14 @@ def warnings(
     conventions: dict[str, float | str] | None = None,
     **dims: int,
 ) -> list[str]:
-    column = optimizer or next(iter(TABLES[name].rows))
+    column = optimizer or next(iter(PARAMETERIZATIONS.get(name).rows))
     return coverage_warnings(parameterization(name, conventions), base, replace(base, **dims), facts, column)
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 @pytest.mark.parametrize("base", [BASE, DENSE, HYBRID])
 def test_the_base_itself_is_covered(name: str, base: Shape) -> None:
-    gate = "normalized_sigmoid" if TABLES[name].normalized_gate else "sigmoid"
+    gate = "normalized_sigmoid" if PARAMETERIZATIONS.get(name).normalized_gate else "sigmoid"
     got = warnings(name, base, facts=ModelFacts(gate=gate, tied_embeddings=False))
     if name == "completep" and base.num_experts:
         assert got == [f"completep has no rule for router, expert_in, expert_out, which a model {base.label()} has"]
@@ -49,7 +49,7 @@ def test_the_base_itself_is_covered(name: str, base: Shape) -> None:
         assert got == []
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 def test_shared_experts_without_a_rule(name: str) -> None:
     base = replace(BASE, num_shared=1, shared_width=32)
     missing = f"{name} has no rule for shared_in, shared_out, which a model {base.label()} has"
@@ -83,7 +83,7 @@ WAYS: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 @pytest.mark.parametrize("way", list(WAYS))
 def test_what_each_table_covers(name: str, way: str) -> None:
     dims, covered = WAYS[way]
@@ -216,7 +216,7 @@ def test_a_zero_router_with_all_experts_active_stays_uniform(
     assert f"with the gate {gate} the router stays uniform" in warning
     assert "with a softmax gate the router stays uniform" in of(SOFT, None)[0]
     assert of(SOFT, "sigmoid") == of(BASE, gate) == []  # a gate of its own, or ties that the choice of experts breaks
-    if "router_bias_std" in TABLES[name].conventions:
+    if "router_bias_std" in PARAMETERIZATIONS.get(name).conventions:
         assert "; set the convention router_bias_std, or activate fewer experts" in warning
         assert of(SOFT, gate, router_bias_std=1.0) == []
     else:
@@ -232,9 +232,9 @@ def test_a_dense_model_has_no_router_to_warn_of() -> None:
     assert warnings("mssp-i", DENSE, facts=ModelFacts(gate="softmax")) == []
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 def test_a_gate_of_another_kind_than_the_source_s(name: str) -> None:
-    assert TABLES[name].normalized_gate == (name == "complete-mue")
+    assert PARAMETERIZATIONS.get(name).normalized_gate == (name == "complete-mue")
     found = warnings(name, plain(name), facts=ModelFacts(gate="sigmoid"))
     if name == "complete-mue":
         (warning,) = found
@@ -265,7 +265,9 @@ def test_a_normalized_gate_of_one_active_expert_is_constant(gate: str) -> None:
 TIED, UNTIED = ModelFacts(tied_embeddings=True), ModelFacts(tied_embeddings=False)
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if "embeddings" in TABLES[name].conventions])
+@pytest.mark.parametrize(
+    "name", [name for name in PARAMETERIZATIONS if "embeddings" in PARAMETERIZATIONS.get(name).conventions]
+)
 def test_tables_and_models_tied_and_untied(name: str) -> None:
     def of(facts: ModelFacts, **conventions: str) -> list[str]:
         return warnings(name, plain(name), facts=facts, conventions={"readout": "forward", **conventions})
@@ -279,7 +281,9 @@ def test_tables_and_models_tied_and_untied(name: str) -> None:
     assert of(ModelFacts(), embeddings="tied") == []  # nobody said
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if "readout_init" in TABLES[name].conventions])
+@pytest.mark.parametrize(
+    "name", [name for name in PARAMETERIZATIONS if "readout_init" in PARAMETERIZATIONS.get(name).conventions]
+)
 def test_a_zero_readout_of_a_tied_model(name: str) -> None:
     def of(facts: ModelFacts) -> list[str]:
         return warnings(name, facts=facts, conventions={"readout": "forward", "readout_init": "zero"})
@@ -307,5 +311,5 @@ def test_a_dense_ffn_that_one_side_lacks(base: Shape, target: Shape, has: str, l
 
 def test_every_axis_of_a_table_is_one_that_moves_something() -> None:
     known = {axis for axes in MOVES.values() for axis in axes}
-    for table in TABLES.values():
+    for table in PARAMETERIZATIONS.rows():
         assert {*table.axes, *table.adam_axes} <= known, table.name

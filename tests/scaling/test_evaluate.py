@@ -13,7 +13,7 @@ from table_cases import choices, layouts
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Globals, evaluate, evaluate_globals, parameterization, ratios, reference
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
 FIXED_KAPPA = ("completep", "completep-moe")
@@ -115,7 +115,7 @@ def test_the_factors_that_belong_to_no_role() -> None:
 )
 def test_accepted_conventions(name: str, conventions: dict[str, float | str]) -> None:
     chosen = dict(parameterization(name, conventions).conventions)
-    assert set(chosen) == set(TABLES[name].conventions)
+    assert set(chosen) == set(PARAMETERIZATIONS.get(name).conventions)
     ((key, value),) = conventions.items()
     assert chosen[key] == ("inf" if value == math.inf else value)
 
@@ -171,7 +171,9 @@ def test_refused_choices(name: str, conventions: dict[str, float | str], message
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if "embeddings" in TABLES[name].conventions])
+@pytest.mark.parametrize(
+    "name", [name for name in PARAMETERIZATIONS if "embeddings" in PARAMETERIZATIONS.get(name).conventions]
+)
 def test_conventions_that_exclude_each_other_are_refused(name: str) -> None:
     with pytest.raises(HpxferError) as caught:
         parameterization(name, {"embeddings": "tied", "readout": "init_lr"})
@@ -182,7 +184,9 @@ def test_conventions_that_exclude_each_other_are_refused(name: str) -> None:
     assert parameterization(name, {"embeddings": "tied", "readout": "forward"})
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if "readout_init" in TABLES[name].conventions])
+@pytest.mark.parametrize(
+    "name", [name for name in PARAMETERIZATIONS if "readout_init" in PARAMETERIZATIONS.get(name).conventions]
+)
 def test_a_tied_readout_does_not_start_at_zero(name: str) -> None:
     with pytest.raises(HpxferError) as caught:
         parameterization(name, {"embeddings": "tied", "readout": "forward", "readout_init": "zero"})

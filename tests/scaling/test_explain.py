@@ -22,7 +22,7 @@ from hpxfer.scaling.explain import (
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
 TARGET = Shape(width=128, depth=4, num_experts=16, num_active=4, expert_width=256, head_dim=32)
@@ -202,7 +202,7 @@ def test_structure_is_said_in_words() -> None:
     assert "are added to the logits" not in plain
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 def test_every_table_can_be_explained_at_every_layout(name: str) -> None:
     choice = parameterization(name)
     for base in (BASE, DENSE, HYBRID):
@@ -253,7 +253,7 @@ def test_strict_refuses_what_is_warned_of() -> None:
 
 def test_list_names_everything_about_every_table() -> None:
     *tables, conventions = list_parameterizations().split("\n\n")
-    assert [block.split()[0] for block in tables] == list(TABLES)
+    assert [block.split()[0] for block in tables] == list(PARAMETERIZATIONS)
     moe = next(block for block in tables if block.startswith("completep-moe "))
     assert moe.splitlines() == [
         "completep-moe (arXiv 2601.20205)",
@@ -266,8 +266,8 @@ def test_list_names_everything_about_every_table() -> None:
     ]
     assert tables[0].splitlines()[-1] == "  conventions: none"
     assert "  axes:        width, experts, active; for adam also depth" in list_parameterizations().splitlines()
-    for name, table in TABLES.items():
-        block = next(block for block in tables if block.startswith(f"{name} ("))
+    for table in PARAMETERIZATIONS.rows():
+        block = next(block for block in tables if block.startswith(f"{table.name} ("))
         assert table.source in block
         assert all(axis in block for axis in (*table.axes, *table.adam_axes))
     lines = conventions.splitlines()
@@ -279,7 +279,7 @@ def test_list_names_everything_about_every_table() -> None:
 def test_a_convention_is_the_same_in_every_table_that_has_it() -> None:
     """But for its default: the list spells each once."""
     seen: dict[str, set[tuple[object, str]]] = {}
-    for table in TABLES.values():
+    for table in PARAMETERIZATIONS.rows():
         for key, one in table.conventions.items():
             seen.setdefault(key, set()).add((one.legal, one.doc))
     assert {key: len(forms) for key, forms in seen.items()} == dict.fromkeys(seen, 1)
@@ -288,7 +288,7 @@ def test_a_convention_is_the_same_in_every_table_that_has_it() -> None:
 def test_list_as_json() -> None:
     got = parameterizations_to_dict()
     assert json.loads(json.dumps(got, allow_nan=False)) == got
-    assert set(got) == set(TABLES)
+    assert set(got) == set(PARAMETERIZATIONS)
     moe = got["completep-moe"]
     assert (moe["source"], moe["fixed"], moe["optimizers"]) == ("arXiv 2601.20205", ["kappa", "head_dim"], ["adam"])
     assert moe["conventions"]["router_init_exponent"]["legal"] == [0.5, 1.0, "inf"]

@@ -17,7 +17,7 @@ from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Multipliers))
 GLOBALS = tuple(field.name for field in dataclasses.fields(Globals))
@@ -46,7 +46,7 @@ def test_the_base_is_the_identity(name: str, optimizer: Optimizer, data: st.Data
 
 
 def test_only_mssp_three_ties_experts_and_only_mssp_one_is_zero_by_itself() -> None:
-    assert [name for name in TABLES if parameterization(name).structure().tied_experts] == ["mssp-iii"]
+    assert [name for name in PARAMETERIZATIONS if parameterization(name).structure().tied_experts] == ["mssp-iii"]
     zero = [
         (name, row.role)
         for name, optimizer in COLUMNS
@@ -54,7 +54,7 @@ def test_only_mssp_three_ties_experts_and_only_mssp_one_is_zero_by_itself() -> N
         if row.init_std == ZERO and row.role not in ZERO_INIT
     ]
     assert set(zero) == {("mssp-i", "router")}
-    assert all(parameterization(name).structure().router_bias_std == 0 for name in TABLES)
+    assert all(parameterization(name).structure().router_bias_std == 0 for name in PARAMETERIZATIONS)
 
 
 @every_column
@@ -121,7 +121,7 @@ def test_they_do_not_elsewhere(name: str, optimizer: Optimizer) -> None:
 def test_coupled_decay_keeps_the_part_of_the_lr_that_is_not_width(
     name: str, optimizer: Optimizer, data: st.DataObject
 ) -> None:
-    if "weight_decay" not in TABLES[name].conventions:
+    if "weight_decay" not in PARAMETERIZATIONS.get(name).conventions:
         return
     chosen = data.draw(choices(name))
     choice = parameterization(name, {**dict(chosen.conventions), "weight_decay": "coupled"})
@@ -138,7 +138,7 @@ def test_coupled_decay_keeps_the_part_of_the_lr_that_is_not_width(
 @few
 @given(data=st.data())
 def test_independent_decay_and_global_eps_are_one_number(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
-    known = TABLES[name].conventions
+    known = PARAMETERIZATIONS.get(name).conventions
     asked = {key: value for key, value in (("weight_decay", "independent"), ("eps", "global")) if key in known}
     choice = parameterization(name, {**dict(data.draw(choices(name)).conventions), **asked})
     got = evaluate(choice, data.draw(layouts()), data.draw(layouts()), optimizer)
@@ -148,12 +148,12 @@ def test_independent_decay_and_global_eps_are_one_number(name: str, optimizer: O
         assert len({one.eps for one in got.values()}) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if name != "sp"])
+@pytest.mark.parametrize("name", [name for name in PARAMETERIZATIONS if name != "sp"])
 def test_neither_is_the_default(name: str) -> None:
     """The twin: by default both differ between roles, but for what a source does not say."""
     base = Shape(width=16, depth=2, num_experts=4, num_active=1, expert_width=16, head_dim=8)
     target = dataclasses.replace(base, width=64, depth=4, expert_width=64)
-    got = evaluate(parameterization(name), base, target, next(iter(TABLES[name].rows)))
+    got = evaluate(parameterization(name), base, target, next(iter(PARAMETERIZATIONS.get(name).rows)))
     decays = {one.weight_decay for role, one in got.items() if role not in NO_DECAY}
     assert (len(decays) == 1) == (name in ("complete-mue", "mup-moe"))
     assert (len({one.eps for one in got.values()}) == 1) == (name == "ntp")
@@ -164,7 +164,7 @@ def test_neither_is_the_default(name: str) -> None:
 @given(data=st.data())
 def test_the_forms_of_the_readout_are_one_map(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
     """By the abc symmetry: what is fed forward, its step, eps against gradient and decay are the same product."""
-    if "readout" not in TABLES[name].conventions:
+    if "readout" not in PARAMETERIZATIONS.get(name).conventions:
         return
     drawn = dict(data.draw(choices(name)).conventions)
     plain = {key: value for key, value in (("eps", "per_role"), ("weight_decay", "source")) if key in drawn}
@@ -198,7 +198,7 @@ def _invariants(one: Multipliers, optimizer: Optimizer) -> tuple[float, ...]:
 def test_a_tied_readout_is_the_embedding_but_for_its_multiplier(
     name: str, optimizer: Optimizer, data: st.DataObject
 ) -> None:
-    if "embeddings" not in TABLES[name].conventions:
+    if "embeddings" not in PARAMETERIZATIONS.get(name).conventions:
         return
     drawn = dict(data.draw(choices(name)).conventions)
     drawn |= {"embeddings": "tied", "readout": "forward"} | (

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 import hpxfer
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 ROOT = Path(hpxfer.__file__).parent
-GENERIC = ("evaluate", "resolve", "coverage", "regimes", "conventions", "monomial", "table", "roles")
+GENERIC = ("evaluate", "resolve", "coverage", "regimes", "conventions", "monomial", "table", "roles", "explain")
 FILES = sorted(
     {
         *(ROOT / "scaling" / f"{one}.py" for one in GENERIC),
-        *(ROOT / one for one in ("explain.py", "explain_source.py", "docs.py")),
+        *(ROOT / one for one in ("cli/explain_source.py", "docs.py")),
         *(path for folder in ("train", "model") for path in (ROOT / folder).rglob("*.py")),
     }
 )
 # `sp` is the model as it stands, which trials at the base and the README's second table are: no paper's.
-NAMES = [name for name in TABLES if name != "sp"]
+NAMES = [name for name in PARAMETERIZATIONS if name != "sp"]
 FAMILIES = ("completep", "complete_mue", "mssp", "mup", "ntp")
 # The README shows one table in full; which one is the README's business.
 SHOWN = {ROOT / "docs.py": {"completep-moe"}}

@@ -16,7 +16,7 @@ from hpxfer.scaling.explain import explain, list_parameterizations
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, depth, ratio, width
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.scaling.table import Convention, Conventions, Row, Table
-from hpxfer.scaling.tables import TABLES, register
+from hpxfer.scaling.tables import PARAMETERIZATIONS, register_parameterization
 from hpxfer.scaling.tables.sp import SP
 from hpxfer.spec import dump_sweep, parse_sweep
 from hpxfer.testing.parameterization import SHAPES, ParameterizationSuite
@@ -45,9 +45,8 @@ MINE = Table(
 
 @pytest.fixture
 def mine() -> Iterator[str]:
-    register(MINE)
-    yield MINE.name
-    del TABLES[MINE.name]
+    with PARAMETERIZATIONS.registered(MINE):
+        yield MINE.name
 
 
 class TestMine(ParameterizationSuite):
@@ -56,7 +55,7 @@ class TestMine(ParameterizationSuite):
         return mine
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 class TestShipped(ParameterizationSuite):
     """Every table that is shipped."""
 
@@ -91,13 +90,13 @@ def test_an_unknown_one_is_still_refused() -> None:
 
 def test_a_name_is_given_once() -> None:
     with pytest.raises(HpxferError) as caught:
-        register(replace(MINE, name="sp"))
-    assert str(caught.value) == "parameterization 'sp' is there already; choose another name"
-    assert TABLES["sp"] is SP
+        register_parameterization(replace(MINE, name="sp"))
+    assert str(caught.value) == "parameterization 'sp' is registered already; choose another name"
+    assert PARAMETERIZATIONS.get("sp") is SP
 
 
 def test_a_regime_s_warning_names_no_table_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TABLES, "mine", replace(MINE, regime="I"))
+    monkeypatch.setitem(PARAMETERIZATIONS._rows, "mine", replace(MINE, regime="I"))
     (warning,) = coverage_warnings(parameterization("mine"), BASE, replace(BASE, width=64, num_experts=8, num_active=2))
     assert warning.endswith("; it follows regime II")
 
@@ -146,9 +145,9 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("test", "fault"), BROKEN)
 def test_the_suite_fails_a_broken_table(test: str, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     run = getattr(ParameterizationSuite(), test)
-    monkeypatch.setitem(TABLES, "mine", MINE)
+    monkeypatch.setitem(PARAMETERIZATIONS._rows, "mine", MINE)
     run("mine")
-    monkeypatch.setitem(TABLES, "mine", replace(MINE, **fault))
+    monkeypatch.setitem(PARAMETERIZATIONS._rows, "mine", replace(MINE, **fault))
     with pytest.raises((AssertionError, ZeroDivisionError)):
         run("mine")
 

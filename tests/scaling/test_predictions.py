@@ -14,9 +14,9 @@ from hpxfer.scaling.predictions.gpt import claims
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
-SHIPPED: list[tuple[str, Optimizer]] = [(name, one) for name, table in TABLES.items() for one in table.rows]
+SHIPPED: list[tuple[str, Optimizer]] = [(table.name, one) for table in PARAMETERIZATIONS.rows() for one in table.rows]
 QUANTITIES = {
     *("activation", "change", "effective", "propagating", "gradient"),
     *("aggregate init", "aggregate effective", "aggregate propagating"),
@@ -80,7 +80,7 @@ BY_GRADIENT = [
 @pytest.mark.parametrize("name", BY_GRADIENT)
 def test_gradients_are_claimed_as_eps_scales(name: str, readout: str) -> None:
     """Adam is faithful if eps scales as the gradient does (MSSP mu-3): along the table's own axes, where claimed."""
-    found, table = choice(name, readout=readout), TABLES[name]
+    found, table = choice(name, readout=readout), PARAMETERIZATIONS.get(name)
     of_role = {one.role: one for one in claims(found, "adam") if one.quantity == "gradient"}
     along = [table.regime] if table.regime else [one for one in MOVES if table.covers(one, "adam")]
     compared = 0

@@ -12,7 +12,7 @@ from hpxfer.scaling.monomial import expert_ratio, width
 from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
 # m_N = 4, m_L = 2, m_E = 4, m_act = 4, m_a = 2; the expert width grows by m_N m_a = 8.
@@ -188,20 +188,20 @@ def test_known_values_are_of_that_convention_and_that_table() -> None:
     assert nano("sp")["dense_in"] == factors(0.01, 1, 1e-8, 0.1, 1)  # the twin: sp keeps LR, eps and decay
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 def test_a_table_names_known_roles_once_each_with_a_source(name: str) -> None:
-    for optimizer in TABLES[name].rows:
+    for optimizer in PARAMETERIZATIONS.get(name).rows:
         rows = parameterization(name).rows(optimizer)
         roles = [row.role for row in rows]
         assert len(set(roles)) == len(roles)
         assert set(roles) <= set(ROLES)
         assert all(row.source for row in rows)
-    assert TABLES[name].name == name
+    assert PARAMETERIZATIONS.get(name).name == name
 
 
-@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 def test_defaults_of_conventions_are_legal(name: str) -> None:
-    for convention in TABLES[name].conventions.values():
+    for convention in PARAMETERIZATIONS.get(name).conventions.values():
         assert convention.allows(convention.default)
         assert not convention.allows("nonsense")
         assert not convention.allows(True)

@@ -1,26 +1,36 @@
-"""The registry: every parameterization by name."""
+"""The registry of parameterizations. To add one, write a module with its table and add one line here."""
 
-from hpxfer.errors import HpxferError
+from hpxfer.registry.rows import Registry
 from hpxfer.scaling.table import Table
-from hpxfer.scaling.tables.complete_mue import COMPLETE_MUE
-from hpxfer.scaling.tables.completep import COMPLETEP
-from hpxfer.scaling.tables.completep_moe import COMPLETEP_MOE
-from hpxfer.scaling.tables.mssp import REGIME_TABLES
-from hpxfer.scaling.tables.mup import MUP
-from hpxfer.scaling.tables.mup_moe import MUP_MOE
-from hpxfer.scaling.tables.ntp import NTP
-from hpxfer.scaling.tables.sp import SP
 
-TABLES: dict[str, Table] = {
-    table.name: table for table in (SP, NTP, MUP, COMPLETEP, COMPLETEP_MOE, COMPLETE_MUE, MUP_MOE, *REGIME_TABLES)
-}
+PARAMETERIZATIONS: Registry[Table] = Registry(
+    "parameterization",
+    {
+        "sp": "hpxfer.scaling.tables.sp:SP",
+        "ntp": "hpxfer.scaling.tables.ntp:NTP",
+        "mup": "hpxfer.scaling.tables.mup:MUP",
+        "completep": "hpxfer.scaling.tables.completep:COMPLETEP",
+        "completep-moe": "hpxfer.scaling.tables.completep_moe:COMPLETEP_MOE",
+        "complete-mue": "hpxfer.scaling.tables.complete_mue:COMPLETE_MUE",
+        "mup-moe": "hpxfer.scaling.tables.mup_moe:MUP_MOE",
+        "mup-i": "hpxfer.scaling.tables.mssp:MUP_I",
+        "mup-ii": "hpxfer.scaling.tables.mssp:MUP_II",
+        "mup-iii": "hpxfer.scaling.tables.mssp:MUP_III",
+        "mssp-i": "hpxfer.scaling.tables.mssp:MSSP_I",
+        "mssp-ii": "hpxfer.scaling.tables.mssp:MSSP_II",
+        "mssp-iii": "hpxfer.scaling.tables.mssp:MSSP_III",
+    },
+)
 
 
-def register(table: Table) -> None:
-    """Add a table of your own under its name; `hpxfer.testing.parameterization` holds it to the rules of a table."""
-    if table.name in TABLES:
-        raise HpxferError(f"parameterization {table.name!r} is there already; choose another name")
-    TABLES[table.name] = table
+def register_parameterization(table: Table) -> Table:
+    """Register a table of your own under its name, and return it.
+
+    Raises HpxferError if the name is taken, or if the rows are none that hpxfer can evaluate. The suite in
+    `hpxfer.testing.parameterization` holds a table to more than that.
+    """
+    table.require_rows()
+    return PARAMETERIZATIONS.register(table)
 
 
-__all__ = ["TABLES", "register"]
+__all__ = ["PARAMETERIZATIONS", "register_parameterization"]

@@ -109,7 +109,8 @@ def _out_std(regime: str, *, mssp: bool) -> Monomial:
     return boost * expert_width**-0.5
 
 
-def _table(regime: str, axes: tuple[str, ...], grows: str, *, mssp: bool) -> Table:
+def _table(regime: str, *, mssp: bool) -> Table:
+    axes, grows = REGIME_AXES[regime]
     what = "maximal scale stability" if mssp else "maximal updates"
     rows = partial(_rows, regime=regime, mssp=mssp)
     bias = {"router_bias_std": ROUTER_BIAS_STD} if regime == "I" else {}
@@ -139,6 +140,5 @@ REGIME_AXES = {
     "II": (("width", "experts", "active"), "width and experts grow together, expert width fixed"),
     "III": (("width", "expert_width", "experts", "active"), "width, expert width and experts grow together"),
 }
-REGIME_TABLES = tuple(
-    _table(regime, *found, mssp=mssp) for mssp in (False, True) for regime, found in REGIME_AXES.items()
-)
+MUP_I, MUP_II, MUP_III = (_table(regime, mssp=False) for regime in REGIME_AXES)
+MSSP_I, MSSP_II, MSSP_III = (_table(regime, mssp=True) for regime in REGIME_AXES)

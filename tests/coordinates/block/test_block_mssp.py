@@ -14,7 +14,7 @@ from hpxfer.coordinates.measure import Line
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.monomial import experts
 from hpxfer.scaling.table import Conventions, Row
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 # Pieces by two updates or more, and single numbers: the source's own 0.25, and the interval may be wider than the rule.
 NOISY = ("cross", "h3: D", "dW3 dW4", "A5.2", "A6.2", "E.", "dQ")
@@ -100,7 +100,9 @@ def boosted(rows: Callable[[Conventions], tuple[Row, ...]]) -> Callable[[Convent
 
 
 def test_tied_experts_are_no_remedy_in_ii(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TABLES, "mssp-ii", replace(TABLES["mssp-ii"], tied_experts=True))
+    monkeypatch.setitem(
+        PARAMETERIZATIONS._rows, "mssp-ii", replace(PARAMETERIZATIONS.get("mssp-ii"), tied_experts=True)
+    )
     choice = parameterization("mssp-ii", ZERO_READOUT)
     lines = lines_of(choice, "sgd", path_of(choice, NARROW), num_seeds=8)
     assert line(lines, "expert_out", "h3: A1", 0).verdict == "miss"
@@ -109,9 +111,9 @@ def test_tied_experts_are_no_remedy_in_ii(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_boost_is_no_remedy_in_iii(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = TABLES["mssp-iii"]
+    table = PARAMETERIZATIONS.get("mssp-iii")
     rows = {"sgd": boosted(table.rows["sgd"])}
-    monkeypatch.setitem(TABLES, "mssp-iii", replace(table, tied_experts=False, rows=rows))
+    monkeypatch.setitem(PARAMETERIZATIONS._rows, "mssp-iii", replace(table, tied_experts=False, rows=rows))
     choice = parameterization("mssp-iii", ZERO_READOUT)
     lines = lines_of(choice, "sgd", path_of(choice, NARROW), num_seeds=8)
     assert line(lines, "expert_in", "gradient", 1).verdict == "miss"

@@ -16,7 +16,7 @@ from hpxfer.coordinates.block.weights import Rules, inputs, rules
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 SHAPE = Shape(width=8, depth=1, num_experts=4, num_active=4, expert_width=8, head_dim=1)
 TOP_2 = replace(SHAPE, num_active=2)
@@ -117,7 +117,7 @@ def test_ties_go_to_the_lowest_index() -> None:
     assert top_k(torch.zeros(1, 1, 4), 2).tolist() == [[[1.0, 1.0, 0.0, 0.0]]]
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if "adam" in TABLES[name].rows])
+@pytest.mark.parametrize("name", [name for name in PARAMETERIZATIONS if "adam" in PARAMETERIZATIONS.get(name).rows])
 @pytest.mark.parametrize("experts", ["two", "one"])
 def test_all_that_is_predicted_is_measured(name: str, experts: str) -> None:
     choice, block = parameterization(name), Block(experts=experts)  # type: ignore[arg-type]

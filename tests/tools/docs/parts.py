@@ -10,7 +10,7 @@ from tools.docs.markdown import table
 
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Row
-from hpxfer.scaling.tables import TABLES
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 FACTORS = ("init_std", "lr", "eps", "weight_decay", "forward")
 HEADINGS = ("role", "init std", "LR", "eps", "weight decay", "forward", "source")
@@ -22,17 +22,18 @@ Part = Callable[[Path], str]
 def tables_markdown(root: Path) -> str:
     """Return one row per parameterization: name, source, axes, optimizers, conventions."""
     rows = []
-    for name, entry in TABLES.items():
+    for name in PARAMETERIZATIONS:
+        entry = PARAMETERIZATIONS.get(name)
         axes = ", ".join(entry.axes) + (f" (Adam alone: {', '.join(entry.adam_axes)})" if entry.adam_axes else "")
         conventions = ", ".join(f"`{key}`" for key in entry.conventions) or "none"
-        link = f"[`{name}`](#{name})"
+        link = f"[`{entry.name}`](#{entry.name})"
         rows.append((link, entry.source, axes, ", ".join(OPTIMIZERS[key] for key in entry.rows), conventions))
     return table(("name", "source", "axes", "optimizers", "conventions"), rows)
 
 
 def conventions_markdown(root: Path) -> str:
     """Return one row per convention: the legal values and what they mean."""
-    found = {key: entry for one in TABLES.values() for key, entry in one.conventions.items()}
+    found = {key: entry for one in PARAMETERIZATIONS.rows() for key, entry in one.conventions.items()}
     return table(
         ("convention", "legal values", "meaning"),
         [(f"`{key}`", f"`{entry.spell()}`", entry.doc) for key, entry in found.items()],
@@ -41,7 +42,7 @@ def conventions_markdown(root: Path) -> str:
 
 def rules_markdown(root: Path) -> str:
     """Return every table in full: a section per parameterization, a Markdown table per optimizer."""
-    return "\n\n".join(rules_of(name) for name in TABLES)
+    return "\n\n".join(rules_of(name) for name in PARAMETERIZATIONS.names())
 
 
 def rules_of(name: str) -> str:
