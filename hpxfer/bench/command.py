@@ -10,8 +10,8 @@ from typing import get_args
 import torch
 
 from hpxfer.bench.machine import bench_device, record
-from hpxfer.bench.record import Kind, Record, Row, append, require_writable
 from hpxfer.bench.table import table_text
+from hpxfer.plan.speeds import Kind, Record, Row, append, require_writable
 from hpxfer.train.device import fix_workspace
 
 

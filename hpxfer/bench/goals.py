@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpxfer.bench.record import Kind
+from hpxfer.plan.speeds import Kind
 
 # A trial's size in every CPU row: two blocks, four experts of which one is active, 512 tokens a step, one thread.
 WIDTHS = (32, 64, 128, 256)

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from hpxfer.bench.clock import Job, interleaved, median, one_thread, ratio
 from hpxfer.bench.goals import WIDTHS, goal_of
 from hpxfer.bench.layer import dense, looped, own, random_layer, stock
-from hpxfer.bench.record import Row
 from hpxfer.bench.stock import both_ways, matmul_peak, normal
 from hpxfer.kernels.backend import TORCH
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
+from hpxfer.plan.speeds import Row
 
 TRIALS, TOKENS, EXPERTS, VOCAB = 16, 512, 4, 128
 ROUNDS = 9

@@ -9,12 +9,12 @@ import torch
 from hpxfer.bench.clock import Job, interleaved, median, ratio
 from hpxfer.bench.goals import goal_of
 from hpxfer.bench.layer import own, random_layer, stock
-from hpxfer.bench.record import Row
 from hpxfer.bench.stock import both_ways, copy_peak, matmul_peak, normal
 from hpxfer.kernels.adamw import adamw_
 from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
 from hpxfer.kernels.routing import choose_experts, group_rows
+from hpxfer.plan.speeds import Row
 from hpxfer.train.device import setup_for
 
 TOKENS, EXPERTS = 65536, 4

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 
 import hpxfer
-from hpxfer.bench.record import Kind, Record, Row
 from hpxfer.errors import HpxferError
 from hpxfer.host.machine import cpu_name, num_cpus
+from hpxfer.plan.speeds import Kind, Record, Row
 
 
 def bench_device(asked: str) -> torch.device:

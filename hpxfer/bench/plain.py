@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hpxfer.data.batches import Batch
-from hpxfer.model.layout import tensors
+from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.scaling.shape import Shape
 from hpxfer.train.state import State
 from hpxfer.trial import Trial
@@ -149,7 +149,7 @@ def copy_weights(model: PlainGPT, state: State, slot: int) -> None:
     """Copy one trial's parameters into the module. Ours are [in, out], those of nn.Linear [out, in]."""
     own = {
         (tensor.name, block): copy[slot]
-        for tensor in tensors(state.stack.shape, state.setting)
+        for tensor in gpt_parameters(state.stack.shape, state.setting)
         for block, copy in zip(tensor.blocks or (-1,), state.weights[tensor.name], strict=True)
     }
     model.embedding.weight.copy_(own["embedding", -1])

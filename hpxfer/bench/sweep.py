@@ -17,11 +17,11 @@ import torch
 
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.goals import goal_of
-from hpxfer.bench.record import Row
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import once
 from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.worker import TrainStack
+from hpxfer.plan.speeds import Row
 from hpxfer.stack import Device, Stack, pack
 from hpxfer.train.event import Event
 

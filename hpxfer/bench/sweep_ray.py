@@ -20,9 +20,9 @@ from typing import Any
 
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.goals import goal_of
-from hpxfer.bench.record import Row
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import once
+from hpxfer.plan.speeds import Row
 from hpxfer.result import TrialResult
 from hpxfer.stack import Stack
 from hpxfer.train.event import Event

@@ -21,11 +21,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hpxfer.bench.goals import goal_of
-from hpxfer.bench.record import Row
 from hpxfer.data import data_ref
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.plan.speeds import Row
 from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
 from hpxfer.store import Store

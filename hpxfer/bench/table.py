@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from hpxfer.bench.goals import Goal, goals
-from hpxfer.bench.record import Kind, Record, Row, latest
+from hpxfer.plan.speeds import Kind, Record, Row, latest
 
 BENCHES = ("trainer", "kernels", "sweep")
 UNMEASURED = "unmeasured"

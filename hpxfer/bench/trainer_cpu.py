@@ -20,10 +20,10 @@ from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import Job, Times, interleaved, median, one_thread, ratio
 from hpxfer.bench.goals import WIDTHS, goal_of
 from hpxfer.bench.plain import PlainRun
-from hpxfer.bench.record import Row
 from hpxfer.bench.shares import shares_text, step_shares
 from hpxfer.bench.stock import matmul, matmul_size, products_and_attention
 from hpxfer.model.cost import flops_per_token
+from hpxfer.plan.speeds import Row
 from hpxfer.stack import Stack
 from hpxfer.train.device import setup_for
 from hpxfer.train.step import Step

@@ -18,11 +18,11 @@ import torch
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import now
 from hpxfer.bench.goals import goal_of
-from hpxfer.bench.record import Row
 from hpxfer.bench.stock import copy_peak, matmul_peak
 from hpxfer.bench.sweep import CUDA_CASE
 from hpxfer.errors import HpxferError
 from hpxfer.model.cost import count_params, flops_per_token
+from hpxfer.plan.speeds import Row
 from hpxfer.stack import Stack
 from hpxfer.train.trainer import train
 

@@ -20,10 +20,10 @@ import torch
 
 from hpxfer.bench.cases import trials
 from hpxfer.bench.goals import WIDTHS, goal_of
-from hpxfer.bench.record import Row
 from hpxfer.bench.trainer_cpu import MOST, cpu_case, plain_steps, stacked_step
 from hpxfer.executors.worker import keep_memory
 from hpxfer.host.machine import num_cpus
+from hpxfer.plan.speeds import Row
 from hpxfer.stack import Stack
 from hpxfer.train.device import setup_for
 from hpxfer.train.step import Step

@@ -21,7 +21,7 @@ import hpxfer
 from hpxfer.data import data_ref
 from hpxfer.data.sources import find
 from hpxfer.errors import HpxferError
-from hpxfer.jobs.request import Request
+from hpxfer.jobs.request import Request, where
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import DataSpec
 from hpxfer.storage.uri import parse_root
@@ -38,8 +38,6 @@ def versions() -> dict[str, Any]:
 
 def check(request: Request, sweep: Path) -> dict[str, Any]:
     """Return what the cluster says of a sweep; `error` in it is why it cannot be run."""
-    from hpxfer.cli.job_entry import where
-
     root = where(request.root)
     said: dict[str, Any] = {"versions": versions(), "host": socket.gethostname(), "root": root}
     try:
@@ -49,7 +47,6 @@ def check(request: Request, sweep: Path) -> dict[str, Any]:
 
 
 def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
-    from hpxfer.cli.job_entry import where
     from hpxfer.driver import prepare
     from hpxfer.plan.text import plan_text
 

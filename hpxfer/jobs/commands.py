@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpxfer.cli.job_entry import has_mark, is_store_file, progress
 from hpxfer.errors import HpxferError
+from hpxfer.jobs.answers import has_mark, is_store_file, progress
 from hpxfer.jobs.client import Cluster, JobInfo, known, new_id, new_nonce
 from hpxfer.jobs.request import DEFAULT_ROOT, Request
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep

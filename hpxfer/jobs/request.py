@@ -11,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -47,6 +48,11 @@ class Request:
     nonce: str = ""  # marks the lines of the answer
     price_per_hour: float | None = None
     reuse: tuple[str, ...] = ()  # results folders on the cluster, or URIs
+
+
+def where(root: str) -> str:
+    """Return a results root as this machine spells it: `~` is the home folder of the user who started Ray here."""
+    return root if "://" in root else os.path.expanduser(root)
 
 
 def is_job_id(text: str) -> bool:

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpxfer.bench.record import Record, latest
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.host.machine import gpu_bytes, gpu_name, has_cuda, host_bytes, num_cpus
 from hpxfer.model.cost import count_params, train_flops
+from hpxfer.plan.speeds import Record, latest
 from hpxfer.scaling.shape import Shape
 from hpxfer.stack import Device
 from hpxfer.trial import Setting

@@ -12,9 +12,9 @@ import torch
 
 from hpxfer.bench import command
 from hpxfer.bench.machine import bench_device, record
-from hpxfer.bench.record import Row, latest
 from hpxfer.cli import main
 from hpxfer.errors import HpxferError
+from hpxfer.plan.speeds import Row, latest
 
 ROW = Row(key="ratio-32", what="width 32", value=4.5, unit="x", numbers={"plain_ms": 5.0})
 

@@ -10,8 +10,8 @@ import pytest
 from test_bench_record import RECORD
 
 from hpxfer.bench.goals import GOALS, Goal, goals
-from hpxfer.bench.record import Kind, Record, Row, append
 from hpxfer.bench.table import BENCHES, bench_markdown, table_text
+from hpxfer.plan.speeds import Kind, Record, Row, append
 
 
 def record_of(bench: str, device: Kind, *rows: Row) -> Record:

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from hpxfer.testing.ports import free_ports
+from ports import free_ports
 
 SCRIPT = Path(__file__).parents[2] / "sweeps" / "cluster" / "slurm.sh"
 LONG_S = 300  # of anything that is waited for

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from descend import Descend
 from tiny_trials import SETTING, text_setting, trial
 
 from hpxfer.errors import HpxferError
@@ -18,7 +19,6 @@ from hpxfer.executors.worker import TrainStack
 from hpxfer.result import TrialResult
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.stack import Stack
-from hpxfer.testing.descend import Descend
 from hpxfer.testing.executor import ExecutorSuite, tiny_stack
 from hpxfer.train.event import Event, Progress
 from hpxfer.trial import Setting

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ports import free_ports
 from tiny import write_tiny
 
 from hpxfer.driver import run
@@ -22,7 +23,6 @@ from hpxfer.executors.ray import RayExecutor
 from hpxfer.results import load_results
 from hpxfer.stack import Stack
 from hpxfer.testing.executor import GO, WAITS, Misbehave, Seen, tiny_stack
-from hpxfer.testing.ports import free_ports
 from hpxfer.train.event import Event, Started
 from hpxfer.trial import Setting
 

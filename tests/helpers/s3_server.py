@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from moto.server import ThreadedMotoServer
-
-from hpxfer.testing.ports import free_ports
+from ports import free_ports
 
 
 class Server:

@@ -10,8 +10,9 @@ import pytest
 from made_results import DIGEST, SPEC, made, trials_of
 
 import hpxfer.cli
-from hpxfer.cli.job_entry import has_mark, main, where
-from hpxfer.jobs.request import VARIABLE, Answer, Request, packed, read_answer
+from hpxfer.cli.job_entry import main
+from hpxfer.jobs.answers import has_mark
+from hpxfer.jobs.request import VARIABLE, Answer, Request, packed, read_answer, where
 from hpxfer.spec import dump_sweep, load_sweep
 from hpxfer.store import Store
 
@@ -111,6 +112,6 @@ def test_what_nobody_thought_of_is_an_answer_too(
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("hpxfer.cli.job_entry.progress", broken)
+    monkeypatch.setattr("hpxfer.jobs.answers.progress", broken)
     job("progress", str(tmp_path))
     assert answer(capsys).data == {"error": "RuntimeError: a bug"}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from made_results import DIGEST, SPEC, files, made, snapshot, trials_of
 
-from hpxfer.cli import job_entry
 from hpxfer.errors import HpxferError
+from hpxfer.jobs import answers
 from hpxfer.jobs.client import JobInfo
 from hpxfer.jobs.commands import HOST_KEY, ROOT_KEY, SWEEP_KEY, fetch, status
 from hpxfer.jobs.request import Answer, Request, answer_lines, read_answer
@@ -36,7 +36,7 @@ class Far:
 
     def ask(self, request: Request, sweep: str) -> Answer:
         self.asked.append(request.action)
-        data, sent = job_entry._answer(request, self.root / "no sweep travels")
+        data, sent = answers.answer(request, self.root / "no sweep travels")
         answer = read_answer("\n".join(answer_lines(request.nonce, data, sent)), request.nonce)
         assert answer is not None
         return answer
@@ -122,7 +122,7 @@ def test_a_job_without_results_and_a_job_of_someone_else(tmp_path: Path) -> None
 
 
 def test_too_much_for_a_log_is_said_before_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_entry, "MAX_FETCH_BYTES", 1000)
+    monkeypatch.setattr(answers, "MAX_FETCH_BYTES", 1000)
     store(tmp_path / "far" / SPEC.name, FIRST)
     with pytest.raises(HpxferError, match="a job's log carries at most"):
         bring(Far(tmp_path / "far"), tmp_path / "here")
@@ -130,7 +130,7 @@ def test_too_much_for_a_log_is_said_before_it_is_sent(tmp_path: Path, monkeypatc
 
 def test_names_in_an_answer_stay_inside_the_scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = {"../../harm.parquet": b"x"}
-    monkeypatch.setattr(job_entry, "files_of", lambda folder: sent)
+    monkeypatch.setattr(answers, "files_of", lambda folder: sent)
     with pytest.raises(HpxferError, match="sent a file of another name"):
         bring(Far(tmp_path / "far"), tmp_path / "here")
     assert not list(tmp_path.rglob("harm.parquet"))

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 import requests
+from ports import free_ports
 from tiny import write_tiny
 
 from hpxfer.errors import HpxferError
@@ -28,7 +29,6 @@ from hpxfer.jobs.client import connect
 from hpxfer.progress.file import read
 from hpxfer.results import load_results
 from hpxfer.storage.lease import holder_of
-from hpxfer.testing.ports import free_ports
 
 LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tiny_trials import BASE, SETTING
 
-from hpxfer.bench.record import Record, Row, append
 from hpxfer.errors import HpxferError
 from hpxfer.host import machine
 from hpxfer.model.cost import count_params, train_flops
@@ -25,6 +24,7 @@ from hpxfer.plan.hardware import (
     here,
     rate_of,
 )
+from hpxfer.plan.speeds import Record, Row, append
 from hpxfer.stack import Device
 
 H200 = hardware_named("h200")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import socket
 
+import ports
 import pytest
-
-from hpxfer.testing import ports
-from hpxfer.testing.ports import RANGE, free_ports
+from ports import RANGE, free_ports
 
 
 def test_ports_are_different_and_can_be_had_together() -> None:

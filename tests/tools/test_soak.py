@@ -1,6 +1,6 @@
 """A short soak of each executor, and the checks of a soak on results that were spoiled.
 
-The long one: python -m hpxfer.testing.soak --kills 30 [--executor ray]
+The long one: python tests/tools/soak.py --kills 30 [--executor ray]
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from soak import run_undisturbed, soak
+from soak_checks import History, checks, history_of
+from soak_processes import ROLE, TOKEN, kill, processes, wait_until
 from tiny import write_tiny
 
 from hpxfer.driver import run
-from hpxfer.testing.soak import run_undisturbed, soak
-from hpxfer.testing.soak_checks import History, checks, history_of
-from hpxfer.testing.soak_processes import ROLE, TOKEN, kill, processes, wait_until
 
 STEPS = 100
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpxfer.bench.record import Record, Row, append, latest
 from hpxfer.errors import HpxferError
+from hpxfer.plan.speeds import Record, Row, append, latest
 
 RECORD = Record(
     name="trainer",

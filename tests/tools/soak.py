@@ -1,7 +1,7 @@
 """Soak: a sweep whose processes are killed, at random moments and after checkpoints, and what must hold in the end.
 
-    python -m hpxfer.testing.soak --kills 30 --seed 0 --executor local
-    python -m hpxfer.testing.soak --kills 30 --seed 0 --executor ray
+    python tests/tools/soak.py --kills 30 --seed 0 --executor local
+    python tests/tools/soak.py --kills 30 --seed 0 --executor ray
 
 Real processes and kill -9: of workers, of the driver, with ray of a whole node too. Whoever dies is started again as a
 user would: by the same command. A sweep that is done before all kills are spent is checked and begun anew.
@@ -26,9 +26,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpxfer.testing.soak_checks import RESUMED, Check, History, checks, history_of
-from hpxfer.testing.soak_cluster import Cluster
-from hpxfer.testing.soak_processes import ROLE, TOKEN, Process, kill, processes, wait_until
+from soak_checks import RESUMED, Check, History, checks, history_of
+from soak_cluster import Cluster
+from soak_processes import ROLE, TOKEN, Process, kill, processes, wait_until
 
 SWEEP = """\
 name: soak
@@ -264,7 +264,7 @@ def _joined(held: Sequence[Check], new: Sequence[Check]) -> list[Check]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a soak and print its report; return 0 if all held."""
-    parser = argparse.ArgumentParser(prog="python -m hpxfer.testing.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python tests/tools/soak.py", description=__doc__)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--executor", choices=("local", "ray"), default="local")

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpxfer.testing.ports import free_ports
-from hpxfer.testing.soak_processes import Process, kill, processes, wait_until
+from ports import free_ports
+from soak_processes import Process, kill, processes, wait_until
 
 START_S = 120.0
 
