@@ -20,6 +20,8 @@ docs: $(VENV)/.runtime
 
 # torch first, on its own: any other way to get it may bring gigabytes of CUDA along.
 $(VENV)/.runtime: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || \
+		{ echo "hpxfer needs Python 3.11 to 3.14, got $$($(PYTHON) --version 2>&1); name another with: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet -c constraints.txt -e .

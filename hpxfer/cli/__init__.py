@@ -1,25 +1,27 @@
-"""The command line. Each module holds the commands of one room; the order here is that of `hpxfer --help`."""
+"""The command line, the uppermost room. `commands` is the table of commands; each command is a file of its name."""
 
 from __future__ import annotations
 
 import sys
 
-# isort: off
-from hpxfer.cli import sweeps, watch, jobs, reports, tables, schema, bench  # noqa: F401
-
-# isort: on
-from hpxfer.cli.app import BAD_INPUT, INTERRUPTED, app
 from hpxfer.errors import HpxferError
-from hpxfer.storage.uri import spelled
 
 __all__ = ["main"]
 
+# Exit codes; `hpxfer.cli.output` has the others.
+BAD_INPUT, INTERRUPTED = 2, 130
+
 
 def main() -> None:
-    """Run the command line; a user's mistake is one message on stderr and exit code 2."""
+    """Run the command line. A user's mistake is one message on stderr and exit code 2."""
     try:
-        app()
+        import hpxfer.host  # noqa: F401 - refuses a system that hpxfer does not run on
+        from hpxfer.cli.app import app
+
+        app(prog_name="hpxfer")
     except HpxferError as error:
+        from hpxfer.storage.uri import spelled
+
         print(f"hpxfer: {spelled(str(error))}", file=sys.stderr)  # noqa: T201
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:  # before typer listens for it

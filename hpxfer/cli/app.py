@@ -1,84 +1,88 @@
-"""The app, and what its commands share: options, exit codes, how they speak.
-
-Exit codes: 0 ok, 1 trials failed or a check was missed, 2 bad input. What a program reads goes to stdout, progress and
-errors to stderr.
-Every command imports what it needs when it runs, so that `hpxfer --help` is quick.
-"""
+"""The Typer app: the commands of the table, and the options that stand before a command's name."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from hpxfer import __version__
+from hpxfer.cli.commands import COMMANDS, Command
+from hpxfer.cli.output import say
 from hpxfer.errors import HpxferError
-from hpxfer.storage.uri import spelled
 
-if TYPE_CHECKING:
-    from hpxfer.scaling.table import Optimizer
 
-OK, TRIALS_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-MISSED = 1
+class TableGroup(TyperGroup):
+    """The group of all commands, in the order of the table. Typer itself puts groups such as `bench` last."""
+
+    def __init__(self, *, commands: dict[str, Any], **attributes: Any) -> None:
+        super().__init__(commands={name: commands[name] for name in COMMANDS}, **attributes)
+
 
 app = typer.Typer(
     name="hpxfer",
+    cls=TableGroup,
     help="Tune LR and initialization on a small MoE model, prove that they transfer, reuse them on the big one.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g. sweeps/quickstart.yaml.")]
-Folder = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or its URI, e.g. results/quickstart.")]
-ResultsRoot = Annotated[Path, typer.Option("--results", help="The folder above the sweep's own.")]
-RootOrUri = Annotated[
-    str | None,
-    typer.Option("--results", help="The folder or URI above the sweep's own; default: its storage, or results."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for a program to read.")]
-Name = Annotated[str | None, typer.Option("--parameterization", help="By name; default: the sweep's first.")]
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        say(f"hpxfer {__version__}")
+        raise typer.Exit
 
 
-def column(optimizer: str | None) -> Optimizer | None:
-    match optimizer:
-        case None:
-            return None
-        case "adam" | "adamw":
-            return "adam"
-        case "sgd":
-            return "sgd"
-        case _:
-            raise HpxferError(f"--optimizer must be adam or sgd, got {optimizer!r}")
+def _add_commands(context: typer.Context, plugins: list[str] | None) -> list[str]:
+    """Import the plug-ins that stand before the command's name, and add the commands that they register."""
+    from hpxfer.registry import load_plugin, read_plugin
+
+    for name in plugins or ():
+        load_plugin(read_plugin(name, Path()))
+    group = context.command
+    assert isinstance(group, TableGroup)
+    for command in COMMANDS.rows():
+        if command.name not in group.commands:
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            group.commands[command.name] = typer.main.get_command(_attach(alone, command))
+    return plugins or []
 
 
-def warn(problems: Iterable[str]) -> None:
-    for problem in problems:
-        say(f"warning: {problem}", err=True)
+@app.callback()
+def main(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    plugins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin",
+            callback=_add_commands,
+            metavar="FILE|MODULE",
+            help="Python code that registers a command; may be repeated.",
+        ),
+    ] = None,
+) -> None:
+    name = context.invoked_subcommand
+    if plugins and name is not None and COMMANDS.module(name) is None:
+        raise HpxferError(
+            f"--plugin before a command's name adds commands, and {name} is hpxfer's own; for a plug-in that the sweep "
+            f"uses, put the option after the name: hpxfer {name} ... --plugin {plugins[0]}"
+        )
 
 
-def written(files: Sequence[Path | str]) -> str:
-    return "written:\n" + "\n".join(f"  {one}" for one in files)
+def _attach(target: typer.Typer, command: Command) -> typer.Typer:
+    if isinstance(command.run, typer.Typer):
+        target.add_typer(command.run, name=command.name)
+    else:
+        target.command(name=command.name)(command.run)
+    return target
 
 
-def say(text: str, *, err: bool = False) -> None:
-    with nullcontext() if err else to_stdout():
-        typer.echo(spelled(text), err=err)
-
-
-@contextmanager
-def to_stdout() -> Iterator[None]:
-    """Make an HpxferError of a stdout that cannot be written while entered."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise  # a reader that has enough, which typer ends quietly
-    except OSError as error:
-        # What did not go out would be tried again at the end, and fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise HpxferError(f"stdout: cannot be written: {error.strerror}; make room, or send it elsewhere") from None
+for _row in COMMANDS.rows():
+    _attach(app, _row)

@@ -1,4 +1,4 @@
-"""Commands that measure: `hpxfer bench`."""
+"""`hpxfer bench`: how fast this machine is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from hpxfer.cli.app import AsJson, app, say, written
+from hpxfer.cli.commands import Command
+from hpxfer.cli.options import AsJson
+from hpxfer.cli.output import say, written
 from hpxfer.errors import HpxferError
 
 BENCH_FOLDER = Path("results/bench")
 
-bench_app = typer.Typer(name="bench", invoke_without_command=True, rich_markup_mode=None)
-app.add_typer(bench_app)
+bench_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 BenchOutput = Annotated[Path, typer.Option("--output", help="Append the numbers to NAME.jsonl in this folder.")]
 BenchDevice = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
@@ -75,3 +76,6 @@ def _bench(names: tuple[str, ...], output: Path, device: str, as_json: bool) -> 
         say(json.dumps([one.to_dict() for one in ran.records]))
     else:
         say(f"{ran.text}\n\n{written(list(ran.files))}")
+
+
+BENCH = Command(name="bench", run=bench_app)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import typer
 
-from hpxfer.cli.app import INTERRUPTED, say
+from hpxfer.cli.output import INTERRUPTED, say
 from hpxfer.errors import HpxferError
 
 # Above this a run is asked about. 8 GPU-hours are a working day of one GPU, or a few tens of dollars at what clouds

@@ -1,4 +1,4 @@
-"""Commands for a Ray cluster that is elsewhere: `hpxfer submit|status|logs|stop|fetch`."""
+"""Commands for a job on a Ray cluster: `hpxfer status|logs|stop|fetch`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpxfer.cli.app import INTERRUPTED, OK, TRIALS_FAILED, AsJson, ResultsRoot, Sweep, app, say, warn
-from hpxfer.cli.sweeps import EarlyStopping, MaxGpuHours, Price, Yes
+from hpxfer.cli.commands import Command
+from hpxfer.cli.options import AsJson, ResultsRoot
+from hpxfer.cli.output import INTERRUPTED, OK, TRIALS_FAILED, say, warn
 
 if TYPE_CHECKING:
     from hpxfer.jobs.client import JobInfo
@@ -23,62 +24,6 @@ Job = Annotated[str, typer.Argument(metavar="JOB", help="The id that `hpxfer sub
 HERE = "http://127.0.0.1:8265"
 
 
-@app.command()
-def submit(
-    sweep: Sweep,
-    address: Address = HERE,
-    results: Annotated[
-        str | None,
-        typer.Option(
-            "--results",
-            help="The folder above the sweep's own, on the cluster, or a URI; default: the sweep's storage, "
-            "else ~/hpxfer-results on the head.",
-        ),
-    ] = None,
-    reuse: Annotated[
-        list[str] | None,
-        typer.Option("--reuse", help="A results folder on the cluster or a URI, as of `hpxfer run`; may be repeated."),
-    ] = None,
-    price_per_hour: Price = None,
-    max_gpu_hours: MaxGpuHours = None,
-    early_stopping: EarlyStopping = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Send a sweep to a Ray cluster as a job, and print the job's id.
-
-    The cluster is looked at first: the same hpxfer, and the sweep's data on every node that can train, under the same
-    absolute path as here. If anything does not fit, nothing is submitted. A job always trains on the cluster's Ray, and
-    is planned for what the cluster has: `hpxfer run`'s --executor and --hardware have no place here.
-
-    Example: hpxfer submit sweeps/quickstart.yaml --address http://127.0.0.1:8265
-    """
-    from hpxfer.cli.consent import ask, keep_within
-    from hpxfer.jobs import commands as job_commands
-    from hpxfer.jobs.client import connect
-
-    cluster = connect(address)
-    offered = job_commands.offer(
-        cluster,
-        sweep,
-        results,
-        reuse=reuse or (),
-        price_per_hour=price_per_hour,
-        early_stopping=early_stopping,
-    )
-    warn(offered.warnings)
-    say(offered.text, err=True)
-    keep_within(offered, max_gpu_hours)
-    ask(offered, yes=yes)
-    job = job_commands.submit(cluster, offered)
-    if as_json:
-        say(json.dumps({"job": job, "results": offered.root, "host": offered.host, "plan": offered.plan}))
-    else:
-        say(job)
-        say(f"submitted; results go to {offered.root} ({offered.host}); next: hpxfer status {job}", err=True)
-
-
-@app.command()
 def status(job: Job, address: Address = HERE, as_json: AsJson = False) -> None:
     """Say how a job is doing: its state, how far its sweep is, and why it failed. Exit code 1 if it failed.
 
@@ -93,7 +38,6 @@ def status(job: Job, address: Address = HERE, as_json: AsJson = False) -> None:
     raise typer.Exit(_exit_code(found.info))
 
 
-@app.command()
 def logs(
     job: Job,
     address: Address = HERE,
@@ -117,7 +61,6 @@ def logs(
         raise typer.Exit(INTERRUPTED) from None
 
 
-@app.command()
 def stop(job: Job, address: Address = HERE) -> None:
     """End a job. What it has done is stored; submitting the sweep again goes on from there.
 
@@ -134,7 +77,6 @@ def stop(job: Job, address: Address = HERE) -> None:
     say(f"{job}: {after.state}; what was done is stored, submit the sweep again to go on")
 
 
-@app.command()
 def fetch(job: Job, results: ResultsRoot = Path("results"), address: Address = HERE, as_json: AsJson = False) -> None:
     """Bring what a job has stored home, finished or not. Results that are here already stay.
 
@@ -154,3 +96,9 @@ def fetch(job: Job, results: ResultsRoot = Path("results"), address: Address = H
 
 def _exit_code(info: JobInfo) -> int:
     return TRIALS_FAILED if info.state == "FAILED" else OK
+
+
+STATUS = Command(name="status", run=status)
+LOGS = Command(name="logs", run=logs)
+STOP = Command(name="stop", run=stop)
+FETCH = Command(name="fetch", run=fetch)

@@ -1,13 +1,13 @@
-"""The command about sweep files: `hpxfer schema`."""
+"""`hpxfer schema`: the JSON Schema of a sweep file."""
 
 from __future__ import annotations
 
 import json
 
-from hpxfer.cli.app import app, say
+from hpxfer.cli.commands import Command
+from hpxfer.cli.output import say
 
 
-@app.command()
 def schema() -> None:
     """Print the JSON Schema of a sweep file, with which an editor completes and checks it.
 
@@ -20,3 +20,6 @@ def schema() -> None:
     from hpxfer.spec.schema import sweep_schema
 
     say(json.dumps(sweep_schema(), indent=2))
+
+
+SCHEMA = Command(name="schema", run=schema)

@@ -1,4 +1,4 @@
-"""The command that looks at a run from another shell: `hpxfer watch`."""
+"""`hpxfer watch`: how far a run is, seen from another shell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpxfer.cli.app import INTERRUPTED, OK, TRIALS_FAILED, AsJson, Folder, app, say, to_stdout
+from hpxfer.cli.commands import Command
+from hpxfer.cli.options import AsJson, Folder
+from hpxfer.cli.output import INTERRUPTED, OK, TRIALS_FAILED, say, to_stdout
 
 if TYPE_CHECKING:
     from hpxfer.progress.watch import Look
@@ -19,7 +21,6 @@ ALL_ROWS = 10_000
 NEXT_S = 60.0
 
 
-@app.command()
 def watch(
     results: Folder,
     once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
@@ -83,3 +84,6 @@ def watch(
         say(last.text())
     failed = last.snapshot is not None and last.snapshot.failed > 0
     raise typer.Exit(TRIALS_FAILED if failed or last.state in ("stopped", "gone") else OK)
+
+
+WATCH = Command(name="watch", run=watch)

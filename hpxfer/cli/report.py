@@ -1,4 +1,4 @@
-"""Commands that read results: `hpxfer report|recipe`."""
+"""`hpxfer report`: does the HP transfer? The verdict, and a page with all that supports it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Annotated
 
 import typer
 
-from hpxfer.cli.app import AsJson, Folder, Name, app, say, warn, written
+from hpxfer.cli.commands import Command
+from hpxfer.cli.options import AsJson
+from hpxfer.cli.output import say, warn, written
 
-# The folder of a report on results that lie in storage.
-REPORT = Path("report")
+# Where the report of results on an object store goes.
+OUTPUT = Path("report")
 Hp = Annotated[str | None, typer.Option("--hp", help="The HP to judge; default: the sweep's.")]
 Loss = Annotated[str | None, typer.Option("--loss", help="validation or final_window; default: the sweep's.")]
 
 
-@app.command()
 def report(
     results: Annotated[list[str], typer.Argument(metavar="RESULTS...", help="One or several results folders or URIs.")],
     output: Annotated[
@@ -49,33 +50,10 @@ def report(
 
     folders = [results_here(one) for one in results]
     if output is None and any(map(is_uri, results)):
-        output = REPORT  # what is in storage is read, not written
+        output = OUTPUT  # results on an object store are read, never written
     found = write_report(folders, output=output, hp=hp, loss=loss, form=form, followup=write_followup, show=show)
     warn(found.warnings)
     say(json.dumps(found.to_dict()) if as_json else f"{found.text()}\n\n{written(list(found.files))}")
 
 
-@app.command()
-def recipe(
-    results: Folder,
-    parameterization: Name = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Default: recipe.yaml in the results folder; of a URI, NAME-recipe.yaml here.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write the tuned base HPs as a recipe for your own model.
-
-    Example: hpxfer recipe results/quickstart --parameterization completep-moe
-    """
-    from hpxfer.recipe import recipe_of, write_recipe
-    from hpxfer.results import load_results
-    from hpxfer.storage.uri import is_uri
-
-    outcome = load_results(results)
-    made = recipe_of(outcome, parameterization)
-    default = Path(f"{outcome.spec.name}-recipe.yaml") if is_uri(results) else outcome.folder / "recipe.yaml"
-    path = output or default
-    write_recipe(made, path)
-    warn(outcome.problems)
-    say(json.dumps({"recipe": str(path)}) if as_json else f"{made.dump()}\n{written([path])}")
+REPORT = Command(name="report", run=report)

@@ -1,4 +1,4 @@
-"""Commands that plan and train: `hpxfer plan|run`."""
+"""`hpxfer run`: train what is missing of a sweep, then report."""
 
 from __future__ import annotations
 
@@ -8,70 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpxfer.cli.app import TRIALS_FAILED, AsJson, RootOrUri, Sweep, app, say, warn, written
+from hpxfer.cli.commands import Command
+from hpxfer.cli.options import AsJson, EarlyStopping, MaxGpuHours, Price, ReuseFrom, RootOrUri, Sweep, Yes
+from hpxfer.cli.output import TRIALS_FAILED, say, warn, written
+from hpxfer.cli.plan import plan_data
 from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
     from hpxfer.driver import Job
     from hpxfer.results import Results
 
-ReuseFrom = Annotated[
-    list[str] | None,
-    typer.Option("--reuse", help="Another results folder or URI, whose trials need not be trained; may be repeated."),
-]
-OnHardware = Annotated[str | None, typer.Option("--hardware", help="Plan for it: cpu, h200, h100, a100, l40s, ...")]
-Price = Annotated[float | None, typer.Option("--price-per-hour", min=0, help="Of one GPU, or of one CPU worker.")]
-MaxGpuHours = Annotated[float | None, typer.Option("--max-gpu-hours", min=0, help="Refuse a plan that needs more.")]
-EarlyStopping = Annotated[
-    str | None,
-    typer.Option("--early-stopping", help="none: leave out the sweep's, only divergence stops a trial."),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a run that costs much.")]
 
-
-@app.command()
-def plan(
-    sweep: Sweep,
-    results: RootOrUri = None,
-    reuse: ReuseFrom = None,
-    why: Annotated[
-        str | None, typer.Option(help="Say of the trial with this id, or start of one, why it runs or does not.")
-    ] = None,
-    trials: Annotated[bool, typer.Option("--trials", help="List every trial: id, status, shape, HPs, seed.")] = False,
-    hardware: OnHardware = None,
-    price_per_hour: Price = None,
-    max_gpu_hours: MaxGpuHours = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say what a sweep will run and what it will cost. Runs nothing.
-
-    \b
-    Examples:
-      hpxfer plan sweeps/quickstart.yaml
-      hpxfer plan sweeps/quickstart.yaml --hardware h100 --price-per-hour 2.5
-      hpxfer plan sweeps/quickstart.yaml --trials
-      hpxfer plan sweeps/quickstart.yaml --why 090b
-    """
-    from hpxfer.cli.consent import keep_within
-    from hpxfer.driver import prepare
-    from hpxfer.driver.trial_list import trials_of, trials_text
-    from hpxfer.plan.text import plan_text
-
-    job = prepare(sweep, results=results, reuse=reuse or (), hardware=hardware, price_per_hour=price_per_hour)
-    if why is not None:
-        _say_why(job, why, as_json=as_json)
-        return
-    warn((*job.problems, *job.plan.cautions))
-    listed = trials_of(job) if trials else None
-    if as_json:
-        say(json.dumps({**_plan_data(job), **({} if listed is None else {"trials": listed})}))
-    else:
-        table = [] if listed is None else ["", trials_text(listed)]
-        say("\n".join([plan_text(job.plan), *job.reuse.lines(), *table]))
-    keep_within(job.plan, max_gpu_hours)
-
-
-@app.command()
 def run(
     sweep: Sweep,
     results: RootOrUri = None,
@@ -150,20 +97,6 @@ def _train(job: Job, address: str | None) -> Results:
         raise typer.Exit(TRIALS_FAILED) from None
 
 
-def _plan_data(job: Job) -> dict[str, Any]:
-    return {**job.plan.to_dict(), "reused": job.reuse.counts()}
-
-
-def _say_why(job: Job, prefix: str, *, as_json: bool) -> None:
-    from hpxfer.driver.trial_list import known_trials
-    from hpxfer.store import Store
-    from hpxfer.why import explain_trial, why_text
-
-    rows = Store.open(job.folder, write=False).read_trials().to_pylist()
-    found = explain_trial(prefix, known_trials(job), job.expansion, rows, job.reuse.sources())
-    say(json.dumps(found.to_dict()) if as_json else why_text(found))
-
-
 def _conclude(outcome: Results, job: Job, *, as_json: bool) -> None:
     """Report on a run: summary, figure, recipe, where they are; exit 1 if trials failed."""
     from hpxfer.analysis import transfer_report
@@ -184,7 +117,7 @@ def _conclude(outcome: Results, job: Job, *, as_json: bool) -> None:
     trials = outcome.trials[outcome.trials["trial_id"].isin(outcome.cells["trial_id"])]
     failed = trials[trials["status"] == "failed"]
     if as_json:
-        data = {"plan": _plan_data(job), "report": found.to_dict(), "num_failed": len(failed), "no_recipe": no_recipe}
+        data = {"plan": plan_data(job), "report": found.to_dict(), "num_failed": len(failed), "no_recipe": no_recipe}
         say(json.dumps({**data, "files": names}))
     else:
         say(found.summary() + "\n\n" + written(names))
@@ -210,3 +143,6 @@ def _draw(outcome: Results, found: Any, folder: Path) -> list[Path]:
     from hpxfer.figures import save_transfer, transfer_info
 
     return save_transfer(transfer_info(found, outcome.line(found.hp, found.loss)), folder, option="--results")
+
+
+RUN = Command(name="run", run=run)

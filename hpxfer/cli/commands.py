@@ -1,0 +1,46 @@
+"""The table of commands. `hpxfer --help` lists them in this order.
+
+A command is one new file in this room, which defines its row, and one line in `COMMANDS`. A plug-in may register a
+command too: `hpxfer --plugin mine.py NAME` then runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import typer
+
+from hpxfer.registry.rows import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command. Typer reads its arguments, its options and its help from `run`.
+
+    `run` imports what it needs when it is called, so that `hpxfer --help` is quick.
+    """
+
+    name: str
+    run: Callable[..., None] | typer.Typer  # a function, or the Typer app of a command that has commands of its own
+
+
+COMMANDS: Registry[Command] = Registry(
+    "command",
+    {
+        "plan": "hpxfer.cli.plan:PLAN",
+        "run": "hpxfer.cli.run:RUN",
+        "watch": "hpxfer.cli.watch:WATCH",
+        "report": "hpxfer.cli.report:REPORT",
+        "recipe": "hpxfer.cli.recipe:RECIPE",
+        "explain": "hpxfer.cli.explain:EXPLAIN",
+        "check": "hpxfer.cli.check:CHECK",
+        "schema": "hpxfer.cli.schema:SCHEMA",
+        "bench": "hpxfer.cli.bench:BENCH",
+        "submit": "hpxfer.cli.submit:SUBMIT",
+        "status": "hpxfer.cli.jobs:STATUS",
+        "logs": "hpxfer.cli.jobs:LOGS",
+        "stop": "hpxfer.cli.jobs:STOP",
+        "fetch": "hpxfer.cli.jobs:FETCH",
+    },
+)

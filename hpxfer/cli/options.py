@@ -1,0 +1,60 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hpxfer.errors import HpxferError
+
+if TYPE_CHECKING:
+    from hpxfer.scaling.table import Optimizer
+
+Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g. sweeps/quickstart.yaml.")]
+Folder = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or its URI, e.g. results/quickstart.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for a program to read.")]
+
+# Where results go.
+ResultsRoot = Annotated[Path, typer.Option("--results", help="The folder that holds the sweep's results folder.")]
+RootOrUri = Annotated[
+    str | None,
+    typer.Option(
+        "--results",
+        help="The folder or URI that holds the sweep's results folder; default: the sweep's storage, or results.",
+    ),
+]
+ReuseFrom = Annotated[
+    list[str] | None,
+    typer.Option("--reuse", help="Another results folder or URI, whose trials are copied; may be repeated."),
+]
+
+# What a run may cost.
+OnHardware = Annotated[str | None, typer.Option("--hardware", help="Plan for it: cpu, h200, h100, a100, l40s, ...")]
+Price = Annotated[float | None, typer.Option("--price-per-hour", min=0, help="Of one GPU, or of one CPU worker.")]
+MaxGpuHours = Annotated[float | None, typer.Option("--max-gpu-hours", min=0, help="Refuse a plan that needs more.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a run that costs much.")]
+EarlyStopping = Annotated[
+    str | None,
+    typer.Option("--early-stopping", help="none: ignore the sweep's rule; a trial then stops only if it diverges."),
+]
+
+# What a table of rules is asked about.
+Parameterization = Annotated[
+    str | None, typer.Option("--parameterization", help="By name; default: the sweep's first.")
+]
+Convention = Annotated[list[str] | None, typer.Option("--convention", help="KEY=VALUE of the table; may be repeated.")]
+
+
+def column(optimizer: str | None) -> Optimizer | None:
+    """Return the column of a table that `--optimizer` names."""
+    match optimizer:
+        case None:
+            return None
+        case "adam" | "adamw":
+            return "adam"
+        case "sgd":
+            return "sgd"
+        case _:
+            raise HpxferError(f"--optimizer must be adam or sgd, got {optimizer!r}")

@@ -1,0 +1,73 @@
+"""`hpxfer plan`: what a sweep will run, and what it will cost."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpxfer.cli.commands import Command
+from hpxfer.cli.options import AsJson, MaxGpuHours, OnHardware, Price, ReuseFrom, RootOrUri, Sweep
+from hpxfer.cli.output import say, warn
+
+if TYPE_CHECKING:
+    from hpxfer.driver import Job
+
+
+def plan(
+    sweep: Sweep,
+    results: RootOrUri = None,
+    reuse: ReuseFrom = None,
+    why: Annotated[
+        str | None, typer.Option(help="Say of the trial with this id, or start of one, why it runs or does not.")
+    ] = None,
+    trials: Annotated[bool, typer.Option("--trials", help="List every trial: id, status, shape, HPs, seed.")] = False,
+    hardware: OnHardware = None,
+    price_per_hour: Price = None,
+    max_gpu_hours: MaxGpuHours = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a sweep will run and what it will cost. Runs nothing.
+
+    \b
+    Examples:
+      hpxfer plan sweeps/quickstart.yaml
+      hpxfer plan sweeps/quickstart.yaml --hardware h100 --price-per-hour 2.5
+      hpxfer plan sweeps/quickstart.yaml --trials
+      hpxfer plan sweeps/quickstart.yaml --why 090b
+    """
+    from hpxfer.cli.consent import keep_within
+    from hpxfer.driver import prepare
+    from hpxfer.driver.trial_list import trials_of, trials_text
+    from hpxfer.plan.text import plan_text
+
+    job = prepare(sweep, results=results, reuse=reuse or (), hardware=hardware, price_per_hour=price_per_hour)
+    if why is not None:
+        _say_why(job, why, as_json=as_json)
+        return
+    warn((*job.problems, *job.plan.cautions))
+    listed = trials_of(job) if trials else None
+    if as_json:
+        say(json.dumps({**plan_data(job), **({} if listed is None else {"trials": listed})}))
+    else:
+        table = [] if listed is None else ["", trials_text(listed)]
+        say("\n".join([plan_text(job.plan), *job.reuse.lines(), *table]))
+    keep_within(job.plan, max_gpu_hours)
+
+
+def plan_data(job: Job) -> dict[str, Any]:
+    return {**job.plan.to_dict(), "reused": job.reuse.counts()}
+
+
+def _say_why(job: Job, prefix: str, *, as_json: bool) -> None:
+    from hpxfer.driver.trial_list import known_trials
+    from hpxfer.store import Store
+    from hpxfer.why import explain_trial, why_text
+
+    rows = Store.open(job.folder, write=False).read_trials().to_pylist()
+    found = explain_trial(prefix, known_trials(job), job.expansion, rows, job.reuse.sources())
+    say(json.dumps(found.to_dict()) if as_json else why_text(found))
+
+
+PLAN = Command(name="plan", run=plan)

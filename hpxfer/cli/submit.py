@@ -1,0 +1,70 @@
+"""`hpxfer submit`: send a sweep to a Ray cluster as a job."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from hpxfer.cli.commands import Command
+from hpxfer.cli.jobs import HERE, Address
+from hpxfer.cli.options import AsJson, EarlyStopping, MaxGpuHours, Price, Sweep, Yes
+from hpxfer.cli.output import say, warn
+
+
+def submit(
+    sweep: Sweep,
+    address: Address = HERE,
+    results: Annotated[
+        str | None,
+        typer.Option(
+            "--results",
+            help="The folder above the sweep's own, on the cluster, or a URI; default: the sweep's storage, "
+            "else ~/hpxfer-results on the head.",
+        ),
+    ] = None,
+    reuse: Annotated[
+        list[str] | None,
+        typer.Option("--reuse", help="A results folder on the cluster or a URI, as of `hpxfer run`; may be repeated."),
+    ] = None,
+    price_per_hour: Price = None,
+    max_gpu_hours: MaxGpuHours = None,
+    early_stopping: EarlyStopping = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send a sweep to a Ray cluster as a job, and print the job's id.
+
+    The cluster is looked at first: the same hpxfer, and the sweep's data on every node that can train, under the same
+    absolute path as here. If anything does not fit, nothing is submitted. A job always trains on the cluster's Ray, and
+    is planned for what the cluster has: `hpxfer run`'s --executor and --hardware have no place here.
+
+    Example: hpxfer submit sweeps/quickstart.yaml --address http://127.0.0.1:8265
+    """
+    from hpxfer.cli.consent import ask, keep_within
+    from hpxfer.jobs import commands as job_commands
+    from hpxfer.jobs.client import connect
+
+    cluster = connect(address)
+    offered = job_commands.offer(
+        cluster,
+        sweep,
+        results,
+        reuse=reuse or (),
+        price_per_hour=price_per_hour,
+        early_stopping=early_stopping,
+    )
+    warn(offered.warnings)
+    say(offered.text, err=True)
+    keep_within(offered, max_gpu_hours)
+    ask(offered, yes=yes)
+    job = job_commands.submit(cluster, offered)
+    if as_json:
+        say(json.dumps({"job": job, "results": offered.root, "host": offered.host, "plan": offered.plan}))
+    else:
+        say(job)
+        say(f"submitted; results go to {offered.root} ({offered.host}); next: hpxfer status {job}", err=True)
+
+
+SUBMIT = Command(name="submit", run=submit)
