@@ -1,7 +1,7 @@
 """The driver: from a sweep to a results folder. The only writer of the store; it runs what is missing and no more."""
 
-from hpxfer.driver.drive import make_executor, run
+from hpxfer.driver.drive import run
 from hpxfer.driver.feed import TrainingFailed, longest_first
 from hpxfer.driver.prepared import RESULTS, Job, measured, prepare
 
-__all__ = ["RESULTS", "Job", "TrainingFailed", "longest_first", "make_executor", "measured", "prepare", "run"]
+__all__ = ["RESULTS", "Job", "TrainingFailed", "longest_first", "measured", "prepare", "run"]

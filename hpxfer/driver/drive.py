@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,25 +13,24 @@ from hpxfer.driver.feed import Feed, OnEvent
 from hpxfer.driver.prepared import Job, located, prepare, refreshed
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Executor
+from hpxfer.executors.kinds import Placement, make_executor
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.worker import TrainStack
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
-from hpxfer.plan.plan import workers_of
 from hpxfer.progress.counts import Tally, tally_of
 from hpxfer.progress.file import writing
 from hpxfer.results import Results, load_results
-from hpxfer.scaling.shape import Shape
 from hpxfer.search.cells import searched_cells
 from hpxfer.spec import SweepSpec
-from hpxfer.stack import CPU, Device, Measured, Stack
 from hpxfer.storage.lease import Lease, leased
 from hpxfer.storage.uri import parse_root
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
-from hpxfer.train.event import Event
 from hpxfer.trial import Trial
+from hpxfer.trial.events import Event
+from hpxfer.trial.stack import Stack
 
 CHECKPOINTS = "checkpoints"
 
@@ -71,7 +70,7 @@ def run(
             _checkpoints(job).end(job.outcomes)  # of a driver that was killed at its very end
             store.save_sweep(job.spec, job.expansion.setting.data_digest)
             if job.missing or job.reuse.wanted:
-                how = executor or make_executor(job.spec, address, job.device, measured=job.measured)
+                how = executor or make_executor(placement_of(job, address))
                 with _logging(job, address) as log:
                     _train(job, store, lease, signals, how, _then(on_event, log))
             store.compact()
@@ -80,37 +79,15 @@ def run(
     return load_results(place.folder)
 
 
-def make_executor(
-    spec: SweepSpec, address: str | None, device: Device = CPU, *, measured: Mapping[Shape, Measured] | None = None
-) -> Executor:
-    """Return the executor that the sweep's resources ask for; an address means Ray, `device` is this machine's."""
-    resources, asha = spec.resources, spec.early_stopping.asha
-    if asha is not None:
-        from hpxfer.executors.tune import TuneExecutor
-
-        return TuneExecutor(
-            stopping=Stopping(asha.grace_steps, asha.reduction_factor),
-            address=address,
-            workers=resources.workers,
-            device=resources.device,
-            cpus_per_stack=resources.cpus_per_stack,
-            gpus_per_stack=resources.gpus_per_stack,
-            gpu_type=resources.gpu_type,
-        )
-    if resources.executor == "local" and address is None:
-        from hpxfer.executors.local import LocalExecutor
-
-        return LocalExecutor(workers=workers_of(resources, device))
-    from hpxfer.executors.ray import RayExecutor
-
-    return RayExecutor(
+def placement_of(job: Job, address: str | None) -> Placement:
+    """Return where and how wide the missing trials of a sweep are trained."""
+    asha = job.spec.early_stopping.asha
+    return Placement(
+        resources=job.spec.resources,
+        workers=job.workers,
         address=address,
-        workers=resources.workers,
-        device=resources.device,
-        cpus_per_stack=resources.cpus_per_stack,
-        gpus_per_stack=resources.gpus_per_stack,
-        gpu_type=resources.gpu_type,
-        measured=measured or {},
+        stopping=None if asha is None else Stopping(asha.grace_steps, asha.reduction_factor),
+        measured=job.measured,
     )
 
 

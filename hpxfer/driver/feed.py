@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager
 
 from hpxfer.driver.prepared import Job
 from hpxfer.progress.counts import Tally
-from hpxfer.result import TrialResult
 from hpxfer.search import Outcome
-from hpxfer.stack import Stack, pack
 from hpxfer.storage.lease import Lease
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
-from hpxfer.train.event import Event
 from hpxfer.trial import Trial
+from hpxfer.trial.events import Event
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack, pack
 
 # Failures that the other trials of the sweep would meet too.
 _STOPS = ("bug", "input")

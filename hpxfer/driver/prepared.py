@@ -16,6 +16,7 @@ import pandas as pd
 from hpxfer.data import check_length, data_ref
 from hpxfer.driver.reuse import Reuse, open_reuse
 from hpxfer.errors import HpxferError
+from hpxfer.executors.kinds import EXECUTORS
 from hpxfer.plan.hardware import Hardware, hardware_named, here
 from hpxfer.plan.plan import Counts, Plan, grid_counts, make_plan, search_counts, workers_of
 from hpxfer.scaling.shape import Shape
@@ -23,11 +24,11 @@ from hpxfer.search import Outcome, Search, make_search
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.spec.yaml_file import read_yaml
-from hpxfer.stack import Device, Measured
 from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.store.location import Place, open_place
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
+from hpxfer.trial.stack import Device, Measured
 
 RESULTS = "results"
 
@@ -109,8 +110,7 @@ def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None
     """Return the sweep with what the command line says instead."""
     changed: dict[str, Any] = {}
     if executor is not None:
-        if executor not in ("ray", "local"):
-            raise HpxferError(f"--executor must be ray or local, got {executor!r}")
+        EXECUTORS.get(executor, "--executor")
         changed["resources"] = spec.resources.model_copy(update={"executor": executor})
     if early_stopping is not None:
         if early_stopping != "none":

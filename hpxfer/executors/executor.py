@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from hpxfer.result import ErrorKind, TrialResult
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event
+from hpxfer.trial.events import Event
+from hpxfer.trial.result import ErrorKind, TrialResult
+from hpxfer.trial.stack import Stack
 
 Train = Callable[[Stack], Iterator[Event]]
 More = Callable[[int], Sequence[Stack]]

@@ -15,8 +15,8 @@ from hpxfer.executors.executor import More, OnEvent, Train, lost
 from hpxfer.executors.queue import Queue
 from hpxfer.executors.worker import guarded, keep_memory
 from hpxfer.host.machine import num_cpus
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event
+from hpxfer.trial.events import Event
+from hpxfer.trial.stack import Stack
 
 _SOFT_STOP_S = 5.0
 

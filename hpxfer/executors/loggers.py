@@ -23,10 +23,10 @@ from hpxfer.executors.ray_session import session  # before ray itself: it sets R
 from ray.air.integrations.wandb import WandbLoggerCallback
 from ray.tune.logger import LoggerCallback, TBXLoggerCallback
 
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event
 from hpxfer.trial import Trial
+from hpxfer.trial.events import Event
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 TENSORBOARD = "tensorboard"
 _FINAL = ("final_window_loss_nats", "validation_loss_nats", "last_finite_loss_nats", "diverged_step")

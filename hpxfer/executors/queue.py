@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from hpxfer.executors.executor import TRIES, More
-from hpxfer.stack import Stack
+from hpxfer.trial.stack import Stack
 
 
 class Queue:

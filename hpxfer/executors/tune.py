@@ -27,9 +27,9 @@ from hpxfer.executors.ray_cluster import Needs, device_here, require_place, slot
 from hpxfer.executors.ray_session import ray_errors, session
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.tune_side import LOSS, Feed, Home, Line, Lost, PerArm, Runner, Stop, Stopped
-from hpxfer.result import Curve, TrialResult
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event, Progress
+from hpxfer.trial.events import Event, Progress
+from hpxfer.trial.result import Curve, TrialResult
+from hpxfer.trial.stack import Stack
 
 # ruff: isort: split
 from ray import tune

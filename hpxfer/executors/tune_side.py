@@ -16,8 +16,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors.ray_session import first_line
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.worker import guarded, keep_memory
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event, Progress
+from hpxfer.trial.events import Event, Progress
+from hpxfer.trial.stack import Stack
 
 # Read when ray.tune is imported: no loggers on Tune's temporary folder, Ctrl-C stays ours, and not every result has a
 # loss to compare.

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Train, failed
 from hpxfer.executors.stopping import Stopping
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
 from hpxfer.train.checkpoints import CheckpointSpec
-from hpxfer.train.event import Event, Started
+from hpxfer.trial.events import Event, Started
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from hpxfer.host.machine import gpu_bytes, gpu_name, has_cuda, host_bytes, num_c
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.speeds import Record, latest
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Device
 from hpxfer.trial import Setting
+from hpxfer.trial.stack import Device
 
 # One CPU core in float32, full stacks, `hpxfer bench trainer` on two AMD EPYC cores (2026-11, torch 2.13): what a
 # token costs whatever the width, and the rate of the rest.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.sweep import ResourcesSpec
-from hpxfer.stack import WORKER_BYTES, Device
+from hpxfer.trial.stack import WORKER_BYTES, Device
 
 UNMEASURED = "by a model of memory that was never measured on a GPU"
 

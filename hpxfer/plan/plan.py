@@ -15,12 +15,13 @@ from hpxfer.plan.cautions import cautions
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
 from hpxfer.plan.memory import memory_cautions
 from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
+from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Progress
 from hpxfer.spec.search_defaults import budget_text
 from hpxfer.spec.sweep import ResourcesSpec
-from hpxfer.stack import CPU, Device, Measured, share_of, stack_sizes, trial_bytes
 from hpxfer.trial import Expansion
+from hpxfer.trial.stack import CPU, Device, Measured, share_of, stack_sizes, trial_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +231,9 @@ def num_workers(
 
 
 def _fills_gpus(resources: ResourcesSpec) -> bool:
-    """Return whether the executor gives a GPU as many stacks as fit: nobody said how many there are, or how large."""
-    return resources.executor == "ray" and resources.gpus_per_stack is None and resources.workers is None
+    """Return whether the executor gives a GPU as many stacks as fit: the sweep fixes neither their number nor share."""
+    shares = registry("executor").get(resources.executor, "resources.executor").shares_gpus
+    return shares and resources.gpus_per_stack is None and resources.workers is None
 
 
 def workers_of(resources: ResourcesSpec, device: Device) -> int:

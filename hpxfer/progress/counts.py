@@ -12,12 +12,12 @@ from typing import Any
 from hpxfer.plan.plan import Plan
 from hpxfer.progress.status import RunningStack, ShapeProgress, Snapshot
 from hpxfer.progress.throughput import Pace
-from hpxfer.result import TrialResult
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event, Progress, Started
 from hpxfer.trial import Trial
+from hpxfer.trial.events import Event, Progress, Started
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 MOST_NOTES = 8
 MOST_ERRORS = 8

@@ -13,8 +13,8 @@ from rich.text import Text
 from hpxfer.progress.counts import Tally
 from hpxfer.progress.status import Snapshot
 from hpxfer.progress.table import progress_table, status_text
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event
+from hpxfer.trial.events import Event
+from hpxfer.trial.stack import Stack
 
 PLAIN_LINE_S = 10.0
 

@@ -23,7 +23,6 @@ import optuna
 from optuna.distributions import FloatDistribution
 
 from hpxfer.errors import HpxferError
-from hpxfer.identity import canonical
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.arms import Arm
 from hpxfer.search.optuna_study import Entry, Recorded
@@ -32,6 +31,7 @@ from hpxfer.search.rounds import mean
 from hpxfer.search.values import rounded
 from hpxfer.spec.samplers import MEMORYLESS, make_sampler, quiet
 from hpxfer.trial import Expansion, Trial, base_hps
+from hpxfer.trial.identity import canonical
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from hpxfer.spec.sweep import SweepSpec
 
 FIXED = ("ones", "zeros")  # inits that no multiplier changes
 # Trials that optuna is asked for together, all seeds counted: nearly as fast a trial as the fullest stack (see
-# hpxfer.stack), and of a budget of a few dozen still several batches to learn from.
+# hpxfer.trial.stack), and of a budget of a few dozen still several batches to learn from.
 BATCH_TRIALS = 8
 DEFAULTS: dict[str, Any] = {
     "sequence": "sobol",

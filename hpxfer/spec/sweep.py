@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.fields import Count, CountOrNone, Number, Section, Seq, Values, into
+from hpxfer.spec.fields import Count, CountOrNone, Number, Registered, Section, Seq, Values, into
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 
 Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
@@ -270,7 +270,7 @@ GpuShare = Annotated[
 class ResourcesSpec(Section):
     """Where and how wide to run. Never part of a trial's identity."""
 
-    executor: Literal["ray", "local"] = "ray"
+    executor: Annotated[str, Registered("executor")] = "ray"
     """What runs the stacks: Ray, or processes of this machine without Ray."""
     workers: Count | None = None
     """The worker processes. The default is as many as there is room for: one per core, or one per GPU share."""

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from hpxfer.identity import id_of
 from hpxfer.store.proof import identity_of_row
 from hpxfer.trial import FIRST_STORED_VERSION, Trial
+from hpxfer.trial.identity import id_of
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hpxfer.identity import LOCAL, hps_of, id_of, identity
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.resolve import BaseInit
@@ -14,6 +13,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.store.rows import SETTING_COLUMNS
 from hpxfer.store.schema import SHAPE_COLUMNS
 from hpxfer.trial import FIRST_STORED_VERSION, Setting
+from hpxfer.trial.identity import LOCAL, hps_of, id_of, identity
 
 
 def proven_identity(row: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hpxfer.identity import LOCAL, canonical
-from hpxfer.result import Curve, TrialResult
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape
 from hpxfer.store.schema import CURVES, SHAPE_COLUMNS, TRIALS
 from hpxfer.trial import TRAINER_VERSION, Setting, Trial
+from hpxfer.trial.identity import LOCAL, canonical
+from hpxfer.trial.result import Curve, TrialResult
 
 Pair = tuple[Trial, TrialResult]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hpxfer.executors.executor import More, OnEvent, Train
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
-from hpxfer.train.event import Progress
+from hpxfer.trial.events import Progress
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 
 class InProcess:

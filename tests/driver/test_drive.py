@@ -19,10 +19,10 @@ from hpxfer.driver import TrainingFailed, prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train
 from hpxfer.host.interrupts import Interrupted
-from hpxfer.result import ErrorKind, TrialResult
 from hpxfer.results import load_results
 from hpxfer.storage.lease_file import LEASE_FILE
 from hpxfer.store import Store
+from hpxfer.trial.result import ErrorKind, TrialResult
 
 NUMBERS = ["trial_id", "status", "validation_loss_nats", "final_window_loss_nats"]
 

@@ -12,11 +12,11 @@ from tiny import write_tiny
 from hpxfer import trial
 from hpxfer.driver import longest_first, measured, prepare, run
 from hpxfer.driver import prepared as driver_job
-from hpxfer.result import TrialResult
 from hpxfer.results import Results, load_results
-from hpxfer.stack import Device, Measured
 from hpxfer.store import Store, rows
 from hpxfer.trial import TRAINER_VERSION
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Device, Measured
 
 
 def test_time_is_measured_on_trials_of_the_same_length(tmp_path: Path) -> None:

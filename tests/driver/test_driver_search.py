@@ -16,9 +16,9 @@ from hpxfer.driver import prepared as driver_job
 from hpxfer.progress.counts import Tally
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome
-from hpxfer.stack import Stack
 from hpxfer.store import Store
 from hpxfer.trial import Expansion
+from hpxfer.trial.stack import Stack
 
 
 class Rounds:

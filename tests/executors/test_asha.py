@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import descend
 import pytest
 import ray
 from descend import Descend
@@ -16,12 +17,12 @@ from hpxfer.executors.executor import once
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.tune import TuneExecutor
 from hpxfer.executors.worker import TrainStack
-from hpxfer.result import TrialResult
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.stack import Stack
 from hpxfer.testing.executor import ExecutorSuite, tiny_stack
-from hpxfer.train.event import Event, Progress
 from hpxfer.trial import Setting
+from hpxfer.trial.events import Event, Progress
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 HALVING = Stopping(grace_steps=4, reduction_factor=3.0)
 STEPS = 100
@@ -30,7 +31,10 @@ STEPS = 100
 @pytest.fixture(scope="module")
 def session() -> Iterator[None]:
     """One Ray for the module: an executor leaves a session alone that it finds."""
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    helpers = {"PYTHONPATH": str(Path(descend.__file__).parent)}  # workers import Descend by name
+    ray.init(
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": helpers}
+    )
     yield
     ray.shutdown()
 

@@ -9,11 +9,11 @@ import pytest
 from hpxfer.executors.executor import TRIES, once
 from hpxfer.executors.queue import Queue
 from hpxfer.executors.worker import guarded
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
 from hpxfer.testing.executor import FINE, tiny_stack
-from hpxfer.train.event import Event, Started
 from hpxfer.trial import Setting
+from hpxfer.trial.events import Event, Started
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from tensorboardX.proto.event_pb2 import Event as TensorBoardEvent
 from hpxfer.errors import HpxferError
 from hpxfer.executors import loggers
 from hpxfer.executors.loggers import TENSORBOARD, logging_to
-from hpxfer.stack import Stack
-from hpxfer.train.event import Progress
+from hpxfer.trial.events import Progress
+from hpxfer.trial.stack import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and protobuf's own
 

@@ -21,10 +21,10 @@ from hpxfer.driver import run
 from hpxfer.executors.executor import once
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.results import load_results
-from hpxfer.stack import Stack
 from hpxfer.testing.executor import GO, WAITS, Misbehave, Seen, tiny_stack
-from hpxfer.train.event import Event, Started
 from hpxfer.trial import Setting
+from hpxfer.trial.events import Event, Started
+from hpxfer.trial.stack import Stack
 
 LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from hpxfer.executors.worker import guarded
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
 from hpxfer.testing.executor import FINE, tiny_stack
-from hpxfer.train.event import Event
 from hpxfer.trial import Setting
+from hpxfer.trial.events import Event
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 # Fresh pages that a process takes for an array as large as one that it has freed.
 FRESH_PAGES = """

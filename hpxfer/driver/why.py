@@ -1,0 +1,221 @@
+"""Why: what a trial's identity is, and in what it differs from the nearest one that is stored.
+
+An identity is rebuilt from the stored row alone and hashed again: only one that gives the row's own id is compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Literal
+
+from hpxfer.errors import HpxferError
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.resolve import BaseInit
+from hpxfer.scaling.tables import PARAMETERIZATIONS
+from hpxfer.store.merge import DONE, STOPPED
+from hpxfer.store.proof import proven_identity
+from hpxfer.trial import Expansion, Setting, Trial
+from hpxfer.trial.identity import hps_of
+
+Flat = Mapping[str, Any]
+# reused: another folder has it; stopped: early, by a rule that the sweep has no more; left: stored, but no trial of the
+# sweep any more.
+State = Literal["stored", "reused", "failed", "stopped", "missing", "left"]
+
+# Candidates that a message about an ambiguous prefix names.
+MOST_NAMED = 8
+_ABSENT = "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A key path in which the two identities differ; None stands for a key that is not there too."""
+
+    key: str
+    of_trial: Any
+    of_nearest: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Why:
+    """What there is to say of a trial. `nearest` is a stored one, of a trial that is left one of the sweep's."""
+
+    trial_id: str
+    state: State
+    status: str | None  # of the stored row
+    error: str | None = None  # of a failed one, its last line
+    folder: str | None = None  # of a reused one
+    nearest: str | None = None
+    nearest_status: str | None = None
+    differences: tuple[Difference, ...] = ()
+    num_unproven: int = 0  # stored rows whose identity does not give their own id: nothing can be said of them
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready data."""
+        return asdict(self)
+
+
+def explain_trial(
+    prefix: str,
+    trials: Iterable[Trial],
+    expansion: Expansion,
+    rows: Sequence[Mapping[str, Any]],
+    reused: Mapping[str, str] | None = None,
+) -> Why:
+    """Return why the trial of this id, or unique prefix of one, is stored or not; raise HpxferError if there is none.
+
+    `trials` are the sweep's, `rows` those of the table TRIALS, `reused` says by id which other folder a run would copy
+    a trial from. What is not stored is held against the nearest stored
+    trial, what the sweep has no more against the nearest that it has.
+    """
+    of_sweep = {trial.id: trial for trial in trials}
+    stored = {row["trial_id"]: row for row in rows}
+    trial_id = _only(prefix, {**of_sweep, **stored})
+    row = stored.get(trial_id)
+    status = None if row is None else row["status"]
+    if trial_id not in of_sweep:
+        mine = proven_identity(stored[trial_id])
+        if mine is None:
+            return Why(trial_id=trial_id, state="left", status=status, num_unproven=1)
+        others = {key: flat(identity_of(trial, expansion)) for key, trial in of_sweep.items()}
+        return _compared(trial_id, "left", status, flat(mine), others, {})
+    if status in DONE or (status == STOPPED and expansion.spec.early_stopping.asha is not None):
+        return Why(trial_id=trial_id, state="stored", status=status)
+    if reused and trial_id in reused:
+        return Why(trial_id=trial_id, state="reused", status=status, folder=reused[trial_id])
+    if status == STOPPED:
+        return Why(trial_id=trial_id, state="stopped", status=status)
+    if row is not None:
+        lines = (row["error"] or "").strip().splitlines()
+        return Why(trial_id=trial_id, state="failed", status=status, error=lines[-1] if lines else None)
+    proven = {key: flat(found) for key, one in stored.items() if (found := proven_identity(one)) is not None}
+    statuses = {key: stored[key]["status"] for key in proven}
+    wanted = flat(identity_of(of_sweep[trial_id], expansion))
+    return _compared(trial_id, "missing", None, wanted, proven, statuses, len(stored) - len(proven))
+
+
+def why_text(why: Why) -> str:
+    """Return it as lines for a terminal."""
+    not_done = {
+        "missing": "not stored: a run trains it",
+        "reused": f"not stored here: a run copies it from {why.folder}",
+        "failed": f"failed, and a run tries it again: {why.error}",
+        "stopped": "stopped early, which this sweep does not ask for: a run trains it to its end",
+        "left": f"stored ({why.status}), but no trial of this sweep",
+    }
+    lines = [f"trial {why.trial_id}: {not_done.get(why.state, f'stored ({why.status}): no run trains it again')}"]
+    if why.nearest is not None:
+        what = "trial of the sweep" if why.state == "left" else f"stored trial ({why.nearest_status})"
+        lines.append(f"nearest {what}: {why.nearest}; it differs in")
+        width = max(len(one.key) for one in why.differences)
+        lines += [
+            f"  {one.key:<{width}}  {_spelled(one.of_trial)} here, {_spelled(one.of_nearest)} there"
+            for one in why.differences
+        ]
+    elif why.state == "missing":
+        lines.append("nothing is stored that it could be compared with")
+    if why.num_unproven:
+        lines.append(f"{why.num_unproven} stored rows do not give their own id when hashed again: nothing said of them")
+    return "\n".join(lines)
+
+
+def identity_of(trial: Trial, expansion: Expansion) -> dict[str, Any]:
+    """Return what determines a trial's numbers."""
+    return expansion.identity(trial.parameterization, trial.shape, hps_of(trial.hps), trial.seed)
+
+
+def flat(identity: Mapping[str, Any]) -> Flat:
+    """Return key path -> value, e.g. `setting.init.matrices`, `hps.router.lr_mult`; defaults are spelled out."""
+    hps = {**_defaults(HPs), **identity["hps"]}
+    multipliers = dict(hps.pop("multipliers"))
+    setting = _filled(_defaults(Setting), identity["setting"])
+    out = {**identity, "setting": setting, "hps": {**hps, **multipliers}}
+    if chosen := identity.get("parameterization"):
+        name = chosen["name"]
+        table = PARAMETERIZATIONS.get(name) if name in PARAMETERIZATIONS else None
+        known = {} if table is None else {key: convention.default for key, convention in table.conventions.items()}
+        out["parameterization"] = {**chosen, "conventions": {**known, **chosen.get("conventions", {})}}
+    return dict(_paths(out, ""))
+
+
+def _defaults(kind: type[HPs] | type[Setting]) -> dict[str, Any]:
+    found = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+    return {name: asdict(value) if isinstance(value, BaseInit) else value for name, value in found.items()}
+
+
+def _filled(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults with what is given in their place, in nested mappings likewise."""
+    nested = {name: _filled(value, given.get(name, {})) for name, value in defaults.items() if isinstance(value, dict)}
+    return {**defaults, **given, **nested}
+
+
+def _paths(value: Any, path: str) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _paths(one, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _only(prefix: str, known: Iterable[str]) -> str:
+    """Return the one id that starts so."""
+    ids = list(known)
+    found = [one for one in ids if one.startswith(prefix)] if prefix else []
+    if len(found) == 1:
+        return found[0]
+    fix = "`hpxfer plan SWEEP --trials` lists them"
+    if not found:
+        raise HpxferError(
+            f"--why: no trial of this sweep or its results folder has an id that starts so: {prefix!r}; {fix}"
+        )
+    named = ", ".join(found[:MOST_NAMED]) + (", ..." if len(found) > MOST_NAMED else "")
+    raise HpxferError(f"--why: {prefix!r} must start one trial's id, got {len(found)}: {named}; give more of it")
+
+
+def _compared(
+    trial_id: str,
+    state: State,
+    status: str | None,
+    mine: Flat,
+    others: Mapping[str, Flat],
+    statuses: Mapping[str, str],
+    num_unproven: int = 0,
+) -> Why:
+    nearest = min(others, key=lambda key: (*_distance(mine, others[key]), key), default=None)
+    found = () if nearest is None else tuple(_differences(mine, others[nearest]))
+    return Why(
+        trial_id=trial_id,
+        state=state,
+        status=status,
+        nearest=nearest,
+        nearest_status=None if nearest is None else statuses.get(nearest),
+        differences=found,
+        num_unproven=num_unproven,
+    )
+
+
+def _distance(mine: Flat, other: Flat) -> tuple[int, float]:
+    """Return how many key paths differ, then how many octaves apart the HPs that do are."""
+    keys = _differing(mine, other)
+    return len(keys), sum(_octaves(mine.get(key), other.get(key)) for key in keys if key.startswith("hps."))
+
+
+def _octaves(one: Any, other: Any) -> float:
+    # A multiplier that is not there is 1.
+    low, high = sorted(1.0 if value is None else float(value) for value in (one, other))
+    return math.log2(high / low) if low > 0 else math.inf
+
+
+def _differences(mine: Flat, other: Flat) -> Iterable[Difference]:
+    for key in _differing(mine, other):
+        yield Difference(key=key, of_trial=mine.get(key), of_nearest=other.get(key))
+
+
+def _differing(mine: Flat, other: Flat) -> list[str]:
+    return [key for key in dict.fromkeys((*mine, *other)) if mine.get(key, _ABSENT) != other.get(key, _ABSENT)]
+
+
+def _spelled(value: Any) -> str:
+    return "none" if value is None else str(value)

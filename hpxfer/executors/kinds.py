@@ -1,0 +1,94 @@
+"""The registry of executors. Each row makes the executor that `resources.executor` names.
+
+An executor of your own is one file with its row, and passes `hpxfer.testing.executor.ExecutorSuite`. This module is
+light: a row imports Ray only when it makes its executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hpxfer.executors.executor import Executor
+from hpxfer.executors.stopping import Stopping
+from hpxfer.registry import Registry
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.trial.stack import Measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where and how wide a run trains."""
+
+    resources: ResourcesSpec  # of the sweep
+    workers: int  # stacks that run at once on this machine's device, where the executor stays on this machine
+    address: str | None = None  # of a Ray cluster to join: auto | HOST:PORT | ray://HOST:PORT
+    stopping: Stopping | None = None  # when trials that fall behind are stopped; None stops none
+    measured: Mapping[Shape, Measured]  # what stored trials say of the memory and the time that stacks need
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorKind:
+    """A way to run stacks, by the name that `resources.executor` gives it."""
+
+    name: str
+    make: Callable[[Placement], Executor]
+    joins_clusters: bool  # whether it can run on the Ray cluster at an address
+    stops_early: bool  # whether it can stop trials that fall behind
+    shares_gpus: bool  # whether it gives a GPU as many stacks as fit, each the share that it needs
+
+
+def _ray(placement: Placement) -> Executor:
+    resources = placement.resources
+    if placement.stopping is not None:
+        from hpxfer.executors.tune import TuneExecutor
+
+        return TuneExecutor(
+            stopping=placement.stopping,
+            address=placement.address,
+            workers=resources.workers,
+            device=resources.device,
+            cpus_per_stack=resources.cpus_per_stack,
+            gpus_per_stack=resources.gpus_per_stack,
+            gpu_type=resources.gpu_type,
+        )
+    from hpxfer.executors.ray import RayExecutor
+
+    return RayExecutor(
+        address=placement.address,
+        workers=resources.workers,
+        device=resources.device,
+        cpus_per_stack=resources.cpus_per_stack,
+        gpus_per_stack=resources.gpus_per_stack,
+        gpu_type=resources.gpu_type,
+        measured=placement.measured,
+    )
+
+
+def _local(placement: Placement) -> Executor:
+    from hpxfer.executors.local import LocalExecutor
+
+    return LocalExecutor(workers=placement.workers)
+
+
+RAY = ExecutorKind(name="ray", make=_ray, joins_clusters=True, stops_early=True, shares_gpus=True)
+LOCAL = ExecutorKind(name="local", make=_local, joins_clusters=False, stops_early=False, shares_gpus=False)
+EXECUTORS: Registry[ExecutorKind] = Registry("executor", {"ray": f"{__name__}:RAY", "local": f"{__name__}:LOCAL"})
+
+
+def register_executor(kind: ExecutorKind) -> ExecutorKind:
+    """Add an executor of your own, so that a sweep may name it under `resources.executor`."""
+    return EXECUTORS.register(kind)
+
+
+def make_executor(placement: Placement) -> Executor:
+    """Return the executor that the sweep's resources name.
+
+    Ray takes over where the named one cannot join the cluster at an address, or cannot stop trials early.
+    """
+    kind = EXECUTORS.get(placement.resources.executor, "resources.executor")
+    lacks = (placement.address is not None and not kind.joins_clusters) or (
+        placement.stopping is not None and not kind.stops_early
+    )
+    return (RAY if lacks else kind).make(placement)

@@ -1,0 +1,198 @@
+"""Expansion: the trials and the cells of a sweep, computed lazily and from the sweep alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from hpxfer.scaling.evaluate import Parameterization, evaluate, parameterization
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec import SweepSpec, paths
+from hpxfer.spec.blocks import gpt_roles
+from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
+from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of
+from hpxfer.trial.trial import TRAINER_VERSION, Trial
+
+PRODUCT = "product"
+_TABLE = "parameterization:"  # how the key of a registered table starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A place in the grid of a sweep. Several cells may share one trial, e.g. the base shape's."""
+
+    axis: str
+    scale_name: str
+    scale: float
+    shape: str  # the shape's name on this axis
+    parameterization: str  # label
+    line: str  # the HP that this line scans, or `product`
+    trial: Trial
+
+
+def hp_points(spec: SweepSpec) -> Iterator[tuple[str, HPs]]:
+    """Yield (line, HPs) of every point of the grid: one line an HP through the base values, or the full product."""
+    start = base_hps(spec)
+    if spec.product:
+        names = list(spec.grid)
+        for values in itertools.product(*(spec.grid[name].numbers() for name in names)):
+            point = start
+            for name, value in zip(names, values, strict=True):
+                point = point.with_value(name, value)
+            yield PRODUCT, point
+        return
+    for name, values_of in spec.grid.items():
+        for value in values_of.numbers():
+            yield name, start.with_value(name, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """What the trials of one parameterization at one shape share, and the JSON that their ids hash around HPs, seed."""
+
+    setting: Setting
+    shape: Shape
+    base: Shape
+    parameterization: Parameterization | None
+    plugins: tuple[tuple[str, str], ...]
+    fragments: tuple[str, str, str]
+
+    def trial(self, hps: HPs, hps_json: str, seed: int) -> Trial:
+        before, middle, after = self.fragments
+        return Trial(
+            id=digest_of(before + hps_json + middle + str(seed) + after),
+            setting=self.setting,
+            shape=self.shape,
+            base=self.base,
+            parameterization=self.parameterization,
+            hps=hps,
+            seed=seed,
+            plugins=self.plugins,
+        )
+
+
+class Expansion:
+    """The lazy expansion of one sweep over given data. Everything that cells share is computed once.
+
+    `plugins` maps `kind:name` of what the sweep uses of plug-ins to the plug-in's digest.
+    """
+
+    def __init__(
+        self,
+        spec: SweepSpec,
+        data: DataRef,
+        trainer_version: int = TRAINER_VERSION,
+        plugins: Mapping[str, str] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.plugins = dict(plugins or {})
+        self.data = data
+        self.trainer_version = trainer_version  # today's, or that of the stored trials whose ids are asked for
+        self.setting = setting_of(spec, data)  # of the base
+        self.choices = tuple(parameterization(one.name, one.conventions) for one in spec.parameterizations)
+        self.paths = paths(spec)
+        self._places: dict[tuple[Parameterization, Shape], _Place] = {}
+
+    def setting_at(self, shape: Shape) -> Setting:
+        """Return the setting of the trials at a shape."""
+        same = (shape.batch_tokens, shape.steps) == (self.setting.batch_tokens, self.setting.steps)
+        return self.setting if same else setting_of(self.spec, self.data, shape)
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Every shape, once, in the order of the axes."""
+        return tuple(dict.fromkeys(point.shape for path in self.paths for point in path.points))
+
+    def cells(self) -> Iterator[Cell]:
+        """Yield every cell of the grid: axis, shape, parameterization, HP point, seed."""
+        source: Iterator[tuple[str, HPs, str]] = ((line, hps, _hps_json(hps)) for line, hps in hp_points(self.spec))
+        for path in self.paths:
+            for point in path.points:
+                if self.spec.search.where == "base" and point.shape != self.spec.base_shape:
+                    continue
+                label = path.label(point.shape)
+                for choice in self.choices:
+                    place = self._place(choice, point.shape)
+                    source, points = itertools.tee(source)  # computed once, and only as far as someone reads
+                    for line, hps, hps_json in points:
+                        for seed in self.spec.seeds:
+                            yield Cell(
+                                axis=path.name,
+                                scale_name=path.scale_name,
+                                scale=point.scale,
+                                shape=label,
+                                parameterization=choice.label(),
+                                line=line,
+                                trial=place.trial(hps, hps_json, seed),
+                            )
+
+    def trial(self, choice: Parameterization, shape: Shape, hps: HPs, seed: int) -> Trial:
+        """Return the trial of one of `choices` at a shape; at the base, tables that agree there share it."""
+        return self._place(choice, shape).trial(hps, _hps_json(hps), seed)
+
+    def trials(self) -> Iterator[Trial]:
+        """Yield every trial once."""
+        seen: set[str] = set()
+        for cell in self.cells():
+            if cell.trial.id not in seen:
+                seen.add(cell.trial.id)
+                yield cell.trial
+
+    def own_parameterization(self, choice: Parameterization, shape: Shape) -> Parameterization | None:
+        """Return None where `choice` gives the base model itself: at the base shape, unless it differs there."""
+        if shape != self.spec.base_shape:
+            return choice
+        plain = parameterization("sp")
+        roles, column = gpt_roles(shape, self.spec.model), self.setting.column
+        mine, its = (evaluate(one, shape, shape, column) for one in (choice, plain))
+        same = all(mine[role] == its[role] for role in roles)
+        # A structure is one of experts and routers: a dense base has none to differ in.
+        same = same and ("router" not in roles or choice.structure() == plain.structure())
+        return None if same else choice
+
+    def _place(self, choice: Parameterization, shape: Shape) -> _Place:
+        """Return what the trials of a choice at a shape share."""
+        place = self._places.get((choice, shape))
+        if place is None:
+            own = self.own_parameterization(choice, shape)
+            before, _, rest = canonical(self.identity(own, shape)).partition('"<hps>"')
+            middle, _, after = rest.partition('"<seed>"')
+            place = _Place(
+                setting=self.setting_at(shape),
+                shape=shape,
+                base=self.spec.base_shape,
+                parameterization=own,
+                plugins=tuple(sorted(self.plugins_of(own).items())),
+                fragments=(before, middle, after),
+            )
+            self._places[choice, shape] = place
+        return place
+
+    def identity(
+        self, choice: Parameterization | None, shape: Shape, hps: Any = "<hps>", seed: Any = "<seed>"
+    ) -> dict[str, Any]:
+        """Return what determines a trial's numbers. `choice` is what `own_parameterization` gives."""
+        return identity(
+            setting=self.setting_at(shape),
+            shape=shape,
+            base=self.spec.base_shape,
+            choice=choice,
+            hps=hps,
+            seed=seed,
+            trainer_version=self.trainer_version,
+            plugins=self.plugins_of(choice),
+        )
+
+    def plugins_of(self, choice: Parameterization | None) -> dict[str, str]:
+        """Return the part of `plugins` that trials of a choice use: all but the tables of other choices."""
+        own = f"{_TABLE}{choice.name}" if choice is not None else None
+        return {key: digest for key, digest in self.plugins.items() if key == own or not key.startswith(_TABLE)}
+
+
+@lru_cache(maxsize=1024)  # seeds, and then arms, share points
+def _hps_json(hps: HPs) -> str:
+    return canonical(hps_of(hps))

@@ -1,0 +1,53 @@
+"""TrialResult: what a finished training run reports. Missing is None, never 0; losses are cross entropy in nats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# A diverged trial is a result and is never run again; a failed one is not a result and is. A stopped one fell behind
+# others under early stopping: no result, and run again once the sweep stops none early.
+Status = Literal["finished", "diverged", "stopped", "failed"]
+# Why a trial failed. bug: an exception in training; input: something the user has to mend, such as absent data; memory:
+# a trial alone did not fit; lost: its worker was lost on every try. The first two would meet the other trials too.
+ErrorKind = Literal["bug", "input", "memory", "lost"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One quantity over the steps of a trial, e.g. metric `train_loss_nats`, or `grad_rms` of a role."""
+
+    metric: str
+    layer: int | None = None
+    role: str | None = None
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """The numbers of one trial and where they come from."""
+
+    trial_id: str
+    status: Status
+    final_window_loss_nats: float | None = None  # mean training loss over the last window of steps
+    validation_loss_nats: float | None = None
+    diverged_step: int | None = None  # the first step whose loss was not finite or blew up
+    last_finite_loss_nats: float | None = None  # of the step before that
+    error: str | None = None  # message or traceback of a failed trial
+    error_kind: ErrorKind | None = None  # of a failed trial
+    curves: tuple[Curve, ...] = ()
+    wall_s: float | None = None  # of the whole stack
+    tokens_per_s: float | None = None  # of the whole stack: all its trials' training tokens over wall_s
+    peak_bytes: int | None = None  # of the process (CPU: resident set) or of the device (CUDA)
+    stack_size: int | None = None
+    halvings: int | None = None  # how often the stack was cut in half for lack of memory
+    resumes: int | None = None  # how often its training went on from a checkpoint
+    device: str | None = None
+    determinism: str | None = None  # strict: the same bits whatever the stack; fast: not promised
+    backend: str | None = None  # of the kernels: torch or triton
+    backend_reason: str | None = None  # why that one
+    kernel_configs: str | None = None  # hash of the frozen launch configurations; None where no kernel of ours ran
+    host: str | None = None
+    versions: str | None = None  # JSON object: hpxfer, torch, python
+    finished_at: str | None = None  # UTC, ISO 8601

@@ -1,0 +1,375 @@
+"""Trials: what an id depends on and what it does not, and the lazy expansion of a sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import sweeps
+from sweep_text import SWEEP, edited
+
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.resolve import GlobalValues
+from hpxfer.spec import SweepSpec, parse_sweep
+from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.yaml_file import write_yaml
+from hpxfer.trial import TRAINER_VERSION, Cell, DataRef, Expansion, base_hps, hp_points
+from hpxfer.trial import expansion as trial_module
+from hpxfer.trial.identity import canonical, hps_of
+
+DATA = DataRef(digest="d1", tokenizer="ascii", vocab_size=128)
+# One trial at the base and one above it, for each of two parameterizations.
+ONE_SEED = ("seeds: 2", "seeds: [0]")
+Edit = tuple[str, str]
+
+
+def expand(text: str, data: DataRef = DATA) -> Expansion:
+    return Expansion(parse_sweep(text), data)
+
+
+def ids(expansion: Expansion) -> set[str]:
+    return {trial.id for trial in expansion.trials()}
+
+
+def cells_at(width: int, *edits: Edit, data: DataRef = DATA) -> list[Cell]:
+    return [cell for cell in expand(edited(*edits), data).cells() if cell.trial.shape.width == width]
+
+
+@given(sweeps(), st.integers(1, 9))
+def test_names_resources_and_determinism_are_no_part_of_an_id(spec: SweepSpec, workers: int) -> None:
+    resources = ResourcesSpec(executor="local", workers=workers, device="cpu", kernels="triton")
+    training = spec.training.model_copy(update={"determinism": "fast"})
+    data = spec.data.model_copy(update={"source": "text:/another/machine"})
+    other = spec.model_copy(update={"name": "other", "resources": resources, "training": training, "data": data})
+    assert ids(Expansion(spec, DATA)) == ids(Expansion(other, DATA))
+
+
+@given(sweeps(), st.integers(0, 2**32), st.integers(0, 2**32))
+def test_different_seeds_give_different_ids(spec: SweepSpec, one: int, other: int) -> None:
+    first, second = (ids(Expansion(spec.model_copy(update={"seeds": (seed,)}), DATA)) for seed in (one, other))
+    assert (first == second) if one == other else first.isdisjoint(second)
+
+
+@given(sweeps())
+def test_the_order_of_keys_and_comments_are_no_part_of_an_id(spec: SweepSpec) -> None:
+    def backwards(data: object) -> object:
+        if isinstance(data, dict):
+            return {key: backwards(data[key]) for key in reversed(data)}
+        return [backwards(one) for one in data] if isinstance(data, list) else data
+
+    data = backwards(spec.model_dump(mode="json", exclude_none=True))
+    text = "# a comment\n" + write_yaml(data) + "\n# another\n"
+    assert ids(Expansion(parse_sweep(text), DATA)) == ids(Expansion(spec, DATA))
+
+
+@given(sweeps())
+def test_an_id_is_the_hash_of_what_determines_the_numbers(spec: SweepSpec) -> None:
+    expansion = Expansion(spec, DATA)
+    for trial in itertools.islice(expansion.trials(), 20):
+        identity = expansion.identity(trial.parameterization, trial.shape, hps_of(trial.hps), trial.seed)
+        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        assert trial.id == hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("lr: [0.01]", "lr: [0.02]"),
+        ("seeds: [0]", "seeds: [1]"),
+        ("steps: 200", "steps: 201"),
+        ("batch_tokens: 512", "batch_tokens: 256"),
+        ("betas: [0.9, 0.95]", "betas: [0.9, 0.96]"),
+        ("betas: [0.9, 0.95]", "betas: [0.8, 0.95]"),
+        ("steps: 200", "steps: 200\n  eps: 1e-8"),
+        ("steps: 200", "steps: 200\n  weight_decay: 0.1"),
+        ("steps: 200", "steps: 200\n  gradient_clip: 1.0"),
+        ("steps: 200", "steps: 200\n  final_window_steps: 30"),
+        ("warmup_steps: 20", "warmup_steps: 21"),
+        ("decay: constant", "decay: cosine"),
+        ("decay: constant", "decay: cosine, final_fraction: 0.5"),
+        ("decay: constant", "decay: wsd, decay_steps: 9"),
+        ("validation_tokens: 1024", "validation_tokens: 512"),
+        ("context: 64", "context: 32"),
+        ("context: 64", "context: 64\n  gate: softmax"),
+        ("context: 64", "context: 64\n  gate: normalized_sigmoid"),
+        ("context: 64", "context: 64\n  ffn: swiglu"),
+        ("expert_ratio: 1", "expert_ratio: 1, num_shared: 1, shared_ratio: 1"),
+        ("context: 64", "context: 64\n  attention_scale: 1/sqrt(d_head)"),
+        ("context: 64", "context: 64\n  tied_embeddings: false"),
+        ("context: 64", "context: 64\n  norm_gains: false"),
+        ("context: 64", "context: 64\n  biases: true"),
+        ("context: 64", "context: 64\n  init: constant"),
+        ("context: 64", "context: 64\n  embedding_std: 0.5"),
+        ("context: 64", "context: 64\n  position_std: 0.5"),
+        ("router_bias_lr: 0.01", "router_bias_lr: 0.02"),
+        ("router_bias_lr: 0.01", "init_scale: 2"),
+        ("router_bias_lr: 0.01", "residual_scale: 2"),
+        ("router_bias_lr: 0.01", "multipliers: {router.lr_mult: 0.5}"),
+        ("router_bias_lr: 0.01", "multipliers: {attn_v.init_mult: 0.5}"),
+        ("seeds: [0]", "seeds: [0]\nprecision: bfloat16"),
+        ("head_dim: 32", "head_dim: 16"),
+        ("depth: 2", "depth: 3"),
+        ("expert_ratio: 1", "expert_ratio: 2"),
+        ("num_experts: 4, num_active: 1", "num_experts: 8, num_active: 2"),
+    ],
+)
+def test_whatever_determines_the_numbers_changes_every_id(old: str, new: str) -> None:
+    start = edited(ONE_SEED, ("[completep-moe, sp]", "[complete-mue, sp]"))
+    assert start.count(old) == 1
+    assert ids(expand(start)).isdisjoint(ids(expand(start.replace(old, new))))
+
+
+@pytest.mark.parametrize("change", [{"digest": "d2"}, {"tokenizer": "bytes"}, {"vocab_size": 256}])
+def test_the_data_change_every_id(change: dict[str, object]) -> None:
+    other = dataclasses.replace(DATA, **change)
+    assert ids(expand(SWEEP)).isdisjoint(ids(expand(SWEEP, other)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("name: small", "name: other"),
+        ("decay: constant", "decay: constant, final_fraction: 0.5"),  # read by the other decays only
+        ("context: 64", "context: 64\n  matrix_std: 0.5"),  # read with init: constant only
+        ("steps: 200", "tokens: 102400"),  # the same number of steps
+        ("steps: 200", "steps: 200\n  final_window_steps: 20"),  # the default
+        ("steps: 200", "steps: 200\n  eps: 1e-12"),
+        ("context: 64", "context: 64\n  gate: sigmoid"),
+        ("lr: [0.01]", "lr: [1e-2]"),
+        ("router_bias_lr: 0.01", "multipliers: {router.lr_mult: 1}"),
+        ("seeds: 2", "seeds: [1, 0]"),
+        ("seeds: 2", "seeds: 2\nresources: {executor: local, workers: 3, stack_size: 2}"),
+        ("seeds: 2", "seeds: 2\njudge: {loss: final_window}"),
+        ("width: [32, 64]", "width: {values: [64]}"),
+        ("width: [32, 64]", "anything: [{width: 64}]"),
+        ("expert_ratio: 1", "expert_width: 32"),
+        ("[completep-moe, sp]", "[sp, {name: completep-moe, conventions: {depth_alpha: 1}}]"),
+    ],
+)
+def test_other_ways_to_say_the_same_change_no_id(old: str, new: str) -> None:
+    assert ids(expand(SWEEP)) == ids(expand(edited((old, new))))
+
+
+def test_the_base_shape_is_shared_by_parameterizations_that_agree_there() -> None:
+    first, second = cells_at(32, ONE_SEED)
+    assert (first.parameterization, second.parameterization) == ("completep-moe", "sp")
+    assert first.trial == second.trial
+    assert first.trial.parameterization is None
+    above, below = cells_at(64, ONE_SEED)
+    assert above.trial.id != below.trial.id
+    assert above.trial.parameterization is not None
+
+
+def test_a_zero_router_is_not_shared() -> None:
+    zero = "[{name: completep-moe, conventions: {router_init_exponent: inf}}, sp]"
+    first, second = cells_at(32, ONE_SEED, ("[completep-moe, sp]", zero))
+    assert first.trial.id != second.trial.id
+    assert first.trial.parameterization is not None
+    assert first.trial.resolved()["router"].init_std == 0 < second.trial.resolved()["router"].init_std
+
+
+@pytest.mark.parametrize("convention", ["depth_alpha: 0.5", "router_init_exponent: 0.5"])
+def test_a_convention_changes_the_ids_above_the_base_and_only_those(convention: str) -> None:
+    other = ("[completep-moe, sp]", f"[{{name: completep-moe, conventions: {{{convention}}}}}, sp]")
+    for width, shared in ((32, True), (64, False)):
+        plain, changed = cells_at(width, ONE_SEED)[0], cells_at(width, ONE_SEED, other)[0]
+        assert (plain.trial.id == changed.trial.id) is shared
+
+
+def test_where_the_experts_stand_changes_every_id() -> None:
+    mixed = (ONE_SEED, ("depth: 2", "depth: 4"), ("expert_ratio: 1", "expert_ratio: 1, dense_ratio: 1"))
+    places = ("moe_every: 2", "moe_every: 3", "dense_first: 1", "moe_every: 2\n  dense_first: 1")
+    found = [ids(expand(edited(*mixed, ("context: 64", f"context: 64\n  {one}")))) for one in places]
+    assert all(one.isdisjoint(other) for one, other in itertools.combinations(found, 2))
+
+
+@pytest.mark.parametrize(
+    ("table", "shared"),
+    [
+        ("mup-moe", True),
+        ("{name: mup-moe, conventions: {router_init: zero}}", False),
+        ("{name: mup-moe, conventions: {readout_init: zero}}", False),
+        ("{name: mup-moe, conventions: {router_bias_std: 0.5}}", False),
+        ("mssp-i", False),  # a zero router
+        ("mssp-ii", True),
+        ("mssp-iii", False),  # tied experts
+        ("complete-mue", True),
+    ],
+)
+@pytest.mark.parametrize("gate", ["sigmoid", "softmax"])
+def test_what_is_another_model_at_the_base_runs_there_for_itself(table: str, shared: bool, gate: str) -> None:
+    edits = (ONE_SEED, ("[completep-moe, sp]", f"[{table}, sp]"), ("context: 64", f"context: 64\n  gate: {gate}"))
+    mine, plain = cells_at(32, *edits)
+    assert (mine.trial.id == plain.trial.id) is shared
+    assert (mine.trial.parameterization is None) is shared
+    assert plain.trial.parameterization is None
+
+
+def test_structure_is_one_of_experts_and_a_dense_base_has_none() -> None:
+    dense = ("num_experts: 4, num_active: 1, expert_ratio: 1", "dense_ratio: 1")
+    mine, plain = cells_at(32, ONE_SEED, dense, ("[completep-moe, sp]", "[mssp-iii, sp]"))
+    assert mine.trial == plain.trial
+
+
+def test_the_setting_of_a_trial_follows_its_shape() -> None:
+    wsd = ("{decay: constant, warmup_steps: 20}", "{decay: wsd, warmup_steps: 20, decay_steps: 50}")
+    axes = ("  width: [32, 64]", "  batch: [1024]\n  duration: [400]")
+    expansion = expand(edited(ONE_SEED, wsd, axes))
+    found = {
+        (
+            *(cell.axis, cell.trial.setting.batch_tokens, cell.trial.setting.steps, cell.trial.setting.warmup_steps),
+            *(cell.trial.setting.decay_steps, cell.trial.setting.final_window_steps),
+        )
+        for cell in expansion.cells()
+    }
+    assert found == {
+        ("batch", 512, 200, 20, 50, 20),
+        ("batch", 1024, 100, 10, 25, 10),
+        ("duration", 512, 200, 20, 50, 20),
+        ("duration", 512, 400, 40, 100, 40),
+    }
+    for trial in expansion.trials():
+        assert (trial.setting.batch_tokens, trial.setting.steps) == (trial.shape.batch_tokens, trial.shape.steps)
+    assert {cell.shape for cell in expansion.cells()} == {
+        "w32 d2 E4A1 h32 b512 t200",
+        "w32 d2 E4A1 h32 b1024 t100",
+        "w32 d2 E4A1 h32 b512 t400",
+    }
+
+
+def test_the_base_s_batch_and_steps_are_part_of_what_a_table_starts_from() -> None:
+    table = ("[completep-moe, sp]", "[complete-mue]")
+    axis = ("  width: [32, 64]", "  longer: [{steps: 400}]")
+    other = ("steps: 200", "steps: 100")
+    mine, its = (
+        {cell.trial.id: cell.trial for cell in expand(edited(ONE_SEED, table, axis, *more)).cells()}
+        for more in ((), (other,))
+    )
+    at_400 = [next(one for one in found.values() if one.shape.steps == 400) for found in (mine, its)]
+    assert at_400[0].id != at_400[1].id
+    assert at_400[0].resolved()["attn_q"].lr != at_400[1].resolved()["attn_q"].lr
+
+
+@pytest.mark.parametrize(
+    ("axis", "one_minus_beta"),
+    [
+        # At equal steps twice the batch is twice the tokens too: the factors cancel (2605.23893 Table 3).
+        ("all: [{num_experts: 16, num_active: 4, batch_tokens: 1024}]", 1),
+        ("batch: [1024]", 2),
+        ("duration: [400]", 0.5),
+    ],
+)
+def test_globals_are_those_of_the_table_and_the_shape(axis: str, one_minus_beta: float) -> None:
+    tables = ("[completep-moe, sp]", "[complete-mue, sp]")
+    base_of_two = ("num_experts: 4, num_active: 1", "num_experts: 8, num_active: 2")
+    base, mue, plain = expand(edited(ONE_SEED, tables, base_of_two, ("width: [32, 64]", axis))).trials()
+    assert base.globals() == plain.globals() == GlobalValues(route_scale=2, beta1=0.9, beta2=0.95)
+    found = mue.globals()
+    assert found.route_scale == mue.shape.num_active
+    assert (1 - found.beta1, 1 - found.beta2) == pytest.approx((0.1 * one_minus_beta, 0.05 * one_minus_beta))
+
+
+def test_a_structure_is_the_table_s() -> None:
+    (cell, plain) = cells_at(64, ONE_SEED, ("[completep-moe, sp]", "[mssp-iii, sp]"))
+    assert cell.trial.structure().tied_experts
+    assert not plain.trial.structure().tied_experts
+
+
+def test_another_base_changes_the_ids_above_it() -> None:
+    other = ("width: 32, depth: 2", "width: 64, depth: 2")
+    plain, moved = cells_at(64, ONE_SEED), cells_at(64, ONE_SEED, other)
+    assert {cell.trial.shape for cell in plain} == {cell.trial.shape for cell in moved}
+    assert {cell.trial.id for cell in plain}.isdisjoint(cell.trial.id for cell in moved)
+
+
+@given(sweeps())
+def test_every_place_of_the_grid_is_one_cell(spec: SweepSpec) -> None:
+    expansion = Expansion(spec, DATA)
+    counts = [len(values.numbers()) for values in spec.grid.values()]
+    lines = 1
+    for count in counts:
+        lines *= count
+    points = lines if spec.product else sum(counts)
+    shapes = sum(len(path.points) for path in expansion.paths)
+    cells = list(expansion.cells())
+    assert len(cells) == shapes * len(spec.parameterizations) * points * len(spec.seeds)
+    assert {cell.trial.id for cell in cells} == ids(expansion)
+    assert {cell.trial.shape for cell in cells} == set(expansion.shapes)
+    assert len(list(expansion.trials())) == len(ids(expansion))
+
+
+@given(sweeps())
+def test_equal_ids_mean_equal_trials(spec: SweepSpec) -> None:
+    by_id = {}
+    for cell in Expansion(spec, DATA).cells():
+        assert by_id.setdefault(cell.trial.id, cell.trial) == cell.trial
+
+
+def test_lines_of_the_grid_run_through_the_base_values() -> None:
+    grid = ("  lr: [0.01]", "  lr: [0.5, 0.25]\n  router.lr_mult: [2]")
+    spec = parse_sweep(edited(grid, ("router_bias_lr: 0.01", "lr: 0.125")))
+    start = base_hps(spec)
+    assert (start.lr, start.eps, start.beta2) == (0.125, 1e-12, 0.95)
+    assert list(hp_points(spec)) == [
+        ("lr", start.with_value("lr", 0.25)),
+        ("lr", start.with_value("lr", 0.5)),
+        ("router.lr_mult", start.with_value("router.lr_mult", 2.0)),
+    ]
+
+
+def test_a_product_is_every_combination() -> None:
+    grid = ("  lr: [0.01]", "  lr: [0.5, 0.25]\n  init_scale: [1, 2]\nproduct: true")
+    points = list(hp_points(parse_sweep(edited(grid))))
+    assert [(line, hps.lr, hps.init_scale) for line, hps in points] == [
+        ("product", 0.25, 1),
+        ("product", 0.25, 2),
+        ("product", 0.5, 1),
+        ("product", 0.5, 2),
+    ]
+
+
+def test_an_enormous_grid_gives_its_first_cells_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[HPs] = []
+
+    def counted(spec: SweepSpec) -> Iterator[tuple[str, HPs]]:
+        for line, hps in hp_points(spec):
+            assert len(made) < 100, "the expansion is not lazy"
+            made.append(hps)
+            yield line, hps
+
+    monkeypatch.setattr(trial_module, "hp_points", counted)
+    log2 = "{log2: [0, 6.99], step: 0.01}"
+    grid = f"  lr: {log2}\n  init_scale: {log2}\nproduct: true"
+    expansion = expand(edited(("  lr: [0.01]", grid)))
+    assert [len(values.numbers()) for values in expansion.spec.grid.values()] == [700, 700]
+    cells = list(itertools.islice(expansion.cells(), 6))  # two seeds: three points
+    assert [(cell.trial.hps, cell.trial.seed) for cell in cells] == [(hps, seed) for hps in made for seed in (0, 1)]
+    assert len(made) == 3
+
+
+def test_every_pass_over_the_points_sees_all_of_them() -> None:
+    cells = list(expand(edited(("lr: [0.01]", "lr: [1, 2, 3]"), ONE_SEED)).cells())
+    assert [cell.trial.hps.lr for cell in cells] == [1, 2, 3] * 4
+
+
+def test_canonical_json() -> None:
+    assert canonical({"b": [1.0, None], "a": "x"}) == '{"a":"x","b":[1.0,null]}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical(float("nan"))
+
+
+def test_the_column_follows_the_optimizer() -> None:
+    sgd = edited(("steps: 200", "steps: 200\n  optimizer: sgd"), ("[completep-moe, sp]", "[sp]"))
+    assert (expand(SWEEP).setting.column, expand(sgd).setting.column) == ("adam", "sgd")
+
+
+def test_the_trainers_version_is_part_of_an_id() -> None:
+    spec = parse_sweep(edited())
+    assert ids(Expansion(spec, DATA)) == ids(Expansion(spec, DATA, TRAINER_VERSION))
+    assert ids(Expansion(spec, DATA)).isdisjoint(ids(Expansion(spec, DATA, TRAINER_VERSION - 1)))
