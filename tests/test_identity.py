@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from strategies import sweeps
 from sweep_text import edited
 
-from hpxfer.identity import canonical, hps_of, id_of, identity, non_defaults
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
@@ -21,6 +20,7 @@ from hpxfer.scaling.table import Convention
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.trial import DataRef, Expansion, Setting, Trial
+from hpxfer.trial.identity import canonical, hps_of, id_of, identity, non_defaults
 
 DATA = DataRef(digest="d1", tokenizer="ascii", vocab_size=128)
 Edit = tuple[str, str]
@@ -31,13 +31,13 @@ MODEL = "context: 64"
 TRAINING = "betas: [0.9, 0.95]"
 # Edits of the sweep -> ids of its first and its last trial. They stand in stored files: none of them may ever change.
 PINNED: list[tuple[tuple[Edit, ...], tuple[str, str]]] = [
-    ((), ("", "")),
+    ((), ("1a1733a2c15370c971a14469f90cf7e6", "84ce27dada39723834075845e35dee4f")),
     (
         (
             (MODEL, f"{MODEL}\n  gate: softmax\n  ffn: swiglu\n  biases: true\n  init: constant\n  matrix_std: 0.5"),
             (TRAINING, f"{TRAINING}\n  eps: 1e-6\n  weight_decay: 0.1\n  gradient_clip: 1"),
         ),
-        ("", ""),
+        ("5c512edc0bb03b2e794c1464ee2f52b8", "ebfde1f157d43c10beefb181f0e13c54"),
     ),
     (
         (
@@ -46,7 +46,7 @@ PINNED: list[tuple[tuple[Edit, ...], tuple[str, str]]] = [
             (TABLES_OF, "[{name: completep, conventions: {depth_alpha: 0.5}}]"),
             ("{decay: constant, warmup_steps: 20}", "{decay: wsd, warmup_steps: 20, decay_steps: 9}"),
         ),
-        ("", ""),
+        ("cbfc76fa4d432bbb1c54f5fd1b195b23", "8112c5ddd11b0d5c567288d45b1c933c"),
     ),
     (
         (
@@ -55,7 +55,7 @@ PINNED: list[tuple[tuple[Edit, ...], tuple[str, str]]] = [
             ("seeds: 2", "seeds: [7, 1234567]\nprecision: bfloat16"),
             ("  router_bias_lr: 0.01", "  multipliers: {router.lr_mult: 0.25, attn_q.init_mult: 3}"),
         ),
-        ("", ""),
+        ("d90dddaf64c66c2db0f7a5e8884183d6", "d111f554cf4ac5783c4bdb7a7adf34ea"),
     ),
     (
         (
@@ -63,7 +63,7 @@ PINNED: list[tuple[tuple[Edit, ...], tuple[str, str]]] = [
             ("width: [32, 64]", "duration: [400, 800]"),
             ("expert_ratio: 1", "expert_ratio: 1, num_shared: 1, shared_ratio: 1"),
         ),
-        ("", ""),
+        ("563044cb4eae10fc3bca9caba6313530", "4ab7f634c6c71481ac3442154339f5f1"),
     ),
 ]
 
@@ -144,7 +144,9 @@ def test_a_new_convention_with_a_default_moves_no_id(spec: SweepSpec) -> None:
             for one in spec.parameterizations
         ]
         other = first_ids(spec.model_copy(update={"parameterizations": tuple(changed)}))
-    assert (other == before) is all(trial.parameterization is None for trial in Expansion(spec, DATA).trials())
+    some = list(itertools.islice(Expansion(spec, DATA).trials(), 20))
+    own = [one.parameterization for one in some]
+    assert [old == new for old, new in zip(before, other, strict=True)] == [choice is None for choice in own]
 
 
 @given(spec=sweeps())
@@ -157,7 +159,7 @@ def test_a_plugin_is_part_of_an_id_only_where_it_is_used(spec: SweepSpec) -> Non
 
 
 def full(trial: Trial) -> str:
-    """Return everything that determines a trial's numbers, defaults included: code of its own, as the first ids were."""
+    """Return everything that determines a trial's numbers, defaults included, without the code under test."""
     setting = asdict(trial.setting)
     del setting["data_source"]
     choice = trial.parameterization
@@ -171,12 +173,12 @@ def full(trial: Trial) -> str:
 def test_two_ids_are_equal_if_and_only_if_all_that_determines_the_numbers_is(
     specs: list[SweepSpec], data: st.DataObject
 ) -> None:
-    """Sweeps are also crossed: each gives its training, model or grid to another, so that near twins are met."""
+    """Sweeps are also crossed: each gives its seeds or its precision to another, so that near twins are met."""
     crossed = [
         one.model_copy(update={name: getattr(other, name)})
         for one in specs
         for other in specs
-        for name in data.draw(st.sets(st.sampled_from(("seeds", "precision", "hps"))))
+        for name in data.draw(st.sets(st.sampled_from(("seeds", "precision"))))
     ]
     by_full: dict[str, str] = {}
     for spec in [*specs, *crossed]:
