@@ -13,14 +13,14 @@ import torch
 
 from hpxfer.data.digest import digest
 from hpxfer.data.sources import find
-from hpxfer.result import TrialResult
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Stack
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 BASE = Shape(width=16, depth=2, num_experts=4, num_active=1, expert_width=16, head_dim=8)
 # Every ratio differs from 1; kappa and head_dim stay.
