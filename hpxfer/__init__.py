@@ -1,4 +1,11 @@
-"""hpxfer: tune the learning rate and the initialization on a small MoE model, prove that they transfer, reuse them."""
+"""Tune the learning rate and the initialization on a small MoE model, prove that they transfer, reuse them.
+
+results = hpxfer.run("sweep.yaml")            # or hpxfer.load_results("results/quickstart")
+report = hpxfer.transfer_report(results)      # does the HP transfer, and how sure is that?
+recipe = hpxfer.Recipe.load("recipe.yaml")    # the tuned HPs, for a model of your own
+
+The names in `__all__` are the public ones. Each is imported when it is first used, so `import hpxfer` is quick.
+"""
 
 from __future__ import annotations
 
@@ -6,45 +13,52 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpxfer.analysis import transfer_report
-    from hpxfer.coordinates.checking import check
-    from hpxfer.driver import run
-    from hpxfer.errors import HpxferError
-    from hpxfer.recipe import Recipe, roles, shape_of
-    from hpxfer.results import load_results
-    from hpxfer.spec import load_sweep
+    from hpxfer.analysis import analyze as analyze
+    from hpxfer.analysis import transfer_report as transfer_report
+    from hpxfer.coordinates.checking import check as check
+    from hpxfer.driver import run as run
+    from hpxfer.errors import HpxferError as HpxferError
+    from hpxfer.figures import all_figures as all_figures
+    from hpxfer.figures import register_figure as register_figure
+    from hpxfer.model.gates import register_gate as register_gate
+    from hpxfer.recipe import Recipe as Recipe
+    from hpxfer.recipe import roles as roles
+    from hpxfer.recipe import shape_of as shape_of
+    from hpxfer.results import load_results as load_results
+    from hpxfer.scaling import register_parameterization as register_parameterization
+    from hpxfer.scaling.shape import Shape as Shape
+    from hpxfer.spec import load_sweep as load_sweep
 
 __version__ = "0.1.0"
-__all__ = [
-    "HpxferError",
-    "Recipe",
-    "check",
-    "load_results",
-    "load_sweep",
-    "roles",
-    "run",
-    "shape_of",
-    "transfer_report",
-]
 
+# Public name -> the module that defines it.
 _HOME = {
     "HpxferError": "hpxfer.errors",
     "Recipe": "hpxfer.recipe",
+    "Shape": "hpxfer.scaling.shape",
+    "all_figures": "hpxfer.figures",
+    "analyze": "hpxfer.analysis",
     "check": "hpxfer.coordinates.checking",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",
+    "register_figure": "hpxfer.figures",
+    "register_gate": "hpxfer.model.gates",
+    "register_parameterization": "hpxfer.scaling",
     "roles": "hpxfer.recipe",
     "run": "hpxfer.driver",
     "shape_of": "hpxfer.recipe",
     "transfer_report": "hpxfer.analysis",
 }
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name on first use: `import hpxfer` stays light."""
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'hpxfer' has no attribute {name!r}")
+    """Import a public name when it is first used."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'hpxfer' has no attribute {name!r}")
+    if name != "HpxferError":
+        import hpxfer.host  # noqa: F401 - refuses a system that hpxfer does not run on
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

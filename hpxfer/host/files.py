@@ -1,4 +1,4 @@
-"""Writing: files that are whole or not there, and the lock that keeps two processes apart."""
+"""Writing files so that each is complete or absent, and the lock that keeps two processes apart."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import IO
 from hpxfer.errors import HpxferError
 from hpxfer.host.process import process_is_gone
 
-# Merging the files of a very large sweep may take minutes, anything else takes less than a second.
+# Merging the files of a very large sweep may take minutes. Anything else takes less than a second.
 LOCK_WAIT_S = 300.0
 _LOCK_POLL_S = 0.005
-# Enough that a full disk is noticed.
+# So many bytes that a full disk refuses them.
 _PROBE = bytes(2**12)
 
 
 def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
-    """Write every file under a temporary name, then rename them in the order given.
+    """Write every file under a temporary name, then rename the files in the order given.
 
-    Raises what a writer or the disk raises; then no temporary file is left.
+    If a writer or the disk raises, no temporary file is left, and the exception goes on.
     """
     temporary = {path: path.with_name(f"{path.name}.{os.getpid()}.tmp") for path in writers}
     try:
@@ -43,7 +43,7 @@ def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
 
 
 def remove_half_written(folder: Path) -> None:
-    """Remove what was left under a temporary name by processes that are no more, as far as can be seen from here."""
+    """Remove temporary files whose process has ended, as far as that can be seen from this machine."""
     for path in folder.glob("*.tmp"):
         numbers = [int(part) for part in path.name.split(".") if part.isdecimal()]
         if numbers and process_is_gone(numbers[0], None):
@@ -52,7 +52,7 @@ def remove_half_written(folder: Path) -> None:
 
 
 def prove_writable(folder: Path) -> None:
-    """Raise OSError unless a file can be written in the folder and reaches the disk."""
+    """Raise OSError unless a file can be written to the folder and reaches the disk."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(_PROBE)
         _to_disk(file)
@@ -62,15 +62,15 @@ def prove_writable(folder: Path) -> None:
 def locked(folder: Path, *, exclusive: bool) -> Iterator[None]:
     """Keep other processes from writing to the folder and, if exclusive, from reading it. Not reentrant.
 
-    Where the file system has no locks, the rule that only the driver writes has to do. Raises HpxferError if another
-    process keeps it for LOCK_WAIT_S: it was stopped in the middle of a write.
+    A file system without locks is used without one: only the driver writes anyway. Raises HpxferError if another
+    process holds the lock for LOCK_WAIT_S, which means that it was stopped during a write.
     """
     with ExitStack() as stack:
         with suppress(OSError):
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, handle)
             _lock(folder, handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-            # Closing would not do if a process forked meanwhile: it holds the handle too.
+            # Closing the handle is not enough: a process that was forked meanwhile holds a copy of it.
             stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)
         yield
 
@@ -84,8 +84,8 @@ def _lock(folder: Path, handle: int, kind: int) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise HpxferError(
-                    f"{folder}: another process has been writing to it for {LOCK_WAIT_S:g} s, or was stopped while it "
-                    f"wrote; let it go on, or end it, and try again"
+                    f"{folder}: must be free to write, got a lock that another process has held for {LOCK_WAIT_S:g} s; "
+                    f"let that process go on if it was suspended, or end it, and try again"
                 ) from None
         time.sleep(_LOCK_POLL_S)
 
@@ -96,7 +96,7 @@ def _to_disk(file: IO[bytes]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the file system can."""
+    """Make a rename survive a power cut, on file systems that can."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C and SIGTERM end a run between two steps on the disk, never in the middle of one."""
+"""Interrupts: Ctrl-C and SIGTERM end a run between two writes to the disk, never during one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Raises Interrupted in the main thread, at once or, inside `held`, at its end. Made by `interrupts`."""
+    """Turns signals into the exception Interrupted, in the main thread. Made by `interrupts`.
+
+    A signal raises at once. Inside a `held` block it raises when the block ends.
+    """
 
     def __init__(self) -> None:
         self._holding = False
         self._waiting: int | None = None
 
     def take(self, signal_number: int, _: FrameType | None) -> None:
-        """Raise, or remember; a second signal while one is remembered changes nothing."""
+        """Handle a signal: raise Interrupted, or remember the first signal until the `held` block ends."""
         if not self._holding:
             raise Interrupted(signal_number)
         self._waiting = self._waiting or signal_number
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold signals back until the block has ended."""
+        """Keep signals from raising until the block has ended."""
         self._holding = True
         try:
             yield
@@ -47,13 +50,17 @@ class Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """Take over SIGINT and SIGTERM while entered; nothing changes outside the main thread, which alone gets signals."""
+    """Handle SIGINT and SIGTERM while entered.
+
+    Only the main thread receives signals. In any other thread this changes nothing.
+    """
     taken = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield taken
         return
-    # A process that was told to ignore a signal, as nohup does, goes on ignoring it.
-    before = {one: signal.getsignal(one) for one in _SIGNALS if signal.getsignal(one) not in (signal.SIG_IGN, None)}
+    # A process that ignores a signal, e.g. under nohup, goes on ignoring it.
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     try:
         for number in before:
             signal.signal(number, taken.take)

@@ -1,39 +1,58 @@
-"""Processes of this host: which one a number means, and whether it has ended. Without /proc less is known."""
+"""Processes of this host: which process a number means, and whether it has ended.
+
+Linux is asked through /proc, any other system through psutil.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from hpxfer.host.programs import sysctl
+
 _PROC = Path("/proc")
-# The state of a process that has ended and whose parent has not looked yet.
+# States of a process that has ended while its parent has not asked for its exit code.
 _ENDED = (b"Z", b"X", b"x")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A process that can be seen from here."""
+
+    has_ended: bool
+    started: str | None  # on Linux in clock ticks since the boot, elsewhere in seconds
+
+
 def machine_id() -> str | None:
-    """Return what processes share that see each other by number: this boot, and the container; None if unknown."""
+    """Return an id that two processes share if they see each other under their numbers. Return None if unknown.
+
+    It names the boot of the machine and, in a container, the namespace of its processes.
+    """
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink(_PROC / 'self/ns/pid')}"
     except OSError:
-        return None
+        return sysctl("kern.bootsessionuuid")  # macOS
 
 
 def process_started(pid: int) -> str | None:
-    """Return when a process started, in ticks since the boot: with the number, no two processes are the same.
+    """Return when a process started. Number and start together name one process only, as numbers are reused.
 
-    None if it cannot be seen, or has ended.
+    Return None if the process has ended, or cannot be seen.
     """
-    state, ticks = _state(pid)
-    return None if state in _ENDED else ticks
+    found = _seen(pid)
+    return None if found is None or found.has_ended else found.started
 
 
 def process_is_gone(pid: int, started: str | None) -> bool:
-    """Return whether the process with this number that started then has ended."""
-    state, ticks = _state(pid)
-    if state is not None:
-        return state in _ENDED or (started is not None and ticks != started)
-    # No /proc, or one that shows a user's own processes only.
+    """Return whether the process with this number that started at this time has ended."""
+    found = _seen(pid)
+    if found is not None:
+        return found.has_ended or (started is not None and found.started != started)
+    # It has ended, or the system shows each user only his own processes.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -43,12 +62,22 @@ def process_is_gone(pid: int, started: str | None) -> bool:
     return False
 
 
-def _state(pid: int) -> tuple[bytes | None, str | None]:
-    """Return the state of a process and its start; None and None if it cannot be seen."""
+def _seen(pid: int) -> Seen | None:
+    """Return what can be seen of a process. Return None if it cannot be seen."""
+    if not (_PROC / "self").exists():
+        return _seen_by_psutil(pid)
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
-        return None, None
-    # The name, in parentheses, may hold anything: fields are counted from behind it.
+        return None
+    # The name, in parentheses, may hold anything: the fields are counted from behind it.
     state, *rest = stat.rpartition(b")")[2].split()
-    return state, rest[18].decode()
+    return Seen(has_ended=state in _ENDED, started=rest[18].decode())
+
+
+def _seen_by_psutil(pid: int) -> Seen | None:
+    try:
+        process = psutil.Process(pid)
+        return Seen(has_ended=process.status() == psutil.STATUS_ZOMBIE, started=f"{process.create_time():.6f}")
+    except (psutil.Error, ValueError, OverflowError):
+        return None

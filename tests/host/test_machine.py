@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
+import sys
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hpxfer.host.machine import cpu_name, gpu_bytes, gpu_name, has_cuda, host_bytes, num_cpus
@@ -57,23 +62,50 @@ def test_the_cpus_name_is_the_kernels(tmp_path: Path) -> None:
     assert cpu_name(tmp_path / "none") != ""
 
 
+@dataclass(frozen=True)
+class Memory:
+    total: int
+
+
+def refuse() -> Memory:
+    raise FileNotFoundError("/proc/meminfo")
+
+
 @pytest.mark.parametrize(
     ("memory", "limit", "found"),
     [
-        ("MemTotal:  2048 kB\nMemFree: 1 kB\n", "max\n", 2048 * 1024),
-        ("MemTotal:  2048 kB\n", "1048576\n", 2**20),
-        ("MemTotal:  1024 kB\n", str(2**40), 2**20),
-        ("odd", "odd", None),
+        (2**21, "max\n", 2**21),
+        (2**21, "1048576\n", 2**20),
+        (2**20, str(2**40), 2**20),
+        (None, "odd", None),
         (None, None, None),
+        (2**21, None, 2**21),  # macOS: no cgroups
     ],
 )
 def test_memory_is_the_machines_or_its_containers(
-    memory: str | None, limit: str | None, found: int | None, tmp_path: Path
+    memory: int | None, limit: str | None, found: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in (("meminfo", memory), ("memory.max", limit)):
-        if text is not None:
-            (tmp_path / name).write_text(text)
-    assert host_bytes(tmp_path / "meminfo", tmp_path / "memory.max") == found
+    monkeypatch.setattr(psutil, "virtual_memory", refuse if memory is None else partial(Memory, memory))
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(limit)
+    assert host_bytes(tmp_path / "memory.max") == found
+
+
+def test_the_memory_of_this_machine_is_known(tmp_path: Path) -> None:
+    found = host_bytes(tmp_path / "none")
+    assert found is not None
+    assert found > 2**28
+
+
+def test_on_macos_the_cpu_is_named_by_sysctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cpu_name().endswith(" (arm64)")
+    tool = tmp_path / "sysctl"
+    tool.write_text('#!/bin/sh\n[ "$2" = machdep.cpu.brand_string ] && echo "Apple M4"\n')
+    tool.chmod(0o755)
+    assert cpu_name() == "Apple M4 (arm64)"
 
 
 def test_the_gpus_name_is_the_drivers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
