@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
 from hpxfer.driver.prepared import Job
+from hpxfer.plan.packing import pack, stack_flops
 from hpxfer.progress.counts import Tally
 from hpxfer.search import Outcome
 from hpxfer.storage.lease import Lease
@@ -15,7 +16,7 @@ from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Event
 from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Stack, pack
+from hpxfer.trial.stack import Stack
 
 # Failures that the other trials of the sweep would meet too.
 _STOPS = ("bug", "input")
@@ -128,4 +129,4 @@ def longest_first(trials: Iterable[Trial], job: Job, checkpoints: Checkpoints | 
         workers=job.workers,
         share=resources.gpus_per_stack,
     )
-    return sorted([*going_on, *stacks], key=lambda stack: -stack.flops)
+    return sorted([*going_on, *stacks], key=stack_flops, reverse=True)

@@ -18,6 +18,7 @@ from hpxfer.driver.reuse import Reuse, open_reuse
 from hpxfer.errors import HpxferError
 from hpxfer.executors.kinds import EXECUTORS
 from hpxfer.plan.hardware import Hardware, hardware_named, here
+from hpxfer.plan.packing import Device, Measured
 from hpxfer.plan.plan import Counts, Plan, grid_counts, make_plan, search_counts, workers_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
@@ -28,7 +29,6 @@ from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.store.location import Place, open_place
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
-from hpxfer.trial.stack import Device, Measured
 
 RESULTS = "results"
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from hpxfer.executors.executor import Executor
 from hpxfer.executors.stopping import Stopping
+from hpxfer.plan.packing import Measured
 from hpxfer.registry import Registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.sweep import ResourcesSpec
-from hpxfer.trial.stack import Measured
 
 
 @dataclass(frozen=True, kw_only=True)

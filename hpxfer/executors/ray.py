@@ -23,10 +23,11 @@ from hpxfer.executors.ray_cluster import Needs, beside_driver, device_here, list
 from hpxfer.executors.ray_session import Pulse, first_line, ray_errors, session
 from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
 from hpxfer.host.machine import num_cpus
+from hpxfer.plan.packing import SHARES, Measured, gpu_share
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial.events import Started
 from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import SHARES, Measured, Stack, gpu_share
+from hpxfer.trial.stack import Stack
 
 # ruff: isort: split
 import ray

@@ -15,7 +15,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hpxfer.host.machine import gpu_bytes
-from hpxfer.trial.stack import Device
+from hpxfer.plan.packing import Device
 
 # A node that has not said its GPUs' memory after this long is planned without.
 _ASK_S = 30.0

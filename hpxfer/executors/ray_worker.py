@@ -11,9 +11,10 @@ import ray
 
 from hpxfer.executors.executor import Train
 from hpxfer.executors.worker import guarded, keep_memory
+from hpxfer.plan.packing import memory_fraction
 from hpxfer.trial.events import Event, Started
 from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Stack, memory_fraction
+from hpxfer.trial.stack import Stack
 
 # How long a stack's results wait until all before them is in the mailbox. It costs a display its last update at worst.
 _ARRIVE_S = 10.0

@@ -18,10 +18,10 @@ from pathlib import Path
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.host.machine import gpu_bytes, gpu_name, has_cuda, host_bytes, num_cpus
 from hpxfer.model.cost import count_params, train_flops
+from hpxfer.plan.packing import Device
 from hpxfer.plan.speeds import Record, latest
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
-from hpxfer.trial.stack import Device
 
 # One CPU core in float32, full stacks, `hpxfer bench trainer` on two AMD EPYC cores (2026-11, torch 2.13): what a
 # token costs whatever the width, and the rate of the rest.

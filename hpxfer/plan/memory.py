@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from hpxfer.plan.packing import WORKER_BYTES, Device
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.sweep import ResourcesSpec
-from hpxfer.trial.stack import WORKER_BYTES, Device
 
 UNMEASURED = "by a model of memory that was never measured on a GPU"
 

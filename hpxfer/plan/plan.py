@@ -14,6 +14,7 @@ from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.cautions import cautions
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
 from hpxfer.plan.memory import memory_cautions
+from hpxfer.plan.packing import CPU, Device, Measured, share_of, stack_sizes, trial_bytes
 from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
@@ -21,7 +22,6 @@ from hpxfer.search import Progress
 from hpxfer.spec.search_defaults import budget_text
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.trial import Expansion
-from hpxfer.trial.stack import CPU, Device, Measured, share_of, stack_sizes, trial_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

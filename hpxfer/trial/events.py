@@ -1,4 +1,4 @@
-"""What training reports while it runs. Knows no torch, so that drivers need none."""
+"""Events: what training reports while it runs. The module needs no torch, so that drivers need none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpxfer.trial.result import TrialResult
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A worker took the stack up. First of its events, and again where it is tried anew after a lost worker."""
+    """A worker began to train the stack. It is the first event, and comes again if another worker starts over."""
 
     host: str
     pid: int
@@ -17,12 +17,12 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What a stack has done since its last report. A stack that is tried anew repeats what the lost worker did."""
+    """What a stack has done since its last report. If a worker is lost, the next one reports its steps again."""
 
-    tokens: int  # training tokens, done or spared by an early stop
-    step: int | None = None  # steps done in all
-    losses: tuple[float, ...] = ()  # the last training loss of each trial in nats; NaN once it has diverged
+    tokens: int  # training tokens since the last report, trained or saved by an early stop
+    step: int | None = None  # steps done since the start of the training
+    losses: tuple[float, ...] = ()  # the last training loss of each trial in nats; NaN if it has diverged
 
 
-# The results of all trials are the last word on a stack.
+# The last event of a stack is the results of all its trials.
 Event = Started | Progress | tuple[TrialResult, ...]

@@ -12,11 +12,11 @@ from tiny import write_tiny
 from hpxfer import trial
 from hpxfer.driver import longest_first, measured, prepare, run
 from hpxfer.driver import prepared as driver_job
+from hpxfer.plan.packing import Device, Measured, stack_flops
 from hpxfer.results import Results, load_results
 from hpxfer.store import Store, rows
 from hpxfer.trial import TRAINER_VERSION
 from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Device, Measured
 
 
 def test_time_is_measured_on_trials_of_the_same_length(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_time_is_measured_on_trials_of_the_same_length(tmp_path: Path) -> None:
 
 def test_the_costliest_stacks_go_first(tmp_path: Path) -> None:
     job = prepare(write_tiny(tmp_path), results=tmp_path)
-    flops = [stack.flops for stack in longest_first(job.missing, job)]
+    flops = [stack_flops(stack) for stack in longest_first(job.missing, job)]
     assert flops == sorted(flops, reverse=True)
     assert flops[0] > flops[-1]
 

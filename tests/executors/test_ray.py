@@ -13,10 +13,11 @@ from hpxfer.executors import ray as ray_executor
 from hpxfer.executors.executor import once
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.executors.ray_cluster import device_here
+from hpxfer.plan.packing import GPU_STEP_TOKENS, Measured
 from hpxfer.testing.executor import FINE, GO, LOST_ONCE, WAITS, ExecutorSuite, Misbehave, Seen, collect, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Event, Started
-from hpxfer.trial.stack import GPU_STEP_TOKENS, Measured, Stack
+from hpxfer.trial.stack import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
 

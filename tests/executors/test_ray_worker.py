@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hpxfer.executors.ray_worker import Worker
-from hpxfer.trial.stack import GPU_SHARE
+from hpxfer.plan.packing import GPU_SHARE
 
 NAME = "CUBLAS_WORKSPACE_CONFIG"
 

@@ -8,7 +8,7 @@ import pytest
 
 from hpxfer.cli import main
 from hpxfer.executors.executor import More, OnEvent, Train
-from hpxfer.result import ErrorKind, TrialResult
+from hpxfer.trial.result import ErrorKind, TrialResult
 
 
 def hpxfer(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

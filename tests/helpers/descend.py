@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpxfer.executors.stopping import Stopping
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event, Progress
+from hpxfer.trial.events import Event, Progress
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 
 @dataclass(frozen=True)

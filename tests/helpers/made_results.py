@@ -7,10 +7,10 @@ from typing import Any
 
 from sweep_text import edited
 
-from hpxfer.result import Curve, Status, TrialResult
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.store import Store
 from hpxfer.trial import DataRef, Expansion, Trial
+from hpxfer.trial.result import Curve, Status, TrialResult
 
 DIGEST = "0123456789abcdef"
 DATA = DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128)

@@ -10,7 +10,7 @@ from tiny_trials import SETTING, trial
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.progress.status import RunningStack, ShapeProgress, Snapshot
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Stack
+from hpxfer.trial.stack import Stack
 
 
 @dataclass

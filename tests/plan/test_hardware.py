@@ -24,8 +24,8 @@ from hpxfer.plan.hardware import (
     here,
     rate_of,
 )
+from hpxfer.plan.packing import Device
 from hpxfer.plan.speeds import Record, Row, append
-from hpxfer.stack import Device
 
 H200 = hardware_named("h200")
 

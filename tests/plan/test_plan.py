@@ -12,10 +12,10 @@ from hpxfer.driver import prepare
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.hardware import CPU_CORE, hardware_named, rate_of
 from hpxfer.plan.memory import spell_bytes
+from hpxfer.plan.packing import CPU, CPU_STACK_BYTES, WORKER_BYTES, Device, Measured, pack, trial_bytes
 from hpxfer.plan.plan import Plan, ShapePlan, make_plan, num_workers, search_counts
 from hpxfer.plan.text import plan_text
 from hpxfer.search import Progress
-from hpxfer.stack import CPU, CPU_STACK_BYTES, WORKER_BYTES, Device, Measured, pack, trial_bytes
 from hpxfer.trial import Expansion
 
 

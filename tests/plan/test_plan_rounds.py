@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from landscape import LR, Landscape, expansion_of, search_of
 
 from hpxfer.plan.hardware import Rate, hardware_of, rate_of
+from hpxfer.plan.packing import Device, pack
 from hpxfer.plan.plan import Plan, make_plan, search_counts, workers_of
 from hpxfer.plan.rounds import most_stacks, rounds_of
 from hpxfer.search import Outcome, Search
 from hpxfer.spec.search_defaults import arm_budget
-from hpxfer.stack import Device, Stack, pack
 from hpxfer.trial import Expansion
+from hpxfer.trial.stack import Stack
 
 TWO_HPS = "{log2: [-9, -4]}\n  init_scale: {log2: [-2, 2]}"
 MULTIPLIERS = "multipliers: [attn_v.init_mult, router.lr_mult]"

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tiny_trials import BASE, JOINT, SETTING, trial
 
 from hpxfer.model.cost import count_params, train_flops
-from hpxfer.trial import Trial
-from hpxfer.trial.stack import (
+from hpxfer.plan.packing import (
     CPU,
     CPU_STEP_TOKENS,
     CUDA_BYTES,
@@ -25,7 +24,6 @@ from hpxfer.trial.stack import (
     STATE_BYTES_PER_PARAM,
     Device,
     Measured,
-    Stack,
     gpu_share,
     memory_fraction,
     pack,
@@ -33,6 +31,8 @@ from hpxfer.trial.stack import (
     stack_sizes,
     trial_bytes,
 )
+from hpxfer.trial import Trial
+from hpxfer.trial.stack import Stack
 
 SHAPES = (BASE, JOINT, replace(BASE, depth=3))
 SETTINGS = (SETTING, replace(SETTING, batch_tokens=1024), replace(SETTING, steps=7))

@@ -1,0 +1,204 @@
+"""Packing: how many trials train together, on what, and what memory they need there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from hpxfer.model.cost import count_params, train_flops
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.blocks import moe_blocks
+from hpxfer.trial import Setting, Trial
+from hpxfer.trial.stack import Stack
+
+# 16 trials of 512 tokens. Of 4, 8, 16 and 32 trials, 16 took the least time a trial at widths 64 to 256 (2 to 10% less
+# than 8 at 32 to 128, the same at 256); 32 won at width 32 alone, by 6%, and lost up to a third at 256 (one core of a
+# two-core AMD EPYC, float32, depth 2, E4A1, 2026-11).
+CPU_STEP_TOKENS = 8192
+# A stack is cut so that the longest is at most this part of a worker's share: what is left over at the end is short.
+# Not below so many trials, where stacking would be lost.
+SHARE_OF_WORKER = 0.5
+MIN_CUT = 4
+# On a GPU a step of 64k tokens fills the chip (derived from its occupancy; unmeasured here).
+GPU_STEP_TOKENS = 65536
+# What a stack may need of memory. A CPU is shared by as many workers as it has cores; of a GPU that nobody could ask
+# for its size, the smallest that is worth training on is assumed. A guess too high costs a halving, which is recorded.
+CPU_STACK_BYTES = 4 * 2**30
+GPU_STACK_BYTES = 20 * 2**30
+GPU_SHARE = 0.85  # of a GPU's memory, the rest is for CUDA itself and for fragments
+# What CUDA itself takes of a GPU for each process that uses it (derived from its kernels and workspaces; unmeasured).
+CUDA_BYTES = 600 * 2**20
+# Of a machine's memory, what all workers together may use; and what one needs before it has a stack: an interpreter
+# with torch takes 218 MiB (torch 2.13 for CPUs, 2026-11), its buffers and the data the rest.
+HOST_SHARE = 0.8
+WORKER_BYTES = 400 * 2**20
+# The parts of a GPU that a stack may have. Powers of two fill a GPU without a rest.
+SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
+# float32: parameters, gradient, both Adam moments, and on a few steps a copy to see the update by.
+STATE_BYTES_PER_PARAM = 5 * 4
+FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
+# What a stack's peak is over what it holds for long. On a CPU 1.16, 1.28, 1.31 and 1.43 were measured at widths 64 to
+# 512 (depth 2, E4A1, stacks of 4 to 16, over an idle worker; AMD EPYC, torch 2.13, 2026-11); on a GPU nobody has.
+PEAK = 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What earlier stacks of a shape say of it: medians over stored trials."""
+
+    trial_s: float | None = None  # worker seconds of one trial: its share of its stack
+    trial_bytes: float | None = None  # the largest share of a device's peak memory; None on a CPU
+    most: int | None = None  # the largest stack that fitted, where a larger one was cut in half for lack of memory
+    stack_size: float | None = None  # trials of the stacks that `trial_s` is from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What stacks run on, as far as planning needs to know it. None is what nobody could say."""
+
+    cuda: bool = False
+    memory_bytes: int | None = None  # of one GPU
+    num_gpus: int | None = None  # of the machine or the cluster
+    num_cpus: int | None = None
+    host_bytes: int | None = None  # memory that all workers share, of all machines
+    name: str | None = None  # of the GPU
+
+    def room(self, share: float = 1.0, workers: int = 1) -> float:
+        """Return the bytes that one stack may need, given its share of a GPU, or the workers that share the memory."""
+        if self.cuda:
+            return share * (GPU_STACK_BYTES if self.memory_bytes is None else GPU_SHARE * self.memory_bytes)
+        if self.host_bytes is None:
+            return CPU_STACK_BYTES
+        return min(CPU_STACK_BYTES, self.most(workers))
+
+    def most(self, workers: int = 1) -> float:
+        """Return the bytes beyond which a stack surely finds no memory; infinity where nobody could say."""
+        if self.cuda:
+            return self.room()
+        if self.host_bytes is None:
+            return math.inf
+        return max(0.0, HOST_SHARE * self.host_bytes / workers - WORKER_BYTES)
+
+
+CPU = Device()
+
+
+def gpu_share(stack: Stack, device: Device, *, measured: Measured | None = None) -> float:
+    """Return the part of a GPU that a stack needs: 1/8, 1/4, 1/2 or 1, the smallest that covers its memory and tokens.
+
+    Stacks whose shares add up to 1 or less fit on a GPU together, as far as the memory model is right: each may use
+    `memory_fraction` of it, and what CUDA takes for each process fits into the rest.
+    """
+    return share_of(stack.shape, stack.setting, len(stack.trials), device, measured=measured)
+
+
+def share_of(
+    shape: Shape, setting: Setting, num_trials: int, device: Device, *, measured: Measured | None = None
+) -> float:
+    """Return `gpu_share` of a stack of so many trials."""
+    need = num_trials * ((measured.trial_bytes if measured else None) or trial_bytes(shape, setting))
+    tokens = num_trials * setting.batch_tokens
+    total = device.memory_bytes or GPU_STACK_BYTES / GPU_SHARE
+    least = max(need / (GPU_SHARE * total), tokens / GPU_STEP_TOKENS, CUDA_BYTES / ((1 - GPU_SHARE) * total))
+    return next((share for share in SHARES if least <= share), 1.0)
+
+
+def memory_fraction(share: float) -> float:
+    """Return the part of a GPU's memory that a worker with this share of it may allocate."""
+    return GPU_SHARE * share
+
+
+def stack_size(
+    shape: Shape,
+    setting: Setting,
+    device: Device = CPU,
+    *,
+    asked: int | None = None,
+    measured: Measured | None = None,
+    share: float | None = None,
+    workers: int = 1,
+) -> int:
+    """Return how many trials of this shape train together: what was asked, or what fills the device and fits in it.
+
+    `share` is the part of a GPU that each stack has; None: as much as it needs. More than can fit is not given.
+    """
+    known = measured or Measured()
+    each = known.trial_bytes or trial_bytes(shape, setting)
+    if asked is not None:
+        most = device.room(share or 1.0) if device.cuda else device.most(workers)
+        return asked if asked * each <= most else max(1, int(most // each))
+    part = share or 1.0
+    by_tokens = int(GPU_STEP_TOKENS * part if device.cuda else CPU_STEP_TOKENS) // setting.batch_tokens
+    by_memory = device.room(part, workers) // each
+    return max(1, int(min(by_tokens, by_memory, known.most or by_tokens)))
+
+
+def stack_sizes(
+    counts: Mapping[tuple[Shape, Setting], int],
+    device: Device = CPU,
+    *,
+    asked: int | None = None,
+    measured: Mapping[Shape, Measured] | None = None,
+    workers: int = 1,
+    share: float | None = None,
+) -> dict[tuple[Shape, Setting], int]:
+    """Return shape and setting -> most trials a stack, given the trials of each that are to be shared by workers."""
+    flops = {group: train_flops(*group) for group in counts}
+    part = SHARE_OF_WORKER * sum(flops[group] * count for group, count in counts.items()) / workers
+    out = {}
+    for group in counts:
+        known = (measured or {}).get(group[0])
+        size = stack_size(*group, device, asked=asked, measured=known, share=share, workers=workers)
+        if asked is None and workers > 1:
+            size = min(size, max(MIN_CUT, int(part / flops[group])))
+        out[group] = size
+    return out
+
+
+def trial_bytes(shape: Shape, setting: Setting) -> int:
+    """Return the bytes that one trial needs in a stack: its state, and what the backward pass keeps of its tokens.
+
+    A model: per token and block the norms, projections, hidden features and branches, and once the logits, all in the
+    precision of the computation; and PEAK over it, measured on a CPU alone.
+    """
+    size = FLOAT_BYTES[setting.precision]
+    state = STATE_BYTES_PER_PARAM + (size if size < 4 else 0)  # and a rounded copy of the parameters
+    hidden = 3 if setting.ffn == "swiglu" else 2  # before and after the activation, and the gate
+    num_moe = len(moe_blocks(shape, setting))
+    routed = shape.num_active * (2 * shape.width + hidden * shape.expert_width) + 2 * shape.num_experts
+    moe = routed + shape.num_shared * hidden * shape.shared_width + shape.width
+    dense = shape.width + hidden * shape.dense_width
+    features = shape.depth * 9 * shape.width + num_moe * moe + (shape.depth - num_moe) * dense
+    features += 2 * shape.width + setting.vocab_size
+    return int(PEAK * (state * count_params(shape, setting).total + size * features * setting.batch_tokens))
+
+
+def pack(
+    trials: Iterable[Trial],
+    device: Device = CPU,
+    *,
+    asked: int | None = None,
+    measured: Mapping[Shape, Measured] | None = None,
+    workers: int = 1,
+    share: float | None = None,
+) -> Iterator[Stack]:
+    """Yield stacks of equal shape and setting; every trial is in exactly one.
+
+    The trials of a shape are spread evenly over as few stacks as their size allows, so no worker gets a short rest.
+    """
+    groups: dict[tuple[Shape, Setting], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault((trial.shape, trial.setting), []).append(trial)
+    counts = {group: len(members) for group, members in groups.items()}
+    sizes = stack_sizes(counts, device, asked=asked, measured=measured, workers=workers, share=share)
+    for group, members in groups.items():
+        num_stacks = -(-len(members) // sizes[group])
+        for index in range(num_stacks):
+            low, high = len(members) * index // num_stacks, len(members) * (index + 1) // num_stacks
+            yield Stack(trials=tuple(members[low:high]))
+
+
+def stack_flops(stack: Stack) -> float:
+    """Return the FLOPs that training a stack takes."""
+    return train_flops(stack.shape, stack.setting) * len(stack.trials)
