@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test docs
+.PHONY: quickstart test docs site
 
 # What a user does first: a bare machine with Python >= 3.11 in, a transfer verdict out.
 quickstart: $(VENV)/.runtime
@@ -14,9 +14,13 @@ test: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
-# The generated parts of the README: the rule table, and the figure from committed Parquet.
+# The generated parts of README.md and docs/, from code and committed results.
 docs: $(VENV)/.runtime
-	$(BIN)/python -m hpxfer.docs README.md
+	$(BIN)/python tests/tools/make_docs.py
+
+# docs/ as a website in site/. `$(BIN)/zensical serve` shows it while you edit.
+site: $(VENV)/.site
+	$(BIN)/zensical build --strict --clean
 
 # torch first, on its own: any other way to get it may bring gigabytes of CUDA along.
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -31,4 +35,8 @@ $(VENV)/.runtime: pyproject.toml constraints.txt
 $(VENV)/.test: $(VENV)/.runtime
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
 	$(BIN)/pip uninstall --quiet --yes torchvision
+	touch $@
+
+$(VENV)/.site: $(VENV)/.runtime
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
 	touch $@

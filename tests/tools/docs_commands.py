@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import typer
-from tools.docs.markdown import table
+from docs_markdown import table
 
 
 def app() -> Any:
@@ -19,7 +18,7 @@ def app() -> Any:
     return typer.main.get_command(typer_app)
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
+def commands() -> Iterator[tuple[str, Any]]:
     """Yield (name as typed, command) of every command and subcommand, in the order of `hpxfer --help`."""
     yield from _below("hpxfer", app())
 
@@ -46,8 +45,8 @@ def reference_markdown(root: Path) -> str:
     """Return a section per command with its whole help."""
     parts = []
     for name, command in commands():
-        with click.Context(command, info_name=name, max_content_width=100, terminal_width=100) as context:
-            text = command.get_help(context)
+        context = command.context_class(command, info_name=name, max_content_width=100, terminal_width=100)
+        text = command.get_help(context)
         parts += [f"## {name}", f"```text\n{_plain(text)}\n```"]
     return "\n\n".join(parts)
 

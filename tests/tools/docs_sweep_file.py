@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.docs.markdown import anchor, table
+from docs_markdown import anchor, table
 
 from hpxfer.spec.schema import sweep_schema
 

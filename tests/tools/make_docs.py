@@ -10,12 +10,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tools.docs import commands, parts, sweep_file
-from tools.docs.parts import Part
+import docs_commands as commands
+import docs_parts as parts
+import docs_sweep_file as sweep_file
+from docs_parts import Part
 
 from hpxfer.errors import HpxferError
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 FILES: Mapping[str, Mapping[str, Part]] = {
     "README.md": {"verdict": parts.verdict_text, "commands": commands.overview_markdown},
     "docs/quickstart.md": {"verdict": parts.verdict_text},

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.docs.markdown import table
+from docs_markdown import table
 
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Row
