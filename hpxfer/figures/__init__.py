@@ -1,8 +1,25 @@
-"""Figures of a sweep: what is shown is decided as data (`*_info`), then drawn (`draw_*`). matplotlib, never pyplot."""
+"""Figures of a sweep: what a figure shows is decided as data (`*_info`), then drawn (`draw_*`).
 
-from hpxfer.figures.drawn import Drawn
-from hpxfer.figures.everything import all_figures
+`kinds.FIGURES` lists the kinds of figures, and `register_figure` adds one. Drawing needs matplotlib, and never pyplot.
+"""
+
+from hpxfer.figures.every_figure import DrawnFigure, all_figures
+from hpxfer.figures.kinds import FigureKind, HPFigure, HPInput, Info, SweepFigure, register_figure
 from hpxfer.figures.transfer import Panel, TransferInfo, transfer_info
 from hpxfer.figures.transfer_draw import draw_transfer, save_transfer
 
-__all__ = ["Drawn", "Panel", "TransferInfo", "all_figures", "draw_transfer", "save_transfer", "transfer_info"]
+__all__ = [
+    "DrawnFigure",
+    "FigureKind",
+    "HPFigure",
+    "HPInput",
+    "Info",
+    "Panel",
+    "SweepFigure",
+    "TransferInfo",
+    "all_figures",
+    "draw_transfer",
+    "register_figure",
+    "save_transfer",
+    "transfer_info",
+]

@@ -1,4 +1,4 @@
-"""Load balance: how far the most uneven expert is from its fair share, against the HP, a color a scale."""
+"""Load balance: how far the most uneven expert is from its fair share, against the HP, one color per scale."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from matplotlib.lines import Line2D
 from hpxfer.analysis.balance import BalanceLine, LoadBalance
 from hpxfer.analysis.text import scale_text
 from hpxfer.figures import style
+from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.words import along, listed, why
+from hpxfer.figures.text import along, listed, shape_name, why_none
 
 X_MARGIN = 0.4  # octaves
 NOTHING = "no shape with experts has a curve of its load"
@@ -23,14 +24,14 @@ NOTHING = "no shape with experts has a curve of its load"
 
 @dataclass(frozen=True, kw_only=True)
 class BalanceSeries:
-    """One shape: deviations in units of the fair share, over log2 HP. At 1 an expert is never used, or twice."""
+    """The deviations of one shape over log2 HP, in fair shares: at 1 an expert is never used, or used twice as much."""
 
     name: str
     scale: float
     x: tuple[float, ...]
-    peak: tuple[float, ...]  # largest over training
+    peak: tuple[float, ...]  # the largest over training
     final: tuple[float, ...]  # over the last quarter
-    diverged: tuple[int, ...]  # seeds
+    diverged: tuple[int, ...]  # number of seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class BalancePanel:
     @property
     def worst(self) -> tuple[float, float, float]:
         """The largest final deviation, its scale and its log2 HP."""
-        return max((y, one.scale, x) for one in self.series for x, y in zip(one.x, one.final, strict=True))
+        return max((y, shape.scale, x) for shape in self.series for x, y in zip(shape.x, shape.final, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +57,18 @@ class BalanceInfo:
     scale_name: str
     panels: tuple[BalancePanel, ...]
     caption: str = (
-        "The load of the expert that is furthest from its fair share, over all layers, in units of that share: at 1 it "
-        "is never used, or twice as much as is fair. Solid: mean over the last quarter of training; faint: the largest "
-        "at any time. Mean over seeds."
+        "The load of the expert that is furthest from its fair share, over all layers, in units of that share: at 1 an "
+        "expert is never used, or gets twice its share. Solid lines show the mean over the last quarter of training, "
+        "dashed lines the largest value at any time. Both are means over seeds."
     )
 
     def table(self) -> pd.DataFrame:
-        """Return the points drawn, a row each."""
+        """Return one row per point."""
         rows = [
-            (self.axis, panel.parameterization, one.scale, x, final, peak, diverged)
+            (self.axis, panel.parameterization, shape.scale, *point)
             for panel in self.panels
-            for one in panel.series
-            for x, final, peak, diverged in zip(one.x, one.final, one.peak, one.diverged, strict=True)
+            for shape in panel.series
+            for point in zip(shape.x, shape.final, shape.peak, shape.diverged, strict=True)
         ]
         columns = ["axis", "parameterization", self.scale_name, f"log2_{self.hp}", "final", "peak", "diverged_seeds"]
         return pd.DataFrame(rows, columns=columns)
@@ -76,10 +77,10 @@ class BalanceInfo:
 def balance_info(found: Sequence[LoadBalance], axis: str) -> BalanceInfo | str:
     """Return what the figure of one axis shows, or why there is none."""
     of_axis = along(found, axis)
-    panels = [BalancePanel(parameterization=one.parameterization, series=_series(one.lines)) for one in of_axis]
+    panels = [BalancePanel(parameterization=load.parameterization, series=_series(load.lines)) for load in of_axis]
     kept = tuple(panel for panel in panels if panel.series)
     if not kept:
-        return why((one.why_not for one in of_axis), NOTHING)
+        return why_none((load.why_not for load in of_axis), NOTHING)
     first = of_axis[0]
     worst = [
         f"{panel.parameterization} {deviation:.2g} at {first.scale_name} {scale_text(scale)}, {first.hp} 2^{x:.3g}"
@@ -105,7 +106,7 @@ def _series(lines: Sequence[BalanceLine]) -> tuple[BalanceSeries, ...]:
         group.sort(key=lambda line: line.value)
         out.append(
             BalanceSeries(
-                name=scale_text(scale) + (" (base)" if is_base else ""),
+                name=shape_name(scale, is_base),
                 scale=scale,
                 x=tuple(math.log2(line.value) for line in group),
                 peak=tuple((line.peak or 0.0) / line.fair_share for line in group),
@@ -117,32 +118,42 @@ def _series(lines: Sequence[BalanceLine]) -> tuple[BalanceSeries, ...]:
 
 
 def draw_balance(info: BalanceInfo) -> Figure:
-    """Return the figure: a panel a parameterization, on one y-axis."""
+    """Return the figure: one panel per parameterization, all on one y-axis."""
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), height=2.9)
-        top = 1.08 * max(y for panel in info.panels for one in panel.series for y in (*one.peak, *one.final))
-        color_of = style.scale_colors(one.scale for panel in info.panels for one in panel.series)
-        xs = [x for panel in info.panels for one in panel.series for x in one.x]
+        every = [shape for panel in info.panels for shape in panel.series]
+        top = 1.08 * max(y for shape in every for y in (*shape.peak, *shape.final))
+        color_of = style.scale_colors(shape.scale for shape in every)
+        xs = [x for shape in every for x in shape.x]
         for axes, panel in zip(grid, info.panels, strict=True):
             _draw_panel(axes, panel, color_of)
             axes.set_xlim(min(xs) - X_MARGIN, max(xs) + X_MARGIN)
             axes.set_ylim(0, max(top, 0.05))
             axes.set_xlabel(f"log2 {info.hp}")
             axes.set_ylabel("load deviation (fair shares)")
-        name_of = {one.scale: one.name for panel in info.panels for one in panel.series}
+        name_of = {shape.scale: shape.name for shape in every}
         handles = [
             Line2D([], [], color=color, marker="o", markersize=4, label=name_of[scale])
             for scale, color in color_of.items()
         ]
         handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle="--", label="largest at any time"))
-        figure.legend(handles=handles, title=info.scale_name, loc="outside lower center", ncols=min(len(handles), 6))
+        style.legend_below(figure, handles, columns=6, title=info.scale_name)
     return figure
 
 
 def _draw_panel(axes: Axes, panel: BalancePanel, color_of: Mapping[float, str]) -> None:
     axes.set_title(panel.parameterization)
-    for one in panel.series:
-        color = color_of[one.scale]
-        axes.plot(one.x, one.peak, color=color, linewidth=1.1, linestyle="--", alpha=0.7)
-        axes.plot(one.x, one.final, color=color, linewidth=1.8, marker="o", markersize=4, zorder=3)
+    for shape in panel.series:
+        color = color_of[shape.scale]
+        axes.plot(shape.x, shape.peak, color=color, linewidth=1.1, linestyle="--", alpha=0.7)
+        axes.plot(shape.x, shape.final, color=color, linewidth=1.8, marker="o", markersize=4, zorder=3)
     style.whole_octaves(axes)
+
+
+BALANCE = HPFigure(
+    name="balance",
+    question="Are all experts used alike?",
+    infos=lambda given: {axis: balance_info(given.analysis.balance, axis) for axis in given.axes},
+    draw=draw_balance,
+    judged_only=True,
+)

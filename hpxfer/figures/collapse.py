@@ -1,7 +1,7 @@
 """Loss collapse: the curves of all shapes over one another, and beside them how far apart they are against the noise.
 
-Once as losses over steps, with the step marked at which they part; once normalized over shares of training
-(arXiv 2507.02119).
+One figure shows losses over steps, with marks where the curves part. The other shows normalized losses over fractions
+of training (arXiv 2507.02119).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from hpxfer.analysis.collapse import Collapse
-from hpxfer.analysis.text import scale_text
 from hpxfer.analysis.thresholds import COLLAPSE_SHARE
 from hpxfer.figures import style
+from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.words import along, listed, why
+from hpxfer.figures.text import along, listed, shape_name, why_none
 
 NOTHING = "no loss curves"
-LEAST = 1e-4  # of a spread on its log axis, against its largest
-TITLE_CHARACTERS = 46  # in a line of a panel
+LEAST = 1e-4  # smallest spread that is shown on the log axis, as a fraction of the largest
+TITLE_CHARACTERS = 46  # in a line of a panel's title
 BEYOND, APART = "beyond noise", f"{COLLAPSE_SHARE:.0%} apart"
 
 
@@ -38,12 +38,12 @@ class CollapseLine:
     scale: float
     x: tuple[float, ...]
     y: tuple[float, ...]
-    diverged_step: int | None
+    diverged_step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollapseRow:
-    """One parameterization: its curves, and their spread against what seeds make of it."""
+    """One parameterization: its curves, their spread over shapes, and the spread that seeds alone would cause."""
 
     parameterization: str
     title: str
@@ -51,8 +51,14 @@ class CollapseRow:
     x: tuple[float, ...]
     spread: tuple[float, ...]
     noise: tuple[float, ...]  # empty with one seed
-    parts_at: float | None  # step from which shapes differ by more than seeds do
-    parts_by_share_at: float | None  # by more than COLLAPSE_SHARE of the loss
+    parts_at: float | None = None  # step from which shapes differ by more than seeds do
+    parts_by_share_at: float | None = None  # by more than COLLAPSE_SHARE of the loss
+
+    @property
+    def parting(self) -> list[tuple[str, float]]:
+        """How far apart the curves are -> from which step, for each mark of the figure."""
+        marks = ((BEYOND, self.parts_at), (APART, self.parts_by_share_at))
+        return [(name, step) for name, step in marks if step is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +75,7 @@ class CollapseInfo:
     rows: tuple[CollapseRow, ...]
 
     def table(self) -> pd.DataFrame:
-        """Return the points drawn, a row for each shape and place; spread and noise are those of the place."""
+        """Return one row per shape and x; spread and noise are those at this x."""
         out = []
         for row in self.rows:
             spread = dict(zip(row.x, row.spread, strict=True))
@@ -84,117 +90,109 @@ class CollapseInfo:
 def collapse_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
     """Return what the figure of losses over steps along one axis shows, or why there is none."""
     of_axis = along(found, axis)
-    kept = [one for one in of_axis if one.why_not is None and one.curves]
+    kept = [curves for curves in of_axis if curves.why_not is None and curves.curves]
     if not kept:
-        return why((one.why_not for one in of_axis), NOTHING)
-    first = kept[0]
+        return why_none((curves.why_not for curves in of_axis), NOTHING)
+    parts = [f"{curves.parameterization} {_parts(curves)}" for curves in kept]
     return CollapseInfo(
-        title=f"Training losses along {axis} part beyond the seeds' noise: {listed([_parts(one) for one in kept])}",
-        caption="Training loss at the HP transferred from the base, mean over seeds and windows of steps. Right: the "
-        "standard deviation over shapes against what seeds alone make of it. Lines mark the step from which shapes "
-        f"differ by more than seeds do, and by more than {COLLAPSE_SHARE:.0%} of the loss. With two seeds the noise is "
-        "poorly known, and a difference has to be large to be told from it.",
+        title=f"Training losses along {axis} part beyond the seeds' noise: {listed(parts)}",
+        caption="Training loss at the HP transferred from the base, as a mean over seeds and windows of steps. Right: "
+        "the standard deviation over shapes, and the one that seeds alone would cause. Lines mark the step from which "
+        f"shapes differ by more than seeds do, and by more than {COLLAPSE_SHARE:.0%} of the loss. With two seeds the "
+        "noise is poorly known, so that only a large difference stands out from it.",
         axis=axis,
-        scale_name=first.scale_name,
+        scale_name=kept[0].scale_name,
         x_label="step",
         y_label="training loss (nats)",
         spread_label="spread over shapes (nats)",
-        rows=tuple(_row(one) for one in kept),
+        rows=tuple(_row(curves) for curves in kept),
     )
 
 
 def normalized_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
     """Return what the figure of normalized losses along one axis shows, or why there is none."""
     of_axis = along(found, axis)
-    kept = [one for one in of_axis if one.why_not is None and one.shares and one.deviation]
+    kept = [curves for curves in of_axis if curves.why_not is None and curves.shares and curves.deviation]
     if not kept:
-        return why((one.why_not for one in of_axis), NOTHING)
-    said = [
-        f"{one.parameterization} "
-        + ("unknown (one seed)" if one.below_noise is None else f"for {one.below_noise:.0%} of training")
-        for one in kept
+        return why_none((curves.why_not for curves in of_axis), NOTHING)
+    phrases = [
+        f"{curves.parameterization} "
+        + ("unknown (one seed)" if curves.below_noise is None else f"for {curves.below_noise:.0%} of training")
+        for curves in kept
     ]
-    floors = dict.fromkeys(f"{one.floor_nats or 0:.3g} nats ({one.floor_from or 'none'})" for one in kept)
+    floors = dict.fromkeys(f"{curves.floor_nats or 0:.3g} nats ({curves.floor_from or 'none'})" for curves in kept)
     return CollapseInfo(
-        title=f"Normalized losses along {axis} collapse below the seeds' noise: {listed(said)}",
-        caption="(loss - floor) / (final loss - floor) over the share of training, as in arXiv 2507.02119. Floor taken "
-        f"off: {', '.join(floors)}.",
+        title=f"Normalized losses along {axis} collapse below the seeds' noise: {listed(phrases)}",
+        caption="(loss - floor) / (final loss - floor) over the fraction of training, as in arXiv 2507.02119. The "
+        f"floor is {', '.join(floors)}.",
         axis=axis,
         scale_name=kept[0].scale_name,
         x_label="share of training",
         y_label="normalized loss (1 = final)",
         spread_label="relative deviation",
-        rows=tuple(_normalized_row(one) for one in kept),
+        rows=tuple(_normalized_row(curves) for curves in kept),
     )
 
 
-def _parts(one: Collapse) -> str:
-    if one.why_no_noise is not None or not one.noise_nats:
-        return f"{one.parameterization} unknown (one seed)"
-    return f"{one.parameterization} " + ("at no step" if one.parts_at is None else f"from step {one.parts_at:.0f}")
+def _parts(curves: Collapse) -> str:
+    if curves.why_no_noise is not None or not curves.noise_nats:
+        return "unknown (one seed)"
+    return "at no step" if curves.parts_at is None else f"from step {curves.parts_at:.0f}"
 
 
-def _row(one: Collapse) -> CollapseRow:
-    at = "" if one.value is None else f" at {one.hp} {one.value:.4g}"
+def _row(curves: Collapse) -> CollapseRow:
+    at = "" if curves.value is None else f" at {curves.hp} {curves.value:.4g}"
     return CollapseRow(
-        parameterization=one.parameterization,
-        title=one.parameterization + at,
+        parameterization=curves.parameterization,
+        title=curves.parameterization + at,
         lines=tuple(
             CollapseLine(
-                name=scale_text(curve.scale) + (" (base)" if curve.is_base else ""),
+                name=shape_name(curve.scale, curve.is_base),
                 scale=curve.scale,
-                x=one.steps[: len(curve.losses)],
-                y=curve.losses[: len(one.steps)],
+                x=curves.steps[: len(curve.losses)],
+                y=curve.losses[: len(curves.steps)],
                 diverged_step=curve.diverged_step,
             )
-            for curve in one.curves
+            for curve in curves.curves
         ),
-        x=one.steps,
-        spread=one.spread_nats,
-        noise=one.noise_nats,
-        parts_at=one.parts_at,
-        parts_by_share_at=one.parts_by_share_at,
+        x=curves.steps,
+        spread=curves.spread_nats,
+        noise=curves.noise_nats,
+        parts_at=curves.parts_at,
+        parts_by_share_at=curves.parts_by_share_at,
     )
 
 
-def _normalized_row(one: Collapse) -> CollapseRow:
+def _normalized_row(curves: Collapse) -> CollapseRow:
     return CollapseRow(
-        parameterization=one.parameterization,
-        title=one.parameterization,
+        parameterization=curves.parameterization,
+        title=curves.parameterization,
         lines=tuple(
             CollapseLine(
-                name=scale_text(curve.scale) + (" (base)" if curve.is_base else ""),
-                scale=curve.scale,
-                x=one.shares,
-                y=curve.normalized,
-                diverged_step=None,
+                name=shape_name(curve.scale, curve.is_base), scale=curve.scale, x=curves.shares, y=curve.normalized
             )
-            for curve in one.curves
+            for curve in curves.curves
             if curve.normalized
         ),
-        x=one.shares,
-        spread=one.deviation,
-        noise=one.noise_floor,
-        parts_at=None,
-        parts_by_share_at=None,
+        x=curves.shares,
+        spread=curves.deviation,
+        noise=curves.noise_floor,
     )
 
 
 def draw_collapse(info: CollapseInfo) -> Figure:
-    """Return the figure: a parameterization a row, curves left, their spread right."""
+    """Return the figure: one row per parameterization, its curves on the left, their spread on the right."""
     with style.look():
         figure, grid = style.panels(info.title, 2 * len(info.rows), columns=2, height=2.7, foot=0.6)
         color_of = style.scale_colors(line.scale for row in info.rows for line in row.lines)
+        legend: dict[str, Artist] = {}
         for i, row in enumerate(info.rows):
-            curves, spread = grid[2 * i], grid[2 * i + 1]
-            _draw_curves(curves, info, row, color_of)
-            _draw_spread(spread, info, row)
-        key: dict[str, Artist] = {}
-        for axes in grid[1::2]:
-            handles, labels = axes.get_legend_handles_labels()
-            for label, handle in zip(labels, handles, strict=True):
-                key.setdefault(label, handle)
-        figure.legend(key.values(), key.keys(), loc="outside lower center", ncols=len(key))
+            _draw_curves(grid[2 * i], info, row, color_of)
+            _draw_spread(grid[2 * i + 1], info, row)
+            handles, labels = grid[2 * i + 1].get_legend_handles_labels()
+            legend = dict(zip(labels, handles, strict=True)) | legend
+        ordered = [label for label in ("shapes", "seeds alone", BEYOND, APART) if label in legend]
+        figure.legend([legend[label] for label in ordered], ordered, loc="outside lower center", ncols=len(ordered))
     return figure
 
 
@@ -218,33 +216,42 @@ def _draw_spread(axes: Axes, info: CollapseInfo, row: CollapseRow) -> None:
     heights = [y for y in (*row.spread, *row.noise) if y > 0]
     axes.plot(row.x, _positive(row.spread), color=color, linewidth=1.7, label="shapes")
     if row.noise:
-        axes.plot(
-            row.x, _positive(row.noise), linestyle="--", linewidth=1.4, label="seeds alone", color=INK, alpha=FAINT
-        )
+        noise = _positive(row.noise)
+        axes.plot(row.x, noise, linestyle="--", linewidth=1.4, label="seeds alone", color=INK, alpha=FAINT)
     if heights:
         style.log_losses(axes)
         axes.set_ylim(max(min(heights), LEAST * max(heights)) / 1.3, max(heights) * 1.3)
     else:
         axes.yaxis.set_major_locator(MaxNLocator(5))
     _mark_parting(axes, row)
-    axes.set_title(style.wrapped(", ".join(["how far apart", *_parting(row)]), TITLE_CHARACTERS))
+    title = ["how far apart", *(f"{name} from step {step:.0f}" for name, step in row.parting)]
+    axes.set_title(style.wrapped(", ".join(title), TITLE_CHARACTERS))
     axes.set_xlabel(info.x_label)
     axes.set_ylabel(info.spread_label)
 
 
 def _positive(heights: Sequence[float]) -> list[float]:
-    """Return heights fit for a log axis: normalized curves agree at the end by definition."""
+    """Return the heights that a log axis can show. Normalized curves agree at the end by definition: 0 becomes nan."""
     return [y if y > 0 else math.nan for y in heights]
 
 
 def _mark_parting(axes: Axes, row: CollapseRow) -> None:
-    """Mark the steps from which shapes part: beyond the noise, and by more than a share of the loss."""
-    for step, line, name in ((row.parts_at, ":", BEYOND), (row.parts_by_share_at, "-.", APART)):
-        if step is not None:
-            axes.axvline(step, color=INK, alpha=FAINT, linestyle=line, linewidth=1.4, label=name)
+    lines = {BEYOND: ":", APART: "-."}
+    for name, step in row.parting:
+        axes.axvline(step, color=INK, alpha=FAINT, linestyle=lines[name], linewidth=1.4, label=name)
 
 
-def _parting(row: CollapseRow) -> list[str]:
-    """Return in words from which steps shapes part."""
-    marks = ((row.parts_at, BEYOND), (row.parts_by_share_at, APART))
-    return [f"{name} from step {step:.0f}" for step, name in marks if step is not None]
+COLLAPSE = HPFigure(
+    name="collapse",
+    question="Do the losses of all shapes follow one curve early in training?",
+    infos=lambda given: {axis: collapse_info(given.analysis.collapse, axis) for axis in given.axes},
+    draw=draw_collapse,
+    judged_only=True,
+)
+NORMALIZED_COLLAPSE = HPFigure(
+    name="normalized-collapse",
+    question="Do the normalized losses of all shapes follow one curve?",
+    infos=lambda given: {axis: normalized_info(given.analysis.collapse, axis) for axis in given.axes},
+    draw=draw_collapse,
+    judged_only=True,
+)

@@ -1,4 +1,4 @@
-"""Experts against expert size: loss over the number of experts at equal parameters, a line a size of model."""
+"""Experts against expert size: loss over the number of experts at equal parameters, one line per size of model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 
 from hpxfer.analysis.experts_size import EqualSize, ExpertsAgainstSize
 from hpxfer.figures import style
+from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.style import SMALL
-from hpxfer.figures.words import control_last, listed, why, with_interval
+from hpxfer.figures.text import control_last, listed, why_none, with_interval
 
 NOTHING = "no two shapes trade experts for expert size"
 
@@ -32,13 +33,13 @@ class ExpertsSizeInfo:
     title: str
     panels: tuple[ExpertsSizePanel, ...]
     caption: str = (
-        "Shapes of one line have the same width, depth and expert parameters, total and active; more experts are "
-        "smaller ones (the number beside a point is the expert width). Loss at the transferred HP, mean over seeds "
-        "with two standard errors."
+        "Shapes of one line have the same width, depth and expert parameters, both total and active: where there are "
+        "more experts, they are smaller (the number beside a point is the expert width). Loss at the transferred HP, "
+        "as a mean over seeds with two standard errors."
     )
 
     def table(self) -> pd.DataFrame:
-        """Return the shapes drawn, a row each."""
+        """Return one row per shape."""
         rows = [
             (
                 *(panel.parameterization, group.width, group.depth, group.expert_features, group.active_features),
@@ -56,32 +57,32 @@ class ExpertsSizeInfo:
 
 def experts_size_info(found: Sequence[ExpertsAgainstSize]) -> ExpertsSizeInfo | str:
     """Return what the figure shows, or why there is none."""
-    kept = sorted((one for one in found if one.groups), key=lambda one: control_last(one.parameterization))
+    kept = sorted((lines for lines in found if lines.groups), key=lambda lines: control_last(lines.parameterization))
     if not kept:
-        return why((one.why_not for one in found), NOTHING)
-    said = [words for one in kept if (words := _said(one))]
+        return why_none((lines.why_not for lines in found), NOTHING)
+    slopes = [text for lines in kept if (text := _slopes(lines))]
     return ExpertsSizeInfo(
-        title=f"Nats per doubling of experts at equal parameters: {listed(said) or 'unknown'}",
+        title=f"Nats per doubling of experts at equal parameters: {listed(slopes) or 'unknown'}",
         panels=tuple(
             ExpertsSizePanel(
-                parameterization=one.parameterization,
-                groups=tuple(sorted(one.groups, key=lambda group: (group.expert_features, group.width, group.depth))),
+                parameterization=lines.parameterization,
+                groups=tuple(sorted(lines.groups, key=lambda group: (group.expert_features, group.width, group.depth))),
             )
-            for one in kept
+            for lines in kept
         ),
     )
 
 
-def _said(one: ExpertsAgainstSize) -> str | None:
-    """Return the slopes of a parameterization's lines; None without any."""
+def _slopes(lines: ExpertsAgainstSize) -> str | None:
+    """Return the slopes of a parameterization's lines as text, or None if no line has a slope."""
     slopes = [
-        with_interval(group.slope, group.low, group.high, "+.3f") for group in one.groups if group.slope is not None
+        with_interval(group.slope, group.low, group.high, "+.3f") for group in lines.groups if group.slope is not None
     ]
-    return f"{one.parameterization} {listed(slopes, 2)}" if slopes else None
+    return f"{lines.parameterization} {listed(slopes, 2)}" if slopes else None
 
 
 def draw_experts_size(info: ExpertsSizeInfo) -> Figure:
-    """Return the figure: a panel a parameterization."""
+    """Return the figure: one panel per parameterization."""
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), height=3.2)
         for axes, panel in zip(grid, info.panels, strict=True):
@@ -97,9 +98,7 @@ def _draw_panel(axes: Axes, panel: ExpertsSizePanel) -> None:
         name = f"w{group.width} d{group.depth}, {group.active_features} of {group.expert_features} features"
         axes.plot(x, y, color=color, marker="o", markersize=5, linewidth=1.6, label=name)
         for point in group.points:
-            if point.se is not None:
-                ends = [point.loss - 2 * point.se, point.loss + 2 * point.se]
-                axes.plot([point.num_experts] * 2, ends, color=color, linewidth=1.2)
+            style.error_bar(axes, point.num_experts, point.loss, point.se, color)
             axes.annotate(
                 f"{point.expert_width}",
                 (point.num_experts, point.loss),
@@ -109,9 +108,17 @@ def _draw_panel(axes: Axes, panel: ExpertsSizePanel) -> None:
             )
     experts = sorted({point.num_experts for group in panel.groups for point in group.points})
     axes.set_xscale("log", base=2)
-    axes.set_xticks(experts, [f"{one}" for one in experts])
+    axes.set_xticks(experts, [f"{count}" for count in experts])
     axes.minorticks_off()
     axes.margins(x=0.12, y=0.15)
     axes.set_xlabel("experts (log scale)")
     axes.set_ylabel("loss (nats)")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))
+
+
+EXPERTS_SIZE = SweepFigure(
+    name="experts-size",
+    question="Many small experts or few large ones?",
+    infos=lambda results, analysis: {"": experts_size_info(analysis.experts_size)},
+    draw=draw_experts_size,
+)

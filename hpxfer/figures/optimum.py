@@ -1,4 +1,4 @@
-"""Optimum against scale: log2 of the best HP with its interval, a color a parameterization, and the fitted drift."""
+"""Optimum against scale: log2 of the best HP with its interval and the fitted drift, one color per parameterization."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from hpxfer.analysis import Drift, Finding, TransferReport
 from hpxfer.analysis.optimum import Kind
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
+from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.words import along, listed, with_interval
+from hpxfer.figures.text import along, listed, with_interval
 
-BOUNDS: dict[Kind, int] = {"lower_edge": -1, "upper_edge": 1}  # where beyond the grid the optimum lies
+BOUNDS: dict[Kind, int] = {"lower_edge": -1, "upper_edge": 1}  # on which side of the grid the optimum lies
 ARROW = 20  # points
-SPREAD = 0.05  # doublings by which parameterizations stand beside one another
+SPREAD = 0.05  # doublings between the points of two parameterizations at one scale
 TINY = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimumPoint:
-    """The optimum at one scale, an estimate or a bound. The 95% interval is open where it is None."""
+    """The optimum at one scale, an estimate or a bound. None is an open end of its 95% interval."""
 
     scale: float
     kind: Kind
@@ -37,7 +38,7 @@ class OptimumPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimumLine:
-    """One parameterization. The fitted line goes through `center`, (log2 scale, log2 HP)."""
+    """One parameterization. The fitted line goes through `center`, which is (log2 scale, log2 HP)."""
 
     parameterization: str
     points: tuple[OptimumPoint, ...]
@@ -45,7 +46,7 @@ class OptimumLine:
     center: tuple[float, float] | None
 
     def fitted(self, log2_scale: float, slope: float) -> float:
-        """Return log2 of the HP on the line of a slope through the center."""
+        """Return log2 of the HP on the line through the center that has this slope."""
         assert self.center is not None, "a line without a fit is not drawn"
         return self.center[1] + slope * (log2_scale - self.center[0])
 
@@ -60,12 +61,13 @@ class OptimumInfo:
     scale_name: str
     lines: tuple[OptimumLine, ...]
     caption: str = (
-        "The best HP at every shape with its 95% interval. The dashed line is the fitted drift, the band the slopes of "
-        "its 95% interval; an arrow is a bound: the optimum lies beyond the grid. Flat is transfer."
+        "The best HP at each shape with its 95% interval. The dashed line is the fitted drift, and the band holds all "
+        "slopes within its 95% interval. An arrow marks a bound: the optimum lies beyond the grid. A flat line means "
+        "that the HP transfers."
     )
 
     def table(self) -> pd.DataFrame:
-        """Return the optima drawn, a row each, and the slope of their line."""
+        """Return one row per optimum, with the slope of its line."""
         rows = [
             {
                 "axis": self.axis,
@@ -84,22 +86,21 @@ class OptimumInfo:
 
 
 def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
-    """Return what the figure of one axis shows, or why there is nothing to show."""
+    """Return what the figure of one axis shows, or why there is none."""
     findings = along(report.findings, axis)
-    lines = tuple(_line(one) for one in findings)
+    lines = tuple(_line(finding) for finding in findings)
     if not any(line.points for line in lines):
         return f"no shape along {axis} has an optimum of {report.hp}"
-    said = [
+    drifts = [
         f"{line.parameterization} "
         + ("unknown" if (d := line.drift) is None else with_interval(d.octaves_per_doubling, d.low, d.high))
         for line in lines
     ]
-    name = findings[0].scale_name
     return OptimumInfo(
-        title=f"Drift of the best {report.hp} along {axis}, in octaves per doubling: {listed(said)}",
+        title=f"Drift of the best {report.hp} along {axis}, in octaves per doubling: {listed(drifts)}",
         hp=report.hp,
         axis=axis,
-        scale_name=name,
+        scale_name=findings[0].scale_name,
         lines=lines,
     )
 
@@ -107,9 +108,9 @@ def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
 def _line(finding: Finding) -> OptimumLine:
     found = [(shape, shape.optimum) for shape in finding.shapes]
     known = [
-        (np.log2(shape.scale), one.log2_value, one.se_log2)
-        for shape, one in found
-        if one.log2_value is not None and one.kind in ("interior", "at_divergence")
+        (np.log2(shape.scale), optimum.log2_value, optimum.se_log2)
+        for shape, optimum in found
+        if optimum.log2_value is not None and optimum.kind in ("interior", "at_divergence")
     ]
     center = None
     if finding.drift is not None and known:
@@ -120,10 +121,14 @@ def _line(finding: Finding) -> OptimumLine:
         parameterization=finding.parameterization,
         points=tuple(
             OptimumPoint(
-                scale=shape.scale, kind=one.kind, log2_value=one.log2_value, low=one.low_log2, high=one.high_log2
+                scale=shape.scale,
+                kind=optimum.kind,
+                log2_value=optimum.log2_value,
+                low=optimum.low_log2,
+                high=optimum.high_log2,
             )
-            for shape, one in found
-            if one.log2_value is not None
+            for shape, optimum in found
+            if optimum.log2_value is not None
         ),
         drift=finding.drift,
         center=center,  # type: ignore[arg-type]
@@ -147,17 +152,17 @@ def draw_optimum(info: OptimumInfo) -> Figure:
             handles.append(Line2D([], [], color=color, marker=marker, label=line.parameterization))
         if any(line.drift is not None for line in info.lines):
             handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle="--", label="fitted drift"))
-        _room(axes, info)
+        _set_limits(axes, info)
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
-def _draw_points(axes: Axes, line: OptimumLine, color: str, marker: str, aside: float) -> None:
+def _draw_points(axes: Axes, line: OptimumLine, color: str, marker: str, shift: float) -> None:
     for point in line.points:
-        x, y = np.log2(point.scale) + aside, point.log2_value
-        if (beyond := BOUNDS.get(point.kind)) is not None:
+        x, y = np.log2(point.scale) + shift, point.log2_value
+        if (side := BOUNDS.get(point.kind)) is not None:
             arrow = {"arrowstyle": "<|-", "color": color, "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0}
-            axes.annotate("", (x, y), xytext=(0, ARROW * beyond), textcoords="offset points", arrowprops=arrow)
+            axes.annotate("", (x, y), xytext=(0, ARROW * side), textcoords="offset points", arrowprops=arrow)
             axes.plot(x, y, marker="_", color=color, markersize=9, markeredgewidth=2, linestyle="none", zorder=4)
             continue
         ends = [y if end is None else end for end in (point.low, point.high)]
@@ -169,17 +174,24 @@ def _draw_fit(axes: Axes, line: OptimumLine, color: str) -> None:
     if line.drift is None or line.center is None:
         return
     x = np.linspace(*axes.get_xlim(), 25)
-    axes.plot(
-        x, [line.fitted(one, line.drift.octaves_per_doubling) for one in x], color=color, linestyle="--", linewidth=1.3
-    )
-    if line.drift.low is not None and line.drift.high is not None:
-        sides = [[line.fitted(one, slope) for one in x] for slope in (line.drift.low, line.drift.high)]
-        axes.fill_between(x, sides[0], sides[1], color=color, alpha=0.1, linewidth=0)
+    slope, low, high = line.drift.octaves_per_doubling, line.drift.low, line.drift.high
+    axes.plot(x, [line.fitted(at, slope) for at in x], color=color, linestyle="--", linewidth=1.3)
+    if low is not None and high is not None:
+        edges = [[line.fitted(at, end) for at in x] for end in (low, high)]
+        axes.fill_between(x, *edges, color=color, alpha=0.1, linewidth=0)
 
 
-def _room(axes: Axes, info: OptimumInfo) -> None:
-    """Show every optimum and at least two octaves: a few hundredths of drift look flat."""
+def _set_limits(axes: Axes, info: OptimumInfo) -> None:
+    """Show every optimum and at least two octaves, so that a drift of a few hundredths looks flat."""
     heights = [y for line in info.lines for p in line.points for y in (p.log2_value, p.low, p.high) if y is not None]
     low, high = min(heights), max(heights)
-    spare = max(0.0, 2.0 - (high - low)) / 2 + 0.4
-    axes.set_ylim(low - spare, high + spare)
+    margin = max(0.0, 2.0 - (high - low)) / 2 + 0.4
+    axes.set_ylim(low - margin, high + margin)
+
+
+OPTIMUM = HPFigure(
+    name="optimum",
+    question="Where is the best HP at each scale, and how does it drift?",
+    infos=lambda given: {axis: optimum_info(given.report, axis) for axis in given.axes},
+    draw=draw_optimum,
+)

@@ -1,4 +1,4 @@
-"""Loss against parameters: every shape of all axes, the line in the log with its R^2, and the saturating power law."""
+"""Loss against parameters: the shapes of all axes, the line in the logarithm with its R^2, and the power law."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from hpxfer.analysis.scaling_fit import COUNTS, Count, LossFit, PowerLaw
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
+from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.words import control_last, listed, why, with_interval
+from hpxfer.figures.text import control_last, listed, why_none, with_interval
 
 NOTHING = "no shape has a result at a transferred HP"
-SPOKEN: Count = "active"  # the count that the title speaks of, if it is there
+TITLE_COUNT: Count = "active"  # the count that the title is about, where there is one
 UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
@@ -40,12 +41,13 @@ class ParametersInfo:
     hp: str
     panels: tuple[ParametersPanel, ...]
     caption: str = (
-        "Loss at the HP transferred from the base, mean over seeds with two standard errors, against the logarithm of "
-        "the parameters. Dashed: least squares over all shapes; dotted: the power law that saturates at a floor."
+        "Loss at the HP transferred from the base, as a mean over seeds with two standard errors, against the "
+        "logarithm of the parameters. Dashed: the least-squares line over all shapes. Dotted: the power law that "
+        "saturates at a floor."
     )
 
     def table(self) -> pd.DataFrame:
-        """Return the shapes drawn, a row each, with the fitted losses."""
+        """Return one row per shape, with the fitted losses."""
         rows = []
         for panel in self.panels:
             law_of = {law.parameterization: law for law in panel.laws}
@@ -54,14 +56,14 @@ class ParametersInfo:
                 for point in fit.points:
                     line = fitted(fit, point.params)
                     power = None if law is None else law.loss(point.params)
-                    place = (panel.count, fit.parameterization, point.axis, point.shape, point.params)
-                    rows.append((*place, point.loss, point.se, line, power, fit.r2))
+                    where = (panel.count, fit.parameterization, point.axis, point.shape, point.params)
+                    rows.append((*where, point.loss, point.se, line, power, fit.r2))
         columns = ["count", "parameterization", "axis", "shape", "params", "loss_nats", "se_nats"]
         return pd.DataFrame(rows, columns=[*columns, "line_nats", "power_law_nats", "r2"])
 
 
 def fitted(fit: LossFit, params: float) -> float | None:
-    """Return the loss on the line of a fit, in nats; None without one."""
+    """Return the loss in nats on the line of a fit, or None if there is no line."""
     if fit.slope is None or fit.intercept is None:
         return None
     return fit.intercept + fit.slope * float(np.log2(params))
@@ -76,22 +78,22 @@ def parameters_info(fits: Sequence[LossFit], laws: Sequence[PowerLaw]) -> Parame
         if of_count:
             kept = tuple(law for law in laws if law.count == count and law.floor is not None)
             panels.append(ParametersPanel(count=count, fits=tuple(of_count), laws=kept))
-    told = [panel for panel in panels if any(fit.slope is not None for fit in panel.fits)]
-    if not told:
-        return why((fit.why_not for fit in fits), NOTHING)
-    spoken = next((panel for panel in told if panel.count == SPOKEN), told[0])
-    said = [
+    with_slope = [panel for panel in panels if any(fit.slope is not None for fit in panel.fits)]
+    if not with_slope:
+        return why_none((fit.why_not for fit in fits), NOTHING)
+    first = next((panel for panel in with_slope if panel.count == TITLE_COUNT), with_slope[0])
+    slopes = [
         f"{fit.parameterization} {with_interval(fit.slope, fit.slope_low, fit.slope_high, '+.3f')}"
         + ("" if fit.r2 is None else f" (R2\u00a0{fit.r2:.2f})")
-        for fit in spoken.fits
+        for fit in first.fits
         if fit.slope is not None
     ]
-    title = f"Nats per doubling of {spoken.count} parameters: {listed(said)}"
-    return ParametersInfo(title=title, hp=spoken.fits[0].hp, panels=tuple(panels))
+    title = f"Nats per doubling of {first.count} parameters: {listed(slopes)}"
+    return ParametersInfo(title=title, hp=first.fits[0].hp, panels=tuple(panels))
 
 
 def draw_parameters(info: ParametersInfo) -> Figure:
-    """Return the figure: a panel a way to count."""
+    """Return the figure: one panel per way to count."""
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), height=2.8, foot=0.6)
         names = [fit.parameterization for panel in info.panels for fit in panel.fits]
@@ -105,7 +107,7 @@ def draw_parameters(info: ParametersInfo) -> Figure:
         handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle="--", label="line in the log"))
         if any(panel.laws for panel in info.panels):
             handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle=":", label="saturating power law"))
-        figure.legend(handles=handles, loc="outside lower center", ncols=4)
+        style.legend_below(figure, handles, columns=4)
     return figure
 
 
@@ -115,16 +117,13 @@ def _draw_panel(axes: Axes, panel: ParametersPanel, look_of: dict[str, tuple[str
         color, marker = look_of[fit.parameterization]
         for point in fit.points:
             axes.plot(point.params, point.loss, marker=marker, color=color, markersize=6, linestyle="none", zorder=3)
-            if point.se is not None:
-                ends = [point.loss - 2 * point.se, point.loss + 2 * point.se]
-                axes.plot([point.params] * 2, ends, color=color, linewidth=1.2)
+            style.error_bar(axes, point.params, point.loss, point.se, color)
         if fit.slope is not None:
-            low, high = _ends(fit)
-            line = [fitted(fit, one) or 0.0 for one in (low, high)]
-            axes.plot([low, high], line, color=color, linestyle="--", linewidth=1.3)
+            ends = _range(fit)
+            axes.plot(ends, [fitted(fit, end) or 0.0 for end in ends], color=color, linestyle="--", linewidth=1.3)
     for law in panel.laws:
-        x = np.geomspace(*_ends(law), 60)
-        y = [law.loss(float(one)) or 0.0 for one in x]
+        x = np.geomspace(*_range(law), 60)
+        y = [law.loss(float(count)) or 0.0 for count in x]
         axes.plot(x, y, color=look_of[law.parameterization][0], linestyle=":", linewidth=1.5)
     r2 = [f"{fit.parameterization} R2 {fit.r2:.2f}" for fit in panel.fits if fit.r2 is not None]
     axes.set_title(style.wrapped(listed(r2, 3), 46))
@@ -132,8 +131,8 @@ def _draw_panel(axes: Axes, panel: ParametersPanel, look_of: dict[str, tuple[str
     axes.set_ylabel("loss (nats)")
 
 
-def _ends(fit: LossFit | PowerLaw) -> tuple[float, float]:
-    """Return the range of parameters that a fit rests on: it is drawn no further."""
+def _range(fit: LossFit | PowerLaw) -> tuple[float, float]:
+    """Return the range of parameters that a fit was made from. The fit is drawn no further."""
     params = [point.params for point in fit.points]
     return min(params), max(params)
 
@@ -146,7 +145,7 @@ def parameter_axis(axes: Axes, params: Sequence[float], label: str) -> None:
     ticks = [digit * 10.0**power for power in range(14) for digit in (1, 2, 5)]
     inside = [tick for tick in ticks if low <= tick <= high]
     if len(inside) < 2:
-        inside = [float(f"{one:.2g}") for one in MaxNLocator(3).tick_values(low, high) if low <= one <= high]
+        inside = [float(f"{tick:.2g}") for tick in MaxNLocator(3).tick_values(low, high) if low <= tick <= high]
     axes.xaxis.set_major_locator(FixedLocator(inside))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: short(x)))
@@ -156,3 +155,11 @@ def parameter_axis(axes: Axes, params: Sequence[float], label: str) -> None:
 def short(number: float) -> str:
     """Return a count in few characters, e.g. `1.2M`."""
     return next((f"{number / unit:.3g}{name}" for unit, name in UNITS if number >= unit), f"{number:g}")
+
+
+LOSS_PARAMETERS = SweepFigure(
+    name="loss-parameters",
+    question="How does the loss fall with the number of parameters?",
+    infos=lambda results, analysis: {"": parameters_info(analysis.loss_fits, analysis.power_laws)},
+    draw=draw_parameters,
+)

@@ -1,4 +1,4 @@
-"""Best so far against trials, an arm a line: what a search of equal budgets came to, and how fast."""
+"""Best loss so far against trials, one line per arm: what arms with equal budgets reached, and how fast."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from hpxfer.analysis.everything import Analysis
+from hpxfer.analysis.gather import Stored
 from hpxfer.analysis.search_best import ArmBest
-from hpxfer.analysis.search_progress import ArmProgress
+from hpxfer.analysis.search_progress import ArmProgress, search_progress
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
+from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.words import control_last, listed
+from hpxfer.figures.text import control_last, listed
 
 MOST_PANELS = 6
-SHOWN_QUANTILE = 0.8  # of the points above which losses are not drawn: a search's first points may lie far up
+SHOWN_QUANTILE = 0.8  # of the losses: those above are not drawn, as the first points of a search may lie far up
 STANDARD_ERRORS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmTrace:
-    """One arm: loss of each point in nats, None if a seed diverged, and the lowest so far."""
+    """One arm: the loss of each point in nats (None if a seed diverged), and the lowest so far."""
 
     parameterization: str
     num_trials: tuple[int, ...]
@@ -41,7 +44,7 @@ class ShapePanel:
 
     shape: str
     is_base: bool
-    equal_trials: int  # that every arm has had
+    equal_trials: int  # that each arm has had
     arms: tuple[ArmTrace, ...]
 
 
@@ -54,7 +57,7 @@ class SearchBestInfo:
     panels: tuple[ShapePanel, ...]
 
     def table(self) -> pd.DataFrame:
-        """Return a row for each point, in the order in which they ended."""
+        """Return one row per point, in the order in which the points ended."""
         rows = [
             (panel.shape, arm.parameterization, *row)
             for panel in self.panels
@@ -65,60 +68,57 @@ class SearchBestInfo:
 
 
 def search_best_info(arms: Sequence[ArmProgress], found: Sequence[ArmBest], kind: str) -> SearchBestInfo | str:
-    """Return what the figure shows, or why there is none."""
-    if kind == "grid":
-        return "the sweep is a grid: it has no search to follow"
-    shapes = dict.fromkeys(one.shape for one in arms if one.points)
+    """Return what the figure of a search of this kind shows, or why there is none."""
+    shapes = dict.fromkeys(arm.shape for arm in arms if arm.points)
     if not shapes:
         return "no point has ended with every seed"
-    panels = tuple(_panel([one for one in arms if one.shape == shape], found) for shape in shapes)
+    panels = tuple(_panel([arm for arm in arms if arm.shape == shape], found) for shape in shapes)
     left_out = len(panels) - MOST_PANELS
     return SearchBestInfo(
-        title=f"{kind}: {listed([_said(shape, found) for shape in shapes], 2)}",
-        caption="A dot is a point's mean loss over seeds, a line the lowest so far, both by the trials that had ended; "
-        "a cross at the top is a point of which a seed diverged. Arms of a shape are compared over as many trials as "
-        "each has had: up to the dotted line, where one has had fewer. The lowest of many is partly luck."
-        + (f" {left_out} more shapes are in the data." if left_out > 0 else ""),
+        title=f"{kind}: {listed([_leader(shape, found) for shape in shapes], 2)}",
+        caption="A dot is a point's mean loss over seeds, and the line is the lowest loss so far, both over the trials "
+        "that had ended. A cross at the top is a point with a diverged seed. Arms of a shape are compared over as many "
+        "trials as each of them has had; a dotted line marks this number where an arm has had more. The lowest loss of "
+        "many is partly luck." + (f" {left_out} more shapes are in the data." if left_out > 0 else ""),
         panels=panels,
     )
 
 
 def _panel(arms: Sequence[ArmProgress], found: Sequence[ArmBest]) -> ShapePanel:
-    ordered = sorted(arms, key=lambda one: control_last(one.parameterization))
     return ShapePanel(
         shape=arms[0].shape,
         is_base=arms[0].is_base,
-        equal_trials=min(one.num_trials for one in arms),
+        equal_trials=min(arm.num_trials for arm in arms),
         arms=tuple(
             ArmTrace(
-                parameterization=one.parameterization,
-                num_trials=tuple(point.num_trials for point in one.points),
-                losses=tuple(point.mean if math.isfinite(point.mean) else None for point in one.points),
-                best=tuple(None if best is None else best.mean for best in one.best_so_far),
+                parameterization=arm.parameterization,
+                num_trials=tuple(point.num_trials for point in arm.points),
+                losses=tuple(point.mean if math.isfinite(point.mean) else None for point in arm.points),
+                best=tuple(None if best is None else best.mean for best in arm.best_so_far),
             )
-            for one in ordered
+            for arm in sorted(arms, key=lambda arm: control_last(arm.parameterization))
         ),
     )
 
 
-def _said(shape: str, found: Sequence[ArmBest]) -> str:
+def _leader(shape: str, found: Sequence[ArmBest]) -> str:
     """Return in words which arm of a shape is ahead."""
-    told = [one for one in found if one.shape == shape and one.best_nats is not None]
-    told.sort(key=lambda one: one.best_nats or 0.0)
-    if not told:
+    known = [arm for arm in found if arm.shape == shape and arm.best_nats is not None]
+    known.sort(key=lambda arm: arm.best_nats or 0.0)
+    if not known:
         return f"nothing finished at {shape}"
-    first = told[0]
-    if len(told) == 1:
+    first = known[0]
+    if len(known) == 1:
         return f"at {shape} {first.best_nats:.4f} nats after {first.num_trials} trials, at {first.at}"
-    behind, se = told[1].behind_nats or 0.0, told[1].behind_se_nats
+    behind, se = known[1].behind_nats or 0.0, known[1].behind_se_nats
     sure = se is not None and behind > STANDARD_ERRORS * se
     error = "" if se is None else f" +- {se:.2g}"
     ahead = "is ahead of" if sure else "is not surely ahead of"
-    return f"at {shape} {first.parameterization} {ahead} {told[1].parameterization} ({behind:.2g}{error} nats)"
+    return f"at {shape} {first.parameterization} {ahead} {known[1].parameterization} ({behind:.2g}{error} nats)"
 
 
 def draw_search_best(info: SearchBestInfo) -> Figure:
-    """Return the figure: a panel a shape."""
+    """Return the figure: one panel per shape."""
     shown = info.panels[:MOST_PANELS]
     names = sorted({arm.parameterization for panel in shown for arm in panel.arms}, key=control_last)
     look_of = style.marks(names, CONTROL)
@@ -136,8 +136,7 @@ def draw_search_best(info: SearchBestInfo) -> Figure:
             axes.xaxis.set_major_locator(MaxNLocator(style.TICKS, integer=True))
             axes.set_xlabel("trials of the arm")
             axes.set_ylabel("loss (nats)")
-        ordered = [handles[name] for name in names if name in handles]
-        figure.legend(handles=ordered, loc="outside lower center", ncols=min(len(ordered), 3))
+        style.legend_below(figure, [handles[name] for name in names if name in handles], columns=3)
     return figure
 
 
@@ -146,18 +145,19 @@ def _limits(panel: ShapePanel) -> tuple[float, float]:
     if not known:
         return 0.0, 1.0
     low, top = min(known), float(np.quantile(known, SHOWN_QUANTILE))
-    room = max(top - low, 1e-3)
-    return low - 0.06 * room, top + 0.12 * room
+    height = max(top - low, 1e-3)
+    return low - 0.06 * height, top + 0.12 * height
 
 
 def _draw_arm(axes: Axes, arm: ArmTrace, mark: tuple[str, str], top: float) -> Line2D:
     """Draw an arm and return its line, for the legend."""
     color, marker = mark
-    told = [(num, loss) for num, loss in zip(arm.num_trials, arm.losses, strict=True) if loss is not None]
-    x, y = style.thinned([num for num, _ in told], [loss for _, loss in told])
+    points = list(zip(arm.num_trials, arm.losses, strict=True))
+    finished = [(num, loss) for num, loss in points if loss is not None]
+    x, y = style.thinned([num for num, _ in finished], [loss for _, loss in finished])
     axes.plot(x, y, color=color, marker=marker, markersize=3.5, linestyle="none", alpha=0.45)
-    lost = [num for num, loss in zip(arm.num_trials, arm.losses, strict=True) if loss is None]
-    for num in style.thinned(lost, lost)[0]:
+    diverged = [num for num, loss in points if loss is None]
+    for num in style.thinned(diverged, diverged)[0]:
         axes.plot(num, top, color=color, marker="x", markersize=5, clip_on=False)
     (line,) = axes.plot(
         *_corners(arm), color=color, linewidth=1.8, drawstyle="steps-post", label=arm.parameterization, zorder=3
@@ -166,7 +166,7 @@ def _draw_arm(axes: Axes, arm: ArmTrace, mark: tuple[str, str], top: float) -> L
 
 
 def _corners(arm: ArmTrace) -> tuple[list[int], list[float]]:
-    """Return where the best so far changes, and its end."""
+    """Return the points at which the best loss so far changes, and the end of its line."""
     x: list[int] = []
     y: list[float] = []
     for num, best in zip(arm.num_trials, arm.best, strict=True):
@@ -174,3 +174,16 @@ def _corners(arm: ArmTrace) -> tuple[list[int], list[float]]:
             x.append(num)
             y.append(best)
     return (x, y) if not x else ([*x, arm.num_trials[-1]], [*y, y[-1]])
+
+
+def _infos(results: Stored, analysis: Analysis) -> dict[str, Info | str]:
+    arms = search_progress(results)  # empty for a grid, which chooses nothing
+    return {"": search_best_info(arms, analysis.search_best, results.spec.search.kind)} if arms else {}
+
+
+SEARCH_BEST = SweepFigure(
+    name="search-best",
+    question="Which arm of the search is ahead at equal budgets?",
+    infos=_infos,
+    draw=draw_search_best,
+)

@@ -1,4 +1,4 @@
-"""Stability map: HP by scale, colored by loss, with what diverged and where the optimum lies."""
+"""Stability map: HPs by scales, colored by loss, with what diverged and where the optimum lies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -15,12 +14,11 @@ from matplotlib.figure import Figure
 from hpxfer.analysis.stability import StabilityMap
 from hpxfer.analysis.text import scale_text
 from hpxfer.figures import style
-from hpxfer.figures.cells import cell_edges, cell_handles, draw_cell, draw_star
-from hpxfer.figures.words import along, listed, why
+from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
+from hpxfer.figures.kinds import HPFigure
+from hpxfer.figures.text import along, listed, why_none
 
 NOTHING = "no trial has a result"
-RISE_QUANTILE = 0.75  # of the rises over the best of each scale: what is further up has the lightest color
-MIN_RISE = 1e-3  # nats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +42,16 @@ class StabilityInfo:
     hp: str
     axis: str
     scale_name: str
-    top_nats: float  # the rise with the lightest color
+    top_nats: float  # the rise that gets the lightest color
     panels: tuple[StabilityPanel, ...]
     caption: str = (
-        "Every cell is an HP at a scale: the color is the median loss over the best of its row, the number the share "
-        "of seeds that diverged (a cross: at least half). The star is the optimum. Transferring the edge of divergence "
-        "is not transfer: the optimum has to keep away from it."
+        "Each cell is an HP at a scale. The color is the median loss over the best of its row, and the number is the "
+        "share of seeds that diverged (a cross: at least half). The star is the optimum. That the edge of divergence "
+        "stays put does not show that the optimum does."
     )
 
     def table(self) -> pd.DataFrame:
-        """Return the cells drawn, a row each."""
+        """Return one row per cell."""
         rows = [
             (self.axis, panel.parameterization, scale, x, rise, share, optimum)
             for panel in self.panels
@@ -68,84 +66,80 @@ class StabilityInfo:
 
 def stability_info(found: Sequence[StabilityMap], axis: str, hp: str) -> StabilityInfo | str:
     """Return what the figure of one HP along one axis shows, or why there is none."""
-    of_axis = along([one for one in found if one.hp == hp], axis)
-    kept = [one for one in of_axis if one.why_not is None and one.scales]
+    of_axis = along([cells for cells in found if cells.hp == hp], axis)
+    kept = [cells for cells in of_axis if cells.why_not is None and cells.scales]
     if not kept:
-        return why((one.why_not for one in of_axis), NOTHING)
-    panels = tuple(_panel(one) for one in kept)
-    rises = [rise for panel in panels for row in panel.rise_nats for rise in row if rise is not None]
-    calm = not any(share for panel in panels for row in panel.diverged_share for share in row)
+        return why_none((cells.why_not for cells in of_axis), NOTHING)
+    panels = tuple(_panel(cells) for cells in kept)
+    if any(share for panel in panels for row in panel.diverged_share for share in row):
+        distances = listed([_distance(cells) for cells in kept])
+        title = f"Octaves of {hp} from the optimum to divergence along {axis}: {distances}"
+    else:
+        title = f"No seed diverged along {axis} at any {hp} of the grid"
     return StabilityInfo(
-        title=f"No seed diverged along {axis} at any {hp} of the grid"
-        if calm
-        else f"Octaves of {hp} from the optimum to divergence along {axis}: {listed([_said(one) for one in kept])}",
+        title=title,
         hp=hp,
         axis=axis,
         scale_name=kept[0].scale_name,
-        top_nats=max(float(np.quantile(rises, RISE_QUANTILE)) if rises else 0.0, MIN_RISE),
+        top_nats=top_rise(rise for panel in panels for row in panel.rise_nats for rise in row if rise is not None),
         panels=panels,
     )
 
 
-def _said(one: StabilityMap) -> str:
-    known = [away for away in one.distance_octaves if away is not None]
+def _distance(cells: StabilityMap) -> str:
+    known = [octaves for octaves in cells.distance_octaves if octaves is not None]
     if known:
-        return f"{one.parameterization} at least {min(known):.2g}"
-    shares = [share for row in one.diverged_share for share in row if share is not None]
+        return f"{cells.parameterization} at least {min(known):.2g}"
+    shares = [share for row in cells.diverged_share for share in row if share is not None]
     if all(shares):
-        return f"{one.parameterization} always diverges"
-    return f"{one.parameterization} " + ("unknown (no optimum there)" if any(shares) else "never diverged")
+        return f"{cells.parameterization} always diverges"
+    return f"{cells.parameterization} " + ("unknown (no optimum there)" if any(shares) else "never diverged")
 
 
-def _panel(one: StabilityMap) -> StabilityPanel:
-    columns = [k for k, value in enumerate(one.values) if value > 0]
+def _panel(cells: StabilityMap) -> StabilityPanel:
+    columns = [k for k, value in enumerate(cells.values) if value > 0]
     rises = []
-    for row in one.losses:
+    for row in cells.losses:
         best = min((row[k] for k in columns if row[k] is not None), default=None)  # type: ignore[type-var]
         rises.append(tuple(None if (loss := row[k]) is None or best is None else loss - best for k in columns))
-    slope = one.edge_octaves_per_doubling
+    slope = cells.edge_octaves_per_doubling
     edge = "" if slope is None else f": edge moves {slope:+.2f} octaves per doubling"
     return StabilityPanel(
-        parameterization=one.parameterization,
-        title=one.parameterization + edge,
-        scales=one.scales,
-        x=tuple(math.log2(one.values[k]) for k in columns),
+        parameterization=cells.parameterization,
+        title=cells.parameterization + edge,
+        scales=cells.scales,
+        x=tuple(math.log2(cells.values[k]) for k in columns),
         rise_nats=tuple(rises),
-        diverged_share=tuple(tuple(row[k] for k in columns) for row in one.diverged_share),
-        optima=one.optima_log2,
+        diverged_share=tuple(tuple(row[k] for k in columns) for row in cells.diverged_share),
+        optima=cells.optima_log2,
     )
 
 
 def draw_stability(info: StabilityInfo) -> Figure:
-    """Return the figure: a panel a parameterization."""
+    """Return the figure: one panel per parameterization."""
     rows = max(len(panel.scales) for panel in info.panels)
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), height=1.3 + 0.34 * rows, foot=0.6)
         for axes, panel in zip(grid, info.panels, strict=True):
             _draw_panel(axes, info, panel)
-        figure.legend(handles=_handles(info), loc="outside lower center", ncols=3)
+        style.legend_below(figure, _handles(info), columns=3)
     return figure
 
 
 def _draw_panel(axes: Axes, info: StabilityInfo, panel: StabilityPanel) -> None:
+    def look(k: int, i: int) -> CellLook:
+        rise, share = panel.rise_nats[i][k], panel.diverged_share[i][k]
+        return CellLook(
+            fraction=None if rise is None else rise / info.top_nats,
+            measured=share is not None,
+            text=f"{share:.0%}" if share else "",
+        )
+
     axes.set_title(style.wrapped(panel.title, 46))
-    axes.grid(visible=False)
-    edges = cell_edges(panel.x)
-    rows = zip(panel.rise_nats, panel.diverged_share, panel.optima, strict=True)
-    for i, (rises, shares, optimum) in enumerate(rows):
-        for k, (rise, share) in enumerate(zip(rises, shares, strict=True)):
-            draw_cell(
-                axes,
-                (edges[k], edges[k + 1]),
-                (i - 0.5, i + 0.5),
-                None if rise is None else rise / info.top_nats,
-                measured=share is not None,
-                text=f"{share:.0%}" if share else "",
-            )
+    draw_cells(axes, panel.x, range(len(panel.scales)), look)
+    for i, optimum in enumerate(panel.optima):
         if optimum is not None:
             draw_star(axes, optimum, i)
-    axes.set_xlim(edges[0], edges[-1])
-    axes.set_ylim(-0.5, len(panel.scales) - 0.5)
     axes.set_yticks(range(len(panel.scales)), [scale_text(scale) for scale in panel.scales])
     axes.set_ylabel(info.scale_name)
     axes.set_xlabel(f"log2 {info.hp}")
@@ -156,7 +150,15 @@ def _handles(info: StabilityInfo) -> list[Artist]:
     shares = [share for panel in info.panels for row in panel.diverged_share for share in row]
     return cell_handles(
         info.top_nats,
-        star="optimum" if any(one is not None for panel in info.panels for one in panel.optima) else None,
+        star="optimum" if any(optimum is not None for panel in info.panels for optimum in panel.optima) else None,
         diverged=any(share is not None and share >= 0.5 for share in shares),
         missing=any(share is None for share in shares),
     )
+
+
+STABILITY = HPFigure(
+    name="stability",
+    question="How far is the optimum from divergence?",
+    infos=lambda given: {axis: stability_info(given.analysis.stability, axis, given.report.hp) for axis in given.axes},
+    draw=draw_stability,
+)

@@ -1,7 +1,7 @@
-"""The look of all figures: one ink, colors that the color-blind tell apart, light and dark paper alike.
+"""The look of all figures: colors that color-blind readers tell apart, on light and on dark paper.
 
-Text, axes and neutral marks have the color `INK` and nothing else has, so that whoever inlines an SVG replaces it by
-`currentColor`. Series colors keep a contrast of about 2 or more against white and near-black alike.
+Text, axes and neutral marks have the color `INK`, and nothing else has it. A page with a dark ground replaces it by a
+light color. Series colors keep a contrast of about 2 or more against white and near-black alike.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import matplotlib
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
@@ -24,12 +25,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from hpxfer.analysis.text import scale_text
 
 INK = "#123456"
-FAINT = 0.55  # opacity of ink that steps back
-# Of viridis, from the smallest scale to the largest: beyond these ends white or black paper swallows it.
+FAINT = 0.55  # opacity of ink that should stand back
+# Of viridis, from the smallest scale to the largest: colors beyond these ends fade into white or black paper.
 RAMP = ("viridis", 0.78, 0.25)
-# Of cells: low (good) is dark. Text on them is black or white by the cell's own lightness, never ink.
+# Of cells: a low loss is dark. Text in a cell is black or white by the cell's own lightness, never ink.
 CELLS = ("cividis", 0.15, 1.0)
-# Okabe and Ito's, each with its own marker; the control's is kept for it.
+# Colors of Okabe and Ito, each with its own marker. The control's mark is used for nothing else.
 CONTROL_MARK = ("#d55e00", "s")
 MARKS = (("#0072b2", "o"), ("#009e73", "^"), ("#cc79a7", "D"), ("#e69f00", "v"), ("#56b4e9", "P"), ("#8c6d31", "X"))
 
@@ -38,14 +39,14 @@ FONT = 10
 SMALL = 9
 PNG_DPI = 150
 SVG_DPI = 72  # matplotlib's SVG is measured in points
-TICKS = 6  # intervals of an axis, at most: each label costs time to place and bytes to write
-MAX_POINTS = 300  # of a line
-TITLE_CHARACTERS = 84  # in a line across the page
+TICKS = 6  # intervals per axis at most: each label costs time to lay out and bytes to write
+MAX_POINTS = 300  # per line
+TITLE_CHARACTERS = 84  # per line of a title across the page
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "figure.autolayout": False,  # a figure's own layout is the only one
     "figure.constrained_layout.use": False,
-    "text.parse_math": False,  # names are the user's, dollar signs and all
+    "text.parse_math": False,  # users choose names, which may hold dollar signs
     "font.family": ["DejaVu Sans"],
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -55,7 +56,7 @@ _RC: dict[Any, Any] = {
     "ytick.color": INK,
     "grid.color": INK,
     "legend.labelcolor": INK,
-    "axes.titley": 1.0,  # no tick labels above a panel: nothing is measured to make way for them
+    "axes.titley": 1.0,  # no panel has tick labels on top, so that nothing has to be measured to make way for them
     "axes.facecolor": "none",
     "font.size": FONT,
     "axes.titlesize": FONT,
@@ -67,11 +68,11 @@ _RC: dict[Any, Any] = {
     "legend.frameon": False,
 }
 _NUMBER = re.compile(r"(\d+\.\d{2})\d+")
-_PLACES = re.compile(r' (?:d|transform|x|y)="[^"]*"')
+_COORDINATES = re.compile(r' (?:d|transform|x|y)="[^"]*"')
 _HEAD = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _METADATA = re.compile(r"\s*<metadata>.*?</metadata>", re.DOTALL)
 _GROUP_ID = re.compile(r'<g id="[^"]*"')
-# matplotlib's style sheet speaks of every element of the page that the SVG stands in; an attribute is inherited alike.
+# matplotlib's style sheet would apply to every element of a page that the SVG is pasted into. Attributes do the same.
 _SHEET = re.compile(r"\s*<defs>\s*<style.*?</style>\s*</defs>", re.DOTALL)
 _BETWEEN = re.compile(r">\s+<")
 _LINES = ' style="stroke-linejoin: round; stroke-linecap: butt"'
@@ -79,14 +80,14 @@ _FONT = "font-family: 'DejaVu Sans'"
 
 
 def look() -> AbstractContextManager[None]:
-    """Return the context that figures are made and drawn in. It leaves the user's own settings as they were."""
+    """Return the context in which figures are made and drawn. It leaves the user's own settings as they were."""
     return matplotlib.rc_context(_RC)
 
 
 def panels(
     title: str, num: int, *, columns: int = 2, height: float = 3.1, foot: float = 0.5, width: float = PAGE_INCHES
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `num` panels, `columns` a row, below its title. It belongs to no window."""
+    """Return a figure with `num` panels below its title, `columns` per row. It belongs to no window."""
     columns = max(1, min(columns, num))
     rows = -(-max(num, 1) // columns)
     head = wrapped(title, TITLE_CHARACTERS)
@@ -106,24 +107,24 @@ def panels(
 
 
 def wrapped(text: str, characters: int) -> str:
-    """Return the text in lines that fit."""
+    """Return the text in lines of at most so many characters."""
     return "\n".join(textwrap.wrap(text, characters, break_on_hyphens=False))
 
 
 def ramp(num: int) -> list[str]:
-    """Return one color a shape, by rank: scales are mostly powers of two."""
+    """Return one color per shape, evenly spaced by rank, as scales are mostly powers of two."""
     name, start, end = RAMP
     return [to_hex(matplotlib.colormaps[name](start + (end - start) * i / max(num - 1, 1))) for i in range(num)]
 
 
 def scale_colors(scales: Iterable[float]) -> dict[float, str]:
-    """Return the color of each scale of a figure, the same in all of its panels."""
+    """Return the color of each scale of a figure, for all of its panels."""
     ordered = sorted(set(scales))
     return dict(zip(ordered, ramp(len(ordered)), strict=True))
 
 
 def marks(names: Sequence[str], control: str) -> dict[str, tuple[str, str]]:
-    """Return color and marker of each parameterization, in the order given; the control's are always the same."""
+    """Return color and marker of each parameterization. Those of the control are always the same."""
     others = [name for name in dict.fromkeys(names) if name != control]
     return {
         **{name: MARKS[i % len(MARKS)] for i, name in enumerate(others)},
@@ -131,20 +132,20 @@ def marks(names: Sequence[str], control: str) -> dict[str, tuple[str, str]]:
     }
 
 
-def cell_color(share: float) -> str:
-    """Return the color of a cell from 0 (lowest) to 1."""
+def cell_color(fraction: float) -> str:
+    """Return the color of a cell for a fraction from 0 (lowest loss) to 1."""
     name, start, end = CELLS
-    return to_hex(matplotlib.colormaps[name](start + (end - start) * min(max(share, 0.0), 1.0)))
+    return to_hex(matplotlib.colormaps[name](start + (end - start) * min(max(fraction, 0.0), 1.0)))
 
 
 def text_on(color: str) -> str:
-    """Return black or white, whichever is read more easily on a color."""
+    """Return black or white, whichever is easier to read on a color."""
     red, green, blue = to_rgb(color)
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "#ffffff"
 
 
 def thinned(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return at most MAX_POINTS points of a line, both ends among them: evenly spaced picks, no smoothing."""
+    """Return at most MAX_POINTS points of a line, evenly spaced and with both ends. Nothing is smoothed."""
     if len(steps) <= MAX_POINTS:
         return list(steps), list(values)
     kept = np.unique(np.linspace(0, len(steps) - 1, MAX_POINTS).round().astype(int)).tolist()
@@ -175,10 +176,21 @@ def log_losses(axes: Axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def lay_out(figure: Figure) -> None:
-    """Place all that a figure holds, if that is not done yet, by the lengths of texts in an SVG.
+def error_bar(axes: Axes, x: float, y: float, se: float | None, color: str) -> None:
+    """Draw two standard errors up and down, where there is an error."""
+    if se is not None:
+        axes.plot([x, x], [y - 2 * se, y + 2 * se], color=color, linewidth=1.2)
 
-    matplotlib lays a figure out anew for every picture made of it, and draws it all twice for that.
+
+def legend_below(figure: Figure, handles: Sequence[Artist], *, columns: int, title: str | None = None) -> None:
+    """Add a legend below all panels, with at most so many columns."""
+    figure.legend(handles=handles, title=title, loc="outside lower center", ncols=min(len(handles), columns))
+
+
+def lay_out(figure: Figure) -> None:
+    """Lay a figure out by the lengths of its texts in an SVG, unless that is done already.
+
+    matplotlib would lay the figure out anew for each picture of it, and draw everything twice for that.
     """
     engine = figure.get_layout_engine()
     if engine is None:
@@ -193,7 +205,10 @@ def lay_out(figure: Figure) -> None:
 
 
 def to_svg(figure: Figure, salt: str) -> str:
-    """Return the figure as one `<svg>` element, text as text, places to 0.01 point. `salt` makes its ids its own."""
+    """Return the figure as one `<svg>` element, with text as text and coordinates to 0.01 point.
+
+    `salt` makes the ids in it differ from those of other figures.
+    """
     out = StringIO()
     with matplotlib.rc_context({**_RC, "svg.hashsalt": salt}):
         lay_out(figure)
@@ -202,7 +217,7 @@ def to_svg(figure: Figure, salt: str) -> str:
     text = _SHEET.sub("", _GROUP_ID.sub("<g", text), count=1)
     text = text.replace("<svg", "<svg" + _LINES, 1).replace(_FONT, _FONT + ", Verdana, sans-serif")
     text = _BETWEEN.sub("><", text)
-    return _PLACES.sub(lambda found: _NUMBER.sub(r"\1", found.group()), text)
+    return _COORDINATES.sub(lambda found: _NUMBER.sub(r"\1", found.group()), text)
 
 
 def to_png(figure: Figure) -> bytes:
@@ -215,7 +230,7 @@ def to_png(figure: Figure) -> bytes:
 
 
 def write_svg(figure: Figure, salt: str, file: IO[bytes]) -> None:
-    """Write the SVG as a file of its own."""
+    """Write the figure to an SVG file."""
     file.write(('<?xml version="1.0" encoding="utf-8"?>\n' + to_svg(figure, salt)).encode())
 
 

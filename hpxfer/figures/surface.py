@@ -14,37 +14,41 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from hpxfer.analysis.everything import Analysis
+from hpxfer.analysis.gather import Stored
 from hpxfer.analysis.surface import Surface
 from hpxfer.figures import style
-from hpxfer.figures.cells import cell_edges, cell_handles, draw_cell, draw_star
-from hpxfer.figures.words import control_last, listed, why, with_interval
+from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
+from hpxfer.figures.kinds import Info, SweepFigure
+from hpxfer.figures.text import control_last, listed, why_none, with_interval
 
 NOTHING = "no two HPs are scanned together (product: true)"
-MOST_PANELS = 6  # of a figure
-RISE_QUANTILE = 0.75
-MIN_RISE = 1e-3  # nats
-CONTOURS = (0.0025, 0.01, 0.03)  # of the lowest loss
-GRID = 31  # points a side that contours are drawn through
+MOST_PANELS = 6  # per figure
+CONTOURS = (0.0025, 0.01, 0.03)  # rises over the lowest point, as fractions of the lowest loss
+GRID = 31  # points per side that contours are drawn through
 
 
 @dataclass(frozen=True, kw_only=True)
 class SurfaceInfo:
-    """The surfaces of one pair of HPs, `first` across and `second` up."""
+    """The surfaces of one pair of HPs: `first` on the x-axis and `second` on the y-axis."""
 
     title: str
     caption: str
     first: str
     second: str
-    top_nats: float  # the rise over a panel's best cell with the lightest color
+    top_nats: float  # the rise over a panel's best cell that gets the lightest color
     panels: tuple[Surface, ...]
     titles: tuple[str, ...]
 
     def table(self) -> pd.DataFrame:
-        """Return the cells drawn, a row each, with the fitted loss beside the measured one."""
+        """Return one row per cell, with the fitted loss beside the measured one."""
         rows = [
-            (one.parameterization, one.shape, c.log2_first, c.log2_second, c.loss, one.at(c.log2_first, c.log2_second))
-            for one in self.panels
-            for c in one.cells
+            (
+                *(panel.parameterization, panel.shape, cell.log2_first, cell.log2_second),
+                *(cell.loss, panel.at(cell.log2_first, cell.log2_second)),
+            )
+            for panel in self.panels
+            for cell in panel.cells
         ]
         columns = ["parameterization", "shape", f"log2_{self.first}", f"log2_{self.second}", "loss_nats", "fitted_nats"]
         return pd.DataFrame(rows, columns=columns)
@@ -52,96 +56,108 @@ class SurfaceInfo:
 
 def surface_info(found: Sequence[Surface], first: str, second: str) -> SurfaceInfo | str:
     """Return what the figure of a pair of HPs shows, or why there is none. The base's surfaces come first."""
-    of_pair = [one for one in found if (one.first, one.second) == (first, second)]
-    kept = [one for one in of_pair if any(cell.loss is not None for cell in one.cells)]
+    of_pair = [surface for surface in found if (surface.first, surface.second) == (first, second)]
+    kept = [surface for surface in of_pair if any(cell.loss is not None for cell in surface.cells)]
     if not kept:
-        return why((one.why_not for one in of_pair), NOTHING)
-    kept.sort(key=lambda one: (not one.is_base, _by_size(one.shape), control_last(one.parameterization)))
-    rises = [rise for one in kept for rise in cell_rises(one) if rise is not None]
+        return why_none((surface.why_not for surface in of_pair), NOTHING)
+    kept.sort(key=lambda surface: (not surface.is_base, _sizes(surface.shape), control_last(surface.parameterization)))
     left_out = len(kept) - MOST_PANELS
     panels = tuple(kept[:MOST_PANELS])
-    said = [_said(one) for one in panels if one.interaction is not None and one.is_base == panels[0].is_base]
+    tilts = [
+        _interaction(surface)
+        for surface in panels
+        if surface.interaction is not None and surface.is_base == panels[0].is_base
+    ]
     return SurfaceInfo(
-        title=f"Octaves that the best {first} moves per octave of {second}: {listed(said, 2) or 'unknown'}",
-        caption="Color: mean loss over seeds, against the best cell. Lines: the fitted surface "
+        title=f"Octaves that the best {first} moves per octave of {second}: {listed(tilts, 2) or 'unknown'}",
+        caption="Color: mean loss over seeds above the best cell. Lines: the fitted surface, at "
         f"{', '.join(f'{share:.2%}' for share in CONTOURS)} above its lowest point. A tilt means that the two HPs have "
         "to be tuned together." + (f" {left_out} more surfaces are not shown." if left_out > 0 else ""),
         first=first,
         second=second,
-        top_nats=max(float(np.quantile(rises, RISE_QUANTILE)) if rises else 0.0, MIN_RISE),
+        top_nats=top_rise(rise for surface in kept for rise in cell_rises(surface) if rise is not None),
         panels=panels,
-        titles=tuple(_title(one) for one in panels),
+        titles=tuple(_title(surface) for surface in panels),
     )
 
 
-def cell_rises(one: Surface) -> list[float | None]:
-    """Return the loss of each cell over the best one; None where a seed diverged."""
-    best = min((cell.loss for cell in one.cells if cell.loss is not None), default=0.0)
-    return [None if cell.loss is None else cell.loss - best for cell in one.cells]
+def cell_rises(surface: Surface) -> list[float | None]:
+    """Return the loss of each cell over that of the best cell. It is None where a seed diverged."""
+    best = min((cell.loss for cell in surface.cells if cell.loss is not None), default=0.0)
+    return [None if cell.loss is None else cell.loss - best for cell in surface.cells]
 
 
-def _by_size(shape: str) -> list[int]:
-    """Return the numbers in a shape's name: w64 comes before w128."""
+def _sizes(shape: str) -> list[int]:
+    """Return the numbers in a shape's name, so that w64 comes before w128."""
     return [int(number) for number in re.findall(r"\d+", shape)]
 
 
-def _title(one: Surface) -> str:
-    return one.shape + (" (base)" if one.is_base else "") + f", {one.parameterization}"
+def _title(surface: Surface) -> str:
+    return surface.shape + (" (base)" if surface.is_base else "") + f", {surface.parameterization}"
 
 
-def _said(one: Surface) -> str:
-    assert one.interaction is not None, "only surfaces with one are named"
-    where = "the base" if one.is_base else one.shape
-    return f"{one.parameterization} at {where} " + with_interval(
-        one.interaction, one.interaction_low, one.interaction_high
-    )
+def _interaction(surface: Surface) -> str:
+    assert surface.interaction is not None, "only surfaces with an interaction are named"
+    where = "the base" if surface.is_base else surface.shape
+    tilt = with_interval(surface.interaction, surface.interaction_low, surface.interaction_high)
+    return f"{surface.parameterization} at {where} {tilt}"
 
 
 def draw_surface(info: SurfaceInfo) -> Figure:
-    """Return the figure: a panel a shape and parameterization."""
+    """Return the figure: one panel per shape and parameterization."""
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), height=3.2, foot=0.6)
-        for axes, one, title in zip(grid, info.panels, info.titles, strict=True):
+        for axes, surface, title in zip(grid, info.panels, info.titles, strict=True):
             axes.set_title(style.wrapped(title, 46))
-            draw_heat(axes, one, info.top_nats)
-            _draw_contours(axes, one)
-            if one.log2_values is not None:
-                draw_star(axes, *one.log2_values)
+            draw_surface_cells(axes, surface, info.top_nats)
+            _draw_contours(axes, surface)
+            if surface.log2_values is not None:
+                draw_star(axes, *surface.log2_values)
             axes.set_xlabel(f"log2 {info.first}")
             axes.set_ylabel(f"log2 {info.second}")
-        diverged = any(cell.loss is None for one in info.panels for cell in one.cells)
+        diverged = any(cell.loss is None for surface in info.panels for cell in surface.cells)
         handles: list[Artist] = cell_handles(info.top_nats, star="lowest point", diverged=diverged, missing=False)
         halo = [patheffects.Stroke(linewidth=2.6, foreground="#000000"), patheffects.Normal()]
         handles.append(Line2D([], [], color="#ffffff", linewidth=1.2, path_effects=halo, label="fitted surface"))
-        figure.legend(handles=handles, loc="outside lower center", ncols=4)
+        style.legend_below(figure, handles, columns=4)
     return figure
 
 
-def draw_heat(axes: Axes, one: Surface, top_nats: float, *, numbers: bool = False) -> None:
-    """Draw the cells of a surface; with `numbers`, how far each lies above the best."""
-    axes.grid(visible=False)
-    xs = sorted({cell.log2_first for cell in one.cells})
-    ys = sorted({cell.log2_second for cell in one.cells})
-    x_edges, y_edges = cell_edges(xs), cell_edges(ys)
-    for cell, rise in zip(one.cells, cell_rises(one), strict=True):
-        i, j = xs.index(cell.log2_first), ys.index(cell.log2_second)
-        draw_cell(
-            axes,
-            (x_edges[i], x_edges[i + 1]),
-            (y_edges[j], y_edges[j + 1]),
-            None if rise is None else rise / top_nats,
-            text="" if rise is None or not numbers else f"{rise:.2g}" if rise else "best",
-        )
-    axes.set_xlim(x_edges[0], x_edges[-1])
-    axes.set_ylim(y_edges[0], y_edges[-1])
+def draw_surface_cells(axes: Axes, surface: Surface, top_nats: float, *, numbers: bool = False) -> None:
+    """Draw the cells of a surface. With `numbers`, each cell says how far it lies above the best."""
+    xs = sorted({cell.log2_first for cell in surface.cells})
+    ys = sorted({cell.log2_second for cell in surface.cells})
+    rise_of = {
+        (cell.log2_first, cell.log2_second): rise for cell, rise in zip(surface.cells, cell_rises(surface), strict=True)
+    }
+
+    def look(i: int, j: int) -> CellLook | None:
+        if (xs[i], ys[j]) not in rise_of:
+            return None
+        rise = rise_of[xs[i], ys[j]]
+        text = "" if rise is None or not numbers else f"{rise:.2g}" if rise else "best"
+        return CellLook(fraction=None if rise is None else rise / top_nats, text=text)
+
+    draw_cells(axes, xs, ys, look)
     style.whole_octaves(axes)
 
 
-def _draw_contours(axes: Axes, one: Surface) -> None:
-    if one.loss is None:
+def _draw_contours(axes: Axes, surface: Surface) -> None:
+    if surface.loss is None:
         return
     x, y = (np.linspace(*limits, GRID) for limits in (axes.get_xlim(), axes.get_ylim()))
-    fitted = np.array([[one.at(float(a), float(b)) or 0.0 for a in x] for b in y])
-    levels = [one.loss + share * abs(one.loss) for share in CONTOURS]
-    axes.contour(x, y, fitted, levels=levels, colors=["#000000"], linewidths=2.6)
-    axes.contour(x, y, fitted, levels=levels, colors=["#ffffff"], linewidths=1.2)
+    fitted = np.array([[surface.at(float(a), float(b)) or 0.0 for a in x] for b in y])
+    levels = [surface.loss + share * abs(surface.loss) for share in CONTOURS]
+    for color, width in (("#000000", 2.6), ("#ffffff", 1.2)):
+        axes.contour(x, y, fitted, levels=levels, colors=[color], linewidths=width)
+
+
+def _infos(results: Stored, analysis: Analysis) -> dict[str, Info | str]:
+    found = analysis.surfaces
+    pairs = dict.fromkeys((surface.first, surface.second) for surface in found)
+    if not pairs:
+        return {"": "the sweep scans fewer than two HPs"}
+    return {f"{first}-{second}": surface_info(found, first, second) for first, second in pairs}
+
+
+SURFACE = SweepFigure(name="surface", question="Do two HPs have to be tuned together?", infos=_infos, draw=draw_surface)

@@ -1,4 +1,4 @@
-"""Training curves: loss over steps of every shape at its own best HP, a panel a parameterization, a color a scale."""
+"""Training curves: loss over steps of each shape at its own best HP, one panel per parameterization."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from hpxfer.analysis import Finding, TransferReport
+from hpxfer.analysis.gather import line_cells
 from hpxfer.analysis.text import scale_text
 from hpxfer.figures import style
-from hpxfer.figures.words import along, listed
+from hpxfer.figures.kinds import HPFigure, HPInput, Info
+from hpxfer.figures.text import along, listed, shape_name
 
 METRIC = "train_loss_nats"
-TAIL = 0.02  # of the run: curves are shown as means over windows of so many steps
-HEADROOM = 0.6  # of the fall that is shown: the first steps, near log of the vocabulary, tell no shapes apart
+TAIL = 0.02  # fraction of the run: curves are shown as means over windows of so many steps
+# Fraction of the fall that is shown: in the first steps, near the logarithm of the vocabulary, all shapes look alike.
+HEADROOM = 0.6
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCurve:
-    """One shape at one HP: mean, lowest and highest loss over seeds in nats, as far as all seeds went."""
+    """One shape at one HP: mean, lowest and highest loss over seeds in nats, over the steps that all seeds have."""
 
     name: str
     scale: float
@@ -48,7 +51,7 @@ class TrainingPanel:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingInfo:
-    """The curves of one axis."""
+    """The curves along one axis."""
 
     title: str
     axis: str
@@ -58,17 +61,17 @@ class TrainingInfo:
     y_high: float
     panels: tuple[TrainingPanel, ...]
     caption: str = (
-        "Training loss at the HP of the grid that is best at each shape: means over seeds and over windows of 2% of "
-        "the steps; the band is the range of seeds, a cross a divergence."
+        "Training loss at the HP of the grid that is best at each shape, as means over seeds and over windows of 2% of "
+        "the steps. The band is the range of seeds, and a cross is a divergence."
     )
 
     def table(self) -> pd.DataFrame:
-        """Return the points drawn, a row each."""
+        """Return one row per point."""
         rows = [
-            (self.axis, panel.parameterization, one.scale, one.value, *point)
+            (self.axis, panel.parameterization, curve.scale, curve.value, *point)
             for panel in self.panels
-            for one in panel.curves
-            for point in zip(one.steps, one.mean, one.low, one.high, strict=True)
+            for curve in panel.curves
+            for point in zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
         ]
         columns = ["axis", "parameterization", self.scale_name, self.hp, "step", "mean_nats", "min_nats", "max_nats"]
         return pd.DataFrame(rows, columns=columns)
@@ -76,20 +79,18 @@ class TrainingInfo:
 
 Floats = NDArray[np.float64]
 Curves = Mapping[str, tuple[Floats, Floats]]
-
-
 Key = tuple[str, str, str]  # axis, parameterization, shape
 
 
 def best_cells(report: TransferReport, cells: pd.DataFrame) -> dict[Key, pd.DataFrame]:
-    """Return the cells of every shape at its own best HP that have a result.
+    """Return the cells of each shape at its own best HP that have a result.
 
     `cells` are rows of the line with `value` and `trial_id`, as `hpxfer.analysis.gather.line_cells` gives them.
     """
     value_of = {
-        (one.axis, one.parameterization, shape.shape): shape.best_value
-        for one in report.findings
-        for shape in one.shapes
+        (finding.axis, finding.parameterization, shape.shape): shape.best_value
+        for finding in report.findings
+        for shape in finding.shapes
         if shape.best_value is not None
     }
     known = cells[cells["status"].isin(["finished", "diverged"])]
@@ -103,8 +104,8 @@ def best_cells(report: TransferReport, cells: pd.DataFrame) -> dict[Key, pd.Data
 
 
 def loss_curves(best: Mapping[Key, pd.DataFrame], curves: pd.DataFrame) -> Curves:
-    """Return trial_id -> (steps ascending, training losses in nats) of these cells; `curves` as in `Results`."""
-    wanted = {str(one) for rows in best.values() for one in rows["trial_id"]}
+    """Return trial_id -> (ascending steps, training losses in nats) of these cells; `curves` is that of `Results`."""
+    wanted = {str(trial_id) for rows in best.values() for trial_id in rows["trial_id"]}
     kept = curves[(curves["metric"] == METRIC).to_numpy() & curves["trial_id"].isin(wanted).to_numpy()]
     kept = kept.sort_values("step", kind="stable")
     return {
@@ -116,35 +117,31 @@ def loss_curves(best: Mapping[Key, pd.DataFrame], curves: pd.DataFrame) -> Curve
 def training_info(
     report: TransferReport, axis: str, best: Mapping[Key, pd.DataFrame], known: Curves
 ) -> TrainingInfo | str:
-    """Return what the figure of one axis shows, or why there is none; see `best_cells` and `loss_curves`."""
+    """Return what the figure of one axis shows, or why there is none. See `best_cells` and `loss_curves`."""
     findings = along(report.findings, axis)
-    panels = tuple(panel for one in findings if (panel := _panel(one, best, known)).curves)
+    panels = tuple(panel for finding in findings if (panel := _panel(finding, best, known)).curves)
     if not panels:
         return f"no best trial along {axis} has a loss curve"
-    every = [one for panel in panels for one in panel.curves if one.mean]
-    low = min((min(one.low) for one in every), default=0.0)
-    high = max((one.mean[0] for one in every), default=1.0)
-    ends = max((one.mean[-1] for one in every), default=1.0)
+    curves = [curve for panel in panels for curve in panel.curves if curve.mean]
+    low = min((min(curve.low) for curve in curves), default=0.0)
+    high = max((curve.mean[0] for curve in curves), default=1.0)
+    end = max((curve.mean[-1] for curve in curves), default=1.0)
     return TrainingInfo(
-        title=f"Training along {axis} at each shape's best {report.hp}: {listed([_said(one) for one in panels])}",
+        title=f"Training along {axis} at each shape's best {report.hp}: {listed([_ends(panel) for panel in panels])}",
         axis=axis,
         scale_name=findings[0].scale_name,
         hp=report.hp,
         y_low=low - 0.04 * (high - low),
-        y_high=max(low + HEADROOM * (high - low), ends),
+        y_high=max(low + HEADROOM * (high - low), end),
         panels=panels,
     )
 
 
-def _said(panel: TrainingPanel) -> str:
-    known = [one for one in panel.curves if one.mean]
+def _ends(panel: TrainingPanel) -> str:
+    known = [f"{curve.mean[-1]:.2f} ({scale_text(curve.scale)})" for curve in panel.curves if curve.mean]
     if not known:
         return f"{panel.parameterization} unknown"
-    first, last = known[0], known[-1]
-    if first is last:
-        return f"{panel.parameterization} ends at {last.mean[-1]:.2f} ({scale_text(last.scale)})"
-    ends = f"{first.mean[-1]:.2f} ({scale_text(first.scale)}) to {last.mean[-1]:.2f} ({scale_text(last.scale)})"
-    return f"{panel.parameterization} ends at {ends}"
+    return f"{panel.parameterization} ends at {known[0]}" + (f" to {known[-1]}" if len(known) > 1 else "")
 
 
 def _panel(finding: Finding, best: Mapping[Key, pd.DataFrame], known: Curves) -> TrainingPanel:
@@ -153,47 +150,47 @@ def _panel(finding: Finding, best: Mapping[Key, pd.DataFrame], known: Curves) ->
         rows = best.get((finding.axis, finding.parameterization, shape.shape))
         if rows is None or shape.best_value is None:
             continue
-        runs = [known[str(one)] for one in rows["trial_id"] if str(one) in known]
-        if not runs:
+        curves = [known[str(trial_id)] for trial_id in rows["trial_id"] if str(trial_id) in known]
+        if not curves:
             continue
-        steps, loss_SN = _windows(runs)
-        diverged = [int(one) for one in rows["diverged_step"] if not math.isnan(one)]
+        steps, loss_SN = _windows(curves)
+        diverged = [int(step) for step in rows["diverged_step"] if not math.isnan(step)]
         out.append(
             TrainingCurve(
-                name=scale_text(shape.scale) + (" (base)" if shape.is_base else ""),
+                name=shape_name(shape.scale, shape.is_base),
                 scale=shape.scale,
                 value=shape.best_value,
                 steps=tuple(steps.tolist()),
                 mean=tuple(loss_SN.mean(0).tolist()),
                 low=tuple(loss_SN.min(0).tolist()),
                 high=tuple(loss_SN.max(0).tolist()),
-                num_seeds=len(runs),
+                num_seeds=len(curves),
                 diverged_step=min(diverged, default=None),
             )
         )
     return TrainingPanel(parameterization=finding.parameterization, curves=tuple(out))
 
 
-def _windows(runs: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+def _windows(curves: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     """Return centers (N,) and losses (S, N) over windows of the steps that all seeds have."""
-    steps = runs[0][0]
-    for other, _ in runs[1:]:
+    steps = curves[0][0]
+    for other, _ in curves[1:]:
         steps = np.intersect1d(steps, other)
-    loss_SN = np.stack([values[np.isin(at, steps)] for at, values in runs])
+    loss_SN = np.stack([values[np.isin(at, steps)] for at, values in curves])
     width = max(TAIL * (steps[-1] + 1), 1.0) if steps.size else 1.0
     bins = np.floor(steps / width).astype(int)
     _, starts, counts = np.unique(bins, return_index=True, return_counts=True)
     if not starts.size:
-        return np.zeros(0), np.zeros((len(runs), 0))
+        return np.zeros(0), np.zeros((len(curves), 0))
     centers = np.add.reduceat(steps, starts) / counts
     return centers + 1, np.add.reduceat(loss_SN, starts, axis=1) / counts
 
 
 def draw_training(info: TrainingInfo) -> Figure:
-    """Return the figure: a panel a parameterization, on equal axes."""
+    """Return the figure: one panel per parameterization, all with the same limits of y."""
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), height=3.0)
-        color_of = style.scale_colors(one.scale for panel in info.panels for one in panel.curves)
+        color_of = style.scale_colors(curve.scale for panel in info.panels for curve in panel.curves)
         for axes, panel in zip(grid, info.panels, strict=True):
             _draw_panel(axes, info, panel, color_of)
     return figure
@@ -201,13 +198,12 @@ def draw_training(info: TrainingInfo) -> Figure:
 
 def _draw_panel(axes: Axes, info: TrainingInfo, panel: TrainingPanel, color_of: Mapping[float, str]) -> None:
     axes.set_title(panel.parameterization)
-    for one in panel.curves:
-        color = color_of[one.scale]
-        label = f"{one.name} at {one.value:.2g}"
-        axes.fill_between(one.steps, one.low, one.high, color=color, alpha=0.18, linewidth=0)
-        axes.plot(one.steps, one.mean, color=color, linewidth=1.6, label=label)
-        if one.diverged_step is not None and one.mean:
-            axes.plot(one.steps[-1], one.mean[-1], marker="x", color=color, markersize=8, markeredgewidth=2)
+    for curve in panel.curves:
+        color = color_of[curve.scale]
+        axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.18, linewidth=0)
+        axes.plot(curve.steps, curve.mean, color=color, linewidth=1.6, label=f"{curve.name} at {curve.value:.2g}")
+        if curve.diverged_step is not None and curve.mean:
+            axes.plot(curve.steps[-1], curve.mean[-1], marker="x", color=color, markersize=8, markeredgewidth=2)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
@@ -216,3 +212,18 @@ def _draw_panel(axes: Axes, info: TrainingInfo, panel: TrainingPanel, color_of: 
     axes.set_xlabel("step (log scale)")
     axes.set_ylabel("training loss (nats)")
     axes.legend(title=f"{info.scale_name}, {info.hp}", loc="best", alignment="left")
+
+
+def _infos(given: HPInput) -> dict[str, Info | str]:
+    best = best_cells(given.report, line_cells(given.results, given.report.hp, given.report.loss))
+    known = loss_curves(best, given.results.curves)
+    return {axis: training_info(given.report, axis, best, known) for axis in given.axes}
+
+
+TRAINING = HPFigure(
+    name="training",
+    question="How does each shape train at its own best HP?",
+    infos=_infos,
+    draw=draw_training,
+    judged_only=True,
+)

@@ -1,4 +1,4 @@
-"""The transfer figure, drawn."""
+"""Draw the transfer figure, and write it as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from matplotlib.transforms import Bbox, TransformedBbox
 from hpxfer.analysis.optimum import Kind
 from hpxfer.errors import HpxferError
 from hpxfer.figures import style
+from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.style import FAINT, INK, SMALL
-from hpxfer.figures.transfer import X_MARGIN, Mark, Panel, TransferInfo
+from hpxfer.figures.transfer import X_MARGIN, Mark, Panel, TransferInfo, axis_transfer_info
 from hpxfer.host.files import write_files
 
 COLUMNS = 2  # panels across the page
@@ -39,24 +40,25 @@ def draw_transfer(info: TransferInfo) -> Figure:
     with style.look():
         figure, grid = style.panels(info.title, len(rows or [()]) * columns, columns=columns, foot=0.75)
         for number, row in enumerate(rows):
-            places = grid[number * columns : (number + 1) * columns]
-            for axes in places[len(row) :]:
+            line = grid[number * columns : (number + 1) * columns]
+            for axes in line[len(row) :]:
                 axes.remove()
-            for axes, panel in zip(places, row, strict=False):
+            for axes, panel in zip(line, row, strict=False):
                 _draw_panel(axes, panel)
                 axes.set_xlabel(info.x_label)
-                axes.tick_params(labelleft=axes is places[0])
-            places[0].set_ylabel(info.y_label)
-            _scale_legend(places[len(row) - 1], row)
+                axes.tick_params(labelleft=axes is line[0])
+            line[0].set_ylabel(info.y_label)
+            _scale_legend(line[len(row) - 1], row)
         if handles := _mark_handles(info):
-            figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3))
+            style.legend_below(figure, handles, columns=3)
     return figure
 
 
 def save_transfer(info: TransferInfo, folder: Path, *, option: str = "--output") -> list[Path]:
-    """Return the paths of the PNG and SVG files written. Equal infos give equal bytes; no reader sees half a file.
+    """Write `transfer.png` and `transfer.svg`, and return their paths. Equal infos give equal bytes.
 
-    `option` is what the user chooses the folder by, for the message where it cannot be written.
+    Each file appears whole or not at all. `option` is the option by which the user chooses the folder: the message of a
+    folder that cannot be written names it.
     """
     figure = draw_transfer(info)
     writers = {
@@ -82,7 +84,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_xlim(panel.x_low, panel.x_high)
     axes.set_ylim(panel.y_low, panel.y_high)
     ticks = MaxNLocator(6).tick_values(panel.y_low, panel.y_top)
-    axes.set_yticks([tick for tick in ticks if panel.y_low <= tick <= panel.y_top])  # the strip has no scale
+    axes.set_yticks([tick for tick in ticks if panel.y_low <= tick <= panel.y_top])  # none in the strip of diverged HPs
     style.whole_octaves(axes)
     if panel.y_high > panel.y_top:
         axes.axhspan(panel.y_top, panel.y_high, color=INK, alpha=0.06, linewidth=0)
@@ -92,18 +94,18 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.axvline(panel.transferred_log2, color=INK, alpha=FAINT, linestyle=":", linewidth=1.3, zorder=4.5)
     lane = (panel.y_high - panel.y_top) / max(len(panel.series), 1)
     inside = TransformedBbox(Bbox.from_extents(panel.x_low, panel.y_low, panel.x_high, panel.y_top), axes.transData)
-    for i, (one, color) in enumerate(zip(panel.series, style.ramp(len(panel.series)), strict=True)):
-        band = axes.fill_between(one.x, one.y_min, one.y_max, color=color, alpha=0.18, linewidth=0)
-        (line,) = axes.plot(one.x, one.y_median, color=color, linewidth=1.8, marker="o", markersize=3.5, zorder=3)
-        for artist in (band, line):  # what runs off scale ends below the strip
+    for i, (shape, color) in enumerate(zip(panel.series, style.ramp(len(panel.series)), strict=True)):
+        band = axes.fill_between(shape.x, shape.y_min, shape.y_max, color=color, alpha=0.18, linewidth=0)
+        (line,) = axes.plot(shape.x, shape.y_median, color=color, linewidth=1.8, marker="o", markersize=3.5, zorder=3)
+        for artist in (band, line):  # a line that runs off scale ends below the strip
             artist.set_clip_box(inside)
-        off = [x for x, y in zip(one.x, one.y_median, strict=True) if y > panel.y_top]
-        for x in off:
-            _draw_symbol(axes, x, panel.y_top, "^", color)
-        for x in one.censored:
+        for x, y in zip(shape.x, shape.y_median, strict=True):
+            if y > panel.y_top:
+                _draw_symbol(axes, x, panel.y_top, "^", color)
+        for x in shape.censored:
             _draw_symbol(axes, x, panel.y_top + (i + 0.5) * lane, "x", color)
-        if one.optimum is not None:
-            _draw_mark(axes, one.optimum, color)
+        if shape.optimum is not None:
+            _draw_mark(axes, shape.optimum, color)
 
 
 def _draw_symbol(axes: Axes, x: float, y: float, marker: str, color: str) -> None:
@@ -134,16 +136,16 @@ def _scale_legend(axes: Axes, row: Sequence[Panel]) -> None:
     """Add the legend of scales to the right of a row."""
     series = max((panel.series for panel in row), key=len)
     handles = [
-        Line2D([], [], color=color, marker="o", markersize=4, label=one.name)
-        for one, color in zip(series, style.ramp(len(series)), strict=True)
+        Line2D([], [], color=color, marker="o", markersize=4, label=shape.name)
+        for shape, color in zip(series, style.ramp(len(series)), strict=True)
     ]
     axes.legend(handles=handles, title=row[0].scale_name, loc="upper left", bbox_to_anchor=(1.0, 1.0), alignment="left")
 
 
 def _mark_handles(info: TransferInfo) -> list[Artist]:
     """Return the legend of the marks that appear in the figure."""
-    series = [(panel, one) for panel in info.panels for one in panel.series]
-    kinds = {one.optimum.kind for _, one in series if one.optimum}
+    shapes = [(panel, shape) for panel in info.panels for shape in panel.series]
+    kinds = {shape.optimum.kind for _, shape in shapes if shape.optimum}
     out: list[Artist] = []
     if kinds & {"interior", "at_divergence"}:
         out.append(_key("*", "optimum (bar: 95% interval)", 12, edge=True))
@@ -152,16 +154,26 @@ def _mark_handles(info: TransferInfo) -> list[Artist]:
     if any(panel.transferred_log2 is not None for panel in info.panels):
         label = "best at the base, transferred"
         out.append(Line2D([], [], color=INK, alpha=FAINT, linestyle=":", linewidth=1.3, label=label))
-    if any(one.y_min != one.y_max for _, one in series):
+    if any(shape.y_min != shape.y_max for _, shape in shapes):
         out.append(Patch(color=INK, alpha=0.2, linewidth=0, label="range of seeds"))
-    if any(one.censored for _, one in series):
+    if any(shape.censored for _, shape in shapes):
         out.append(_key("x", "diverged", 6))
-    if any(y > panel.y_top for panel, one in series for y in one.y_median):
+    if any(y > panel.y_top for panel, shape in shapes for y in shape.y_median):
         out.append(_key("^", "off scale", 6))
     return out
 
 
 def _key(marker: str, label: str, size: float, *, edge: bool = False) -> Line2D:
-    """Return a legend entry for a mark, in faint ink: color is for scales."""
+    """Return a legend entry for a mark, in ink, as colors stand for scales."""
     fill = {"markerfacecolor": "none"} if edge else {}
     return Line2D([], [], linestyle="none", color=INK, marker=marker, markersize=size, label=label, **fill)  # type: ignore[arg-type]
+
+
+def _infos(given: HPInput) -> dict[str, Info | str]:
+    line = given.results.line(given.report.hp, given.report.loss)
+    return {axis: axis_transfer_info(given.report, line, axis) for axis in given.axes}
+
+
+TRANSFER = HPFigure(
+    name="transfer", question="Does the same HP stay best at each scale?", infos=_infos, draw=draw_transfer
+)

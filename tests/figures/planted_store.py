@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hpxfer.result import Curve, TrialResult
 from hpxfer.results import Results, load_results
 from hpxfer.spec import parse_sweep
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.trial import DataRef, Expansion, Trial
+from hpxfer.trial.result import Curve, TrialResult
 
 DATA = DataRef(digest="0123456789abcdef", tokenizer="ascii", vocab_size=128)
 SWEEP = """\

@@ -15,7 +15,7 @@ from planted_store import PRODUCT, planted_results
 
 from hpxfer.analysis.everything import analyze
 from hpxfer.analysis.gather import line_cells
-from hpxfer.figures import Drawn, all_figures
+from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.style import INK, MAX_POINTS
 from hpxfer.figures.training import TrainingInfo, best_cells, loss_curves, training_info
 from hpxfer.results import Results, load_results
@@ -47,7 +47,7 @@ NAMES = {
 TINY = SMALL.replace("  granularity: [1, 2]\n", "").replace("width: [32, 64, 128]", "width: [32, 64]")
 
 
-def drawn_from(results: Results) -> tuple[dict[str, Drawn], list[str]]:
+def drawn_from(results: Results) -> tuple[dict[str, DrawnFigure], list[str]]:
     figures, missing = all_figures(results, analyze(results))
     found = {one.name: one for one in figures}
     assert len(found) == len(figures), "names are unique"
@@ -55,18 +55,18 @@ def drawn_from(results: Results) -> tuple[dict[str, Drawn], list[str]]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Drawn], list[str]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, DrawnFigure], list[str]]:
     return drawn_from(planted_results(tmp_path_factory.mktemp("whole"), SMALL))
 
 
-def test_figures_of_an_hp_that_is_not_judged_stand_aside(whole: tuple[dict[str, Drawn], list[str]]) -> None:
+def test_figures_of_an_hp_that_is_not_judged_stand_aside(whole: tuple[dict[str, DrawnFigure], list[str]]) -> None:
     aside = {name for name, one in whole[0].items() if one.aside}
     assert aside == {name.replace("-lr-", "-init_scale-") for name in NAMES if "-lr-" in name} & set(whole[0]) - NAMES
     assert {"transfer-init_scale-width", "regret-init_scale-granularity"} <= aside
 
 
 def test_a_whole_product_sweep_has_every_kind_the_judged_hp_first(
-    whole: tuple[dict[str, Drawn], list[str]],
+    whole: tuple[dict[str, DrawnFigure], list[str]],
 ) -> None:
     found, missing = whole
     assert set(found) >= NAMES
@@ -74,7 +74,7 @@ def test_a_whole_product_sweep_has_every_kind_the_judged_hp_first(
     assert not {one.partition(":")[0] for one in missing} & set(found)
 
 
-def test_every_figure_has_a_conclusion_labels_and_data(whole: tuple[dict[str, Drawn], list[str]]) -> None:
+def test_every_figure_has_a_conclusion_labels_and_data(whole: tuple[dict[str, DrawnFigure], list[str]]) -> None:
     for name, one in whole[0].items():
         assert plain(one.figure.get_suptitle()) == plain(one.title), name
         assert one.caption, name
@@ -83,7 +83,7 @@ def test_every_figure_has_a_conclusion_labels_and_data(whole: tuple[dict[str, Dr
         assert len(table), name
 
 
-def test_pictures_are_rendered_small(whole: tuple[dict[str, Drawn], list[str]]) -> None:
+def test_pictures_are_rendered_small(whole: tuple[dict[str, DrawnFigure], list[str]]) -> None:
     sizes = {}
     for name in ("transfer-lr-width", "training-width", "collapse-width", "surface-lr-init_scale"):
         svg = whole[0][name].svg

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from hpxfer.analysis.stability import StabilityMap
 from hpxfer.analysis.surface import Surface, fit_surface
-from hpxfer.figures.cells import cell_edges
+from hpxfer.figures.heatmap import cell_edges
 from hpxfer.figures.pairs import PairsInfo, draw_pairs, pair_names, pairs_info
 from hpxfer.figures.stability import StabilityInfo, draw_stability, stability_info
 from hpxfer.figures.surface import MOST_PANELS, SurfaceInfo, cell_rises, draw_surface, surface_info

@@ -12,7 +12,7 @@ from searched import searched
 
 from hpxfer.analysis import Analysis, analyze
 from hpxfer.analysis.search_progress import search_progress
-from hpxfer.figures import Drawn, all_figures
+from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.search_heatmaps import pair_cost
 from hpxfer.report.command import report
 from hpxfer.results import Results
@@ -49,7 +49,7 @@ FIGURES = {
     "grid": set(),
 }
 THREE = ("init_scale", "router.lr_mult", "embedding.lr_mult")
-Told = tuple[Results, Analysis, dict[str, Drawn]]
+Told = tuple[Results, Analysis, dict[str, DrawnFigure]]
 
 
 @pytest.fixture(scope="module")

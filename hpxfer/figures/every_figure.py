@@ -1,0 +1,95 @@
+"""Every figure of a sweep, and why those that are missing cannot be drawn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from hpxfer.analysis.everything import Analysis
+from hpxfer.analysis.gather import Stored
+from hpxfer.figures.kinds import FIGURES, HPFigure, HPInput, Info, SweepFigure
+from hpxfer.figures.style import to_png, to_svg
+
+_UNFIT = re.compile(r"[^\w.+-]+")  # characters that a file name should not have: users choose the names of axes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DrawnFigure:
+    """A figure of a report: its picture as `svg` and `png`, and the data behind it as `csv`."""
+
+    name: str  # unique in a report, and fit for a file name
+    title: str  # the conclusion
+    caption: str  # how to read the figure
+    csv: str
+    figure: Figure
+    salt: str  # makes the ids in its SVG differ from those of other figures
+    aside: bool  # whether it shows an HP that is not judged
+
+    @cached_property
+    def svg(self) -> str:
+        """One `<svg>` element with a transparent ground. Text, axes and gray marks have the color `style.INK`."""
+        return to_svg(self.figure, self.salt)
+
+    @cached_property
+    def png(self) -> bytes:
+        """The picture as PNG on white."""
+        return to_png(self.figure)
+
+
+_Found = tuple[str, Info | str, Callable[[Any], Figure], bool]  # name, what is shown, how it is drawn, aside
+
+
+def all_figures(results: Stored, analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
+    """Return every figure that can be drawn, the judged HP's first, and `name: reason` for every other one.
+
+    In a notebook: `figures, missing = hpxfer.all_figures(results, hpxfer.analyze(results))`, then show
+    `figures[0].figure`. A figure's `svg`, `png` and `csv` are made when they are asked for.
+    """
+    figures, missing = [], []
+    for unfit_name, info, draw, aside in _found(results, analysis):
+        name = _UNFIT.sub("_", unfit_name)
+        if isinstance(info, str):
+            missing.append(f"{name}: {info}")
+            continue
+        figures.append(
+            DrawnFigure(
+                name=name,
+                title=info.title,
+                caption=info.caption,
+                csv=info.table().to_csv(index=False, lineterminator="\n"),
+                figure=draw(info),
+                salt=f"hpxfer {analysis.sweep} {name}",
+                aside=aside,
+            )
+        )
+    return figures, missing
+
+
+def _found(results: Stored, analysis: Analysis) -> Iterator[_Found]:
+    kinds = FIGURES.rows()
+    of_hps = [kind for kind in kinds if isinstance(kind, HPFigure)]
+    for report in analysis.reports:
+        given = HPInput(results=results, analysis=analysis, report=report)
+        yield from _of_hp([kind for kind in of_hps if not kind.judged_only], given)
+        if report.hp == analysis.hp:
+            yield from _of_hp([kind for kind in of_hps if kind.judged_only], given)
+    for kind in kinds:
+        if isinstance(kind, SweepFigure):
+            for end, info in kind.infos(results, analysis).items():
+                yield (f"{kind.name}-{end}" if end else kind.name), info, kind.draw, False
+
+
+def _of_hp(kinds: Sequence[HPFigure], given: HPInput) -> Iterator[_Found]:
+    """Yield the figures of one HP, axis by axis."""
+    found = [(kind, kind.infos(given)) for kind in kinds]
+    hp = given.report.hp
+    for axis in given.axes:
+        for kind, infos in found:
+            if axis in infos:
+                name = f"{kind.name}-{axis}" if kind.judged_only else f"{kind.name}-{hp}-{axis}"
+                yield name, infos[axis], kind.draw, hp != given.analysis.hp

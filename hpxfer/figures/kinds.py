@@ -1,0 +1,107 @@
+"""Kinds of figures: the registry that says which figures a report has, and how a user adds one.
+
+A figure is decided as data first: an `Info` with a title (the conclusion), a caption and the table of what is drawn.
+Then it is drawn. A kind that has nothing to show gives the reason as text instead of an `Info`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hpxfer.registry import Registry
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from hpxfer.analysis import TransferReport
+    from hpxfer.analysis.everything import Analysis
+    from hpxfer.analysis.gather import Stored
+
+
+class Info(Protocol):
+    """What a figure shows, decided before anything is drawn."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def caption(self) -> str: ...
+
+    def table(self) -> pd.DataFrame: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HPInput:
+    """What a figure about one scanned HP is made from."""
+
+    results: Stored
+    analysis: Analysis
+    report: TransferReport  # on this HP
+
+    @property
+    def axes(self) -> list[str]:
+        """The axes that the report judges."""
+        return list(dict.fromkeys(finding.axis for finding in self.report.findings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HPFigure:
+    """A kind of figure that a report has once per scanned HP and axis, e.g. `regret-lr-width`.
+
+    `infos` returns axis -> what that figure shows, or why there is none. With `judged_only` the figure is drawn for the
+    judged HP alone, and its name is that of the axis, e.g. `training-width`.
+    """
+
+    name: str  # how the names of its files start
+    question: str  # that the figure answers
+    infos: Callable[[HPInput], Mapping[str, Info | str]]
+    draw: Callable[[Any], Figure]
+    judged_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFigure:
+    """A kind of figure about a sweep as a whole.
+
+    `infos` returns the end of a figure's name -> what the figure shows, or why there is none. An empty end stands for a
+    kind with a single figure. An empty mapping says that the kind does not apply to this sweep.
+    """
+
+    name: str
+    question: str
+    infos: Callable[[Stored, Analysis], Mapping[str, Info | str]]
+    draw: Callable[[Any], Figure]
+
+
+FigureKind = HPFigure | SweepFigure
+
+# The order is that of a report.
+FIGURES: Registry[FigureKind] = Registry(
+    "figure",
+    {
+        "transfer": "hpxfer.figures.transfer_draw:TRANSFER",
+        "optimum": "hpxfer.figures.optimum:OPTIMUM",
+        "regret": "hpxfer.figures.regret:REGRET",
+        "stability": "hpxfer.figures.stability:STABILITY",
+        "training": "hpxfer.figures.training:TRAINING",
+        "collapse": "hpxfer.figures.collapse:COLLAPSE",
+        "normalized-collapse": "hpxfer.figures.collapse:NORMALIZED_COLLAPSE",
+        "balance": "hpxfer.figures.balance:BALANCE",
+        "surface": "hpxfer.figures.surface:SURFACE",
+        "pairs": "hpxfer.figures.pairs:PAIRS",
+        "search-best": "hpxfer.figures.search_best:SEARCH_BEST",
+        "search-steps": "hpxfer.figures.search_steps:SEARCH_STEPS",
+        "search-refine": "hpxfer.figures.search_refine:SEARCH_REFINE",
+        "search-heatmaps": "hpxfer.figures.search_heatmaps:SEARCH_HEATMAPS",
+        "loss-parameters": "hpxfer.figures.parameters:LOSS_PARAMETERS",
+        "experts-size": "hpxfer.figures.experts_size:EXPERTS_SIZE",
+    },
+)
+
+
+def register_figure(kind: FigureKind) -> FigureKind:
+    """Add a kind of figure to every report, after those of hpxfer. Raise HpxferError if its name is taken."""
+    return FIGURES.register(kind)

@@ -1,0 +1,57 @@
+"""Texts that figures share, and the order in which they name parameterizations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from hpxfer.analysis.text import scale_text
+from hpxfer.analysis.thresholds import CONTROL
+
+
+class AxisResult(Protocol):
+    """A result of one parameterization along one axis."""
+
+    @property
+    def axis(self) -> str: ...
+
+    @property
+    def parameterization(self) -> str: ...
+
+
+R = TypeVar("R", bound=AxisResult)
+
+
+def control_last(parameterization: str) -> tuple[bool, str]:
+    """Return the sort key that puts the control after all other parameterizations."""
+    return (parameterization == CONTROL, parameterization)
+
+
+def along(results: Iterable[R], axis: str) -> tuple[R, ...]:
+    """Return the results along one axis, the control last."""
+    found = [result for result in results if result.axis == axis]
+    return tuple(sorted(found, key=lambda result: control_last(result.parameterization)))
+
+
+def shape_name(scale: float, is_base: bool) -> str:
+    """Return a shape's entry in a legend, e.g. `128` or `32 (base)`."""
+    return scale_text(scale) + (" (base)" if is_base else "")
+
+
+def listed(phrases: Sequence[str], num: int = 4) -> str:
+    """Return the first `num` phrases with commas between them, and how many more there are."""
+    return ", ".join(phrases[:num]) + (f" and {len(phrases) - num} more" if len(phrases) > num else "")
+
+
+def with_interval(value: float, low: float | None, high: float | None, form: str = "+.2f") -> str:
+    """Return a number with its 95% interval, e.g. `+0.20 [-0.01, +0.41]`. A missing end is written `-`."""
+    if low is None and high is None:
+        return f"{value:{form}}"
+    # No-break spaces keep the interval in one line of a title.
+    ends = ",\u00a0".join("-" if end is None else f"{end:{form}}" for end in (low, high))
+    return f"{value:{form}}\u00a0[{ends}]"
+
+
+def why_none(reasons: Iterable[str | None], otherwise: str) -> str:
+    """Return why there is no figure: each reason that is given once, or `otherwise` without any."""
+    return "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or otherwise
