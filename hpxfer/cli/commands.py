@@ -28,9 +28,11 @@ class Command:
 COMMANDS: Registry[Command] = Registry(
     "command",
     {
+        "init": "hpxfer.cli.init:INIT",
         "plan": "hpxfer.cli.plan:PLAN",
         "run": "hpxfer.cli.run:RUN",
         "watch": "hpxfer.cli.watch:WATCH",
+        "list": "hpxfer.cli.list:LIST",
         "report": "hpxfer.cli.report:REPORT",
         "recipe": "hpxfer.cli.recipe:RECIPE",
         "explain": "hpxfer.cli.explain:EXPLAIN",

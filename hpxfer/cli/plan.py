@@ -62,8 +62,8 @@ def plan_data(job: Job) -> dict[str, Any]:
 
 def _say_why(job: Job, prefix: str, *, as_json: bool) -> None:
     from hpxfer.driver.trial_list import known_trials
+    from hpxfer.driver.why import explain_trial, why_text
     from hpxfer.store import Store
-    from hpxfer.why import explain_trial, why_text
 
     rows = Store.open(job.folder, write=False).read_trials().to_pylist()
     found = explain_trial(prefix, known_trials(job), job.expansion, rows, job.reuse.sources())

@@ -1,0 +1,174 @@
+"""What `hpxfer list` finds: the results folders below a root, each with its state, trials, verdict and size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpxfer.errors import HpxferError
+from hpxfer.host.output import aligned
+from hpxfer.progress.file import FILE as PROGRESS_FILE
+from hpxfer.progress.watch import look
+from hpxfer.results import MISSING, Results, load_results
+from hpxfer.storage.lease_file import LEASE_FILE
+from hpxfer.store import SWEEP_FILE
+from hpxfer.store.location import place_at
+
+if TYPE_CHECKING:
+    from hpxfer.analysis import Finding
+
+# A folder with any of these files is a results folder, or was one.
+_MARKS = (SWEEP_FILE, "trials*.parquet", PROGRESS_FILE, LEASE_FILE)
+
+# running: a driver holds the lease; finished: no trial is missing or failed; stopped: the last run was interrupted, or
+# its driver is gone; partial: trials are missing or failed, and no run has said why.
+State = Literal["running", "finished", "stopped", "partial"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The verdict of one parameterization along one axis: transfers, drifts or undecided."""
+
+    parameterization: str
+    axis: str
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A results folder. `problem` says why nothing more is known of it; then every other field is at its default."""
+
+    folder: Path
+    size_bytes: int = 0
+    sweep: str | None = None
+    state: State | None = None
+    num_trials: int = 0  # different trials of the sweep; of an adaptive search, those known so far
+    num_done: int = 0  # of these: finished, diverged or stopped early
+    num_failed: int = 0
+    verdicts: tuple[Verdict, ...] = ()
+    problem: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+
+def list_results(root: Path, *, with_verdicts: bool = True) -> list[Listed]:
+    """Return every results folder at or below a root, ordered by path. Raise HpxferError if the root is no folder."""
+    if not root.is_dir():
+        got = "a file" if root.exists() else "nothing of that name"
+        raise HpxferError(f"{root}: must be a folder, got {got}; name the one that holds results folders, e.g. results")
+    unreadable: list[Listed] = []
+
+    def note(error: OSError) -> None:
+        unreadable.append(Listed(folder=Path(error.filename), problem=f"cannot be read: {error.strerror}"))
+
+    found = [_listed(folder, with_verdicts) for folder in _results_folders(root, note)]
+    return sorted([*found, *unreadable], key=lambda entry: entry.folder)
+
+
+def listing_text(entries: Sequence[Listed]) -> str:
+    """Return one line per results folder that can be read, under a line of titles."""
+    rows = [("results", "state", "trials", "size", "verdict")]
+    for entry in entries:
+        if entry.problem is None:
+            failed = f", {entry.num_failed} failed" if entry.num_failed else ""
+            trials = f"{entry.num_done}/{entry.num_trials}{failed}"
+            size = f"{entry.size_bytes / 2**20:.1f} MiB"
+            rows.append((str(entry.folder), str(entry.state), trials, size, verdict_text(entry.verdicts) or "-"))
+    return "\n".join(aligned(rows))
+
+
+def verdict_text(verdicts: Sequence[Verdict]) -> str:
+    """Return the verdicts in short, e.g. `completep-moe transfers; sp drifts along width`.
+
+    The axes are named where a parameterization does not get the same verdict along all of them. Axes along which it
+    transfers are then left out.
+    """
+    parts = []
+    for name in dict.fromkeys(verdict.parameterization for verdict in verdicts):
+        by_verdict: dict[str, list[str]] = {}
+        for verdict in verdicts:
+            if verdict.parameterization == name:
+                by_verdict.setdefault(verdict.verdict, []).append(verdict.axis)
+        if len(by_verdict) == 1:
+            parts.append(f"{name} {_predicate(*by_verdict)}")
+        else:
+            parts += [
+                f"{name} {_predicate(said)} along {', '.join(axes)}"
+                for said, axes in sorted(by_verdict.items())
+                if said != "transfers"
+            ]
+    return "; ".join(parts)
+
+
+def _predicate(verdict: str) -> str:
+    return "is undecided" if verdict == "undecided" else verdict
+
+
+def _results_folders(root: Path, on_error: Callable[[OSError], None]) -> Iterator[Path]:
+    """Yield the results folders at or below a root. What lies within a results folder is not looked at."""
+    for path, folders, files in os.walk(root, onerror=on_error):
+        if any(fnmatch(file, mark) for file in files for mark in _MARKS):
+            folders.clear()
+            yield Path(path)
+        else:
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+
+
+def _listed(folder: Path, with_verdicts: bool) -> Listed:
+    try:
+        watched = look(place_at(folder)).state
+        running = watched in ("running", "waiting")
+        try:
+            results = load_results(folder)
+        except HpxferError:
+            if not running:
+                raise
+            return Listed(folder=folder, size_bytes=_size(folder), state="running")  # it has stored nothing yet
+        return _read(folder, results, running, watched in ("stopped", "gone"), with_verdicts)
+    except (HpxferError, OSError) as error:
+        return Listed(folder=folder, problem=str(error).removeprefix(f"{folder}: "))
+
+
+def _read(folder: Path, results: Results, running: bool, stopped: bool, with_verdicts: bool) -> Listed:
+    status = results.cells.drop_duplicates("trial_id")["status"]
+    num_failed = int((status == "failed").sum())
+    num_done = int((~status.isin(["failed", MISSING])).sum())
+    state: State = "partial"
+    if running:
+        state = "running"
+    elif num_done == len(status):
+        state = "finished"
+    elif stopped:
+        state = "stopped"
+    return Listed(
+        folder=folder,
+        size_bytes=_size(folder),
+        sweep=results.spec.name,
+        state=state,
+        num_trials=len(status),
+        num_done=num_done,
+        num_failed=num_failed,
+        verdicts=tuple(map(_verdict, _findings(results))) if with_verdicts else (),
+    )
+
+
+def _findings(results: Results) -> tuple[Finding, ...]:
+    from hpxfer.analysis import transfer_report
+
+    return transfer_report(results).findings
+
+
+def _verdict(finding: Finding) -> Verdict:
+    return Verdict(parameterization=finding.parameterization, axis=finding.axis, verdict=finding.verdict)
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of every file at or below a folder."""
+    paths = (Path(path, name) for path, _, names in os.walk(folder) for name in names)
+    return sum(path.lstat().st_size for path in paths)

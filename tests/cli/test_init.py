@@ -1,0 +1,75 @@
+"""`hpxfer init`: a sweep file to start from, and never one that is overwritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import hpxfer
+
+from hpxfer.cli.init import examples
+from hpxfer.spec import load_sweep
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+
+
+def test_every_committed_sweep_is_an_example() -> None:
+    committed = [path for path in SWEEPS.rglob("*.yaml") if "cluster" not in path.parts]
+    assert {path.stem: path.read_text() for path in committed} == {
+        name: path.read_text() for name, path in examples().items()
+    }
+
+
+@pytest.mark.parametrize("name", sorted(examples()))
+def test_an_example_is_written_and_can_be_planned(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = hpxfer(capsys, "init", "--example", name, "new/folder")
+    path = Path("new", "folder", f"{name}.yaml")
+    assert (code, out) == (0, f"written:\n  {path}\n")
+    assert f"hpxfer plan {path}" in err
+    assert load_sweep(path) == load_sweep(examples()[name])
+    assert hpxfer(capsys, "plan", path)[0] == 0
+
+
+def test_the_default_stands_here_and_is_commented(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = hpxfer(capsys, "init", "--json")
+    assert (code, json.loads(out)) == (0, {"sweep": "quickstart.yaml"})
+    assert Path("quickstart.yaml").read_text().count("#") > 10
+
+
+def test_a_file_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "quickstart.yaml"
+    path.write_text("mine")
+    code, out, err = hpxfer(capsys, "init", tmp_path)
+    assert (code, out, path.read_text()) == (2, "", "mine")
+    assert err == f"hpxfer: {path}: must not exist yet, as it would be overwritten; name another folder\n"
+
+
+def test_a_folder_that_is_a_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = hpxfer(capsys, "init", tmp_path / "file")
+    assert code == 2
+    assert "quickstart.yaml: cannot be written: " in err
+
+
+def test_an_unknown_name_lists_the_examples_and_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = hpxfer(capsys, "init", "--example", "quikstart", tmp_path)
+    assert code == 2
+    assert err.startswith("hpxfer: --example: unknown example 'quikstart'; did you mean 'quickstart'?; there are:\n")
+    assert [line.split()[0] for line in err.splitlines()[1:]] == [*examples()]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_says_what_each_example_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = hpxfer(capsys, "init", "--list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [*examples()]
+    code, out, _ = hpxfer(capsys, "init", "--list", "--json")
+    assert (code, list(json.loads(out))) == (0, [*examples()])
+    assert all(json.loads(out).values())
