@@ -20,7 +20,7 @@ import hpxfer
 from hpxfer.data import data_ref, open_data
 from hpxfer.results import Results
 from hpxfer.scaling.shape import Shape
-from hpxfer.train.schedule import lr_factor
+from hpxfer.train.schedules import lr_factor
 from hpxfer.trial import Setting, setting_of
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hpxfer.data.batches import Batch
 from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.scaling.shape import Shape
-from hpxfer.train.state import State
+from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
 
 
@@ -117,7 +117,7 @@ class PlainGPT(nn.Module):
 class PlainRun:
     """One trial in training, the plain way; its weights start as copies of the stacked trainer's."""
 
-    def __init__(self, trial: Trial, state: State, slot: int = 0) -> None:
+    def __init__(self, trial: Trial, state: TrainState, slot: int = 0) -> None:
         setting, hps = trial.setting, trial.hps
         self.model = PlainGPT(trial.shape, setting.vocab_size, setting.context)
         copy_weights(self.model, state, slot)
@@ -145,7 +145,7 @@ class PlainRun:
 
 
 @torch.no_grad()
-def copy_weights(model: PlainGPT, state: State, slot: int) -> None:
+def copy_weights(model: PlainGPT, state: TrainState, slot: int) -> None:
     """Copy one trial's parameters into the module. Ours are [in, out], those of nn.Linear [out, in]."""
     own = {
         (tensor.name, block): copy[slot]

@@ -24,10 +24,10 @@ from hpxfer.bench.shares import shares_text, step_shares
 from hpxfer.bench.stock import matmul, matmul_size, products_and_attention
 from hpxfer.model.cost import flops_per_token
 from hpxfer.plan.speeds import Row
-from hpxfer.stack import Stack
 from hpxfer.train.device import setup_for
-from hpxfer.train.step import Step
+from hpxfer.train.step import TrainStep
 from hpxfer.trial import Trial
+from hpxfer.trial.stack import Stack
 
 SIZES = (1, 8, 16)
 MOST = max(SIZES)
@@ -94,7 +94,7 @@ def measure(case: Case, folder: Path, rounds: int, peak_size: int, repeats: int 
     members = trials(case, MOST, folder)
     shape, setting = members[0].shape, members[0].setting
     jobs = {"plain": Job(run=_repeated(plain_steps(members), repeats), count=MOST * repeats)}
-    steps = {size: Step(Stack(trials=members[:size]), setup_for("cpu")) for size in SIZES}
+    steps = {size: TrainStep(Stack(trials=members[:size]), setup_for("cpu")) for size in SIZES}
     for size, step in steps.items():
         again = repeats * MOST // size
         jobs[f"stacked_{size}"] = Job(run=_repeated(stacked_step(step), again), count=MOST * repeats)
@@ -125,7 +125,7 @@ def _repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
 
 def plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
     """Return a job: MOST steps of one trial the plain way, on its own batches."""
-    state = Step(Stack(trials=members[:1]), setup_for("cpu")).state
+    state = TrainStep(Stack(trials=members[:1]), setup_for("cpu")).state
     run, numbers = PlainRun(members[0], state), count()
 
     def job() -> None:
@@ -135,20 +135,20 @@ def plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
     return job
 
 
-def stacked_step(step: Step) -> Callable[[], None]:
+def stacked_step(step: TrainStep) -> Callable[[], None]:
     """Return a job: one step of a stack, and the look at its losses that the trainer takes after each."""
     numbers = count()
 
     def job() -> None:
         number = next(numbers)
         step.update(*step.gradients(number))
-        step.watch.losses[number].tolist()
-        step.watch.ended.tolist()
+        step.monitor.losses[number].tolist()
+        step.monitor.ended.tolist()
 
     return job
 
 
-def _profiled(step: Step) -> dict[str, float]:
+def _profiled(step: TrainStep) -> dict[str, float]:
     """Return where the time of a stack's steps goes; it goes on from the start, with the state as it is."""
     numbers, last = count(), list[Any]()
 

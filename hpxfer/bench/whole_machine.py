@@ -24,9 +24,9 @@ from hpxfer.bench.trainer_cpu import MOST, cpu_case, plain_steps, stacked_step
 from hpxfer.executors.worker import keep_memory
 from hpxfer.host.machine import num_cpus
 from hpxfer.plan.speeds import Row
-from hpxfer.stack import Stack
 from hpxfer.train.device import setup_for
-from hpxfer.train.step import Step
+from hpxfer.train.step import TrainStep
+from hpxfer.trial.stack import Stack
 
 ROUNDS = 5
 STACKED = 0
@@ -111,7 +111,7 @@ def _serve(pipe: Connection, way: int, folder: Path) -> None:
             width = pipe.recv()
             members = trials(cpu_case(width), MOST, folder)
             stack = Stack(trials=members)
-            job = stacked_step(Step(stack, setup_for("cpu"))) if way == STACKED else plain_steps(members)
+            job = stacked_step(TrainStep(stack, setup_for("cpu"))) if way == STACKED else plain_steps(members)
             job()
             pipe.send(None)
             while repeats := pipe.recv():

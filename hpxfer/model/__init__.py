@@ -1,1 +1,1 @@
-"""The built-in stacked GPT: its tensors and cost (layout, cost; no torch), its start (draws), its run (gpt, ffn)."""
+"""Models: the families, the gates, and what any stacked model is made of (parameters, flat storage, draws, cost)."""

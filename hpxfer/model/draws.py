@@ -1,4 +1,4 @@
-"""What a seed decides: the parameters a trial starts from, and the biases that the router-bias schedule adds."""
+"""What a seed decides in a model: the initial parameters, and the noise that the router-bias schedule adds."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from collections.abc import Sequence
 
 import torch
 
-from hpxfer.model.flat import Flat
-from hpxfer.model.layout import Tensor
+from hpxfer.model.flat import FlatLayout
+from hpxfer.model.parameters import ParameterSpec
 from hpxfer.scaling.roles import ROLES
 
-# Steps whose router biases are one draw.
+# One draw covers the router noise of this many steps.
 NOISE_STEPS = 16
 EXPERT_ROLES = ("expert_in", "expert_gate", "expert_out")
 
 
 def draw(
-    layout: Flat, seeds: Sequence[int], stds: Sequence[dict[str, float]], tied: Sequence[bool] = ()
+    layout: FlatLayout, seeds: Sequence[int], stds: Sequence[dict[str, float]], tied: Sequence[bool] = ()
 ) -> torch.Tensor:
-    """Return the initial vector, float32 on the CPU: gains at one, matrices normal with the std of their role.
+    """Return the initial vector, float32 on the CPU: gains are one, matrices normal with the std of their role.
 
-    `stds[k]` maps a role to its init std in trial k; where `tied[k]`, all experts of a layer start from one draw
-    (MSSP, regime III; the matrices are independent afterwards). A tensor's draw depends on its trial's seed, its name
-    and its layer alone, so it is the same whatever else is stacked.
+    `stds[k]` maps a role to its init std in trial k. Where `tied[k]`, all experts of a layer start from the same draw
+    and train independently afterwards (MSSP, regime III). A draw depends only on the seed of the trial, the name of
+    the parameter and its copy. It is therefore the same whatever is stacked beside it.
     """
     flat = torch.zeros(layout.numel)
     views = layout.weights(flat)
-    for tensor in layout.tensors:
-        for layer in range(tensor.layers):
+    for spec in layout.parameters:
+        for layer in range(spec.layers):
             for trial, seed in enumerate(seeds):
-                out = views[tensor.name][layer][trial]
-                std = stds[trial][tensor.role]
-                if ROLES[tensor.role] == "ones":
+                out = views[spec.name][layer][trial]
+                std = stds[trial][spec.role]
+                if ROLES[spec.role] == "ones":
                     out.fill_(1.0)
                 elif std:
-                    one_draw = bool(tied) and tied[trial] and tensor.role in EXPERT_ROLES
-                    out.copy_(_normal(tensor, f"{seed}/{tensor.name}/{layer}", one_draw=one_draw))
+                    shared = bool(tied) and tied[trial] and spec.role in EXPERT_ROLES
+                    out.copy_(_normal(spec, f"{seed}/{spec.name}/{layer}", shared=shared))
                     out.mul_(std)
     return flat
 
 
 def router_noise(seeds: Sequence[int], blocks: Sequence[int], num_experts: int, chunk: int) -> torch.Tensor:
-    """Return standard normal b_t [NOISE_STEPS, L, U, E], float32 on the CPU: of each MoE block and seed, for a chunk.
+    """Return standard normal b_t [NOISE_STEPS, L, U, E], float32 on the CPU, for L MoE blocks and U seeds.
 
-    The shared router-bias schedule of 2601-router-freeze, Algorithm 1, for the steps from chunk * NOISE_STEPS on: the
-    draw depends on the seed, the block and the step alone, so it is the same at every width.
+    This is the shared router-bias schedule of 2601-router-freeze, Algorithm 1, for the steps from chunk * NOISE_STEPS
+    on. A draw depends only on the seed, the block and the step. It is therefore the same at every width.
     """
     out = torch.empty(NOISE_STEPS, len(blocks), len(seeds), num_experts)
     for layer, block in enumerate(blocks):
@@ -55,9 +55,9 @@ def router_noise(seeds: Sequence[int], blocks: Sequence[int], num_experts: int, 
     return out
 
 
-def _normal(tensor: Tensor, key: str, *, one_draw: bool) -> torch.Tensor:
-    """Return standard normal numbers of the tensor's size, or of one expert's, to be copied to all."""
-    size = tensor.size[1:] if one_draw else tensor.size
+def _normal(spec: ParameterSpec, key: str, *, shared: bool) -> torch.Tensor:
+    """Return standard normal numbers of the parameter's size. If `shared`, return one expert's, for all experts."""
+    size = spec.size[1:] if shared else spec.size
     return torch.randn(torch.Size(size).numel(), generator=_generator(key)).view(size)
 
 

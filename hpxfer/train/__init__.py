@@ -1,1 +1,1 @@
-"""The stacked trainer: many small runs of one shape in one batched model."""
+"""Training: the stacked trainer, which trains many small models of one shape as one batched model."""

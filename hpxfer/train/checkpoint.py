@@ -1,9 +1,10 @@
-"""Checkpoint: the whole state of a stack's training in one safetensors file, and back with the same bits.
+"""Checkpoint: the whole state of a stack's training in one safetensors file. Reading it gives the same bits.
 
-The header holds the facts as JSON: whose it is, how far, how it was computed, and a hash of all tensors. A run goes on
-only where it would have got the same bits itself: same trainer, torch, device, kernels and kind of CPU.
+The header holds facts as JSON: the trials, the steps done, how they were computed, and a hash of all tensors. A run
+continues only from a checkpoint that has the bits it would have computed itself: same trainer, torch, device, kernels
+and kind of CPU.
 
-Letters: K trials of the stack, R of them still in the step, N steps done.
+Letters: K trials of the stack, R of them still in training, N steps done.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ from torch import Tensor
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.machine import cpu_name
-from hpxfer.model.flat import Flat
-from hpxfer.model.layout import tensors
-from hpxfer.stack import Stack
+from hpxfer.model.families import FAMILIES
+from hpxfer.model.flat import FlatLayout
 from hpxfer.storage.blobs import shelf_at
 from hpxfer.train.checkpoints import FORMAT, BadCheckpoint, Checkpoints, CheckpointSpec, name_of, sealed, unsealed
 from hpxfer.train.device import Setup
@@ -35,71 +35,76 @@ from hpxfer.train.log import Series
 from hpxfer.train.provenance import provenance
 from hpxfer.train.snapshot import Snapshot
 from hpxfer.trial import TRAINER_VERSION
+from hpxfer.trial.stack import Stack
 
-# Writing takes at most this part of the time: where one file takes long, there are fewer.
+# Writing takes at most this fraction of the time. Where a file takes long, fewer are written.
 WRITE_SHARE = 0.05
-_SNAPSHOT = ("parameters", "powers", "alive", "ended", "limit", "step", "router_bias")
+_SNAPSHOT_FIELDS = ("parameters", "powers", "alive", "ended", "limit", "step", "router_bias")
 _FAILURES = (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, MemoryError)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Standing:
-    """Where a training stands: all that its results and its next steps depend on."""
+class Checkpoint:
+    """A training between two steps: everything that its results and its next steps depend on."""
 
     trials: tuple[str, ...]  # [K] ids
-    slots: tuple[int, ...]  # [R] the trials that the snapshot has
+    live: tuple[int, ...]  # [R] positions in `trials` of those that the snapshot holds
     snapshot: Snapshot
     step: int  # steps done
-    trial_steps: int  # of all trials together
-    wall_s: float  # spent so far
+    trial_steps: int  # steps of all trials together
+    wall_s: float  # seconds spent so far
     resumes: int
     ended: NDArray[np.int64]  # [K] the step at which a trial diverged, or beyond the last
     losses: NDArray[np.float64]  # [N, K]
     series: Series
 
 
-class Keeper:
-    """The checkpoints of one stack on its worker. Without a spec, or out of the driver's folder, it keeps none."""
+class Checkpointer:
+    """Reads and writes the checkpoints of one stack on its worker. It writes none without a spec.
+
+    It writes none either where the worker cannot see the driver's folder.
+    """
 
     def __init__(self, spec: CheckpointSpec | None, stack: Stack, setup: Setup) -> None:
         self._spec, self._stack, self._setup = spec, stack, setup
         self._warned = False
         self._due_at = time.monotonic() + (spec.every_s if spec else 0.0)
 
-    def last(self) -> Standing | None:
-        """Return where an earlier run of these trials, and maybe of others beside them, got to; None if nowhere."""
+    def last(self) -> Checkpoint | None:
+        """Return the furthest usable checkpoint that holds these trials, and possibly others; None if there is none."""
         if self._spec is None or not self._spec.is_here():
             return None
-        mine = {trial.id for trial in self._stack.trials}
+        own = {trial.id for trial in self._stack.trials}
         folder = Checkpoints(self._spec.folder)
-        candidates = [found.name for found in folder.candidates(mine)]
+        candidates = [found.name for found in folder.candidates(own)]
         if (problem := folder.problem(name_of(self._stack))) is not None:
             _log.warning("%s: passed over: %s", name_of(self._stack), problem)
         for name in candidates:
             try:
                 with folder.shelf.here(name) as path:
-                    standing = read(path, self._stack, self._setup)
+                    checkpoint = read(path, self._stack, self._setup)
             except (BadCheckpoint, OSError) as error:
                 _log.warning("%s/%s: passed over: %s", folder.shelf.where, name, error)
                 continue
-            if mine & {standing.trials[slot] for slot in standing.slots}:  # else all of them diverge again, soon
-                return standing
+            # A checkpoint in which all of them have diverged saves nothing: they diverge again soon.
+            if own & {checkpoint.trials[index] for index in checkpoint.live}:
+                return checkpoint
         return None
 
     @property
     def due(self) -> bool:
-        """Whether it is time for a checkpoint."""
+        """Whether it is time to write a checkpoint."""
         return self._spec is not None and time.monotonic() >= self._due_at
 
-    def keep(self, standing: Callable[[], Standing]) -> None:
-        """Write a checkpoint in place of the last. Where that fails the training goes on; it is said once."""
+    def save(self, checkpoint: Callable[[], Checkpoint]) -> None:
+        """Write a checkpoint in place of the last one. If that fails, warn once; the training goes on."""
         assert self._spec is not None
         began = time.monotonic()
         if self._spec.is_here():
             try:
-                shelf_at(self._spec.folder).put(name_of(self._stack), lambda path: write(path, standing(), self._setup))
+                shelf_at(self._spec.folder).put(name_of(self._stack), lambda path: write(path, checkpoint(), self._setup))
             except (*_FAILURES, HpxferError) as error:
                 if not self._warned:
                     _log.warning("the training goes on without a checkpoint in %s: %s", self._spec.folder, error)
@@ -108,97 +113,98 @@ class Keeper:
         self._due_at = now + max(self._spec.every_s, (now - began) / WRITE_SHARE)
 
 
-def write(path: Path, standing: Standing, setup: Setup) -> None:
-    """Write a file; raise what the disk raises."""
-    held = _tensors(standing)
+def write(path: Path, checkpoint: Checkpoint, setup: Setup) -> None:
+    """Write a checkpoint to a file. Errors of the disk pass through."""
+    tensors = _tensors(checkpoint)
     facts = {
         "format": FORMAT,
         "trainer_version": TRAINER_VERSION,
         "how": how(setup),
-        "layout": _described(standing.snapshot.layout),
-        "trials": standing.trials,
-        "slots": standing.slots,
-        "step": standing.step,
-        "trial_steps": standing.trial_steps,
-        "wall_s": standing.wall_s,
-        "resumes": standing.resumes,
-        "series": [[*key, steps] for key, (steps, _) in standing.series.items()],
-        "hash": _hash(held),
+        "layout": _described(checkpoint.snapshot.layout),
+        "trials": checkpoint.trials,
+        "slots": checkpoint.live,
+        "step": checkpoint.step,
+        "trial_steps": checkpoint.trial_steps,
+        "wall_s": checkpoint.wall_s,
+        "resumes": checkpoint.resumes,
+        "series": [[*key, steps] for key, (steps, _) in checkpoint.series.items()],
+        "hash": _hash(tensors),
     }
-    save_file(held, path, metadata=sealed(facts))
+    save_file(tensors, path, metadata=sealed(facts))
 
 
-def read(path: Path, stack: Stack, setup: Setup) -> Standing:
-    """Return what a file holds, in the host's memory; raise BadCheckpoint unless this stack's run may go on from it."""
+def read(path: Path, stack: Stack, setup: Setup) -> Checkpoint:
+    """Return the checkpoint in a file, in the host's memory. Raise BadCheckpoint if this stack cannot continue it."""
     try:
         with safe_open(path, framework="pt") as file:
             facts = unsealed(file.metadata() or {})
-            layout = Flat(tensors=tensors(stack.shape, stack.setting), num_trials=len(facts["slots"]))
-            for name, mine in (("how", how(setup)), ("layout", _described(layout))):
-                if facts[name] != mine:
-                    raise BadCheckpoint(f"its {name} is {facts[name]}, here it is {mine}")
-            held = {name: file.get_tensor(name) for name in file.offset_keys()}
-        if _hash(held) != facts["hash"]:
+            parameters = FAMILIES.get(stack.setting.family).parameters(stack.shape, stack.setting)
+            layout = FlatLayout(parameters=parameters, num_trials=len(facts["slots"]))
+            for name, own in (("how", how(setup)), ("layout", _described(layout))):
+                if facts[name] != own:
+                    raise BadCheckpoint(f"its {name} is {facts[name]}, here it is {own}")
+            tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+        if _hash(tensors) != facts["hash"]:
             raise BadCheckpoint("its tensors are damaged")
-        return _standing(facts, layout, held)
+        return _checkpoint(facts, layout, tensors)
     except _FAILURES as error:
         raise BadCheckpoint(f"{type(error).__name__}: {error}") from None
 
 
 def how(setup: Setup) -> dict[str, str | None]:
-    """Return what, beside the trials, a training's bits depend on."""
-    where = provenance(setup)
+    """Return what the bits of a training depend on beside its trials."""
+    found = provenance(setup)
     names = ("device", "determinism", "backend", "kernel_configs")
     cpu = None if setup.cuda else f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}"
-    return {**{name: where[name] for name in names}, "cpu": cpu, "torch": torch.__version__}
+    return {**{name: found[name] for name in names}, "cpu": cpu, "torch": torch.__version__}
 
 
-def _tensors(standing: Standing) -> dict[str, Tensor]:
+def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Return name -> tensor, all in the host's memory."""
-    snapshot = standing.snapshot
-    held = {name: getattr(snapshot, name) for name in _SNAPSHOT}
-    held |= {f"moments.{index}": one for index, one in enumerate(snapshot.moments)}
-    held |= {"losses": torch.from_numpy(standing.losses), "trial_ended": torch.from_numpy(standing.ended)}
-    held |= {
+    snapshot = checkpoint.snapshot
+    out = {name: getattr(snapshot, name) for name in _SNAPSHOT_FIELDS}
+    out |= {f"moments.{index}": moment for index, moment in enumerate(snapshot.moments)}
+    out |= {"losses": torch.from_numpy(checkpoint.losses), "trial_ended": torch.from_numpy(checkpoint.ended)}
+    out |= {
         f"series.{index}": torch.tensor(rows, dtype=torch.float64)
-        for index, (_, rows) in enumerate(standing.series.values())
+        for index, (_, rows) in enumerate(checkpoint.series.values())
     }
-    return {name: one.detach().cpu().contiguous() for name, one in held.items()}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in out.items()}
 
 
-def _standing(facts: Mapping[str, Any], layout: Flat, held: Mapping[str, Tensor]) -> Standing:
-    moments = sorted(name for name in held if name.startswith("moments."))
-    return Standing(
+def _checkpoint(facts: Mapping[str, Any], layout: FlatLayout, tensors: Mapping[str, Tensor]) -> Checkpoint:
+    moments = sorted(name for name in tensors if name.startswith("moments."))
+    return Checkpoint(
         trials=tuple(facts["trials"]),
-        slots=tuple(facts["slots"]),
+        live=tuple(facts["slots"]),
         snapshot=Snapshot(
             layout=layout,
-            moments=tuple(held[name] for name in moments),
-            **{name: held[name] for name in _SNAPSHOT},
+            moments=tuple(tensors[name] for name in moments),
+            **{name: tensors[name] for name in _SNAPSHOT_FIELDS},
         ),
         step=facts["step"],
         trial_steps=facts["trial_steps"],
         wall_s=facts["wall_s"],
         resumes=facts["resumes"],
-        ended=held["trial_ended"].numpy(),
-        losses=held["losses"].numpy(),
+        ended=tensors["trial_ended"].numpy(),
+        losses=tensors["losses"].numpy(),
         series={
-            (metric, layer, role): (list(steps), held[f"series.{index}"].tolist())
+            (metric, layer, role): (list(steps), tensors[f"series.{index}"].tolist())
             for index, (metric, layer, role, steps) in enumerate(facts["series"])
         },
     )
 
 
-def _described(layout: Flat) -> list[list[Any]]:
-    """Return the layout of a trial's tensors, as JSON gives it back."""
-    return [[tensor.name, tensor.layers, list(tensor.size)] for tensor in layout.tensors]
+def _described(layout: FlatLayout) -> list[list[Any]]:
+    """Return the layout of a trial's parameters, as JSON returns it."""
+    return [[spec.name, spec.layers, list(spec.size)] for spec in layout.parameters]
 
 
-def _hash(held: Mapping[str, Tensor]) -> str:
-    """Return a hash of names, dtypes, sizes and bytes. SHA-256: most CPUs have instructions for it."""
+def _hash(tensors: Mapping[str, Tensor]) -> str:
+    """Return a hash of names, dtypes, sizes and bytes. It is SHA-256, for which most CPUs have instructions."""
     out = hashlib.sha256()
-    for name in sorted(held):
-        one = held[name]
-        out.update(f"{name} {one.dtype} {tuple(one.shape)}\n".encode())
-        out.update(one.reshape(-1).view(torch.uint8).numpy().data)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        out.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        out.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return out.hexdigest()

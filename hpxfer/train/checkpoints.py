@@ -15,21 +15,21 @@ import logging
 import re
 import secrets
 import struct
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.stack import Stack
 from hpxfer.storage.blobs import Shelf, shelf_at
 from hpxfer.storage.uri import Uri
 from hpxfer.trial import TRAINER_VERSION, Trial
+from hpxfer.trial.stack import Stack
 
-# Raised when a file's facts or tensors change their meaning.
-FORMAT = 1
+# Raised when a file's facts or tensors change their meaning. Format 1 had legacy ids: `hpxfer rekey` makes it format 2.
+FORMAT = 2
 SUFFIX = ".safetensors"
 MARKER = "driver"
 _NAME = re.compile(rf"[0-9a-f]{{32}}{re.escape(SUFFIX)}")
@@ -85,23 +85,42 @@ def sealed(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def unsealed(metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts that metadata holds; raise BadCheckpoint unless they are whole and today's."""
-    text = metadata.get("facts")
-    if not isinstance(text, str) or metadata.get("check") != _check(text):
-        raise BadCheckpoint(_DAMAGED)
-    facts: dict[str, Any] = json.loads(text)
+    facts = whole_facts(metadata)
     for name, version in (("format", FORMAT), ("trainer_version", TRAINER_VERSION)):
         if facts[name] != version:
             raise BadCheckpoint(f"its {name} is {facts[name]}, this one's {version}", useless=facts[name] < version)
     return facts
 
 
+def whole_facts(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return the facts that metadata holds, of whatever format; raise BadCheckpoint unless they are whole."""
+    text = metadata.get("facts")
+    if not isinstance(text, str) or metadata.get("check") != _check(text):
+        raise BadCheckpoint(_DAMAGED)
+    facts: dict[str, Any] = json.loads(text)
+    return facts
+
+
 def read_facts(file: IO[bytes]) -> dict[str, Any]:
     """Return the facts of a file; raise BadCheckpoint unless they are whole and today's."""
-    try:
+    with _damage():
+        return unsealed(read_header(file)["__metadata__"])
+
+
+def read_header(file: IO[bytes]) -> dict[str, Any]:
+    """Return the JSON header of a file, and leave the file at the start of its tensors; raise BadCheckpoint if none."""
+    with _damage():
         size = struct.unpack("<Q", file.read(8))[0]
         if size > _MOST_HEADER_BYTES:
             raise ValueError("no header")
-        return unsealed(json.loads(file.read(size))["__metadata__"])
+        header: dict[str, Any] = json.loads(file.read(size))
+        return header
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    try:
+        yield
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BadCheckpoint(_DAMAGED) from None
 

@@ -1,4 +1,4 @@
-"""Compaction: when the diverged trials of a stack leave it. What the others compute does not depend on it (strict)."""
+"""Compaction: when diverged trials leave their stack. In strict mode the other trials keep their bits."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import torch
 from hpxfer.train.device import Setup
 
 
-def pays(share: float, left_s: float, made_s: float, setup: Setup) -> bool:
+def saves_time(dead_fraction: float, left_s: float, build_s: float, setup: Setup) -> bool:
     """Return whether a smaller stack saves time.
 
-    `share` is that of the dead slots, `left_s` what the run would still take with them, `made_s` what making this
-    step took: a new size repeats it, and where steps are captured the next stack of the old size does, too.
+    `dead_fraction` is the fraction of the stack that has diverged. `left_s` is the time that the run would still take
+    with it. `build_s` is the time that building the current step took. A smaller stack builds its step again, and where
+    steps are captured, the next stack of the old size does so too.
     """
-    return share * left_s > made_s * (2 if setup.captured else 1)
+    return dead_fraction * left_s > build_s * (2 if setup.captured else 1)
 
 
-def fits(share: float, setup: Setup) -> bool:
-    """Return whether a stack of this share of the size has room beside the one that it takes over from."""
+def fits_memory(fraction: float, setup: Setup) -> bool:
+    """Return whether a stack of this fraction of the size has room beside the one that it replaces."""
     if not setup.cuda:
         return True
     free, _ = torch.cuda.mem_get_info(setup.device)
     cached = torch.cuda.memory_reserved(setup.device) - torch.cuda.memory_allocated(setup.device)
-    return share * torch.cuda.max_memory_allocated(setup.device) < free + cached
+    return fraction * torch.cuda.max_memory_allocated(setup.device) < free + cached

@@ -1,10 +1,10 @@
-"""How a stack trains on a device: every choice and every global switch of torch's, in one place.
+"""Setup: how a stack trains on a device. All choices and all global switches of torch are made here.
 
-strict    the same bits on the same machine, whatever K, slot or neighbors: no compiler (its reductions follow the
-          whole stack's shape), torch's deterministic algorithms, Triton kernels of fixed launch shapes
-fast      CUDA only: what is fastest; on a CPU it is the same code as strict
+strict    a trial has the same bits on the same machine, whatever is stacked beside it: no compiler (its reductions
+          depend on the size of the stack), torch's deterministic algorithms, Triton kernels of fixed launch shapes
+fast      CUDA only: the fastest code. On a CPU it is the same code as strict.
 
-Steps are compiled and captured with the Triton kernels only: torch's own grouped products ask the host for sizes.
+Steps are compiled and captured only with the Triton kernels: torch's own grouped products ask the host for sizes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from hpxfer.kernels.backend import TORCH, Asked, Backend, BackendError, choose_b
 
 Determinism = Literal["strict", "fast"]
 
-# The host looks at a GPU's losses once in so many steps: each look waits for the steps that are under way.
-GPU_LOOK_STEPS = 16
-# cuBLAS reads it when it is first used in a process.
+# The host reads a GPU's losses once per this many steps, because reading waits for the steps that were queued.
+GPU_STEPS_PER_READ = 16
+# cuBLAS reads this variable when it is first used in a process.
 _WORKSPACE, _WORKSPACE_VALUE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 
 
@@ -36,8 +36,8 @@ class Setup:
     determinism: Determinism
     backend: Backend
     compiled: bool = False  # torch.compile for the training forward pass
-    captured: bool = False  # a step is a replay of CUDA graphs, kept for the next stack of its shape
-    look_steps: int = 1  # steps from one look of the host to the next
+    captured: bool = False  # a step replays CUDA graphs, which are cached for the next stack of its shape
+    steps_per_read: int = 1  # steps between two reads of the losses by the host
 
     @property
     def cuda(self) -> bool:
@@ -48,41 +48,41 @@ CPU = Setup(device=torch.device("cpu"), determinism="strict", backend=TORCH)
 
 
 def setup_for(device: str = "auto", determinism: str | None = None, kernels: str = "auto") -> Setup:
-    """Return how to train on a device: auto (CUDA if there is one), cpu or cuda.
+    """Return how to train on a device. `device` is auto (CUDA if there is one), cpu or cuda.
 
-    `determinism` is strict, fast or None (strict on a CPU, fast on CUDA), `kernels` auto, torch or triton. Raises
-    HpxferError where they cannot be had.
+    `determinism` is strict, fast or None (strict on a CPU, fast on CUDA). `kernels` is auto, torch or triton. Raise
+    HpxferError if this machine does not have them.
     """
-    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    cuda = where.type == "cuda"
-    chosen = cast(Determinism, determinism or ("fast" if cuda else "strict"))
-    strict = chosen == "strict" or not cuda
+    chosen_device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    cuda = chosen_device.type == "cuda"
+    mode = cast(Determinism, determinism or ("fast" if cuda else "strict"))
+    strict = mode == "strict" or not cuda
     if cuda and strict:
         fix_workspace()
     try:
-        backend = choose_backend(where, asked=cast(Asked, kernels), strict=strict)
+        backend = choose_backend(chosen_device, asked=cast(Asked, kernels), strict=strict)
     except BackendError as error:
         raise HpxferError(str(error)) from None
     return Setup(
-        device=where,
-        determinism=chosen,
+        device=chosen_device,
+        determinism=mode,
         backend=backend,
         compiled=backend.is_triton and cuda and not strict,
         captured=backend.is_triton and cuda,
-        look_steps=GPU_LOOK_STEPS if cuda else 1,
+        steps_per_read=GPU_STEPS_PER_READ if cuda else 1,
     )
 
 
 @contextmanager
 def switched(setup: Setup) -> Iterator[None]:
-    """Set torch's global switches for a run, and set them back."""
+    """Set torch's global switches for the length of a `with` block."""
     with _threads(setup), _algorithms(setup), _precision():
         yield
 
 
 @contextmanager
 def _threads(setup: Setup) -> Iterator[None]:
-    """On a CPU, one intra-op thread, as bitwise reproducibility needs."""
+    """On a CPU, use one intra-op thread, which bitwise reproducibility needs."""
     before = torch.get_num_threads()
     if not setup.cuda:
         torch.set_num_threads(1)
@@ -94,12 +94,12 @@ def _threads(setup: Setup) -> Iterator[None]:
 
 @contextmanager
 def _algorithms(setup: Setup) -> Iterator[None]:
-    """On CUDA in strict mode, no algorithm whose result depends on the order of threads."""
+    """On CUDA in strict mode, forbid algorithms whose result depends on the order of threads."""
     if not setup.cuda or setup.determinism != "strict":
         yield
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    module: Any = torch.utils.deterministic  # its switch is a property, which no type stub knows
+    module: Any = torch.utils.deterministic  # its switch is a property that the type stubs lack
     fill = module.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     module.fill_uninitialized_memory = False
@@ -112,7 +112,7 @@ def _algorithms(setup: Setup) -> Iterator[None]:
 
 @contextmanager
 def _precision() -> Iterator[None]:
-    """On CUDA, float32 products are float32, and bfloat16 ones are summed in float32: the sweep chose its precision."""
+    """On CUDA, compute float32 products in float32 and sum bfloat16 products in float32, as the sweep asks."""
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction
     matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction = False, False
@@ -123,9 +123,9 @@ def _precision() -> Iterator[None]:
 
 
 def fix_workspace() -> None:
-    """Fix cuBLAS's workspace; raise HpxferError if CUDA has started in this process without.
+    """Fix cuBLAS's workspace. Raise HpxferError if CUDA has started in this process without it.
 
-    To be called before whatever starts CUDA in a process that may train a strict stack. On Hopper it is the size that
+    Call this before anything starts CUDA in a process that may train a strict stack. On Hopper the size is the one that
     torch gives cuBLAS anyway.
     """
     if os.environ.get(_WORKSPACE) in (":4096:8", ":16:8"):

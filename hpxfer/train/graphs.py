@@ -1,4 +1,4 @@
-"""Graphs: work that is run once to be replayed, on CUDA as CUDA graphs."""
+"""CUDA graphs: pieces of work that are captured once and replayed at each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 T = TypeVar("T")
 
 
-class Recorder:
+class GraphCapture:
     """Captures pieces of work that run one after the other, in one memory pool."""
 
     def __init__(self, device: torch.device) -> None:
@@ -18,19 +18,19 @@ class Recorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, work: Callable[[], object], times: int) -> None:
-        """Run work so often on a stream of its own: what is made at first use must be there before a capture."""
-        here = torch.cuda.current_stream(self._device)
+        """Run work `times` times on its own stream. What is made at first use must exist before a capture."""
+        current = torch.cuda.current_stream(self._device)
         side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        side.wait_stream(here)
+        side.wait_stream(current)
         with torch.cuda.stream(side):
             for _ in range(times):
                 work()
-        here.wait_stream(side)
+        current.wait_stream(side)
 
     def capture(self, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        """Return what work gave, tensors that stay where they are, and what computes them anew from its inputs.
+        """Return what `work` returned, and a function that computes it again, in the same tensors, from the same inputs.
 
-        The work itself is not done yet, only noted down.
+        The work is only recorded here. Call the function to do it.
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):

@@ -1,4 +1,4 @@
-"""What a trial logs and when: pure choices of steps, and the curves made of what was kept."""
+"""The metrics of a run: the steps at which they are logged, and the curves that they become."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hpxfer.result import Curve
+from hpxfer.trial.result import Curve
 
-LOSS_HEAD = 100  # every step of the beginning, where loss curves of different shapes should collapse
-LOSS_POINTS = 256  # of the rest
+LOSS_HEAD = 100  # the loss of each of the first steps, where curves of different shapes should collapse
+LOSS_POINTS = 256  # the losses of all later steps
 BALANCE_POINTS = 64
-PROBE_POINTS = 8  # gradient and update RMS
+PROBE_POINTS = 8  # of gradient and update RMS
 
 Key = tuple[str, int | None, str | None]  # metric, layer, role
-# What a recorder has fetched: steps, and at each of them the values of all trials.
+# The steps of a metric, and the values of all trials at each of them.
 Series = dict[Key, tuple[list[int], list[list[float]]]]
 
 
@@ -29,27 +29,27 @@ def spaced(first: int, stop: int, points: int) -> list[int]:
 
 
 def loss_steps(steps: int) -> list[int]:
-    """Return the steps whose training loss is kept."""
+    """Return the steps whose training loss is logged."""
     head = min(steps, LOSS_HEAD)
     return [*range(head), *spaced(head, steps, LOSS_POINTS)]
 
 
 def balance_steps(steps: int) -> set[int]:
-    """Return the steps at which load deviation and router entropy are kept."""
+    """Return the steps at which load deviation and router entropy are logged."""
     return set(spaced(0, steps, BALANCE_POINTS))
 
 
 def probe_steps(steps: int) -> set[int]:
-    """Return the few steps, in even ratios from the first to the last, at which gradient and update RMS are kept."""
+    """Return the steps at which gradient and update RMS are logged: a few, in even ratios from the first to the last."""
     last = steps - 1
     ratio = (last + 1) ** (1 / max(1, PROBE_POINTS - 1))
     return {min(last, math.ceil(ratio**k) - 1) for k in range(PROBE_POINTS)} | {last}
 
 
-class Recorder:
-    """Collects (metric, layer, role) -> values of all K trials at given steps; gives each trial its curves.
+class MetricLog:
+    """Collects (metric, layer, role) -> values of all K trials by step, and returns the curves of each trial.
 
-    What is added stays on its device until `fetch`: no step waits for it.
+    What is added stays on its device until `fetch`, so that no step waits for it.
     """
 
     def __init__(self, num_trials: int) -> None:
@@ -67,11 +67,11 @@ class Recorder:
         layer: int | None = None,
         role: str | None = None,
     ) -> None:
-        """Keep one value for each of these trials; the others have none."""
+        """Add one value for each of these trials. The other trials get none."""
         self._waiting.append(((metric, layer, role), step, values, tuple(trials)))
 
     def fetch(self) -> None:
-        """Bring what has been added to the host."""
+        """Copy to the host what has been added."""
         for key, step, values, trials in self._waiting:
             row = [math.nan] * self._num_trials
             for trial, value in zip(trials, values.tolist(), strict=True):
@@ -83,16 +83,16 @@ class Recorder:
 
     @property
     def series(self) -> Series:
-        """What has been fetched."""
+        """The metrics that have been fetched."""
         return self._series
 
     def resume(self, series: Series, trials: Sequence[int]) -> None:
-        """Go on from what a recorder of these trials, and maybe of others, had fetched."""
+        """Continue from the metrics of an earlier run, whose trials `trials` are those of this log."""
         for key, (steps, rows) in series.items():
             self._series[key] = list(steps), [[row[trial] for trial in trials] for row in rows]
 
     def curves(self, trial: int, before: int | None) -> tuple[Curve, ...]:
-        """Return the curves of one trial, up to the step at which it diverged, without values that are not finite."""
+        """Return the curves of one trial before step `before`, where it diverged. Values that are not finite are left out."""
         out = []
         for (metric, layer, role), (steps, rows) in self._series.items():
             kept = [
@@ -107,7 +107,7 @@ class Recorder:
 
 
 def loss_curve(losses: Sequence[float], before: int | None) -> Curve:
-    """Return the kept part of a trial's training loss, `losses[step]`, up to the step at which it diverged."""
+    """Return the logged part of a trial's training loss, `losses[step]`, before step `before`, where it diverged."""
     stop = len(losses) if before is None else before
     steps = [step for step in loss_steps(len(losses)) if step < stop]
     return Curve(metric="train_loss_nats", steps=tuple(steps), values=tuple(losses[step] for step in steps))
@@ -116,9 +116,9 @@ def loss_curve(losses: Sequence[float], before: int | None) -> Curve:
 def rms_by_role(
     squares: Mapping[str, Tensor], counts: Mapping[str, int], roles: Mapping[str, str]
 ) -> dict[str, Tensor]:
-    """Return role -> RMS [K], from tensor name -> sum of squares [K], elements of a trial, and role."""
+    """Return role -> RMS [K]. The mappings are by parameter: sum of squares [K], elements per trial, and role."""
     by_role: dict[str, tuple[int, Tensor]] = {}
-    for name, one in squares.items():
-        so_far, total = by_role.get(roles[name], (0, torch.zeros_like(one)))
-        by_role[roles[name]] = (so_far + counts[name], total + one)
+    for name, sum_K in squares.items():
+        count, total = by_role.get(roles[name], (0, torch.zeros_like(sum_K)))
+        by_role[roles[name]] = (count + counts[name], total + sum_K)
     return {role: (total / count).sqrt() for role, (count, total) in by_role.items()}

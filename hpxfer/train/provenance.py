@@ -1,4 +1,4 @@
-"""Provenance: where and with what a stack was trained, for its results."""
+"""Provenance: the machine, the versions and the kernels that trained a stack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpxfer.train.device import Setup
 
 
 def provenance(setup: Setup) -> dict[str, Any]:
-    """Return the fields of a TrialResult that name machine, memory, versions and how it was computed."""
+    """Return the fields of a TrialResult that name the machine, its memory, the versions and the kernels."""
     device = torch.cuda.get_device_name(setup.device) if setup.cuda else "cpu"
     versions = {"hpxfer": hpxfer.__version__, "python": platform.python_version(), "torch": torch.__version__}
     return {

@@ -1,4 +1,4 @@
-"""Snapshot: all that the next steps of a stack depend on, beside its trials. Compaction and checkpoints use it.
+"""Snapshot: the tensors that the next steps of a stack depend on. Compaction and checkpoints use it.
 
 Letters: K trials, L MoE layers, E experts.
 """
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hpxfer.model.flat import Flat
+from hpxfer.model.flat import FlatLayout
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
-    """Where a stack stands between two steps. The tensors may be the run's own: the next step moves them."""
+    """The tensors of a stack between two steps. They may be the run's own, which the next step changes."""
 
-    layout: Flat  # of parameters and moments
+    layout: FlatLayout  # of parameters and moments
     parameters: Tensor
-    moments: tuple[Tensor, ...]  # m and v; none for SGD
+    moments: tuple[Tensor, ...]  # of the optimizer: m and v of AdamW, none of SGD
     powers: Tensor  # [2, K] float64, the betas to the number of steps
     alive: Tensor  # [K] bool
     ended: Tensor  # [K] int64, the step at which a trial diverged, or the number of steps
@@ -29,19 +29,21 @@ class Snapshot:
     router_bias: Tensor  # [L, K, E]
 
 
-def keep(source: Tensor, dim: int, kept: Sequence[int], out: Tensor) -> None:
-    """Write the trials of `source` that are kept, on any device, to `out`."""
-    out.copy_(source.index_select(dim, _rows(source, kept)))
+def copy_trials(source: Tensor, dim: int, rows: Sequence[int], out: Tensor) -> None:
+    """Write those trials of `source` that `rows` names to `out`, on any device. `dim` is the trial axis."""
+    out.copy_(source.index_select(dim, _index(source, rows)))
 
 
-def keep_flat(source: Flat, flat: Tensor, target: Flat, out: Tensor, kept: Sequence[int]) -> None:
-    """Write the trials of `flat` that are kept to `out`, a vector of the layout `target`."""
-    rows = _rows(flat, kept)
-    theirs, mine = source.weights(flat), target.weights(out)
-    for name, copies in mine.items():
+def copy_flat_trials(
+    source: FlatLayout, flat: Tensor, target: FlatLayout, out: Tensor, rows: Sequence[int]
+) -> None:
+    """Write those trials of `flat` that `rows` names to `out`, a vector of the layout `target`."""
+    index = _index(flat, rows)
+    stored, own = source.weights(flat), target.weights(out)
+    for name, copies in own.items():
         for layer, copy in enumerate(copies):
-            copy.copy_(theirs[name][layer].index_select(0, rows))
+            copy.copy_(stored[name][layer].index_select(0, index))
 
 
-def _rows(source: Tensor, kept: Sequence[int]) -> Tensor:
-    return torch.tensor(kept, dtype=torch.int64, device=source.device)
+def _index(source: Tensor, rows: Sequence[int]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.int64, device=source.device)

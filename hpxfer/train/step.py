@@ -1,10 +1,10 @@
-"""Step: one optimizer step of a stack, without a look at the host. On CUDA its two halves are CUDA graphs.
+"""TrainStep: one optimizer step of a stack, which never waits for the host. On CUDA its two halves are CUDA graphs.
 
     first half     forward and backward: losses, loads, entropies, gradients
-    second half    losses logged, bad trials ended, optimizer and balancing rule, the step counter
+    second half    record the losses, end bad trials, update parameters and router biases, count the step
 
-Between the halves a few steps look at the gradients. A captured step belongs to its tensors, not to its trials: the
-next stack of its shape, setting and size is written into them, and nothing is captured or compiled again.
+A few steps read the gradients between the halves. A captured step belongs to its tensors, not to its trials: the next
+stack of its shape, setting and size is written into them, and nothing is captured or compiled again.
 """
 
 from __future__ import annotations
@@ -17,73 +17,73 @@ import torch
 from torch import Tensor
 
 from hpxfer.model.flat import Weights
-from hpxfer.model.gpt import Output
+from hpxfer.model.output import Output
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Stack
 from hpxfer.train.device import Setup
-from hpxfer.train.graphs import Recorder
+from hpxfer.train.graphs import GraphCapture
+from hpxfer.train.monitor import DivergenceMonitor
 from hpxfer.train.snapshot import Snapshot
-from hpxfer.train.state import State
-from hpxfer.train.watch import Watch
+from hpxfer.train.state import TrainState
 from hpxfer.trial import Setting
+from hpxfer.trial.stack import Stack
 
-# Steps before a capture: what is made at first use (compiled code, workspaces, kernels) must be there by then.
+# Steps before a capture. What is made at first use (compiled code, workspaces, kernels) must exist by then.
 WARM_UP_STEPS = 3
 
 Key = tuple[Shape, Setting, int, bool, Setup]
 
 
-class Step:
-    """The step of one stack, its state and its watch.
+class TrainStep:
+    """The step of one stack, with its state and its monitor.
 
-    `step` numbers count from 0; only the batch follows them, all else the watch's own counter.
+    Steps are counted from 0. The argument `step` chooses the batch and the router noise. The monitor counts by itself.
     """
 
-    def __init__(self, stack: Stack, setup: Setup, *, start: bool = True) -> None:
+    def __init__(self, stack: Stack, setup: Setup, *, reset: bool = True) -> None:
         began = time.monotonic()
         self.setup = setup
         if setup.compiled:
-            torch.compiler.reset()  # a captured step needs its compiled code no more; torch keeps 8 and then gives up
-        self.state = State(
-            stack, setup.device, backend=setup.backend, compiled=setup.compiled, start=start and not setup.captured
+            torch.compiler.reset()  # a captured step needs no compiled code, and torch keeps at most 8 versions of it
+        self.state = TrainState(
+            stack, setup.device, backend=setup.backend, compiled=setup.compiled, reset=reset and not setup.captured
         )
-        self.watch = Watch(stack.setting, self.state.optimizer.alive, setup.backend)
+        self.monitor = DivergenceMonitor(stack.setting, self.state.optimizer.alive, setup.backend)
         self._replays: tuple[Callable[[], None], Callable[[], None]] | None = None
         if setup.captured:
-            self._capture()  # of this the state has no meaning left
-            self._restart(start)
-        self.made_s = time.monotonic() - began  # on CUDA with compiling and capturing
+            self._capture()  # leaves the state without meaning
+            self._reset(reset)
+        self.build_s = time.monotonic() - began  # on CUDA with compiling and capturing
 
     @property
     def key(self) -> Key:
-        """What stacks must share to use one captured step: noise or none is another graph."""
+        """What stacks must share to use one captured step. With router noise the graph is another one."""
         state = self.state
         return state.stack.shape, state.setting, state.num_trials, state.has_noise, self.setup
 
-    def take(self, stack: Stack, *, start: bool = True) -> None:
-        """Make this the step of another stack of the same key, at its first step if `start`."""
-        self.state.take(stack)
-        self._restart(start)
+    def set_trials(self, stack: Stack, *, reset: bool = True) -> None:
+        """Make this the step of another stack of the same key. If `reset`, go to its first step."""
+        self.state.set_trials(stack)
+        self._reset(reset)
 
     def snapshot(self) -> Snapshot:
-        """Return where the stack stands; the tensors are this step's own."""
-        state, watch = self.state, self.watch
+        """Return the tensors that the next steps depend on. They are this step's own."""
+        state, monitor = self.state, self.monitor
         return Snapshot(
             layout=state.layout,
             parameters=state.flat,
             moments=state.optimizer.moments,
             powers=state.optimizer.powers,
-            alive=watch.alive,
-            ended=watch.ended,
-            limit=watch.limit,
-            step=watch.step,
+            alive=monitor.alive,
+            ended=monitor.ended,
+            limit=monitor.limit,
+            step=monitor.step,
             router_bias=state.router_bias,
         )
 
-    def go_on(self, other: Snapshot, kept: Sequence[int]) -> None:
-        """Take over parameters, optimizer and watch of the trials of `other` that are kept; they are this stack's."""
-        self.state.follow(other, kept)
-        self.watch.follow(other, kept)
+    def resume(self, snapshot: Snapshot, rows: Sequence[int]) -> None:
+        """Continue from those trials of a snapshot that `rows` names. They are the trials of this stack."""
+        self.state.resume(snapshot, rows)
+        self.monitor.resume(snapshot, rows)
 
     def gradients(self, step: int, *, probe: bool = False) -> tuple[Output, Weights]:
         """Return the output on the batch of a step, and the gradients of every trial's mean loss.
@@ -97,23 +97,24 @@ class Step:
         return self._first
 
     def update(self, output: Output, grads: Weights) -> None:
-        """Log the losses, end bad trials and update the others; `grads` is used up."""
+        """Record the losses, end bad trials and update the others. `grads` is used up."""
         if self._replays is None:
             self._update(output, grads)
         else:
             self._replays[1]()
 
     def _update(self, output: Output, grads: Weights) -> None:
-        self.watch.note(output.losses_KT.detach())
-        self.state.update(output, grads, self.watch.factor())
-        self.watch.advance()
+        self.monitor.record(output.losses_KT.detach())
+        self.state.update(output, grads, self.monitor.factor())
+        self.monitor.advance()
 
-    def _restart(self, start: bool) -> None:
-        if start:
-            self.state.start()
-            self.watch.start()
+    def _reset(self, reset: bool) -> None:
+        if reset:
+            self.state.reset()
+            self.monitor.reset()
 
     def _load(self, step: int) -> None:
+        """Write the batch and the noise of a step into the tensors of the captured step."""
         inputs, targets = self.state.batch(step)
         self._inputs.copy_(inputs)
         self._targets.copy_(targets)
@@ -126,47 +127,49 @@ class Step:
         return self.state.gradients(self._inputs, self._targets, self._noise, probe=True)
 
     def _capture(self) -> None:
-        """Capture both halves, after some steps on zero parameters."""
+        """Capture both halves, after WARM_UP_STEPS steps on zero parameters."""
         self.state.zero()
         self._inputs, self._targets = self.state.batch(0)
         self._noise: Tensor | None = self.state.noise(0)
         with torch.no_grad():  # not compiled: what the model makes on first use is made outside the compiler
             self.state.forward(self._inputs, self._targets, 0)
-        recorder = Recorder(self.setup.device)
+        graphs = GraphCapture(self.setup.device)
         with warnings.catch_warnings():
-            if self.setup.compiled:  # the compiler's remarks on how it looks at tensors, and its advice to use TF32
+            if self.setup.compiled:  # the compiler warns of how it reads tensors, and advises to use TF32
                 warnings.simplefilter("ignore")
-            recorder.warm_up(self._once, WARM_UP_STEPS)
-        self._first, first = recorder.capture(self._gradients_of_buffers)
-        _, second = recorder.capture(lambda: self._update(*self._first))
+            graphs.warm_up(self._warm_up_step, WARM_UP_STEPS)
+        self._first, first = graphs.capture(self._gradients_of_buffers)
+        _, second = graphs.capture(lambda: self._update(*self._first))
         self._replays = first, second
 
-    def _once(self) -> None:
-        self.watch.start()
+    def _warm_up_step(self) -> None:
+        self.monitor.reset()
         self._update(*self._gradients_of_buffers())
 
 
-class Kept:
-    """The captured step of a process's last stack, for the next one of its key. What is not captured is not kept."""
+class StepCache:
+    """The captured step of a process's last stack, for the next stack of the same key. Other steps are not cached."""
 
     def __init__(self) -> None:
-        self._step: Step | None = None
+        self._step: TrainStep | None = None
 
-    def step_for(self, stack: Stack, setup: Setup, *, start: bool = True, make: Callable[..., Step] = Step) -> Step:
-        """Return a step for the stack, at its start if `start`: the kept one filled anew, or a new one."""
-        kept, self._step = self._step, None
+    def step_for(
+        self, stack: Stack, setup: Setup, *, reset: bool = True, make: Callable[..., TrainStep] = TrainStep
+    ) -> TrainStep:
+        """Return a step for the stack: the cached one with its trials, or a new one. If `reset`, at its first step."""
+        cached, self._step = self._step, None
         has_noise = any(trial.structure().router_bias_std for trial in stack.trials)
         key = (stack.shape, stack.setting, len(stack.trials), has_noise, setup)
-        if kept is not None and kept.key == key:
-            kept.take(stack, start=start)
-            self._step = kept
-            return kept
-        del kept  # before the new one takes its memory
-        made = make(stack, setup, start=start)
+        if cached is not None and cached.key == key:
+            cached.set_trials(stack, reset=reset)
+            self._step = cached
+            return cached
+        del cached  # frees its memory before the new step takes some
+        made = make(stack, setup, reset=reset)
         if setup.captured:
             self._step = made
         return made
 
     def clear(self) -> None:
-        """Let go of what is kept, e.g. after an error left it in an unknown state."""
+        """Forget the cached step, e.g. after an error that left it in an unknown state."""
         self._step = None

@@ -24,5 +24,11 @@ class Progress:
     losses: tuple[float, ...] = ()  # the last training loss of each trial in nats; NaN if it has diverged
 
 
-# The last event of a stack is the results of all its trials.
-Event = Started | Progress | tuple[TrialResult, ...]
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A stack has ended. The last of its events, and the only one with results."""
+
+    results: tuple[TrialResult, ...]  # one per trial of the stack, in their order
+
+
+Event = Started | Progress | Ended

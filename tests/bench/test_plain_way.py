@@ -12,9 +12,9 @@ from tolerances import same_run
 
 from hpxfer.bench.cases import trials
 from hpxfer.bench.plain import Block, PlainRun
-from hpxfer.stack import Stack
-from hpxfer.train.state import State
+from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
+from hpxfer.trial.stack import Stack
 
 STEPS = 6
 
@@ -29,9 +29,9 @@ def members(tmp_path: Path) -> tuple[Trial, ...]:
     return tuple(replace(one, hps=replace(one.hps, **moved)) for one in trials(TINY, 3, tmp_path))
 
 
-def stacked_losses(members: tuple[Trial, ...], slot: int) -> tuple[list[float], State]:
+def stacked_losses(members: tuple[Trial, ...], slot: int) -> tuple[list[float], TrainState]:
     """Return one trial's losses in the stack, and the state after them."""
-    state = State(Stack(trials=members), torch.device("cpu"))
+    state = TrainState(Stack(trials=members), torch.device("cpu"))
     out = []
     for step in range(STEPS):
         output, grads = state.forward_backward(step)
@@ -40,13 +40,13 @@ def stacked_losses(members: tuple[Trial, ...], slot: int) -> tuple[list[float], 
     return out, state
 
 
-def plain_losses(run: PlainRun, state: State, seed: int) -> list[float]:
+def plain_losses(run: PlainRun, state: TrainState, seed: int) -> list[float]:
     return [run.step(state.data.train_batch(seed, step)) for step in range(STEPS)]
 
 
 @pytest.mark.parametrize("slot", [0, 2])
 def test_losses_are_those_of_the_stacked_trainer(members: tuple[Trial, ...], slot: int) -> None:
-    fresh = State(Stack(trials=members), torch.device("cpu"))
+    fresh = TrainState(Stack(trials=members), torch.device("cpu"))
     run = PlainRun(members[slot], fresh, slot)
     plain = plain_losses(run, fresh, members[slot].seed)
     stacked, state = stacked_losses(members, slot)
@@ -58,7 +58,7 @@ def test_losses_are_those_of_the_stacked_trainer(members: tuple[Trial, ...], slo
 
 @pytest.mark.parametrize("part", ["blocks.1.moe.router", "blocks.0.attention.qkv", "position", "readout"])
 def test_the_comparison_sees_a_weight_that_differs(members: tuple[Trial, ...], part: str) -> None:
-    state = State(Stack(trials=members[:1]), torch.device("cpu"))
+    state = TrainState(Stack(trials=members[:1]), torch.device("cpu"))
     run = PlainRun(members[0], state)
     with torch.no_grad():
         weight = run.model.get_submodule(part).weight

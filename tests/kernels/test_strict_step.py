@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton_cases import DEVICE, TRITON
 
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Stack
 from hpxfer.train.device import Setup, setup_for, switched
-from hpxfer.train.step import Step
+from hpxfer.train.step import TrainStep
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.stack import Stack
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SHAPES = {
@@ -55,7 +55,7 @@ class Capturable(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def steps(setup: Setup, count: int, *trials: Trial) -> list[tuple[Tensor, ...]]:
     """Return what every trial has after some steps: parameters, router biases and the last losses."""
     with switched(setup):
-        made = Step(Stack(trials=trials), setup)
+        made = TrainStep(Stack(trials=trials), setup)
         with Capturable():  # type: ignore[no-untyped-call]
             for number in range(count):
                 output, grads = made.gradients(number)

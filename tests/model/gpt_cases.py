@@ -12,11 +12,12 @@ from tiny_trials import BASE, JOINT, SETTING, random_like, trial
 from torch import Tensor
 
 from hpxfer.model.draws import draw
-from hpxfer.model.flat import Flat, Weights, gradients
-from hpxfer.model.gpt import GPT, gpt
-from hpxfer.model.layout import moe_blocks, tensors
+from hpxfer.model.flat import FlatLayout, Weights, gradients
+from hpxfer.model.gpt.forward import GPTForward, build_gpt
+from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.blocks import moe_blocks
 
 SMALL = replace(SETTING, context=8, batch_tokens=32, vocab_size=40)
 RESIDUAL = HPs(lr=1.0, residual_scale=0.7)
@@ -64,10 +65,10 @@ class Case:
         trials = [
             trial(self.setting, shape, name, seed=k, hps=replace(RESIDUAL, residual_scale=0.7 + k)) for k in (0, 1)
         ]
-        made = gpt(trials, CPU)
+        made = build_gpt(trials, CPU)
         forward = {role: c * torch.tensor([1.25, 0.75]) for role, c in made.forward.items()}
         self.model = replace(made, forward=forward, route_scale=made.route_scale * torch.tensor([1.5, 0.5]))
-        self.layout = Flat(tensors=tensors(shape, self.setting), num_trials=2)
+        self.layout = FlatLayout(parameters=gpt_parameters(shape, self.setting), num_trials=2)
         stds = [{role: one.init_std for role, one in one.resolved().items()} for one in trials]
         self.weights = self.layout.leaves(draw(self.layout, (0, 1), stds))
         for seed, copy in enumerate(
@@ -81,7 +82,7 @@ class Case:
         self.inputs, self.targets = torch.randint(self.setting.vocab_size, size, generator=generator)
         self.grad_KT = random_like(torch.zeros(2, self.setting.batch_tokens), 3)
 
-    def losses(self, model: GPT | None = None, *, noise: bool = True) -> Tensor:
+    def losses(self, model: GPTForward | None = None, *, noise: bool = True) -> Tensor:
         """Return losses [K, T] of the code under test."""
         given = self.noise_LKE if noise else None
         return (model or self.model)(self.weights, self.bias_LKE, self.inputs, self.targets, noise_LKE=given).losses_KT

@@ -11,8 +11,8 @@ from strategies import shapes
 from tiny_trials import BASE, JOINT, SETTING
 
 from hpxfer.model.cost import count_params, flops_per_token, train_flops
-from hpxfer.model.flat import Flat
-from hpxfer.model.layout import tensors
+from hpxfer.model.flat import FlatLayout
+from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.scaling.shape import Shape
 
 # The base model of arXiv 2601.20205 with GPT-2's padded vocabulary.
@@ -43,7 +43,7 @@ DENSE = Shape(width=32, depth=3, head_dim=8, dense_width=48)
 def test_total_is_what_is_stored(shape: Shape, gains_and_biases: bool, tied: bool, ffn: str) -> None:
     extra = {"norm_gains": gains_and_biases, "biases": gains_and_biases, "moe_every": 2 if shape.dense_width else 1}
     setting = replace(SETTING, tied_embeddings=tied, ffn=ffn, **extra)
-    layout = Flat(tensors=tensors(shape, setting), num_trials=3)
+    layout = FlatLayout(parameters=gpt_parameters(shape, setting), num_trials=3)
     assert 3 * count_params(shape, setting).total == layout.numel
 
 

@@ -8,16 +8,16 @@ import torch
 from tiny_trials import BASE, SETTING, trial
 
 from hpxfer.model.draws import NOISE_STEPS, draw, router_noise
-from hpxfer.model.flat import Flat, Weights
-from hpxfer.model.layout import tensors
+from hpxfer.model.flat import FlatLayout, Weights
+from hpxfer.model.gpt.layout import gpt_parameters
 
 SMALL = replace(SETTING, norm_gains=True, biases=True, ffn="swiglu")
 EXPERT_ROLES = ("expert_in", "expert_gate", "expert_out")
 STDS = {role: one.init_std for role, one in trial(SMALL).resolved().items()}
 
 
-def layout(num_trials: int) -> Flat:
-    return Flat(tensors=tensors(BASE, SMALL), num_trials=num_trials)
+def layout(num_trials: int) -> FlatLayout:
+    return FlatLayout(parameters=gpt_parameters(BASE, SMALL), num_trials=num_trials)
 
 
 def drawn(*seeds: int, tied: tuple[bool, ...] = ()) -> Weights:
@@ -26,7 +26,7 @@ def drawn(*seeds: int, tied: tuple[bool, ...] = ()) -> Weights:
 
 def test_draws_are_normal_with_the_std_of_the_role() -> None:
     weights = drawn(5)
-    for tensor in layout(1).tensors:
+    for tensor in layout(1).parameters:
         values = torch.stack([copy.flatten() for copy in weights[tensor.name]]).flatten()
         if tensor.role in ("norm", "final_norm"):
             assert bool((values == 1.0).all())
@@ -66,7 +66,7 @@ def test_a_std_of_zero_is_a_zero_init() -> None:
 
 def test_tied_experts_start_from_one_draw_and_the_rest_does_not_change() -> None:
     plain, tied = drawn(5, 6), drawn(5, 6, tied=(True, False))
-    for tensor in layout(1).tensors:
+    for tensor in layout(1).parameters:
         for before, after in zip(plain[tensor.name], tied[tensor.name], strict=True):
             assert torch.equal(before[1], after[1]), tensor.name
             experts = after[0]

@@ -10,15 +10,15 @@ from tiny_trials import BASE, SETTING, trial
 from tolerances import assert_near
 
 from hpxfer.model.draws import draw
-from hpxfer.model.flat import Flat, Weights, gradients, sums_of_squares
-from hpxfer.model.layout import tensors
+from hpxfer.model.flat import FlatLayout, Weights, gradients, sums_of_squares
+from hpxfer.model.gpt.layout import gpt_parameters
 
 SMALL = replace(SETTING, norm_gains=True, biases=True)
 STDS = {role: one.init_std for role, one in trial(SMALL).resolved().items()}
 
 
-def layout(num_trials: int) -> Flat:
-    return Flat(tensors=tensors(BASE, SMALL), num_trials=num_trials)
+def layout(num_trials: int) -> FlatLayout:
+    return FlatLayout(parameters=gpt_parameters(BASE, SMALL), num_trials=num_trials)
 
 
 def drawn(*seeds: int) -> Weights:
@@ -30,7 +30,7 @@ def test_views_cover_the_vector_once_and_in_order() -> None:
     views = layout(2).weights(flat)
     joined = torch.cat([copy.flatten() for copies in views.values() for copy in copies])
     assert torch.equal(joined, flat)
-    for tensor in layout(2).tensors:
+    for tensor in layout(2).parameters:
         assert [copy.shape for copy in views[tensor.name]] == [(2, *tensor.size)] * tensor.layers
 
 

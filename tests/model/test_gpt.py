@@ -12,8 +12,8 @@ from tiny_trials import JOINT, trial
 from tolerances import assert_near, is_near
 
 from hpxfer.model.flat import gradients
-from hpxfer.model.gpt import gpt
-from hpxfer.model.linear import FORWARD_ROLES
+from hpxfer.model.gpt.forward import build_gpt
+from hpxfer.model.gpt.linear import FORWARD_ROLES
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Trial
@@ -87,13 +87,13 @@ def test_a_forward_multiplier_that_the_model_would_leave_out_is_refused(role: st
     stack = [trial(SMALL), with_forward(trial(SMALL), role, 0.5)]
     if refused:
         with pytest.raises(AssertionError, match=role):
-            gpt(stack, CPU)
+            build_gpt(stack, CPU)
     else:  # it is applied, or the model has no such tensor
-        assert gpt(stack, CPU).num_trials == 2
+        assert build_gpt(stack, CPU).num_trials == 2
 
 
 def test_the_multipliers_of_a_stack_are_those_of_its_trials() -> None:
-    model = gpt([trial(SMALL, JOINT, name, residual_scale=0.5) for name in ("sp", "completep-moe")], CPU)
+    model = build_gpt([trial(SMALL, JOINT, name, residual_scale=0.5) for name in ("sp", "completep-moe")], CPU)
     # residual_scale; for completep-moe also depth^-1, active^-1 and width^-1 of 3/2, 2 and 2.
     assert torch.equal(model.forward["attn_out"], torch.tensor([0.5, 0.5 / 1.5]))
     assert torch.equal(model.forward["expert_out"], torch.tensor([0.5, 0.5 / 1.5 / 2]))

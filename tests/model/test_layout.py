@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from tiny_trials import BASE, JOINT, SETTING
 
-from hpxfer.model.layout import moe_blocks, tensors
+from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.roles import ROLES, fan_in_dim
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import gpt_roles
+from hpxfer.spec.blocks import gpt_roles, moe_blocks
 from hpxfer.trial import Setting
 
 SETTINGS = [
@@ -27,13 +27,13 @@ SHAPES = [BASE, JOINT, MIXED, DENSE]
 
 
 def names(setting: Setting, shape: Shape = BASE) -> set[str]:
-    return {tensor.name for tensor in tensors(shape, setting)}
+    return {tensor.name for tensor in gpt_parameters(shape, setting)}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=Shape.label)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_tensor_has_one_name_a_role_and_a_row_in_the_tables(setting: Setting, shape: Shape) -> None:
-    found = tensors(replace(shape, dense_width=40), setting)  # moe_every leaves dense blocks
+    found = gpt_parameters(replace(shape, dense_width=40), setting)  # moe_every leaves dense blocks
     assert len({tensor.name for tensor in found}) == len(found)
     assert all(tensor.numel for tensor in found)
     roles = {tensor.role for tensor in found}
@@ -46,7 +46,7 @@ def test_every_tensor_has_one_name_a_role_and_a_row_in_the_tables(setting: Setti
 
 @pytest.mark.parametrize("shape", SHAPES, ids=Shape.label)
 def test_matrices_read_from_the_dimension_that_their_role_names(shape: Shape) -> None:
-    for tensor in tensors(shape, replace(FULL, moe_every=1)):
+    for tensor in gpt_parameters(shape, replace(FULL, moe_every=1)):
         if ROLES[tensor.role] == "matrix":
             assert tensor.size[-2] == getattr(shape, fan_in_dim(tensor.role)), tensor.name
 
@@ -68,7 +68,7 @@ def test_moe_blocks(every: int, first: int, expected: tuple[int, ...]) -> None:
     assert moe_blocks(MIXED, setting) == expected
     assert moe_blocks(replace(DENSE, depth=5), setting) == ()
     # Every block has one FFN, and of a MoE layer all parts.
-    blocks = {tensor.name: tensor.blocks for tensor in tensors(MIXED, setting)}
+    blocks = {tensor.name: tensor.blocks for tensor in gpt_parameters(MIXED, setting)}
     dense = tuple(sorted(set(range(5)) - set(expected)))
     for name in ("router", "expert_in", "expert_gate", "expert_out_bias", "shared_in", "shared_out"):
         assert blocks.get(name, ()) == expected
@@ -79,9 +79,9 @@ def test_moe_blocks(every: int, first: int, expected: tuple[int, ...]) -> None:
 
 def test_a_block_tensor_has_a_copy_a_layer_and_the_others_one() -> None:
     setting = replace(FULL, tied_embeddings=False, moe_every=1)
-    outside = {tensor.name for tensor in tensors(JOINT, setting) if not tensor.blocks}
+    outside = {tensor.name for tensor in gpt_parameters(JOINT, setting) if not tensor.blocks}
     assert outside == {"embedding", "position", "final_norm", "final_norm_bias", "readout"}
-    assert {tensor.layers for tensor in tensors(JOINT, setting)} == {1, JOINT.depth}
+    assert {tensor.layers for tensor in gpt_parameters(JOINT, setting)} == {1, JOINT.depth}
 
 
 def test_options_add_and_take_tensors() -> None:
@@ -105,14 +105,14 @@ def test_ffns_add_and_take_tensors() -> None:
 
 
 def test_sizes() -> None:
-    sizes = {tensor.name: tensor.size for tensor in tensors(JOINT, SETTING)}
+    sizes = {tensor.name: tensor.size for tensor in gpt_parameters(JOINT, SETTING)}
     assert sizes["embedding"] == (SETTING.vocab_size, 32)
     assert sizes["position"] == (SETTING.context, 32)
     assert sizes["router"] == (32, 8)
     assert sizes["expert_in"] == (8, 32, 64)
     assert sizes["expert_out"] == (8, 64, 32)
     assert sizes["readout"] == (32, SETTING.vocab_size)
-    full = {tensor.name: tensor.size for tensor in tensors(MIXED, FULL)}
+    full = {tensor.name: tensor.size for tensor in gpt_parameters(MIXED, FULL)}
     assert full["expert_gate"] == (8, 32, 64)
     assert full["shared_in"] == full["shared_gate"] == (2, 32, 24)
     assert full["shared_out"] == (2, 24, 32)

@@ -9,7 +9,7 @@ from own_model import OwnGPT, roles_of
 from tolerances import is_near
 from torch import Tensor
 
-from hpxfer.model.layout import moe_blocks
+from hpxfer.spec.blocks import moe_blocks
 
 # Tensor of the stacked model -> module of the own one.
 OUTSIDE = {"embedding": "token_embedding", "position": "position_embedding", "final_norm": "norm", "readout": "head"}
@@ -52,7 +52,7 @@ def own(made: Case, trial: int, dtype: torch.dtype, *, left_out: str | None = No
 def state_dict(made: Case, trial: int) -> dict[str, Tensor]:
     """Return one trial's tensors by their names in the own model, where matrices are [out, in]."""
     out = {}
-    for tensor in made.layout.tensors:
+    for tensor in made.layout.parameters:
         base = tensor.name.removesuffix("_bias")
         kind = "weight" if base == tensor.name else "bias"
         for copy, block in enumerate(tensor.blocks or (None,)):
@@ -103,6 +103,6 @@ def test_a_multiplier_that_the_module_leaves_out_is_seen(left_out: str) -> None:
 def test_every_parameter_has_one_role(name: str) -> None:
     made = Case(*CASES[name])
     found = set(roles_of(own(made, 0, torch.float32)).values())
-    expected = {tensor.role for tensor in made.layout.tensors} | {"norm", "final_norm"}
+    expected = {tensor.role for tensor in made.layout.parameters} | {"norm", "final_norm"}
     expected |= {"router_bias"} if made.shape.num_experts else set()
     assert found == expected | ({"readout"} if not made.setting.tied_embeddings else set())

@@ -11,7 +11,7 @@ from plain_gpt import PlainGPT
 from tolerances import assert_near
 from torch import Tensor
 
-from hpxfer.model.layout import moe_blocks
+from hpxfer.spec.blocks import moe_blocks
 
 Heard = dict[tuple[str, int], tuple[Tensor, Tensor]]
 
@@ -54,7 +54,7 @@ def test_every_part_of_the_model_is_heard_once(mixed: tuple[Case, Heard]) -> Non
 
 def test_linear_maps_are_heard_with_their_multiplier(mixed: tuple[Case, Heard]) -> None:
     made, found = mixed
-    for tensor in made.layout.tensors:
+    for tensor in made.layout.parameters:
         first = tensor.name, (tensor.blocks or (0,))[0]
         if tensor.role == "embedding" or first not in found or len(tensor.size) != 2:
             continue  # not a matrix product, or one of several experts

@@ -20,17 +20,17 @@ from recipe_data import BASE, TARGET, data, recipe
 
 from hpxfer.data import data_ref, open_data
 from hpxfer.model.draws import draw
-from hpxfer.model.flat import Flat
-from hpxfer.model.layout import tensors
+from hpxfer.model.flat import FlatLayout
+from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.yaml_file import write_yaml
-from hpxfer.stack import Stack
-from hpxfer.train.event import Progress
-from hpxfer.train.schedule import lr_factor
+from hpxfer.train.schedules import lr_factor
 from hpxfer.train.trainer import train
 from hpxfer.trial import Expansion, Trial
+from hpxfer.trial.events import Ended
+from hpxfer.trial.stack import Stack
 
 STEPS = 8
 # Relative, of a loss. A rounding to float32 is 6e-8; over these steps 1e-7 became of it, and 1e-6 with a seed whose
@@ -118,7 +118,7 @@ def _text(folder: Path) -> Path:
 def stacked_losses(trial: Trial) -> np.ndarray:
     """Return the training loss of every step, as the stacked trainer has it."""
     (result,) = (
-        one for event in train(Stack(trials=(trial,)), "cpu") if not isinstance(event, Progress) for one in event
+        result for event in train(Stack(trials=(trial,)), "cpu") if isinstance(event, Ended) for result in event.results
     )
     (curve,) = (one for one in result.curves if one.metric == "train_loss_nats")
     assert curve.steps == tuple(range(STEPS))
@@ -128,7 +128,7 @@ def stacked_losses(trial: Trial) -> np.ndarray:
 def initial_weights(case: Case) -> dict[str, torch.Tensor]:
     """Return a state dict of the own model: the weights that the stacked trainer starts from."""
     trial = case.trial
-    layout = Flat(tensors=tensors(trial.shape, trial.setting), num_trials=1)
+    layout = FlatLayout(parameters=gpt_parameters(trial.shape, trial.setting), num_trials=1)
     stds = {role: one.init_std for role, one in trial.resolved().items()}
     out = {}
     for name, layers in layout.weights(draw(layout, [trial.seed], [stds])).items():

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
 from hpxfer.train import checkpoint
 from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
-from hpxfer.train.event import Progress
-from hpxfer.train.step import Step
+from hpxfer.train.step import TrainStep
 from hpxfer.train.trainer import train
 from hpxfer.trial import Trial
+from hpxfer.trial.events import Ended, Progress
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 
 class Cut(BaseException):
@@ -41,20 +41,20 @@ def run(
 ) -> tuple[list[int], list[Progress], tuple[TrialResult, ...]]:
     """Return the steps taken, the progress and the results; none if the training is cut off before step `until`."""
     taken: list[int] = []
-    plain = Step.gradients
+    plain = TrainStep.gradients
 
-    def counted(self: Step, step: int, *, probe: bool = False) -> Any:
+    def counted(self: TrainStep, step: int, *, probe: bool = False) -> Any:
         if step == until:
             raise Cut
         taken.append(step)
         return plain(self, step, probe=probe)
 
     progress: list[Progress] = []
-    with mock.patch.object(Step, "gradients", counted), often():
+    with mock.patch.object(TrainStep, "gradients", counted), often():
         try:
             for event in train(Stack(trials=tuple(trials)), "cpu", checkpoints=spec):
-                if isinstance(event, tuple):
-                    return taken, progress, event
+                if isinstance(event, Ended):
+                    return taken, progress, event.results
                 assert isinstance(event, Progress)
                 progress.append(event)
         except Cut:

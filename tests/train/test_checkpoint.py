@@ -17,16 +17,17 @@ from hypothesis import strategies as st
 from interrupted import always, often, run
 from tiny_trials import BASE, JOINT, numbers, trial
 
+from hpxfer.trial.events import Ended
 from hpxfer.executors.worker import guarded
-from hpxfer.result import TrialResult
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Stack
 from hpxfer.train import trainer
 from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
-from hpxfer.train.step import Step
+from hpxfer.train.step import TrainStep
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 E8A2 = replace(BASE, num_experts=8, num_active=2)
 HYBRID = replace(
@@ -50,7 +51,7 @@ RATES = (2.0**-6, 1e6, 2.0**-7, 40.0, 2.0**-5)
 @pytest.fixture(autouse=True, scope="module")
 def compacting() -> Iterator[None]:
     """Let diverged trials leave the stack at once."""
-    with mock.patch.object(trainer, "pays", return_value=True):
+    with mock.patch.object(trainer, "saves_time", return_value=True):
         yield
 
 
@@ -79,7 +80,7 @@ def test_cut_off_twice_it_has_the_bits_of_an_undisturbed_run(setting: Setting, c
 def test_so_it_has_where_diverged_trials_stay(
     setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "pays", lambda *_: False)
+    monkeypatch.setattr(trainer, "saves_time", lambda *_: False)
     goes_on(stack_of(setting, "router noise"), tmp_path, first=9)
 
 
@@ -162,19 +163,20 @@ def test_halves_of_a_stack_without_memory_go_on_from_its_checkpoint(
     undisturbed = run(stack, None)[2]
     spec = always(tmp_path / "checkpoints")
     taken: list[tuple[int, int]] = []
-    plain = Step.gradients
+    plain = TrainStep.gradients
 
-    def short_of_memory(self: Step, step: int, *, probe: bool = False) -> Any:
+    def short_of_memory(self: TrainStep, step: int, *, probe: bool = False) -> Any:
         if step == 12 and len(stack) == 4 and not any(at == 12 for at, _ in taken):
             taken.append((12, 0))
             raise MemoryError
         taken.append((step, self.state.num_trials))
         return plain(self, step, probe=probe)
 
-    monkeypatch.setattr(Step, "gradients", short_of_memory)
+    monkeypatch.setattr(TrainStep, "gradients", short_of_memory)
     with often():
-        *_, results = guarded(lambda one: train(one, "cpu", checkpoints=spec), Stack(trials=tuple(stack)))
-    assert isinstance(results, tuple)
+        *_, ended = guarded(lambda one: train(one, "cpu", checkpoints=spec), Stack(trials=tuple(stack)))
+        assert isinstance(ended, Ended)
+        results = ended.results
     assert facts(results) == facts(undisturbed)
     assert {(one.halvings, one.resumes) for one in results} == {(1, 1)}
     assert min(step for step, _ in taken[13:]) == 12
@@ -246,9 +248,10 @@ def test_strict_on_cuda_goes_on_with_the_same_bits(setting: Setting, tmp_path: P
         next(events)
         events.close()
         (found,) = Checkpoints(tmp_path / "checkpoints").found()
-        *_, results = train(stack, "cuda", determinism="strict", checkpoints=spec)
+        *_, ended = train(stack, "cuda", determinism="strict", checkpoints=spec)
     assert found.step > 0
-    assert isinstance(results, tuple)
-    assert isinstance(undisturbed, tuple)
-    assert facts(results) == facts(undisturbed)
+    assert isinstance(ended, Ended)
+    results = ended.results
+    assert isinstance(undisturbed, Ended)
+    assert facts(results) == facts(undisturbed.results)
     assert all(not math.isnan(one.wall_s or math.nan) and one.resumes == 1 for one in results)

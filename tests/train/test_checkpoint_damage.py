@@ -21,13 +21,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tiny_trials import BASE, numbers, trial
 
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
 from hpxfer.train import checkpoint, checkpoints
 from hpxfer.train.checkpoint import read
 from hpxfer.train.checkpoints import BadCheckpoint, Checkpoints, sealed
 from hpxfer.train.device import CPU
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 CUT = 4
 

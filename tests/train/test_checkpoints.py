@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_trials import SETTING, trial
 
-from hpxfer.stack import Stack
 from hpxfer.train.checkpoints import FORMAT, BadCheckpoint, Checkpoints, CheckpointSpec, name_of, read_facts, sealed
 from hpxfer.trial import TRAINER_VERSION, Trial
+from hpxfer.trial.stack import Stack
 
 TRIALS = [replace(trial(SETTING, seed=k), id=f"trial {k}") for k in range(8)]
 

@@ -12,11 +12,11 @@ from tiny_trials import JOINT, trial
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from hpxfer.stack import Stack
 from hpxfer.train import device
-from hpxfer.train.state import State
-from hpxfer.train.step import Step
+from hpxfer.train.state import TrainState
+from hpxfer.train.step import TrainStep
 from hpxfer.trial import Setting
+from hpxfer.trial.stack import Stack
 
 CPU = torch.device("cpu")
 
@@ -31,7 +31,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def losses(state: State) -> Tensor:
+def losses(state: TrainState) -> Tensor:
     out = []
     for step in range(3):
         output, grads = state.forward_backward(step, probe=True)
@@ -48,17 +48,17 @@ def test_stacks_of_one_shape_share_the_compiled_pass(setting: Setting) -> None:
     second = Stack(
         trials=(trial(setting, JOINT, "mup", lr=0.1, residual_scale=0.3), trial(setting, JOINT, "mssp-iii", seed=9))
     )
-    state = State(first, CPU, compiled=True)
+    state = TrainState(first, CPU, compiled=True)
     with torch.no_grad():
         state.forward(*state.batch(0), 0)  # what is made on first use, as before a capture
-    assert torch.equal(losses(state), losses(State(first, CPU)))
+    assert torch.equal(losses(state), losses(TrainState(first, CPU)))
     made = dict(counters["stats"])
     assert made["unique_graphs"] > 0
-    state.take(second)
-    state.start()
+    state.set_trials(second)
+    state.reset()
     found = losses(state)
-    assert torch.equal(found, losses(State(second, CPU)))
-    assert not torch.equal(found[:, 0], losses(State(first, CPU))[:, 0])
+    assert torch.equal(found, losses(TrainState(second, CPU)))
+    assert not torch.equal(found[:, 0], losses(TrainState(first, CPU))[:, 0])
     assert dict(counters["stats"]) == made
 
 
@@ -69,7 +69,7 @@ def test_a_step_is_compiled_however_many_were_before(setting: Setting) -> None:
     for size in (1, 2):
         counters.clear()
         stack = Stack(trials=tuple(trial(setting, seed=k) for k in range(size)))
-        step = Step(stack, replace(device.CPU, compiled=True))
+        step = TrainStep(stack, replace(device.CPU, compiled=True))
         with torch.no_grad():
             step.state.forward(*step.state.batch(0), 0)
         step.gradients(0)

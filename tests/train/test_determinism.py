@@ -9,12 +9,12 @@ import pytest
 import torch
 from tiny_trials import BASE, JOINT, numbers, trained, trial
 
-from hpxfer.result import TrialResult
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Stack
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.events import Ended
+from hpxfer.trial.stack import Stack
 
 E8A2 = replace(BASE, num_experts=8, num_active=2)
 E12A6 = replace(BASE, num_experts=12, num_active=6)
@@ -125,8 +125,10 @@ def test_strict_on_cuda_gives_a_stacked_trial_the_bits_of_the_trial_alone(
     setting: Setting, case: str, precision: str
 ) -> None:
     mine, neighbors = made(replace(setting, precision=precision), case)
-    *_, (alone,) = train(Stack(trials=(mine,)), "cuda", determinism="strict")
-    *_, results = train(Stack(trials=(*neighbors, mine)), "cuda", determinism="strict")
-    assert isinstance(results, tuple)
-    assert isinstance(alone, TrialResult)
+    *_, ended_alone = train(Stack(trials=(mine,)), "cuda", determinism="strict")
+    *_, ended = train(Stack(trials=(*neighbors, mine)), "cuda", determinism="strict")
+    assert isinstance(ended, Ended)
+    results = ended.results
+    assert isinstance(ended_alone, Ended)
+    (alone,) = ended_alone.results
     assert numbers(results[-1]) == numbers(alone)

@@ -18,7 +18,7 @@ def test_on_a_cpu_strict_and_fast_are_the_same_code(determinism: str | None) -> 
     assert found.determinism == (determinism or "strict")
     assert found.backend.name == "torch"
     assert found.backend.strict
-    assert (found.compiled, found.captured, found.look_steps) == (False, False, 1)
+    assert (found.compiled, found.captured, found.steps_per_read) == (False, False, 1)
 
 
 def test_triton_on_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

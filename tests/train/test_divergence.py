@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hpxfer.train.monitor import BLOW_UP
 from tiny_trials import JOINT, numbers, trained, trial
 
-from hpxfer.result import TrialResult
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.train import trainer, watch
-from hpxfer.train.compaction import fits, pays
+from hpxfer.train import monitor, trainer
+from hpxfer.train.compaction import fits_memory, saves_time
 from hpxfer.train.device import CPU
-from hpxfer.train.step import Step
-from hpxfer.train.watch import BLOW_UP
+from hpxfer.train.step import TrainStep
 from hpxfer.trial import Setting
+from hpxfer.trial.result import TrialResult
 
 
 def train_losses(result: TrialResult) -> tuple[float, ...]:
@@ -39,20 +39,20 @@ def assert_diverged(result: TrialResult, step: int) -> None:
 def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The steps of a run, in order, with the size of the stack at each."""
     taken: list[tuple[int, int]] = []
-    plain = Step.gradients
+    plain = TrainStep.gradients
 
-    def counted(self: Step, step: int, *, probe: bool = False) -> Any:
+    def counted(self: TrainStep, step: int, *, probe: bool = False) -> Any:
         taken.append((step, self.state.num_trials))
         return plain(self, step, probe=probe)
 
-    monkeypatch.setattr(Step, "gradients", counted)
+    monkeypatch.setattr(TrainStep, "gradients", counted)
     return taken
 
 
 @pytest.fixture
 def compacting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every diverged trial leave at once, as where it pays."""
-    monkeypatch.setattr(trainer, "pays", lambda *_: True)
+    monkeypatch.setattr(trainer, "saves_time", lambda *_: True)
 
 
 def test_nan_from_the_first_step(setting: Setting, steps_taken: list[tuple[int, int]]) -> None:
@@ -92,7 +92,7 @@ def test_a_blow_up_at_the_last_step_is_seen_by_validation(setting: Setting) -> N
 def test_the_bound_is_a_multiple_of_the_larger_of_first_loss_and_uniform_guess(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, times: float, status: str
 ) -> None:
-    monkeypatch.setattr(watch, "BLOW_UP", times)
+    monkeypatch.setattr(monitor, "BLOW_UP", times)
     # With a tiny readout the first loss is ln(V) up to rounding, and so is the bound's unit.
     hps = {"multipliers": (("readout.init_mult", 1e-6),)}
     (result,) = trained(trial(replace(setting, steps=2, warmup_steps=0), lr=2.0**-9, **hps))
@@ -123,7 +123,7 @@ def test_diverged_trials_leave_and_the_stack_goes_on_while_one_lives(
 def test_a_stack_that_would_not_gain_keeps_its_size(
     setting: Setting, steps_taken: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "pays", lambda *_: False)
+    monkeypatch.setattr(trainer, "saves_time", lambda *_: False)
     trained(trial(setting, init_scale=1e30), trial(setting), trial(setting, lr=1e6))
     assert steps_taken == [(step, 3) for step in range(setting.steps)]
 
@@ -159,16 +159,16 @@ def test_how_often_the_host_looks_changes_no_number(
     longer = replace(setting, **LONGER)
     stack = [trial(longer, lr=rate) for rate in RATES]
     each = trained(*stack)
-    monkeypatch.setattr(trainer, "setup_for", lambda *_: replace(CPU, look_steps=looks))
+    monkeypatch.setattr(trainer, "setup_for", lambda *_: replace(CPU, steps_per_read=looks))
     for one, other in zip(trained(*stack), each, strict=True):
         assert numbers(one) == numbers(other)
 
 
 def test_a_smaller_stack_must_save_more_than_it_costs() -> None:
-    assert pays(0.5, 3.0, 1.0, CPU)
-    assert not pays(0.5, 1.0, 1.0, CPU)
-    assert not pays(0.5, 3.0, 1.0, replace(CPU, captured=True))  # the next stack captures again, too
-    assert fits(0.5, CPU)
+    assert saves_time(0.5, 3.0, 1.0, CPU)
+    assert not saves_time(0.5, 1.0, 1.0, CPU)
+    assert not saves_time(0.5, 3.0, 1.0, replace(CPU, captured=True))  # the next stack captures again, too
+    assert fits_memory(0.5, CPU)
 
 
 def test_the_stack_stops_when_the_last_trial_dies(setting: Setting, steps_taken: list[tuple[int, int]]) -> None:

@@ -10,13 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpxfer.result import Curve
 from hpxfer.train.log import (
     BALANCE_POINTS,
     LOSS_HEAD,
     LOSS_POINTS,
     PROBE_POINTS,
-    Recorder,
+    MetricLog,
     balance_steps,
     loss_curve,
     loss_steps,
@@ -24,6 +23,7 @@ from hpxfer.train.log import (
     rms_by_role,
     spaced,
 )
+from hpxfer.trial.result import Curve
 
 STEPS = st.integers(1, 100_000)
 
@@ -71,32 +71,32 @@ def test_loss_curve_stops_before_divergence(before: int | None) -> None:
 
 
 def test_recorder_gives_each_trial_its_own_finite_values() -> None:
-    recorder = Recorder(3)
+    log = MetricLog(3)
     for step in (0, 5, 9):
         values = torch.tensor([step + 0.25, math.inf if step == 5 else step + 0.5, math.nan])
-        recorder.add(step, "grad_rms", values, (0, 1, 2), role="router")
-    recorder.add(0, "load_deviation", torch.tensor([1.0, 2.0, 3.0]), (0, 1, 2), layer=1)
-    recorder.fetch()
+        log.add(step, "grad_rms", values, (0, 1, 2), role="router")
+    log.add(0, "load_deviation", torch.tensor([1.0, 2.0, 3.0]), (0, 1, 2), layer=1)
+    log.fetch()
     rms = {"metric": "grad_rms", "role": "router"}
     load = {"metric": "load_deviation", "layer": 1, "steps": (0,)}
-    assert recorder.curves(0, None) == (
+    assert log.curves(0, None) == (
         Curve(**rms, steps=(0, 5, 9), values=(0.25, 5.25, 9.25)),
         Curve(**load, values=(1.0,)),
     )
-    assert recorder.curves(0, 5) == (Curve(**rms, steps=(0,), values=(0.25,)), Curve(**load, values=(1.0,)))
-    assert recorder.curves(1, None)[0] == Curve(**rms, steps=(0, 9), values=(0.5, 9.5))
-    assert recorder.curves(2, None) == (Curve(**load, values=(3.0,)),)
-    assert recorder.curves(0, 0) == ()
+    assert log.curves(0, 5) == (Curve(**rms, steps=(0,), values=(0.25,)), Curve(**load, values=(1.0,)))
+    assert log.curves(1, None)[0] == Curve(**rms, steps=(0, 9), values=(0.5, 9.5))
+    assert log.curves(2, None) == (Curve(**load, values=(3.0,)),)
+    assert log.curves(0, 0) == ()
 
 
 def test_a_trial_that_left_the_stack_has_no_values_any_more() -> None:
-    recorder = Recorder(3)
-    recorder.add(0, "grad_rms", torch.tensor([1.0, 2.0, 3.0]), (0, 1, 2))
-    recorder.fetch()
-    recorder.add(4, "grad_rms", torch.tensor([5.0, 7.0]), (0, 2))
-    recorder.fetch()
-    recorder.fetch()
-    found = [curve.values for trial in range(3) for curve in recorder.curves(trial, None)]
+    log = MetricLog(3)
+    log.add(0, "grad_rms", torch.tensor([1.0, 2.0, 3.0]), (0, 1, 2))
+    log.fetch()
+    log.add(4, "grad_rms", torch.tensor([5.0, 7.0]), (0, 2))
+    log.fetch()
+    log.fetch()
+    found = [curve.values for trial in range(3) for curve in log.curves(trial, None)]
     assert found == [(1.0, 5.0), (2.0,), (3.0, 7.0)]
 
 

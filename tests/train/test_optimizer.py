@@ -11,19 +11,19 @@ from tiny_trials import HPS, SETTING
 from tolerances import assert_near, is_near
 from torch import Tensor
 
-from hpxfer.model.flat import Flat, Weights
-from hpxfer.model.layout import Tensor as Named
+from hpxfer.model.flat import FlatLayout, Weights
+from hpxfer.model.parameters import ParameterSpec
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.hps import HPs
 from hpxfer.train import optimizer
 from hpxfer.train.optimizer import StackOptimizer, clip_gradients
-from hpxfer.train.schedule import lr_factor
+from hpxfer.train.schedules import lr_factor
 
 # Two roles, layers and a vector; `wide` is cut in pieces when a block is small.
 NAMED = (
-    Named(name="wide", role="embedding", size=(9, 8)),
-    Named(name="block", role="router", size=(3, 8), blocks=(0, 1)),
-    Named(name="gain", role="norm", size=(8,)),
+    ParameterSpec(name="wide", role="embedding", size=(9, 8)),
+    ParameterSpec(name="block", role="router", size=(3, 8), blocks=(0, 1)),
+    ParameterSpec(name="gain", role="norm", size=(8,)),
 )
 STEPS = 5
 FACTORS = [lr_factor(replace(SETTING, steps=STEPS, decay="linear"), step) for step in range(STEPS)]
@@ -50,8 +50,8 @@ def resolved(trial: int) -> dict[str, Multipliers]:
     }
 
 
-def layout(num_trials: int = 3) -> Flat:
-    return Flat(tensors=NAMED, num_trials=num_trials)
+def layout(num_trials: int = 3) -> FlatLayout:
+    return FlatLayout(parameters=NAMED, num_trials=num_trials)
 
 
 def normal(seed: int, num_trials: int = 3) -> Tensor:
@@ -66,7 +66,7 @@ def made(
 ) -> StackOptimizer:
     """Return the optimizer of as many trials as there are betas, at its start."""
     out = StackOptimizer(layout(len(betas)), flat, name)
-    out.take(betas, [resolved(k) for k in range(3)] if hps is None else hps)
+    out.set_hps(betas, [resolved(k) for k in range(3)] if hps is None else hps)
     return out
 
 

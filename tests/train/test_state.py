@@ -13,16 +13,16 @@ from torch import Tensor
 from hpxfer.model.draws import NOISE_STEPS, router_noise
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Stack
-from hpxfer.train.schedule import lr_factor
-from hpxfer.train.state import State
+from hpxfer.train.schedules import lr_factor
+from hpxfer.train.state import TrainState
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.stack import Stack
 
 CPU = torch.device("cpu")
 
 
-def state(*trials: Trial) -> State:
-    return State(Stack(trials=trials), CPU)
+def state(*trials: Trial) -> TrainState:
+    return TrainState(Stack(trials=trials), CPU)
 
 
 def with_conventions(one: Trial, name: str, **conventions: float | str) -> Trial:
@@ -145,13 +145,13 @@ def test_the_schedule_is_the_same_at_every_width(setting: Setting) -> None:
 
 def test_evaluation_draws_at_the_last_step(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    plain = State.noise
+    plain = TrainState.noise
 
-    def noted(self: State, step: int) -> Any:
+    def noted(self: TrainState, step: int) -> Any:
         asked.append(step)
         return plain(self, step)
 
-    monkeypatch.setattr(State, "noise", noted)
+    monkeypatch.setattr(TrainState, "noise", noted)
     trained(with_conventions(trial(setting), "mup-moe", router_bias_std=1.0))
     assert asked == [*range(setting.steps), setting.steps, setting.steps]  # two batches of validation
 

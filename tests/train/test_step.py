@@ -14,15 +14,15 @@ import torch
 from tiny_trials import JOINT, numbers, trained, trial
 from torch import Tensor
 
-from hpxfer.model.gpt import Output
-from hpxfer.result import TrialResult
+from hpxfer.model.output import Output
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.stack import Stack
 from hpxfer.train import step as step_module
 from hpxfer.train import trainer
 from hpxfer.train.device import CPU, Setup
-from hpxfer.train.step import Kept, Step
+from hpxfer.train.step import StepCache, TrainStep
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 CAPTURED = replace(CPU, captured=True)
 
@@ -65,9 +65,9 @@ class Replayer:
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_module, "Recorder", Replayer)
+    monkeypatch.setattr(step_module, "GraphCapture", Replayer)
     monkeypatch.setattr(Replayer, "made", 0)
-    monkeypatch.setattr(trainer, "_kept", Kept())
+    monkeypatch.setattr(trainer, "_steps", StepCache())
 
 
 def captured(monkeypatch: pytest.MonkeyPatch, *trials: Trial, setup: Setup = CAPTURED) -> tuple[TrialResult, ...]:
@@ -87,7 +87,7 @@ def test_stacks_of_one_shape_share_a_captured_step(setting: Setting, monkeypatch
         (trial(setting, JOINT, lr=1e6), trial(setting, JOINT, "mssp-iii", seed=1, beta1=0.5, weight_decay=0.3)),
         (trial(setting, JOINT, "mup", residual_scale=0.3, eps=1e-4), trial(setting, JOINT, router_bias_lr=0.1)),
     ]
-    monkeypatch.setattr(trainer, "pays", lambda *_: False)
+    monkeypatch.setattr(trainer, "saves_time", lambda *_: False)
     anew = [[numbers(one) for one in trained(*stack)] for stack in stacks]
     assert [[numbers(one) for one in captured(monkeypatch, *stack)] for stack in stacks] == anew
     assert Replayer.made == 1
@@ -120,14 +120,14 @@ def test_another_shape_setting_or_size_is_captured_anew(
 def test_a_captured_stack_compacts(setting: Setting, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
     longer = replace(setting, steps=12)
     stack = [scheduled(trial(longer, lr=rate, seed=k)) for k, rate in enumerate((1e6, 2.0**-6, 30.0, 2.0**-7))]
-    monkeypatch.setattr(trainer, "pays", lambda *_: True)
-    results = captured(monkeypatch, *stack, setup=replace(CAPTURED, look_steps=looks))
+    monkeypatch.setattr(trainer, "saves_time", lambda *_: True)
+    results = captured(monkeypatch, *stack, setup=replace(CAPTURED, steps_per_read=looks))
     assert Replayer.made > 1
     assert [numbers(one) for one in results] == [numbers(one) for one in trained(*stack)]
 
 
 def test_nothing_is_kept_that_is_not_captured(setting: Setting) -> None:
-    kept, stack = Kept(), Stack(trials=(trial(setting),))
+    kept, stack = StepCache(), Stack(trials=(trial(setting),))
     assert kept.step_for(stack, CPU) is not kept.step_for(stack, CPU)
     assert kept.step_for(stack, CAPTURED) is kept.step_for(stack, CAPTURED)
     kept.clear()
@@ -137,11 +137,11 @@ def test_nothing_is_kept_that_is_not_captured(setting: Setting) -> None:
 def test_an_error_lets_go_of_what_is_kept(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     captured(monkeypatch, trial(setting))
 
-    def broken(self: Step, step: int, *, probe: bool = False) -> Any:
+    def broken(self: TrainStep, step: int, *, probe: bool = False) -> Any:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Step, "gradients", broken)
+        patch.setattr(TrainStep, "gradients", broken)
         with pytest.raises(MemoryError):
             captured(patch, trial(setting))
-    assert trainer._kept._step is None
+    assert trainer._steps._step is None

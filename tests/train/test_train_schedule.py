@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_trials import SETTING
 
-from hpxfer.train.schedule import lr_factor
+from hpxfer.train.schedules import lr_factor
 from hpxfer.trial import Setting
 
 

@@ -15,16 +15,16 @@ from tolerances import same_run
 from hpxfer.data import open_data
 from hpxfer.data.batches import Batch
 from hpxfer.model.draws import draw
-from hpxfer.model.flat import Flat, Weights
-from hpxfer.model.gpt import gpt
-from hpxfer.model.layout import tensors
-from hpxfer.result import TrialResult
+from hpxfer.model.flat import FlatLayout, Weights
+from hpxfer.model.gpt.forward import build_gpt
+from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Stack
 from hpxfer.train import trainer
-from hpxfer.train.event import Progress
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.events import Ended, Progress
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -40,8 +40,9 @@ def test_progress_adds_up_and_results_come_last(
 ) -> None:
     monkeypatch.setattr(trainer, "PROGRESS_S", interval_s)
     trials = tuple(trial(setting, seed=seed) for seed in (0, 1))
-    *progress, results = train(Stack(trials=trials), "cpu")
-    assert isinstance(results, tuple)
+    *progress, ended = train(Stack(trials=trials), "cpu")
+    assert isinstance(ended, Ended)
+    results = ended.results
     assert [one.trial_id for one in results] == [one.id for one in trials]
     assert all(isinstance(one, Progress) for one in progress)
     assert sum(one.tokens for one in progress if isinstance(one, Progress)) == 2 * setting.steps * setting.batch_tokens
@@ -61,12 +62,12 @@ def model_losses(one: Trial, weights: Weights, batch: Batch) -> torch.Tensor:
     """Return the losses [T] of one trial without router bias."""
     bias = torch.zeros(one.shape.depth, 1, one.shape.num_experts)
     inputs, targets = (torch.from_numpy(part)[None] for part in batch)
-    return gpt([one], torch.device("cpu"))(weights, bias, inputs, targets).losses_KT[0]
+    return build_gpt([one], torch.device("cpu"))(weights, bias, inputs, targets).losses_KT[0]
 
 
 def drawn(one: Trial) -> Weights:
     """Return the leaves that a trial starts from."""
-    layout = Flat(tensors=tensors(one.shape, one.setting), num_trials=1)
+    layout = FlatLayout(parameters=gpt_parameters(one.shape, one.setting), num_trials=1)
     stds = {role: values.init_std for role, values in one.resolved().items()}
     return layout.leaves(draw(layout, [one.seed], [stds]))
 
@@ -119,7 +120,7 @@ def test_provenance(setting: Setting) -> None:
 def test_curves_of_gradients_updates_and_balance(setting: Setting) -> None:
     (result,) = trained(trial(replace(setting, norm_gains=True), weight_decay=0.0))
     last = setting.steps - 1
-    roles = {tensor.role for tensor in tensors(BASE, replace(setting, norm_gains=True))}
+    roles = {tensor.role for tensor in gpt_parameters(BASE, replace(setting, norm_gains=True))}
     for metric in ("grad_rms", "update_rms"):
         assert {one.role for one in result.curves if one.metric == metric} == roles
         for role in roles:

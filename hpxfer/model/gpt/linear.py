@@ -1,11 +1,11 @@
-"""Linear maps of a stack: the one place where a forward multiplier meets a weight, and where a tap listens.
+"""Linear maps of a stack. Only here a forward multiplier meets a weight, and a tap is called.
 
-Letters: K trials, T tokens, I in, O out.
+Letters: K trials, T tokens, I input features, O output features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,13 +15,12 @@ from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.narrow import narrow_product
 from hpxfer.kernels.product import batched_product
 from hpxfer.kernels.sums import spread
+from hpxfer.model.output import Tap
 
-# Called as tap(name, block, input, output) with detached tensors; the block is 0 for what stands outside the blocks.
-Tap = Callable[[str, int, Tensor, Tensor], None]
-# The tensors of one block, or those outside: name -> [K, *size].
+# The parameters of one block, or those outside the blocks: name -> [K, *size].
 Local = Mapping[str, Tensor]
 
-# The roles whose output the model multiplies, each in one place.
+# The roles that have a forward multiplier. The model applies each multiplier in exactly one place.
 FORWARD_ROLES = ("attn_out", "router", "expert_out", "shared_out", "dense_out", "readout")
 
 
@@ -33,31 +32,31 @@ class Maps:
     tap: Tap | None = None
     backend: Backend = TORCH
 
-    def seen(self, name: str, block: int, x: Tensor, y: Tensor) -> None:
-        """Show input and output of a part of the model to the tap, if there is one."""
+    def show(self, name: str, block: int, x: Tensor, y: Tensor) -> None:
+        """Show the input and the output of a part of the model to the tap, if there is one."""
         if self.tap is not None:
             self.tap(name, block, x.detach(), y.detach())
 
     def linear(self, name: str, block: int, x_KTI: Tensor, weight_KIO: Tensor, bias_KO: Tensor | None = None) -> Tensor:
-        """Return x @ w (+ bias), times the forward multiplier of the role where it has one."""
+        """Return [K, T, O]: x @ w (+ bias), times the forward multiplier of the role if it has one."""
         product = narrow_product if name == "router" else batched_product
         y = product(x_KTI, self.scaled(name, weight_KIO), self.backend)
         if bias_KO is not None:
             scale = self.forward[name].unsqueeze(-1) if name in FORWARD_ROLES else None
             y = y + spread(bias_KO if scale is None else bias_KO * scale, y.shape[1], y.dtype, self.backend)
-        self.seen(name, block, x_KTI, y)
+        self.show(name, block, x_KTI, y)
         return y
 
     def scaled(self, name: str, weight_KIO: Tensor) -> Tensor:
-        """Return the weight with the forward multiplier of its role: it is smaller than the activation."""
+        """Return the weight times the forward multiplier of its role. The weight is smaller than the activation."""
         return weight_KIO * self.forward[name].view(-1, 1, 1) if name in FORWARD_ROLES else weight_KIO
 
     def named(self, local: Local, name: str, block: int, x_KTI: Tensor) -> Tensor:
-        """Return the same for the weight and the bias of this name."""
+        """Return `linear` of the weight and the bias of this name."""
         return self.linear(name, block, x_KTI, local[name], local.get(f"{name}_bias"))
 
     def joined(self, local: Local, names: tuple[str, ...], block: int, x_KTI: Tensor) -> Tensor:
-        """Return [K, T, len(names), O]: several maps of one input as one product."""
+        """Return [K, T, len(names), O]: several maps of the same input, computed as one product."""
         weight = torch.cat([local[name] for name in names], dim=-1)
         y_KTO = batched_product(x_KTI, weight, self.backend)
         if f"{names[0]}_bias" in local:
@@ -65,5 +64,5 @@ class Maps:
             y_KTO = y_KTO + spread(bias, y_KTO.shape[1], y_KTO.dtype, self.backend)
         y = y_KTO.view(*y_KTO.shape[:2], len(names), -1)
         for index, name in enumerate(names):
-            self.seen(name, block, x_KTI, y[:, :, index])
+            self.show(name, block, x_KTI, y[:, :, index])
         return y

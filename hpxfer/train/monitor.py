@@ -1,9 +1,9 @@
-"""Watch: the losses of a stack, who is alive, and the LR factor, all on the device: no step waits for the host.
+"""DivergenceMonitor: the losses of a stack, which trials are alive, and the LR factor. No step waits for the host.
 
-    bad     a loss that is not finite, or above BLOW_UP * max(its trial's first loss, ln V)
-    alive   until the first bad loss; that step's update is not taken, nor any after it
+    bad     a loss that is not finite, or above BLOW_UP * max(the trial's first loss, ln V)
+    alive   until the first bad loss: the update of that step is not taken, and none after it
 
-Letters: K trials, T tokens, N steps.
+Letters: K trials, T tokens, N steps, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.sums import column_sums
-from hpxfer.train.schedule import lr_factor
-from hpxfer.train.snapshot import Snapshot, keep
+from hpxfer.train.schedules import lr_factor
+from hpxfer.train.snapshot import Snapshot, copy_trials
 from hpxfer.trial import Setting
 
-# A loss above this many times the larger of the first loss and the uniform guess's ln(V) is a blow-up.
+# A loss is a blow-up above this many times the larger of the first loss and ln V, the loss of a uniform guess.
 BLOW_UP = 4.0
 
 
-class Watch:
-    """What is known of a stack's run so far. `alive` [K] is shared with the optimizer, which reads it."""
+class DivergenceMonitor:
+    """The losses of a stack so far and the trials that diverged. The optimizer reads `alive` [K], a shared tensor."""
 
     def __init__(self, setting: Setting, alive_K: Tensor, backend: Backend = TORCH) -> None:
         device = alive_K.device
@@ -38,9 +38,9 @@ class Watch:
         self._steps_N1 = torch.arange(setting.steps, device=device).unsqueeze(1)
         factors = [lr_factor(setting, step) for step in range(setting.steps)]
         self._factors = torch.tensor(factors, dtype=torch.float64, device=device)
-        self.start()
+        self.reset()
 
-    def start(self) -> None:
+    def reset(self) -> None:
         """Go back to the first step of a run."""
         self.alive.fill_(True)
         self.losses.fill_(math.nan)
@@ -50,7 +50,7 @@ class Watch:
 
     @property
     def limit(self) -> Tensor:
-        """The loss above which a trial has blown up, [K] float64; inf before the first step."""
+        """The loss above which a trial has blown up, [K] float64. It is inf before the first step."""
         return self._limit
 
     @property
@@ -58,16 +58,17 @@ class Watch:
         """The steps taken, [1] int64."""
         return self._step
 
-    def follow(self, other: Snapshot, kept: Sequence[int]) -> None:
-        """Go on where `other` stands, with those of its trials that are kept; what was logged stays there."""
-        for mine, its in ((self.alive, other.alive), (self.ended, other.ended), (self._limit, other.limit)):
-            keep(its, 0, kept, mine)
-        self._step.copy_(other.step)
+    def resume(self, snapshot: Snapshot, rows: Sequence[int]) -> None:
+        """Continue from the trials of a snapshot that `rows` names. A snapshot holds no losses."""
+        pairs = ((self.alive, snapshot.alive), (self.ended, snapshot.ended), (self._limit, snapshot.limit))
+        for own, stored in pairs:
+            copy_trials(stored, 0, rows, own)
+        self._step.copy_(snapshot.step)
 
-    def note(self, losses_KT: Tensor) -> None:
-        """Log the losses of a step, and end the trials whose loss is bad."""
+    def record(self, losses_KT: Tensor) -> None:
+        """Record the losses of a step, and end the trials whose loss is bad."""
         loss_K = mean_losses(losses_KT, self._backend)
-        self._log(loss_K)
+        self._store(loss_K)
         exact_K = loss_K.double()
         unit_K = exact_K.clamp(min=math.log(self._setting.vocab_size))  # a NaN stays one
         torch.where(self._step == 0, BLOW_UP * unit_K, self._limit, out=self._limit)
@@ -75,15 +76,15 @@ class Watch:
         torch.where(self.alive & bad_K, self._step, self.ended, out=self.ended)
         self.alive.logical_and_(~bad_K)
 
-    def _log(self, loss_K: Tensor) -> None:
+    def _store(self, loss_K: Tensor) -> None:
         if self._backend.is_triton:
-            # Not index_copy_: where torch is asked for determinism it may wait for the host, in a CUDA graph an error.
+            # Not index_copy_: in deterministic mode it may wait for the host, which is an error in a CUDA graph.
             torch.where(self._steps_N1 == self._step, loss_K, self.losses, out=self.losses)
         else:
             self.losses.index_copy_(0, self._step, loss_K.unsqueeze(0))
 
     def bad(self, losses_K: Tensor) -> Tensor:
-        """Return [K] bool: which float64 losses are not finite or blew up."""
+        """Return [K] bool: whether a float64 loss is not finite or has blown up."""
         return ~(losses_K.isfinite() & (losses_K <= self._limit))
 
     def factor(self) -> Tensor:
@@ -96,7 +97,7 @@ class Watch:
 
 
 def mean_losses(losses_KT: Tensor, backend: Backend = TORCH, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return [K], the mean loss of every trial; its bits do not depend on K where the backend is strict."""
+    """Return [K]: the mean loss of every trial. Under a strict backend its bits do not depend on K."""
     if backend.is_triton and backend.strict:
         return (column_sums(losses_KT.unsqueeze(-1), backend).squeeze(-1) / losses_KT.shape[1]).to(dtype)
     return losses_KT.to(dtype).mean(1)

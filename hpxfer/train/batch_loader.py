@@ -1,7 +1,6 @@
-"""Feed: the batches and the router noise of a stack, drawn for CHUNK_STEPS steps at a time, once a seed.
+"""BatchLoader: the batches and the router noise of a stack, read for CHUNK_STEPS steps at a time, once per seed.
 
-On CUDA the next chunk is on its way to the device, through pinned memory and on a stream of its own, while this one
-is trained on.
+On CUDA the next chunk travels to the device while this one is trained on: through pinned memory, on its own stream.
 
 Letters: C steps of a chunk, U seeds, K trials, B sequences, S context, L MoE layers, E experts.
 """
@@ -24,15 +23,15 @@ CHUNK_STEPS = NOISE_STEPS
 
 @dataclass(frozen=True, kw_only=True)
 class _Chunk:
-    """Tensors of some steps, on the device once `arrived` is over."""
+    """The tensors of CHUNK_STEPS steps. They are on the device once `arrived` has happened."""
 
     number: int
     tensors: tuple[Tensor, ...]
     arrived: torch.cuda.Event | None
 
 
-class Feed:
-    """What the trials of a stack read at each step."""
+class BatchLoader:
+    """The batches and the router noise of the trials of a stack, by step."""
 
     def __init__(
         self, data: TokenData, trials: Sequence[Trial], device: torch.device, moe_blocks: Sequence[int]
@@ -43,7 +42,6 @@ class Feed:
         self._seeds = sorted({trial.seed for trial in trials})
         self._of_trial = torch.tensor([self._seeds.index(trial.seed) for trial in trials], device=device)
         stds = [trial.structure().router_bias_std for trial in trials]
-        # float32, as the noise is
         self._stds = torch.tensor(stds, device=device).view(1, -1, 1) if any(stds) and self._moe_blocks else None
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._chunks: list[_Chunk] = []
@@ -55,7 +53,7 @@ class Feed:
         return self._stds is not None
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets [K, B, S] of a step: each trial's own, by its seed."""
+        """Return inputs and targets [K, B, S] of a step. Trials of one seed read the same tokens."""
         number, at = divmod(step, CHUNK_STEPS)
         inputs, targets = self._batches(number).tensors
         return inputs[at].index_select(0, self._of_trial), targets[at].index_select(0, self._of_trial)
@@ -66,41 +64,41 @@ class Feed:
             return None
         number, at = divmod(step, NOISE_STEPS)
         if self._noise is None or self._noise.number != number:
-            self._noise = self._sent(number, [router_noise(self._seeds, self._moe_blocks, self._num_experts, number)])
+            self._noise = self._send(number, [router_noise(self._seeds, self._moe_blocks, self._num_experts, number)])
             self._wait(self._noise)
         return self._noise.tensors[0][at].index_select(1, self._of_trial) * self._stds
 
     def _batches(self, number: int) -> _Chunk:
-        """Return a chunk; on CUDA, send the one behind it on its way."""
-        found = next((one for one in self._chunks if one.number == number), None)
+        """Return a chunk. On CUDA, start to send the next one."""
+        found = next((chunk for chunk in self._chunks if chunk.number == number), None)
         if found is None or found is not self._chunks[0]:
-            found = found or self._drawn(number)
+            found = found or self._read(number)
             self._wait(found)
             self._chunks = [found]
             if self._stream is not None and (number + 1) * CHUNK_STEPS < self._steps:
-                self._chunks.append(self._drawn(number + 1))
+                self._chunks.append(self._read(number + 1))
         return found
 
-    def _drawn(self, number: int) -> _Chunk:
+    def _read(self, number: int) -> _Chunk:
         first = number * CHUNK_STEPS
-        count = min(CHUNK_STEPS, self._steps - first)  # not beyond the run: the data may end there
+        count = min(CHUNK_STEPS, self._steps - first)  # the data may end where the run ends
         parts = [self._data.train_batches(seed, first, count) for seed in self._seeds]
-        stacked = [torch.from_numpy(np.stack(one, axis=1)) for one in zip(*parts, strict=True)]
-        return self._sent(number, stacked)
+        stacked = [torch.from_numpy(np.stack(arrays, axis=1)) for arrays in zip(*parts, strict=True)]
+        return self._send(number, stacked)
 
-    def _sent(self, number: int, tensors: Sequence[Tensor]) -> _Chunk:
+    def _send(self, number: int, tensors: Sequence[Tensor]) -> _Chunk:
         if self._stream is None:
             return _Chunk(number=number, tensors=tuple(tensors), arrived=None)
         with torch.cuda.stream(self._stream):
-            there = tuple(one.pin_memory().to(self._device, non_blocking=True) for one in tensors)
+            sent = tuple(tensor.pin_memory().to(self._device, non_blocking=True) for tensor in tensors)
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record(self._stream)
-        return _Chunk(number=number, tensors=there, arrived=arrived)
+        return _Chunk(number=number, tensors=sent, arrived=arrived)
 
     def _wait(self, chunk: _Chunk) -> None:
-        """Let the device, not the host, wait for a chunk; its memory is kept until the device is done with it."""
+        """Let the device wait for a chunk, not the host. Its memory is kept until the device has used it."""
         if chunk.arrived is not None:
-            here = torch.cuda.current_stream(self._device)
-            here.wait_event(chunk.arrived)
-            for one in chunk.tensors:
-                one.record_stream(here)
+            current = torch.cuda.current_stream(self._device)
+            current.wait_event(chunk.arrived)
+            for tensor in chunk.tensors:
+                tensor.record_stream(current)

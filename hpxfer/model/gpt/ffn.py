@@ -1,18 +1,13 @@
-"""The FFN of a block: routed and shared experts, or a dense one.
+"""The FFN of a block: routed and shared experts, or a dense FFN.
 
     logits = c_router * router(h) + b_t                    b_t: the router-bias schedule, if there is one
     y      = c_shared * sum_s S_s(h) + c_expert * sum_{i active} g_i * E_i(h)            dense block: y = c_dense * F(h)
 
-    gate               g_i
-    sigmoid            sigmoid(logit_i)
-    softmax            route_scale * softmax(logits)_i                     over all experts
-    normalized_sigmoid route_scale * sigmoid(logit_i) / sum over the active experts       (2605.23893)
-
     E, S, F = down(gelu(up(h))), or down(silu(gate(h)) * up(h)) if ffn is swiglu
 
-The active experts are the num_active of largest gate (sigmoid before it is normalized) + balancing bias, which selects
-only; num_active / num_groups in each of num_groups contiguous groups of experts. Logits and gates are float32 whatever
-the precision of the rest.
+The gate's row (`hpxfer.model.gates`) gives the scores of all experts and the weights g_i of the active ones. The active
+experts are the num_active of largest score + balancing bias: num_active / num_groups in each of num_groups contiguous
+groups of experts. The balancing bias only selects. Logits, scores and weights are float32 in every precision.
 
 Letters: K trials, T tokens, D width, E experts, A active experts, N = K*T*A expert rows, H hidden features.
 """
@@ -30,27 +25,27 @@ from torch import Tensor
 from hpxfer.kernels.experts import experts
 from hpxfer.kernels.grouped import grouped_product
 from hpxfer.kernels.routing import Groups, choose_experts, group_rows, of_chosen
-from hpxfer.model.linear import FORWARD_ROLES, Local, Maps
+from hpxfer.model.gates import Gate
+from hpxfer.model.gpt.linear import FORWARD_ROLES, Local, Maps
 from hpxfer.scaling.shape import Shape
-from hpxfer.trial import Setting
 
-_EXPERT = tuple(f"expert_{one}{bias}" for one in ("in", "gate", "out") for bias in ("", "_bias"))
+_EXPERT = tuple(f"expert_{part}{bias}" for part in ("in", "gate", "out") for bias in ("", "_bias"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Routed:
-    """What a MoE layer says of its routing."""
+    """How a MoE layer routed its tokens."""
 
     load_KE: Tensor  # int64, tokens of every expert
-    gates_KTE: Tensor  # float32, before the choice of the active experts
+    scores_KTE: Tensor  # float32, before the choice of the active experts
 
 
 @dataclass(frozen=True, kw_only=True)
 class FFN:
-    """The FFNs of a forward pass; holds no weights."""
+    """The FFNs of a forward pass. It holds no weights."""
 
     shape: Shape
-    setting: Setting
+    gate: Gate
     maps: Maps
     route_scale: Tensor  # [K] float32
 
@@ -59,54 +54,44 @@ class FFN:
         up = self.maps.named(local, "dense_in", block, h_KTD)
         gate = self.maps.named(local, "dense_gate", block, h_KTD) if "dense_gate" in local else None
         y = self.maps.named(local, "dense_out", block, _activated(up, gate))
-        self.maps.seen("dense", block, h_KTD, y)
+        self.maps.show("dense", block, h_KTD, y)
         return y
 
     def moe(
         self, local: Local, block: int, h_KTD: Tensor, bias_KE: Tensor, noise_KE: Tensor | None
     ) -> tuple[Tensor, Routed]:
-        """Return the output of a MoE block's branch, and how it routed. `bias` balances, `noise` is b_t."""
+        """Return the output of a MoE block's branch, and how it routed. `bias` balances the load, `noise` is b_t."""
         logits_KTE = self.maps.linear("router", block, h_KTD.float(), local["router"])
         if noise_KE is not None:
             logits_KTE = logits_KTE + noise_KE.unsqueeze(1)
-        gates_KTE = self._gates(logits_KTE)
-        chosen_KTA = choose_experts(gates_KTE, bias_KE, self.shape.num_active, self.shape.num_groups, self.maps.backend)
-        gate_KTA = self._active_gates(logits_KTE, gates_KTE, chosen_KTA)
+        route_scale_K11 = self.route_scale.view(-1, 1, 1)
+        scores_KTE = self.gate.scores(logits_KTE, route_scale_K11)
+        chosen_KTA = choose_experts(
+            scores_KTE, bias_KE, self.shape.num_active, self.shape.num_groups, self.maps.backend
+        )
+        if self.gate.active_weights is None:
+            weights_KTA = of_chosen(scores_KTE, chosen_KTA, self.maps.backend)
+        else:
+            logits_KTA = of_chosen(logits_KTE, chosen_KTA, self.maps.backend)
+            weights_KTA = self.gate.active_weights(logits_KTA, route_scale_K11)
         if self.maps.tap is not None:
-            self.maps.seen(
-                "gates", block, logits_KTE, torch.zeros_like(gates_KTE).scatter(-1, chosen_KTA, gate_KTA.detach())
-            )
-        y_KTD, load_KE = self._experts(local, block, h_KTD, chosen_KTA, gate_KTA)
+            all_weights_KTE = torch.zeros_like(scores_KTE).scatter(-1, chosen_KTA, weights_KTA.detach())
+            self.maps.show("gates", block, logits_KTE, all_weights_KTE)
+        y_KTD, load_KE = self._experts(local, block, h_KTD, chosen_KTA, weights_KTA)
         if self.shape.num_shared:
             y_KTD = y_KTD + self._shared(local, block, h_KTD)
-        self.maps.seen("moe", block, h_KTD, y_KTD)
-        return y_KTD, Routed(load_KE=load_KE, gates_KTE=gates_KTE)
-
-    def _gates(self, logits_KTE: Tensor) -> Tensor:
-        """Return what experts are chosen by."""
-        if self.setting.gate == "softmax":
-            return self.route_scale.view(-1, 1, 1) * torch.softmax(logits_KTE, dim=-1)
-        return torch.sigmoid(logits_KTE)
-
-    def _active_gates(self, logits_KTE: Tensor, gates_KTE: Tensor, chosen_KTA: Tensor) -> Tensor:
-        """Return the gates [K, T, A] that the active experts' outputs are multiplied by."""
-        if self.setting.gate != "normalized_sigmoid":
-            return of_chosen(gates_KTE, chosen_KTA, self.maps.backend)
-        # sigmoid / sum of sigmoids as a softmax of their logs: no 0/0 where all are tiny, and with one active expert
-        # the gradient is an exact zero, of which Adam makes no step.
-        logits_KTA = of_chosen(logits_KTE, chosen_KTA, self.maps.backend)
-        shares_KTA = torch.softmax(F.logsigmoid(logits_KTA), dim=-1)
-        return self.route_scale.view(-1, 1, 1) * shares_KTA
+        self.maps.show("moe", block, h_KTD, y_KTD)
+        return y_KTD, Routed(load_KE=load_KE, scores_KTE=scores_KTE)
 
     def _experts(
-        self, local: Local, block: int, h_KTD: Tensor, chosen_KTA: Tensor, gate_KTA: Tensor
+        self, local: Local, block: int, h_KTD: Tensor, chosen_KTA: Tensor, weights_KTA: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return c_expert times the gated sum of the routed experts, and the load of every expert."""
+        """Return c_expert times the weighted sum of the active experts, and the load of every expert."""
         backend = self.maps.backend
         groups = group_rows(chosen_KTA, self.shape.num_experts, backend)
         own = {name: local[name].flatten(0, 1) for name in _EXPERT if name in local}
-        # One place for the branch's multiplier: the gates, the smallest tensor on its path.
-        scaled_KTA = gate_KTA * self.maps.forward["expert_out"].view(-1, 1, 1)
+        # The branch's multiplier is applied here only: the weights are the smallest tensor on its path.
+        scaled_KTA = weights_KTA * self.maps.forward["expert_out"].view(-1, 1, 1)
         y_MD = experts(
             h_KTD.flatten(0, 1),
             own["expert_in"],
@@ -121,33 +106,34 @@ class FFN:
             backend=backend,
         )
         if self.maps.tap is not None:
-            self._show_experts(own, block, h_KTD, groups)
+            self._tap_experts(own, block, h_KTD, groups)
         return y_MD.view_as(h_KTD), groups.load
 
     @torch.no_grad()
-    def _show_experts(self, own: Local, block: int, h_KTD: Tensor, groups: Groups) -> None:
-        """Show the tap the products of the routed experts: [K, T*A, I] and, with the multiplier, [K, T*A, O].
+    def _tap_experts(self, own: Local, block: int, h_KTD: Tensor, groups: Groups) -> None:
+        """Show the tap the products of the routed experts: inputs [K, T*A, I] and outputs [K, T*A, O].
 
-        Rows are by expert, then in token order. They are computed anew: the branch itself does not keep them.
+        The output of expert_out has its forward multiplier in it. Rows are sorted by expert, then by token. They are
+        computed again here, because the branch itself does not keep them.
         """
         x_ND = h_KTD.flatten(0, 1).index_select(0, groups.token)
         group_of_N = torch.repeat_interleave(groups.load.flatten(), output_size=x_ND.shape[0])
 
-        def shown(name: str, x_NI: Tensor) -> Tensor:
+        def product(name: str, x_NI: Tensor) -> Tensor:
             y_NO = grouped_product(x_NI, own[name], groups.ends)
             if f"{name}_bias" in own:
                 y_NO = y_NO + own[f"{name}_bias"].to(y_NO.dtype).index_select(0, group_of_N)
-            x, y = (one.view(h_KTD.shape[0], -1, one.shape[-1]) for one in (x_NI, y_NO))
+            x, y = (rows.view(h_KTD.shape[0], -1, rows.shape[-1]) for rows in (x_NI, y_NO))
             y = y * self.maps.forward[name].view(-1, 1, 1).to(y.dtype) if name in FORWARD_ROLES else y
-            self.maps.seen(name, block, x, y)
+            self.maps.show(name, block, x, y)
             return y_NO
 
-        up_NH = shown("expert_in", x_ND)
-        gate_NH = shown("expert_gate", x_ND) if "expert_gate" in own else None
-        shown("expert_out", _activated(up_NH, gate_NH))
+        up_NH = product("expert_in", x_ND)
+        gate_NH = product("expert_gate", x_ND) if "expert_gate" in own else None
+        product("expert_out", _activated(up_NH, gate_NH))
 
     def _shared(self, local: Local, block: int, h_KTD: Tensor) -> Tensor:
-        """Return c_shared times the sum of the shared experts: one FFN with the hidden features of all of them."""
+        """Return c_shared times the sum of the shared experts, computed as one FFN with all their hidden features."""
         up = self._shared_up(local, "shared_in", block, h_KTD)
         gate = self._shared_up(local, "shared_gate", block, h_KTD) if "shared_gate" in local else None
         bias = None

@@ -1,12 +1,12 @@
-"""The stacked GPT: K trials of one shape in one forward pass. K = 1 runs this code too; there is no other.
+"""The forward pass of the stacked GPT: K trials of one shape at once. A single trial is K = 1 of the same code.
 
     x = embedding[token] + position
     x <- x + c_attn * attention(norm(x))                     q.k / d_head, causal
     x <- x + FFN(norm(x))                                    `ffn`: routed and shared experts, or a dense one
     logits = c_out * readout(norm(x))
 
-(arXiv 2601.20205, section 3.1.) The c are the forward multipliers of `scaling.resolve`; route_scale is the base's
-num_active times the table's factor.
+Source: arXiv 2601.20205, section 3.1. The c are the forward multipliers of `scaling.resolve`. The route scale is the
+num_active of the base times the table's factor.
 
 Letters: K trials, B sequences, S context, T = B*S tokens, D width, H heads, E experts, V vocabulary, L MoE layers.
 """
@@ -14,7 +14,7 @@ Letters: K trials, B sequences, S context, T = B*S tokens, D width, H heads, E e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -25,35 +25,31 @@ from hpxfer.kernels.embedding import embed
 from hpxfer.kernels.head import head_losses
 from hpxfer.kernels.norm import layer_norm
 from hpxfer.kernels.sums import column_sums, spread
-from hpxfer.model.ffn import FFN, Routed
 from hpxfer.model.flat import Weights
-from hpxfer.model.layout import moe_blocks, tensors
-from hpxfer.model.linear import FORWARD_ROLES, Local, Maps, Tap
+from hpxfer.model.gates import GATES
+from hpxfer.model.gpt.ffn import FFN, Routed
+from hpxfer.model.gpt.layout import gpt_parameters
+from hpxfer.model.gpt.linear import FORWARD_ROLES, Local, Maps
+from hpxfer.model.output import Output, Tap
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.blocks import moe_blocks
 from hpxfer.trial import Setting, Trial
 
 COMPUTE_DTYPE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
-    """What a forward pass gives. Losses are cross entropy in nats."""
+class GPTForward:
+    """The forward pass of a stack. It holds no weights.
 
-    losses_KT: torch.Tensor  # float32
-    load_LKE: torch.Tensor  # int64, tokens routed to every expert
-    entropy_LK: torch.Tensor | None  # float32, mean entropy of the normalized gates in nats, if probed
-
-
-@dataclass(frozen=True, kw_only=True)
-class GPT:
-    """The forward pass of a stack; holds no weights.
-
-    `tap`, if there is one, is called as tap(name, block, input, output) with detached tensors: for every linear map
-    (attn_q, attn_k, attn_v, attn_out, router, expert_*, shared_*, dense_*, readout), whose output has its forward
-    multiplier in it; "embedding" (token ids, stream); "attention", "moe", "dense" (normed stream, branch as it is
-    added); "gates" (logits [K, T, E], gates [K, T, E] with the route scale, zero outside the active set); "stream"
-    (before the block, after it); "final_norm". The block is 0 for what stands outside the blocks. Rows of experts:
-    `Maps.expert`.
+    A tap is called as tap(name, block, input, output) with detached tensors. The names are:
+    - each linear map: attn_q, attn_k, attn_v, attn_out, router, expert_*, shared_*, dense_*, readout. Its output
+      includes the forward multiplier. The rows of experts are sorted by expert, then by token.
+    - "embedding": token ids, residual stream
+    - "attention", "moe", "dense": normed stream, the branch as it is added to the stream
+    - "gates": logits [K, T, E], weights [K, T, E] with the route scale, zero for experts that are not active
+    - "stream": the residual stream before and after the block
+    - "final_norm": stream, normed stream
     """
 
     shape: Shape
@@ -76,7 +72,7 @@ class GPT:
     ) -> Output:
         """Return per-token losses, expert loads and, if `probe`, router entropies.
 
-        `router_bias` balances the load; `noise` is b_t of the router-bias schedule.
+        `router_bias` balances the load. `noise` is b_t of the router-bias schedule.
         """
         outside, *blocks = self._local(weights)
         x_KTD = self._embed(outside, inputs_KBS)
@@ -86,27 +82,35 @@ class GPT:
             x_KTD = x_KTD + self._attention(local, block, self._norm(local, "attn_norm", x_KTD))
             h_KTD = self._norm(local, "ffn_norm", x_KTD)
             if block in self._moe_blocks:
-                layer = len(routed)
-                noise_KE = None if noise_LKE is None else noise_LKE[layer]
-                y_KTD, one = self._ffn.moe(local, block, h_KTD, router_bias_LKE[layer], noise_KE)
-                routed.append(one)
+                index = len(routed)
+                noise_KE = None if noise_LKE is None else noise_LKE[index]
+                y_KTD, routing = self._ffn.moe(local, block, h_KTD, router_bias_LKE[index], noise_KE)
+                routed.append(routing)
             else:
                 y_KTD = self._ffn.dense(local, block, h_KTD)
             x_KTD = x_KTD + y_KTD
-            self._maps.seen("stream", block, before_KTD, x_KTD)
+            self._maps.show("stream", block, before_KTD, x_KTD)
         h_KTD = self._norm(outside, "final_norm", x_KTD)
-        self._maps.seen("final_norm", 0, x_KTD, h_KTD)
+        self._maps.show("final_norm", 0, x_KTD, h_KTD)
         return Output(
             losses_KT=self._losses(outside, h_KTD, targets_KBS),
-            load_LKE=_stacked([one.load_KE for one in routed], router_bias_LKE.long()),
-            entropy_LK=_stacked([self._entropy(one.gates_KTE.detach()) for one in routed], router_bias_LKE.sum(-1))
+            load_LKE=_stacked([layer.load_KE for layer in routed], router_bias_LKE.long()),
+            entropy_LK=_stacked([self._entropy(layer.scores_KTE.detach()) for layer in routed], router_bias_LKE.sum(-1))
             if probe
             else None,
         )
 
+    def with_tap(self, tap: Tap) -> GPTForward:
+        """Return this model with a tap."""
+        return replace(self, tap=tap)
+
+    def numbers(self) -> dict[str, torch.Tensor]:
+        """Return the numbers of the trials by name, [K] each. A captured step reads them in place."""
+        return {**self.forward, "route_scale": self.route_scale}
+
     def __post_init__(self) -> None:
-        # Computed now: torch.compile does not enter the lock of a cached property.
-        for name in ("_moe_blocks", "_maps", "_ffn", "_places"):
+        # They are computed now, because torch.compile does not enter the lock of a cached property.
+        for name in ("_moe_blocks", "_maps", "_ffn", "_copies"):
             getattr(self, name)
 
     @cached_property
@@ -119,31 +123,33 @@ class GPT:
 
     @cached_property
     def _ffn(self) -> FFN:
-        return FFN(shape=self.shape, setting=self.setting, maps=self._maps, route_scale=self.route_scale)
+        gate = GATES.get(self.setting.gate)
+        return FFN(shape=self.shape, gate=gate, maps=self._maps, route_scale=self.route_scale)
 
     @cached_property
-    def _places(self) -> list[list[tuple[str, int]]]:
-        """(name, copy) of the tensors outside the blocks, then of those of each block."""
+    def _copies(self) -> list[list[tuple[str, int]]]:
+        """(name, copy) of the parameters outside the blocks, then of those of each block."""
         out: list[list[tuple[str, int]]] = [[] for _ in range(1 + self.shape.depth)]
-        for tensor in tensors(self.shape, self.setting):
-            for copy, block in enumerate(tensor.blocks or (-1,)):
-                out[1 + block].append((tensor.name, copy))
+        for spec in gpt_parameters(self.shape, self.setting):
+            for copy, block in enumerate(spec.blocks or (-1,)):
+                out[1 + block].append((spec.name, copy))
         return out
 
     def _local(self, weights: Weights) -> list[Local]:
-        return [{name: weights[name][copy] for name, copy in place} for place in self._places]
+        """Return the parameters outside the blocks, then those of each block."""
+        return [{name: weights[name][copy] for name, copy in copies} for copies in self._copies]
 
     def _embed(self, outside: Local, inputs_KBS: torch.Tensor) -> torch.Tensor:
         rows_KTD = embed(outside["embedding"], inputs_KBS.flatten(1), self.backend)
         position_KSD = outside["position"]
         if self.backend.is_triton and self.backend.strict:
-            # The gradient of a position sums over the sequences of its trial, as that of a bias over its rows.
-            every_KTD = spread(position_KSD.flatten(1), inputs_KBS.shape[1], rows_KTD.dtype, self.backend)
-            x_KTD = rows_KTD + every_KTD.reshape(rows_KTD.shape)
+            # The gradient of a position sums over the sequences of its trial, as the gradient of a bias sums over rows.
+            positions_KTD = spread(position_KSD.flatten(1), inputs_KBS.shape[1], rows_KTD.dtype, self.backend)
+            x_KTD = rows_KTD + positions_KTD.reshape(rows_KTD.shape)
         else:
             x_KTD = (rows_KTD.view(*inputs_KBS.shape, -1) + position_KSD.unsqueeze(1)).flatten(1, 2)
         x_KTD = x_KTD.to(COMPUTE_DTYPE[self.setting.precision])
-        self._maps.seen("embedding", 0, inputs_KBS, x_KTD)
+        self._maps.show("embedding", 0, inputs_KBS, x_KTD)
         return x_KTD
 
     def _norm(self, local: Local, name: str, x_KTD: torch.Tensor) -> torch.Tensor:
@@ -164,7 +170,7 @@ class GPT:
             backend=self.backend,
         )
         y_KTD = self._maps.named(local, "attn_out", block, heads_NSHP.reshape(h_KTD.shape))
-        self._maps.seen("attention", block, h_KTD, y_KTD)
+        self._maps.show("attention", block, h_KTD, y_KTD)
         return y_KTD
 
     def _losses(self, outside: Local, h_KTD: torch.Tensor, targets_KBS: torch.Tensor) -> torch.Tensor:
@@ -172,29 +178,29 @@ class GPT:
         readout_KDV = outside["embedding"].transpose(1, 2) if tied else outside["readout"]
         readout_KDV = self._maps.scaled("readout", readout_KDV)
         if self.tap is not None:
-            self._maps.seen("readout", 0, h_KTD, torch.bmm(h_KTD, readout_KDV.to(h_KTD.dtype)))
+            self._maps.show("readout", 0, h_KTD, torch.bmm(h_KTD, readout_KDV.to(h_KTD.dtype)))
         return head_losses(h_KTD, readout_KDV, targets_KBS.flatten(1), backend=self.backend)
 
-    def _entropy(self, gates_KTE: torch.Tensor) -> torch.Tensor:
-        """Return the mean over the tokens, summed in an order that does not follow K."""
-        p = gates_KTE / gates_KTE.sum(-1, keepdim=True)
+    def _entropy(self, scores_KTE: torch.Tensor) -> torch.Tensor:
+        """Return [K]: the entropy of the normalized scores, averaged over tokens in an order that does not follow K."""
+        p = scores_KTE / scores_KTE.sum(-1, keepdim=True)
         entropy_KT1 = torch.special.entr(p).sum(-1, keepdim=True)
-        return column_sums(entropy_KT1, self.backend).squeeze(-1) / gates_KTE.shape[1]
+        return column_sums(entropy_KT1, self.backend).squeeze(-1) / scores_KTE.shape[1]
 
 
-def gpt(trials: Sequence[Trial], device: torch.device, backend: Backend = TORCH) -> GPT:
-    """Return the forward pass of a stack; asserts that its trials ask for no forward multiplier that it lacks."""
+def build_gpt(trials: Sequence[Trial], device: torch.device, backend: Backend = TORCH) -> GPTForward:
+    """Return the forward pass of a stack. Fail if a trial needs a forward multiplier that the GPT does not apply."""
     shape, setting = trials[0].shape, trials[0].setting
     resolved = [trial.resolved() for trial in trials]
-    present = {tensor.role for tensor in tensors(shape, setting)} | {"readout"}
+    present = {spec.role for spec in gpt_parameters(shape, setting)} | {"readout"}
     for roles in resolved:
         others = {role for role in present.difference(FORWARD_ROLES) if role in roles and roles[role].forward != 1.0}
-        assert not others, f"the built-in GPT applies no forward multiplier to {sorted(others)}"
+        assert not others, f"the GPT applies no forward multiplier to {sorted(others)}"
 
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32, device=device)
 
-    return GPT(
+    return GPTForward(
         shape=shape,
         setting=setting,
         num_trials=len(trials),
@@ -207,5 +213,5 @@ def gpt(trials: Sequence[Trial], device: torch.device, backend: Backend = TORCH)
 
 
 def _stacked(layers: list[torch.Tensor], empty: torch.Tensor) -> torch.Tensor:
-    """Return the layers as one tensor; `empty`, of no layers, for a dense model."""
+    """Return the layers as one tensor. A dense model has none, and gets `empty`."""
     return torch.stack(layers) if layers else empty

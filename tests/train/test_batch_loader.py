@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hpxfer.train.batch_loader import CHUNK_STEPS, BatchLoader
 from tiny_trials import JOINT, trial
 
 from hpxfer.data import open_data
 from hpxfer.data.batches import TokenData
 from hpxfer.model.draws import NOISE_STEPS, router_noise
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.train.feed import CHUNK_STEPS, Feed
 from hpxfer.trial import Setting, Trial
 
 CPU = torch.device("cpu")
@@ -21,9 +21,9 @@ STEPS = 2 * CHUNK_STEPS + 5
 SEEDS = (3, 0, 3, 7)
 
 
-def fed(trials: list[Trial]) -> tuple[Feed, TokenData]:
+def fed(trials: list[Trial]) -> tuple[BatchLoader, TokenData]:
     data = open_data(trials[0].setting)
-    return Feed(data, trials, CPU, (0, 2)), data
+    return BatchLoader(data, trials, CPU, (0, 2)), data
 
 
 @pytest.mark.parametrize("order", ["forward", "backward"])

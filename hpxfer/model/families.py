@@ -1,0 +1,69 @@
+"""Families: the model architectures that a sweep can name. One package per family; torch is imported by no row.
+
+To add a family, write a module that holds a `Family` and add its line here, or call `register_family` in a plug-in.
+The trainer, the planner and the checks of a sweep use the functions of the row and know no family by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hpxfer.model.parameters import ParameterSpec
+from hpxfer.registry import Registry
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.blocks import Options
+from hpxfer.trial import Setting, Trial
+
+if TYPE_CHECKING:
+    import torch
+
+    from hpxfer.kernels.backend import Backend
+    from hpxfer.model.flat import Weights
+    from hpxfer.model.output import Output, Tap
+
+
+class StackedModel(Protocol):
+    """The forward pass of a stack. It holds the numbers of its trials, such as forward multipliers, and no weights."""
+
+    def __call__(
+        self,
+        weights: Weights,
+        router_bias_LKE: torch.Tensor,
+        inputs_KBS: torch.Tensor,
+        targets_KBS: torch.Tensor,
+        *,
+        noise_LKE: torch.Tensor | None = None,
+        probe: bool = False,
+    ) -> Output:
+        """Return per-token losses, expert loads and, if `probe`, router entropies."""
+
+    def with_tap(self, tap: Tap) -> StackedModel:
+        """Return this model with a tap, which is shown the inputs and outputs of its parts."""
+
+    def numbers(self) -> Mapping[str, torch.Tensor]:
+        """Return the numbers of the trials by name, [K, ...] on the device. A captured step reads them in place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One architecture, as far as the checks of a sweep, the planner and the trainer need it."""
+
+    name: str
+    roles: Callable[[Shape, Options], tuple[str, ...]]
+    """(shape, model options) -> the roles that the tables must have rows for, `router_bias` included."""
+    parameters: Callable[[Shape, Setting], tuple[ParameterSpec, ...]]
+    """(shape, setting) -> the trained parameters of one trial."""
+    active_params: Callable[[Shape, Setting], int]
+    """(shape, setting) -> the number of parameters that one token meets."""
+    flops_per_token: Callable[[Shape, Setting], float]
+    """(shape, setting) -> training FLOPs per token, forward and backward."""
+    features_per_token: Callable[[Shape, Setting], int]
+    """(shape, setting) -> the numbers per token that are kept for the backward pass. A model, for planning."""
+    build: Callable[[Sequence[Trial], torch.device, Backend], StackedModel]
+    """(trials of one shape and setting, device, kernels) -> their stacked model. It may import torch."""
+
+
+FAMILIES: Registry[Family] = Registry("family", {"gpt": "hpxfer.model.gpt:GPT"})
+register_family = FAMILIES.register

@@ -1,0 +1,36 @@
+"""gpt: a decoder-only transformer with learned positions, a layer norm before each branch, and MoE layers or dense FFNs.
+
+The row needs no torch. The forward pass does (`forward`, `ffn`, `linear`), and is imported when a stack is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpxfer.model.families import Family, StackedModel
+from hpxfer.model.gpt.cost import active_params, features_per_token, flops_per_token
+from hpxfer.model.gpt.layout import gpt_parameters, gpt_roles
+from hpxfer.trial import Trial
+
+if TYPE_CHECKING:
+    import torch
+
+    from hpxfer.kernels.backend import Backend
+
+
+def _build(trials: Sequence[Trial], device: torch.device, backend: Backend) -> StackedModel:
+    from hpxfer.model.gpt.forward import build_gpt
+
+    return build_gpt(trials, device, backend)
+
+
+GPT = Family(
+    name="gpt",
+    roles=gpt_roles,
+    parameters=gpt_parameters,
+    active_params=active_params,
+    flops_per_token=flops_per_token,
+    features_per_token=features_per_token,
+    build=_build,
+)

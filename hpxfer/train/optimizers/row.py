@@ -1,0 +1,41 @@
+"""Optimizer: the row of one update rule.
+
+Letters: R roles, K trials, N elements of a block of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Column = Literal["adam", "sgd"]  # of a parameterization's table
+Numbers = Mapping[str, "Tensor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """One update rule. Weight decay is decoupled and the same for all: p <- (1 - lr * weight decay) * p - update.
+
+    A rule uses only operations that round exactly (+, -, *, /, sqrt). Then a trial's bits do not depend on where its
+    elements fall in a vector register, that is, on the stack.
+    """
+
+    name: str
+    column: Column
+    """The column of a parameterization's table that holds the exponents of this rule."""
+    hps: tuple[str, ...]
+    """The HPs that the rule reads beside lr and weight_decay: of eps, beta1 and beta2."""
+    num_moments: int
+    """The vectors of the size of the parameters that the rule keeps from step to step."""
+    numbers: Callable[[Tensor, Tensor, Tensor], dict[str, Tensor]]
+    """(lr [R, K] of this step, betas [2, K], betas to the number of steps [2, K]), all float64 -> the numbers of this
+    step by name, [R, K] or [K]. `lr` must be among them."""
+    update: Callable[[Tensor, tuple[Tensor, ...], Numbers, Tensor], None]
+    """(gradient [K, N], moments, numbers [K, 1] float32, out [K, N]): write the update to `out`, and move the moments
+    in place. The numbers are those of `numbers`, and eps, beta1, beta2 and ones."""
+    kernel: Callable[..., None] | None = None
+    """The whole step on CUDA as one pass, see `hpxfer.train.optimizers.adamw`. None: `update` runs there too."""
