@@ -21,9 +21,10 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import once
 from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.worker import TrainStack
+from hpxfer.plan.packing import Device, pack
 from hpxfer.plan.speeds import Row
-from hpxfer.stack import Device, Stack, pack
-from hpxfer.train.event import Event
+from hpxfer.trial.events import Ended, Event
+from hpxfer.trial.stack import Stack
 
 TRIALS = 8
 LONG_STEPS = 2000
@@ -99,12 +100,12 @@ def spent(runs: Sequence[Sequence[Stack]], device: torch.device) -> Spent:
     trained: list[float] = []
 
     def take(_: Stack, event: Event) -> None:
-        if not isinstance(event, tuple):
+        if not isinstance(event, Ended):
             return
-        if event[0].status == "failed":
-            raise HpxferError(f"the benchmark's trials must train, got:\n{event[0].error}")
-        assert event[0].wall_s is not None
-        trained.append(event[0].wall_s)
+        if event.results[0].status == "failed":
+            raise HpxferError(f"the benchmark's trials must train, got:\n{event.results[0].error}")
+        assert event.results[0].wall_s is not None
+        trained.append(event.results[0].wall_s)
 
     start = time.perf_counter()
     for stacks in runs:

@@ -23,9 +23,9 @@ from hpxfer.bench.goals import goal_of
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import once
 from hpxfer.plan.speeds import Row
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event
+from hpxfer.trial.events import Ended, Event
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 # Of the smallest size: nothing is trained, but trials travel to the workers and results back.
 CASE = Case(width=32, depth=2, head_dim=32, vocab_size=128, context=64, batch_tokens=512, steps=1)
@@ -43,7 +43,7 @@ class Nothing:
     """A stand-in for training that is done at once."""
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
-        yield tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials)
+        yield Ended(results=tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials))
 
 
 def rows(sizes: Sizes | None = None) -> list[Row]:
@@ -90,8 +90,8 @@ def ours(count: int) -> Spent:
     ended: list[TrialResult] = []
 
     def take(_: Stack, event: Event) -> None:
-        if isinstance(event, tuple):
-            ended.extend(event)
+        if isinstance(event, Ended):
+            ended.extend(event.results)
 
     def run() -> int:
         RayExecutor().run(once(stacks), Nothing(), take)

@@ -71,8 +71,9 @@ class OneStack:
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`; raises Enough."""
-        stack = more(1)[0]
-        on_event(stack, tuple(planted_result(trial, PlantedStore(points=POINTS)) for trial in stack.trials))
+        stack = more()[0]
+        results = tuple(planted_result(trial, PlantedStore(points=POINTS)) for trial in stack.trials)
+        on_event(stack, Ended(results=results))
         raise Enough
 
 

@@ -23,8 +23,8 @@ from hpxfer.bench.sweep import CUDA_CASE
 from hpxfer.errors import HpxferError
 from hpxfer.model.cost import count_params, flops_per_token
 from hpxfer.plan.speeds import Row
-from hpxfer.stack import Stack
 from hpxfer.train.trainer import train
+from hpxfer.trial.stack import Stack
 
 MIN_INTERVALS = 3
 # Enough for some ten reports at the speed of the goals; the host looks once in 16 steps.
@@ -136,8 +136,8 @@ def progress(stack: Stack, device: torch.device, determinism: str | None) -> lis
     """Return (seconds, tokens since the last) of each report while the stack trains; raise HpxferError if it fails."""
     marks = []
     for event in train(stack, device.type, determinism=determinism):
-        if isinstance(event, tuple):
-            ends = {one.status for one in event}
+        if isinstance(event, Ended):
+            ends = {result.status for result in event.results}
             if ends != {"finished"}:
                 raise HpxferError(f"the benchmark's trials must finish, got {sorted(ends)}; lower their LRs")
         else:

@@ -20,6 +20,7 @@ from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
 from hpxfer.progress.counts import Tally, tally_of
 from hpxfer.progress.file import writing
+from hpxfer.rekey import refuse_legacy_ids
 from hpxfer.results import Results, load_results
 from hpxfer.search.cells import searched_cells
 from hpxfer.spec import SweepSpec
@@ -59,6 +60,7 @@ def run(
         with located(job.file):
             require_here(job.spec.data)  # a digest stands in for planning, and on a cluster for the nodes' own data
     place = job.place
+    refuse_legacy_ids(place)
     with interrupts() as signals:
         store = Store.open(place.folder, write=True)
         with leased(place.slot, place.where, on_wait=on_wait) as lease:

@@ -14,7 +14,7 @@ from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.trial import Trial
-from hpxfer.trial.events import Event
+from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -55,9 +55,11 @@ class Feed:
         self._gone: set[str] = set()  # what another folder had when it was opened, and can give no more
         self._decided: set[str] = set()  # lines of the search that were noted
 
-    def more(self, idle: int) -> list[Stack]:
-        """Return the stacks of what the search wants next, the costliest first. What another folder has is copied."""
-        del idle
+    def more(self) -> list[Stack]:
+        """Return the stacks of the trials that the search wants next, the costliest first.
+
+        Trials that another folder has are copied from there and not trained.
+        """
         trials = self._ask()
         while found := self._job.reuse.of([trial.id for trial in trials if trial.id not in self._gone]):
             with self._held():
@@ -72,13 +74,13 @@ class Feed:
     def take(self, stack: Stack, event: Event) -> None:
         """Count an event; results are stored first. Raises TrainingFailed for a failure that more of would follow."""
         self._lease.check(look=False)
-        if isinstance(event, tuple):
-            self._store_results(stack, event)
+        if isinstance(event, Ended):
+            self._store_results(stack, event.results)
         self._tally.add(stack, event)
         if self._on_event is not None:
             self._on_event(stack, event, self._tally)
-        if isinstance(event, tuple):
-            fatal = [one for one in event if one.error_kind in _STOPS]
+        if isinstance(event, Ended):
+            fatal = [result for result in event.results if result.error_kind in _STOPS]
             if fatal:
                 raise TrainingFailed(fatal[0].error or "", len(fatal))
 

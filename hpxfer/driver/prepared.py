@@ -20,6 +20,7 @@ from hpxfer.executors.kinds import EXECUTORS
 from hpxfer.plan.hardware import Hardware, hardware_named, here
 from hpxfer.plan.packing import Device, Measured
 from hpxfer.plan.plan import Counts, Plan, grid_counts, make_plan, search_counts, workers_of
+from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.spec import SweepSpec, load_sweep
@@ -144,7 +145,7 @@ def _ready(
         done,
         device,
         measured=known,
-        warnings=tuple(_warnings(spec, device, store)),
+        warnings=tuple(_warnings(spec, device, store, place)),
         counts=grid_counts(expansion, done) if spec.search.kind == "grid" else _counts(search, done),
         price_per_hour=cost.price_per_hour,
     )
@@ -224,8 +225,10 @@ def _measured(rows: pd.DataFrame, cuda: bool) -> Measured:
     )
 
 
-def _warnings(spec: SweepSpec, device: Device, store: Store) -> Iterator[str]:
+def _warnings(spec: SweepSpec, device: Device, store: Store, place: Place) -> Iterator[str]:
     """Yield what a user should know of the folder and of the device before a run."""
+    if holds_legacy_ids(place):
+        yield f"{how_to_rekey(place.where)}: a run waits for that"
     if spec.training.determinism == "fast" and not device.cuda:
         yield "training.determinism: on a CPU, fast is the same code as strict: the same bits whatever the stack"
     version = store.trainer_version()

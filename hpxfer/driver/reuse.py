@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
+from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.search import Outcome, Search
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import Place, place_at
@@ -75,6 +76,8 @@ def open_reuse(folders: Sequence[str | Path], own: Place, loss: str) -> Reuse:
             raise HpxferError(f"--reuse {name}: must be a results folder with {SWEEP_FILE}, got none; {fix}")
         if place.folder.resolve() == own.folder.resolve() or place.where == own.where:
             raise HpxferError(f"--reuse {name}: must be another folder than the sweep's own; leave it out")
+        if holds_legacy_ids(place):
+            raise HpxferError(f"--reuse {how_to_rekey(place.where)}; then give the same command again")
         stores[place.where] = Store.open(place.folder, write=False)
     has = tuple(
         {key: Outcome(status, value) for key, (status, value) in store.outcomes(LOSS_COLUMNS[loss]).items()}

@@ -15,7 +15,7 @@ from hpxfer.executors.executor import More, OnEvent, Train, lost
 from hpxfer.executors.queue import Queue
 from hpxfer.executors.worker import guarded, keep_memory
 from hpxfer.host.machine import num_cpus
-from hpxfer.trial.events import Event
+from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.stack import Stack
 
 _SOFT_STOP_S = 5.0
@@ -42,7 +42,7 @@ class LocalExecutor:
         try:
             while True:
                 _hand_out(queue, workers, limit, train)
-                if not queue.num_out:
+                if not queue.num_running:
                     return
                 for pipe in wait([worker.pipe for worker in workers if worker.stack]):
                     worker = next(one for one in workers if one.pipe is pipe)
@@ -55,7 +55,7 @@ class LocalExecutor:
                         if not queue.lost(stack):
                             on_event(stack, lost(stack, why))
                         continue
-                    if isinstance(message, tuple):  # the last word on a stack
+                    if isinstance(message, Ended):
                         worker.stack = None
                         queue.done(stack)
                     on_event(stack, message)

@@ -24,7 +24,7 @@ from ray.air.integrations.wandb import WandbLoggerCallback
 from ray.tune.logger import LoggerCallback, TBXLoggerCallback
 
 from hpxfer.trial import Trial
-from hpxfer.trial.events import Event
+from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -72,9 +72,9 @@ def logging_to(
         callbacks = {name: _callback(name, sweep) for name in names}
 
         def take(stack: Stack, event: Event) -> None:
-            if isinstance(event, tuple):
+            if isinstance(event, Ended):
                 trials = {trial.id: trial for trial in stack.trials}
-                for result in event:
+                for result in event.results:
                     shown = _shown(trials[result.trial_id], folder / TENSORBOARD, sweep)
                     _guarded(callbacks, partial(_show, shown=shown, result=result))
 

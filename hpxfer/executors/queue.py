@@ -1,4 +1,4 @@
-"""Queue: which stack an idle worker gets: first what another worker was lost with, then what `more` gave."""
+"""Queue: the stacks that wait for a worker. Stacks of lost workers come first, then those that `more` returns."""
 
 from __future__ import annotations
 
@@ -10,57 +10,57 @@ from hpxfer.trial.stack import Stack
 
 
 class Queue:
-    """The stacks of a run that are not done: waiting, or out at a worker."""
+    """The stacks of a run that have not ended: each waits, or is at a worker."""
 
     def __init__(self, more: More) -> None:
         self._more = more
         self._waiting: deque[Stack] = deque()
-        self._tries: dict[str, int] = {}  # of stacks that are out or were lost
-        self._dry = False  # nothing was given, and nothing has been done since that could change the answer
-        self.num_out = 0
+        self._tries: dict[str, int] = {}  # stack id -> tries so far
+        self._is_empty = False  # `more` returned nothing, and no stack has ended since then
+        self.num_running = 0
 
     def ask(self, idle: int) -> int:
-        """Ask for stacks if workers are idle and none waits; return how many wait."""
-        if idle > 0 and not self._waiting and not self._dry:
-            self._waiting.extend(self._more(idle))
-            self._dry = not self._waiting
+        """Ask for stacks if workers are idle and no stack waits. Return how many stacks wait."""
+        if idle > 0 and not self._waiting and not self._is_empty:
+            self._waiting.extend(self._more())
+            self._is_empty = not self._waiting
         return len(self._waiting)
 
     def waiting(self) -> Iterator[Stack]:
-        """Yield the stacks that wait, the next first."""
+        """Yield the waiting stacks, the next one first."""
         return iter(self._waiting)
 
     def take(self) -> Stack:
-        """Return the next stack; it is out from now on."""
-        return self._out(self._waiting[0])
+        """Return the next stack. It counts as running from now on."""
+        return self._start(self._waiting[0])
 
     def take_if(self, fits: Callable[[Stack], bool]) -> Stack | None:
-        """Return the first stack that fits, which is out from now on; None if none does."""
-        stack = next((one for one in self._waiting if fits(one)), None)
-        return None if stack is None else self._out(stack)
+        """Return the first stack that fits, or None. The stack counts as running from now on."""
+        stack = next((waiting for waiting in self._waiting if fits(waiting)), None)
+        return None if stack is None else self._start(stack)
 
-    def _out(self, stack: Stack) -> Stack:
+    def _start(self, stack: Stack) -> Stack:
         self._waiting.remove(stack)
         self._tries[stack.id] = self._tries.get(stack.id, 0) + 1
-        self.num_out += 1
+        self.num_running += 1
         return stack
 
     def is_last_try(self, stack: Stack) -> bool:
-        """Return whether a stack that is out will not be tried again."""
+        """Return whether a running stack will not be tried again."""
         return self._tries[stack.id] >= TRIES
 
     def done(self, stack: Stack) -> None:
-        """Take note that a stack has its results."""
+        """Note that a stack has ended."""
         del self._tries[stack.id]
-        self.num_out -= 1
-        self._dry = False
+        self.num_running -= 1
+        self._is_empty = False
 
     def lost(self, stack: Stack) -> bool:
-        """Take note that a stack's worker was lost; return whether it is tried again. If not, it is done."""
+        """Note that a stack's worker was lost. Return whether the stack is tried again; if not, it has ended."""
         again = not self.is_last_try(stack)
         if again:
             self._waiting.appendleft(stack)
-            self.num_out -= 1
+            self.num_running -= 1
         else:
             self.done(stack)
         return again

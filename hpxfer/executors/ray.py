@@ -25,8 +25,7 @@ from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
 from hpxfer.host.machine import num_cpus
 from hpxfer.plan.packing import SHARES, Measured, gpu_share
 from hpxfer.scaling.shape import Shape
-from hpxfer.trial.events import Started
-from hpxfer.trial.result import TrialResult
+from hpxfer.trial.events import Ended, Started
 from hpxfer.trial.stack import Stack
 
 # ruff: isort: split
@@ -126,7 +125,7 @@ class _Run:
         """Train what there is until there is nothing more."""
         while True:
             self._hand_out()
-            if not self._queue.num_out and not self._queue.ask(self._idle()):
+            if not self._queue.num_running and not self._queue.ask(self._idle()):
                 return
             if self._pulse.beats():
                 self._start()
@@ -249,8 +248,8 @@ class _Run:
         said = [(actor, *self._said(actor)) for actor in actors]
         if any(posted for *_, posted in said) or time.monotonic() - self._emptied > _POLL_S:
             self._take_mail()
-        for actor, stack, results, _ in said:
-            self._pass_on(actor, stack, results)
+        for actor, stack, ended, _ in said:
+            self._pass_on(actor, stack, ended)
 
     def _take_mail(self) -> None:
         """Pass on what the workers have said on the way."""
@@ -277,8 +276,8 @@ class _Run:
         else:
             actor.starting, self._failed_starts, self._served = None, 0, True
 
-    def _said(self, actor: _Actor) -> tuple[Stack, tuple[TrialResult, ...] | str, int]:
-        """Return a worker's stack, its results or how the worker was lost, and how much mail came before."""
+    def _said(self, actor: _Actor) -> tuple[Stack, Ended | str, int]:
+        """Return a worker's stack, its end or how the worker was lost, and how much mail came before."""
         stack = actor.stack
         assert stack is not None
         try:
@@ -288,17 +287,17 @@ class _Run:
         except ray.exceptions.RayTaskError as error:  # beyond what `guarded` guards, e.g. results that do not travel
             return stack, failed(stack, str(error), "bug"), 1
 
-    def _pass_on(self, actor: _Actor, stack: Stack, results: tuple[TrialResult, ...] | str) -> None:
+    def _pass_on(self, actor: _Actor, stack: Stack, ended: Ended | str) -> None:
         actor.stack = actor.call = None
-        if isinstance(results, str):
+        if isinstance(ended, str):
             self._drop(actor)
             if self._queue.lost(stack):
                 return
-            results = lost(stack, results)
+            ended = lost(stack, ended)
         else:
             self._queue.done(stack)
         self._gpus.pop(stack.id, None)
-        self._on_event(stack, results)
+        self._on_event(stack, ended)
 
     def _drop(self, actor: _Actor) -> None:
         """Forget a worker, and see to it that it is no more: one that is only out of reach must not go on."""

@@ -12,8 +12,7 @@ import ray
 from hpxfer.executors.executor import Train
 from hpxfer.executors.worker import guarded, keep_memory
 from hpxfer.plan.packing import memory_fraction
-from hpxfer.trial.events import Event, Started
-from hpxfer.trial.result import TrialResult
+from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.stack import Stack
 
 # How long a stack's results wait until all before them is in the mailbox. It costs a display its last update at worst.
@@ -56,16 +55,16 @@ class Worker:
         """Return who the worker is, once it has started. The driver reports it when it gives the worker a stack."""
         return Started(host=socket.gethostname(), pid=os.getpid())
 
-    def train(self, number: int, stack: Stack, cut: bool) -> tuple[tuple[TrialResult, ...], int]:
-        """Return the results of a stack, and how many events went into the mailbox before. `cut`: see `guarded`."""
-        results: tuple[TrialResult, ...] = ()
+    def train(self, number: int, stack: Stack, cut: bool) -> tuple[Ended, int]:
+        """Return the end of a stack, and how many events went into the mailbox before it. `cut`: see `guarded`."""
+        ended = Ended(results=())
         last, posted = None, 0
         for event in guarded(self._train, stack, cut=cut):
-            if isinstance(event, tuple):
-                results = event
+            if isinstance(event, Ended):
+                ended = event
             elif not isinstance(event, Started):
                 last, posted = self._mailbox.put.remote(number, event), posted + 1
         if last is not None:
             with suppress(ray.exceptions.RayError):
                 ray.wait([last], timeout=_ARRIVE_S)
-        return results, posted
+        return ended, posted

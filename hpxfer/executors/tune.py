@@ -27,7 +27,7 @@ from hpxfer.executors.ray_cluster import Needs, device_here, require_place, slot
 from hpxfer.executors.ray_session import ray_errors, session
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.tune_side import LOSS, Feed, Home, Line, Lost, PerArm, Runner, Stop, Stopped
-from hpxfer.trial.events import Event, Progress
+from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.result import Curve, TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -136,7 +136,7 @@ def _drive(line: Line, waiting: Queue, limit: int, on_event: OnEvent) -> None:
             if not waiting.lost(one.stack):
                 on_event(one.stack, lost(one.stack, event.why))
             continue
-        if isinstance(event, tuple):
+        if isinstance(event, Ended):
             del out[one.stack.id]
             waiting.done(one.stack)
         on_event(one.stack, event)
@@ -155,7 +155,7 @@ class _Out:
         if isinstance(said, Progress) and said.step is not None and len(said.losses) == 1:
             self.steps.append(said.step)
             self.losses += said.losses
-        return (self._stopped(),) if isinstance(said, Stopped) else said
+        return Ended(results=(self._stopped(),)) if isinstance(said, Stopped) else said
 
     def _stopped(self) -> TrialResult:
         curve = Curve(metric="train_loss_nats", steps=tuple(self.steps), values=tuple(self.losses))

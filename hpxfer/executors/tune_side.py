@@ -16,7 +16,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors.ray_session import first_line
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.worker import guarded, keep_memory
-from hpxfer.trial.events import Event, Progress
+from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.stack import Stack
 
 # Read when ray.tune is imported: no loggers on Tune's temporary folder, Ctrl-C stays ours, and not every result has a
@@ -213,7 +213,7 @@ class Runner(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         event = next(self._events)
-        if isinstance(event, tuple):
+        if isinstance(event, Ended):
             return {EVENT: event, "done": True}
         out: dict[str, Any] = {EVENT: event, "done": False}
         if isinstance(event, Progress) and event.step is not None and len(event.losses) == 1:

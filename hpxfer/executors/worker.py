@@ -13,7 +13,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Train, failed
 from hpxfer.executors.stopping import Stopping
 from hpxfer.train.checkpoints import CheckpointSpec
-from hpxfer.trial.events import Event, Started
+from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -69,18 +69,18 @@ def guarded(train: Train, stack: Stack, *, cut: bool = False) -> Iterator[Event]
     results: list[TrialResult] = []
     events = _halves(train, stack, 0) if cut and len(stack.trials) > 1 else _attempt(train, stack, 0)
     for event in events:
-        if isinstance(event, tuple):
-            results += event
+        if isinstance(event, Ended):
+            results += event.results
         else:
             yield event
-    yield tuple(results)
+    yield Ended(results=tuple(results))
 
 
 def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
     """Yield what training gives; `halvings` is how often the stack was cut already, and stands in its results."""
     try:
         for event in train(stack):
-            yield tuple(replace(one, halvings=halvings) for one in event) if isinstance(event, tuple) else event
+            yield _halved(event, halvings) if isinstance(event, Ended) else event
     except HpxferError as error:
         yield failed(stack, str(error), "input")
         return
@@ -92,6 +92,10 @@ def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
         return
     # Out of the except block: the exception's frames hold the stack's tensors, whose memory the halves need.
     yield from _halves(train, stack, halvings)
+
+
+def _halved(ended: Ended, halvings: int) -> Ended:
+    return Ended(results=tuple(replace(result, halvings=halvings) for result in ended.results))
 
 
 def _halves(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:

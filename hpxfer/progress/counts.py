@@ -118,7 +118,7 @@ class Tally:
             elif isinstance(event, Progress):
                 self._advance(stack, event, now)
             else:
-                self._end(stack, event, now)
+                self._end(stack, event.results, now)
 
     def note(self, text: str) -> None:
         """Keep a decision of the search among the last few; one that was said before is not repeated."""

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import TRIES, Executor, More, once
-from hpxfer.result import TrialResult
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.stack import Stack
-from hpxfer.train.event import Event, Progress, Started
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.events import Ended, Event, Progress, Started
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 # What a stack of the suite does, by the seed of its trials.
 FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG, TOO_BIG_THEN_LOST, TOO_BIG_ALONE, WAITS = range(9)
@@ -56,7 +56,7 @@ class Misbehave:
             os.kill(os.getpid(), signal.SIGKILL)
         if act == WAITS:
             _wait_for(Path(self.folder) / GO)
-        yield tuple(_finished(trial, stack) for trial in stack.trials)
+        yield Ended(results=tuple(_finished(trial, stack) for trial in stack.trials))
 
 
 def _wait_for(path: Path) -> None:
@@ -89,17 +89,18 @@ class Seen:
         """Take note of an event."""
         assert threading.get_ident() == self.thread, "on_event must be called in the caller's thread"
         assert stack.id not in self.ended, "nothing comes after the results"
-        if not any(one.id == stack.id for one, _ in self.events) and not isinstance(event, tuple):
+        if not any(one.id == stack.id for one, _ in self.events) and not isinstance(event, Ended):
             assert isinstance(event, Started), "Started is the first event of a stack"
         self.events.append((stack, event))
-        if isinstance(event, tuple):
-            assert [one.trial_id for one in event] == [trial.id for trial in stack.trials]
+        if isinstance(event, Ended):
+            assert [result.trial_id for result in event.results] == [trial.id for trial in stack.trials]
             self.ended[stack.id] = stack
 
     @property
     def results(self) -> dict[str, TrialResult]:
         """The results by trial id."""
-        return {one.trial_id: one for _, event in self.events if isinstance(event, tuple) for one in event}
+        ends = (event for _, event in self.events if isinstance(event, Ended))
+        return {result.trial_id: result for ended in ends for result in ended.results}
 
     def starts(self, stack: Stack) -> list[Started]:
         """Return how often, and where, a stack was taken up."""
@@ -158,18 +159,18 @@ class ExecutorSuite:
         held, first = (tiny_stack(setting, act, size=1) for act in (WAITS, FINE))
         second, third = (tiny_stack(setting, FINE, size=1, name=name) for name in ("b", "c"))
         seen = Seen()
-        asked: list[tuple[int, int]] = []  # idle workers, stacks that had ended
+        asked: list[int] = []  # the number of stacks that had ended, at each call
 
-        def more(idle: int) -> Sequence[Stack]:
+        def more() -> Sequence[Stack]:
             assert threading.get_ident() == seen.thread, "more must be called in the caller's thread"
-            asked.append((idle, len(seen.ended)))
+            asked.append(len(seen.ended))
             if third.id in seen.ended:
                 (tmp_path / GO).touch()
             return {1: (held,), 2: (first,), 3: (second, third)}.get(len(asked), ())
 
         executor.run(more, Misbehave(str(tmp_path)), seen.on_event)
         assert list(seen.ended) == [first.id, second.id, third.id, held.id]
-        assert asked == [(2, 0), (1, 0), (1, 1), (1, 3), (2, 4)]
+        assert asked == [0, 0, 1, 3, 4]
 
     def test_a_lost_worker_is_noticed_while_others_are_idle(
         self, executor: Executor, setting: Setting, tmp_path: Path

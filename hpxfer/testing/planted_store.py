@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from hpxfer.model.cost import count_params
-from hpxfer.result import Curve, Status, TrialResult
 from hpxfer.results import Results, load_results
 from hpxfer.spec import SweepSpec
 from hpxfer.store import Store
 from hpxfer.trial import DataRef, Expansion, Trial
+from hpxfer.trial.result import Curve, Status, TrialResult
 
 DIGEST = "0123456789abcdef"
 HEAD = 40  # steps that are logged one by one

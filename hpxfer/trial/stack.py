@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -20,7 +21,7 @@ class Stack:
     @cached_property
     def id(self) -> str:
         """Return a hash of the ids of its trials, in their order."""
-        return blake2b("\n".join(trial.id for trial in self.trials).encode(), digest_size=16).hexdigest()
+        return stack_id(trial.id for trial in self.trials)
 
     @property
     def shape(self) -> Shape:
@@ -29,3 +30,8 @@ class Stack:
     @property
     def setting(self) -> Setting:
         return self.trials[0].setting
+
+
+def stack_id(trial_ids: Iterable[str]) -> str:
+    """Return the id of a stack of these trials, in their order."""
+    return blake2b("\n".join(trial_ids).encode(), digest_size=16).hexdigest()

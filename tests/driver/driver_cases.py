@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpxfer.executors.executor import More, OnEvent, Train
-from hpxfer.trial.events import Progress
+from hpxfer.trial.events import Ended, Progress
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -15,7 +15,7 @@ class InProcess:
         self.given: list[Stack] = []
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
-        while stacks := more(1):
+        while stacks := more():
             self.given += stacks
             for stack in stacks:
                 for event in train(stack):
@@ -30,13 +30,13 @@ class Made(InProcess):
         self.fail, self.stop_after = fail, stop_after
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
-        while stacks := more(1):
+        while stacks := more():
             for stack in stacks:
                 if len(self.given) == self.stop_after:
                     raise KeyboardInterrupt
                 self.given.append(stack)
                 on_event(stack, Progress(tokens=1))
-                on_event(stack, tuple(self._result(trial.id) for trial in stack.trials))
+                on_event(stack, Ended(results=tuple(self._result(trial.id) for trial in stack.trials)))
 
     def _result(self, trial_id: str) -> TrialResult:
         if self.fail > 0:

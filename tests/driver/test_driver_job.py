@@ -97,7 +97,7 @@ def run_as_version(version: int, sweep: Path, results: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         for module in (trial, rows, driver_job):
             patch.setattr(module, "TRAINER_VERSION", version)
-        patch.setattr(trial.Expansion.__init__, "__defaults__", (version,))
+        patch.setattr(trial.Expansion.__init__, "__defaults__", (version, None))
         return run(sweep, results=results, executor=Made())
 
 

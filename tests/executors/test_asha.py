@@ -20,7 +20,7 @@ from hpxfer.executors.worker import TrainStack
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.testing.executor import ExecutorSuite, tiny_stack
 from hpxfer.trial import Setting
-from hpxfer.trial.events import Event, Progress
+from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -57,8 +57,8 @@ def results_of(executor: TuneExecutor, stacks: list[Stack]) -> dict[str, TrialRe
     found: dict[str, TrialResult] = {}
 
     def take(stack: Stack, event: Event) -> None:
-        if isinstance(event, tuple):
-            found.update((one.trial_id, one) for one in event)
+        if isinstance(event, Ended):
+            found.update((result.trial_id, result) for result in event.results)
 
     executor.run(once(stacks), Descend(executor.stopping), take)
     return found

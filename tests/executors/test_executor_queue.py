@@ -11,7 +11,7 @@ from hpxfer.executors.queue import Queue
 from hpxfer.executors.worker import guarded
 from hpxfer.testing.executor import FINE, tiny_stack
 from hpxfer.trial import Setting
-from hpxfer.trial.events import Event, Started
+from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -22,22 +22,23 @@ def stacks(setting: Setting) -> list[Stack]:
 
 
 def test_it_asks_when_nothing_waits_and_again_only_after_something_was_done(stacks: list[Stack]) -> None:
-    asked: list[int] = []
+    num_asked = 0
 
-    def more(idle: int) -> Sequence[Stack]:
-        asked.append(idle)
-        return [stacks[0]] if len(asked) == 1 else []
+    def more() -> Sequence[Stack]:
+        nonlocal num_asked
+        num_asked += 1
+        return [stacks[0]] if num_asked == 1 else []
 
     queue = Queue(more)
     assert queue.ask(0) == 0
     assert [queue.ask(2), queue.ask(2)] == [1, 1]
-    assert asked == [2]
+    assert num_asked == 1
     out = queue.take()
     assert [queue.ask(1), queue.ask(1)] == [0, 0]
-    assert asked == [2, 1]
+    assert num_asked == 2
     queue.done(out)
-    assert queue.ask(2) == queue.num_out == 0
-    assert asked == [2, 1, 2]
+    assert queue.ask(2) == queue.num_running == 0
+    assert num_asked == 3
 
 
 def test_a_lost_stack_goes_first_until_its_tries_are_used_up(stacks: list[Stack]) -> None:
@@ -47,7 +48,7 @@ def test_a_lost_stack_goes_first_until_its_tries_are_used_up(stacks: list[Stack]
         assert queue.take() is stacks[0]
         assert queue.is_last_try(stacks[0]) is (left == 0)
         assert queue.lost(stacks[0]) is (left > 0)
-    assert queue.num_out == 0
+    assert queue.num_running == 0
     assert list(queue.waiting()) == stacks[1:]
 
 
@@ -56,7 +57,7 @@ def test_the_first_stack_that_fits_is_taken_out_of_the_line(stacks: list[Stack])
     queue.ask(1)
     assert queue.take_if(lambda one: one is stacks[1]) is stacks[1]
     assert queue.take_if(lambda one: one is stacks[1]) is None
-    assert queue.num_out == 1
+    assert queue.num_running == 1
     assert list(queue.waiting()) == [stacks[0], stacks[2]]
 
 
@@ -66,13 +67,14 @@ def test_the_last_try_of_a_stack_is_in_halves(setting: Setting, size: int, parts
 
     def train(stack: Stack) -> Iterator[Event]:
         seen.append(len(stack.trials))
-        yield tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials)
+        yield Ended(results=tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials))
 
     stack = tiny_stack(setting, FINE, size=size)
-    started, results = guarded(train, stack, cut=True)
+    started, ended = guarded(train, stack, cut=True)
     assert isinstance(started, Started)
     assert seen == parts
-    assert isinstance(results, tuple)
+    assert isinstance(ended, Ended)
+    results = ended.results
     assert [one.trial_id for one in results] == [trial.id for trial in stack.trials]
     assert {one.halvings for one in results} == {len(parts) - 1}
 

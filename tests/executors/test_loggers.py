@@ -15,7 +15,7 @@ from tensorboardX.proto.event_pb2 import Event as TensorBoardEvent
 from hpxfer.errors import HpxferError
 from hpxfer.executors import loggers
 from hpxfer.executors.loggers import TENSORBOARD, logging_to
-from hpxfer.trial.events import Progress
+from hpxfer.trial.events import Ended, Progress
 from hpxfer.trial.stack import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and protobuf's own
@@ -39,7 +39,7 @@ def test_tensorboard_shows_curves_and_final_losses(tmp_path: Path) -> None:
     stack = Stack(trials=tuple(trials))
     with logging_to([TENSORBOARD], tmp_path, sweep="made") as take:
         take(stack, Progress(tokens=1))
-        take(stack, tuple(made(trial)[1] for trial in trials))
+        take(stack, Ended(results=tuple(made(trial)[1] for trial in trials)))
     folders = sorted(path.name for path in (tmp_path / TENSORBOARD).iterdir())
     assert folders == sorted(trial.id for trial in trials)
     loss = 1.0 + trials[0].hps.lr + trials[0].seed
@@ -84,8 +84,8 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
 def test_a_logger_sees_each_trial_with_its_hps_and_how_it_ended(wandb: list[Recorder], tmp_path: Path) -> None:
     trial = next(one for one in trials_of() if one.parameterization is not None)
     with logging_to(["wandb"], tmp_path, sweep="made") as take:
-        take(Stack(trials=(trial,)), (made(trial, "diverged")[1],))
-        take(Stack(trials=(trial,)), (replace(made(trial, "failed")[1], curves=()),))
+        take(Stack(trials=(trial,)), Ended(results=(made(trial, "diverged")[1],)))
+        take(Stack(trials=(trial,)), Ended(results=(replace(made(trial, "failed")[1], curves=()),)))
     (one,) = wandb
     assert one.project == "hpxfer-made"
     assert [kind for kind, _ in one.seen] == ["start", *["result"] * 3, "end", "start", "result", "end", "over"]
@@ -106,7 +106,7 @@ def test_a_logger_that_fails_is_left_out_and_said_so_once(
     monkeypatch.setattr(Recorder, "log_trial_start", fail)
     trials = trials_of()[:3]
     with caplog.at_level(logging.WARNING), logging_to(["wandb", TENSORBOARD], tmp_path, sweep="made") as take:
-        take(Stack(trials=tuple(trials)), tuple(made(trial)[1] for trial in trials))
+        take(Stack(trials=tuple(trials)), Ended(results=tuple(made(trial)[1] for trial in trials)))
     assert [one.getMessage() for one in caplog.records] == [
         "resources.loggers: wandb failed and is left out from here on: no space left"
     ]

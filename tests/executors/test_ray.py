@@ -16,7 +16,7 @@ from hpxfer.executors.ray_cluster import device_here
 from hpxfer.plan.packing import GPU_STEP_TOKENS, Measured
 from hpxfer.testing.executor import FINE, GO, LOST_ONCE, WAITS, ExecutorSuite, Misbehave, Seen, collect, tiny_stack
 from hpxfer.trial import Setting
-from hpxfer.trial.events import Event, Started
+from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.stack import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
@@ -104,7 +104,7 @@ def test_stacks_share_a_gpu_by_what_they_need(setting: Setting, tmp_path: Path) 
         seen.on_event(stack, event)
         if isinstance(event, Started):
             running.add(stack.id)
-        elif isinstance(event, tuple):
+        elif isinstance(event, Ended):
             running.discard(stack.id)
         most.append(sum(need[one] for one in running))
         if len(running) == 2:

@@ -12,7 +12,7 @@ import pytest
 from hpxfer.executors.worker import guarded
 from hpxfer.testing.executor import FINE, tiny_stack
 from hpxfer.trial import Setting
-from hpxfer.trial.events import Event
+from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -60,10 +60,11 @@ def test_a_stack_whose_memory_runs_out_is_halved_whoever_says_so(error: Exceptio
     def train(stack: Stack) -> Iterator[Event]:
         if len(stack.trials) > 1:
             raise error
-        yield tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials)
+        yield Ended(results=tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials))
 
-    *_, results = guarded(train, tiny_stack(setting, FINE, size=3))
-    assert isinstance(results, tuple)
+    *_, ended = guarded(train, tiny_stack(setting, FINE, size=3))
+    assert isinstance(ended, Ended)
+    results = ended.results
     assert [(one.status, one.halvings) for one in results] == [("finished", 1), ("finished", 2), ("finished", 2)]
 
 
@@ -71,6 +72,7 @@ def test_an_error_of_another_kind_that_speaks_of_memory_is_a_bug(setting: Settin
     def train(stack: Stack) -> Iterator[Event]:
         raise ValueError("CUDA error: out of memory")
 
-    *_, results = guarded(train, tiny_stack(setting, FINE, size=2))
-    assert isinstance(results, tuple)
+    *_, ended = guarded(train, tiny_stack(setting, FINE, size=2))
+    assert isinstance(ended, Ended)
+    results = ended.results
     assert [(one.status, one.error_kind) for one in results] == [("failed", "bug")] * 2

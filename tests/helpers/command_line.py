@@ -8,6 +8,7 @@ import pytest
 
 from hpxfer.cli import main
 from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.trial.events import Ended
 from hpxfer.trial.result import ErrorKind, TrialResult
 
 
@@ -33,17 +34,19 @@ class Fails:
         self.num_given = 0
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
-        stacks = more(1)
+        stacks = more()
         self.num_given += sum(len(stack.trials) for stack in stacks)
         by_lr = sorted((trial for stack in stacks for trial in stack.trials), key=lambda trial: trial.hps.lr)
         failed = {trial.id for trial in by_lr[: self.number]}
         for stack in stacks:
             on_event(
                 stack,
-                tuple(
-                    TrialResult(trial_id=trial.id, status="failed", error="Traceback: a bug", error_kind=self.kind)
-                    if trial.id in failed
-                    else TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=2.0)
-                    for trial in stack.trials
+                Ended(
+                    results=tuple(
+                        TrialResult(trial_id=trial.id, status="failed", error="Traceback: a bug", error_kind=self.kind)
+                        if trial.id in failed
+                        else TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=2.0)
+                        for trial in stack.trials
+                    )
                 ),
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpxfer.executors.stopping import Stopping
-from hpxfer.trial.events import Event, Progress
+from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -21,7 +21,8 @@ class Descend:
         losses = tuple(2.0 + trial.seed for trial in stack.trials)
         for step in self.stopping.rungs(stack.setting.steps):
             yield Progress(tokens=1, step=step, losses=losses)
-        yield tuple(
+        results = (
             TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=loss)
             for trial, loss in zip(stack.trials, losses, strict=True)
         )
+        yield Ended(results=tuple(results))

@@ -19,6 +19,7 @@ from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.events import Ended
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -95,8 +96,9 @@ def trial(
 
 def trained(*trials: Trial, device: str = "cpu") -> tuple[TrialResult, ...]:
     """Return the results of one stack."""
-    *_, results = train(Stack(trials=trials), device)
-    assert isinstance(results, tuple)
+    *_, ended = train(Stack(trials=trials), device)
+    assert isinstance(ended, Ended)
+    results = ended.results
     return results
 
 

@@ -17,9 +17,9 @@ from hpxfer.errors import HpxferError
 from hpxfer.progress.counts import MOST_NOTES, tally_of
 from hpxfer.progress.status import Snapshot, snapshot_from_dict
 from hpxfer.progress.throughput import LEAST_S, MOST_MARKS, Pace
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
-from hpxfer.train.event import Progress, Started
+from hpxfer.trial.events import Ended, Progress, Started
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 HERE = Started(host="here", pid=7)
 
@@ -51,7 +51,7 @@ def test_a_run_is_counted_from_its_events() -> None:
     assert (running.label, running.host, running.pid, running.step, running.steps) == (BASE.label(), "here", 7, 2, 6)
     assert (running.alive, running.loss_nats, running.running_s) == (2, 2.5, 5.0)
     assert tally.snapshot().shapes[0].running == 3
-    tally.add(stack, results(stack, "finished", "diverged", "failed"))
+    tally.add(stack, Ended(results=results(stack, "finished", "diverged", "failed")))
     found = tally.snapshot()
     assert (found.finished, found.diverged, found.failed, found.ended, found.num_left) == (1, 1, 1, 3, 5)
     assert (found.running, found.errors, found.tokens) == ((), ("broken",), 2 * 3 * 64)
@@ -62,7 +62,7 @@ def test_a_run_is_counted_from_its_events() -> None:
 
 def test_a_trial_that_was_stopped_early_is_done_and_never_the_best() -> None:
     tally, stack = tally_of(planned({BASE: (2, 0)})), stack_of(BASE, 1)
-    tally.add(stack, tuple(replace(one, status="stopped") for one in results(stack, "finished")))  # type: ignore[arg-type]
+    tally.add(stack, Ended(results=tuple(replace(result, status="stopped") for result in results(stack, "finished"))))  # type: ignore[arg-type]
     (shape,) = tally.snapshot().shapes
     assert (tally.ended, shape.stopped, shape.num_done, shape.best_loss_nats) == (1, 1, 1, None)
 
@@ -70,7 +70,7 @@ def test_a_trial_that_was_stopped_early_is_done_and_never_the_best() -> None:
 def test_the_best_of_a_shape_is_named_and_stored_trials_count() -> None:
     tally = tally_of(planned({BASE: (4, 1)}))
     stack = stack_of(BASE, 2, lr=2.0**-5)
-    tally.add(stack, results(stack, "finished", "diverged", loss=2.0))
+    tally.add(stack, Ended(results=results(stack, "finished", "diverged", loss=2.0)))
     assert (tally.snapshot().shapes[0].best_loss_nats, tally.snapshot().shapes[0].best) == (2.0, "lr 2^-5 sp")
     for loss, best in ((math.nan, "lr 2^-5 sp"), (3.0, "lr 2^-5 sp"), (1.0, "lr 0.3 sp"), (None, "lr 0.3 sp")):
         tally.stored(stack_of(BASE, 1, lr=0.3).trials[0], loss)
@@ -87,7 +87,7 @@ def test_what_a_lost_worker_repeats_is_not_done_twice() -> None:
     (running,) = tally.snapshot().running
     assert (running.step, running.running_s) == (2, 1.0)
     tally.add(stack, steps(stack, 4, 6))
-    tally.add(stack, results(stack, "finished", "finished"))
+    tally.add(stack, Ended(results=results(stack, "finished", "finished")))
     assert tally.snapshot().ended == 2
     assert tally.snapshot().num_left == 2
 
@@ -133,7 +133,7 @@ def test_nobody_knows_an_eta_before_there_is_a_pace() -> None:
 def test_an_adaptive_search_may_have_shapes_and_trials_that_no_plan_had() -> None:
     tally = tally_of(replace(planned({BASE: (1, 0)}), at_most=True))
     for stack in (stack_of(BASE, 2), stack_of(JOINT, 1)):
-        tally.add(stack, results(stack, *["finished"] * len(stack.trials)))
+        tally.add(stack, Ended(results=results(stack, *["finished"] * len(stack.trials))))
     found = tally.snapshot()
     assert (found.at_most, found.num_left, found.ended) == (True, 3, 3)
     assert [one.num_trials for one in found.shapes] == [2, 1]
@@ -167,7 +167,7 @@ def test_no_order_of_events_breaks_the_counts(events: Sequence[str], gaps: Seque
             case "more":
                 tally.add(stack, steps(stack, 10**6, 10**6))
             case _:
-                tally.add(stack, results(stack, "finished", "diverged"))
+                tally.add(stack, Ended(results=results(stack, "finished", "diverged")))
         found = tally.snapshot()
         assert all(0 <= one.step <= one.steps for one in found.running)
         assert found.eta_s is None or 0 <= found.eta_s < math.inf
@@ -191,7 +191,7 @@ def test_threads_may_look_while_the_driver_counts() -> None:
     for stack in stacks:
         tally.add(stack, HERE)
     for stack in stacks:
-        tally.add(stack, results(stack, "finished"))
+        tally.add(stack, Ended(results=results(stack, "finished")))
     done.set()
     thread.join()
     assert all(one.ended + len(one.running) <= 200 for one in looked)

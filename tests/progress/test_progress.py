@@ -18,7 +18,7 @@ from hpxfer.progress.counts import tally_of
 from hpxfer.progress.live import LiveProgress
 from hpxfer.progress.status import Snapshot
 from hpxfer.progress.table import LEAST_ROWS, progress_table, status_text
-from hpxfer.train.event import Progress
+from hpxfer.trial.events import Progress
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 

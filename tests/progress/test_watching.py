@@ -27,12 +27,12 @@ from hpxfer.host.process import machine_id, process_started
 from hpxfer.progress.counts import tally_of
 from hpxfer.progress.file import FILE, State, read, write, writing
 from hpxfer.progress.watch import GONE_S, Look, look, looks
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
 from hpxfer.storage.lease import Holder, encoded
 from hpxfer.storage.lease_file import LEASE_FILE, FileSlot
 from hpxfer.store.location import place_at
-from hpxfer.train.event import Event, Progress, Started
+from hpxfer.trial.events import Ended, Event, Progress, Started
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 POLLS = 20_000
 OnEvent = Callable[[Stack, Event], None]
@@ -326,11 +326,12 @@ def test_a_real_run_can_be_watched_while_it_goes_on_and_after(tmp_path: Path) ->
 
         def run(self, more: More, train: Train, on_event: OnEvent) -> None:
             del train
-            while stacks := more(1):
+            while stacks := more():
                 for stack in stacks:
                     on_event(stack, Started(host="here", pid=1))
                     seen.append(at(tmp_path / "tiny"))
-                    on_event(stack, tuple(TrialResult(trial_id=one.id, status="finished") for one in stack.trials))
+                    results = tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials)
+                    on_event(stack, Ended(results=results))
 
     run(write_tiny(tmp_path), results=tmp_path, executor=Unmoved())
     assert {one.state for one in seen} == {"running"}

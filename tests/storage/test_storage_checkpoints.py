@@ -10,12 +10,12 @@ from unittest import mock
 from s3_server import Server
 from tiny_trials import numbers, text_setting, trial
 
-from hpxfer.result import TrialResult
-from hpxfer.stack import Stack
 from hpxfer.train import checkpoint
 from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
-from hpxfer.train.event import Progress
 from hpxfer.train.trainer import train
+from hpxfer.trial.events import Ended, Progress
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
 
 
 def trained(stack: Stack, spec: CheckpointSpec | None, steps: int | None = None) -> tuple[TrialResult, ...]:
@@ -24,8 +24,8 @@ def trained(stack: Stack, spec: CheckpointSpec | None, steps: int | None = None)
         for event in train(stack, "cpu", checkpoints=spec):
             if isinstance(event, Progress) and event.step == steps:
                 break
-            if isinstance(event, tuple):
-                return event
+            if isinstance(event, Ended):
+                return event.results
     return ()
 
 

@@ -20,11 +20,11 @@ from tiny import write_tiny
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train
-from hpxfer.result import TrialResult
 from hpxfer.results import load_results
 from hpxfer.storage.lease import leased
 from hpxfer.store import Store
 from hpxfer.store.location import StoragePlace, open_place
+from hpxfer.trial.result import TrialResult
 
 Names = Callable[[str], list[str]]
 SMALL = (("width: [16, 32]", "width: [16]"), ("log2: [-8, -4]", "log2: [-6, -5]"), ("workers: 2", "workers: 1"))
@@ -105,7 +105,7 @@ class OneByOne:
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
-        for number, stack in enumerate(more(1), 1):
+        for number, stack in enumerate(more(), 1):
             self.given += [trial.id for trial in stack.trials]
             on_event(
                 stack,
