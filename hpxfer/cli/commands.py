@@ -34,6 +34,7 @@ COMMANDS: Registry[Command] = Registry(
         "watch": "hpxfer.cli.watch:WATCH",
         "list": "hpxfer.cli.list:LIST",
         "report": "hpxfer.cli.report:REPORT",
+        "rekey": "hpxfer.cli.rekey:REKEY",
         "recipe": "hpxfer.cli.recipe:RECIPE",
         "explain": "hpxfer.cli.explain:EXPLAIN",
         "check": "hpxfer.cli.check:CHECK",

@@ -48,6 +48,7 @@ def run(
     from hpxfer.cli.consent import ask, keep_within
     from hpxfer.driver import prepare
     from hpxfer.plan.text import plan_text
+    from hpxfer.rekey import refuse_legacy_ids
 
     if executor == "local" and address is not None:
         raise HpxferError("--address joins a Ray cluster, --executor local uses none; leave one out")
@@ -61,6 +62,7 @@ def run(
         price_per_hour=price_per_hour,
         early_stopping=early_stopping,
     )
+    refuse_legacy_ids(job.place)
     warn(dict.fromkeys((*job.problems, *job.plan.cautions, *job.real.cautions)))
     if not as_json:
         say("\n".join([plan_text(job.plan), *job.reuse.lines()]))

@@ -186,6 +186,38 @@ class Store:
         with self._changing("nothing is lost; make room in it and run again"):
             save_sweep(self.folder, spec, digest)
 
+    def old_files(self) -> list[Path]:
+        """Return the readable files that may hold legacy ids, curves first, in the order in which to `rekey` them.
+
+        What legacy ids stand for is known from the trials alone: while these are old, curves can be translated.
+        """
+        with self._reading():
+            parts = list_parts(self.folder).parts
+            found = [(part.curves, CURVES) for part in parts] + [(part.trials, TRIALS) for part in parts]
+            return [path for path, schema in found if path and self._try(self._is_old, path, schema)]
+
+    def todays_ids(self) -> dict[str, str]:
+        """Return legacy id -> today's id of all rows in old files that prove their id."""
+        with self._reading():
+            return self._todays_ids()
+
+    def unproven_ids(self) -> list[str]:
+        """Return the ids in old files that the rows do not prove: they cannot be translated."""
+        with self._reading():
+            out: list[str] = []
+            for part in list_parts(self.folder).parts:
+                if part.trials is not None and self._try(self._is_old, part.trials, TRIALS):
+                    rows = self._try(parquet.table, part.trials, TRIALS)
+                    ids = [] if rows is None else rows["trial_id"].to_pylist()
+                    out += [one for one in ids if one not in self._ids_of_old(part.trials)]
+            return out
+
+    def rekey(self, path: Path) -> None:
+        """Write one of `old_files` again, with today's ids and schema."""
+        with self._changing("nothing is lost; make room in it and run `hpxfer rekey` again"):
+            schema = CURVES if path.name.startswith("curves") else TRIALS
+            write_files({path: lambda file: parquet.write(file, schema, self._todays_batches(path, schema))})
+
     def _check_files(self) -> None:
         """Note every file that will be passed over; raise HpxferError on one of a newer schema."""
         listing = list_parts(self.folder)
@@ -263,15 +295,25 @@ class Store:
             self._ids_of[path] = (state, legacy.todays_ids(parquet.table(path, TRIALS)))
         return self._ids_of[path][1]
 
+    def _todays_batches(self, path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file with today's ids."""
+        if schema is TRIALS:
+            yield from _plain_batches(self._coded_table(path, TRIALS, None))
+        else:
+            yield from (self._todays_curves(path, batch) for batch in parquet.batches(path, CURVES))
+
+    def _todays_ids(self) -> dict[str, str]:
+        ids: dict[str, str] = {}
+        for part in list_parts(self.folder).parts:
+            if part.trials is not None and self._try(self._is_old, part.trials, TRIALS):
+                ids.update(self._try(lambda path, _: self._ids_of_old(path), part.trials, TRIALS) or {})
+        return ids
+
     def _todays_curves(self, path: Path, rows: R) -> R:
         """Return rows of a curves file with today's ids; the trials of an old file may stand in any old part."""
         if not self._is_old(path, CURVES):
             return rows
-        ids: dict[str, str] = {}
-        for part in list_parts(self.folder).parts:
-            if self._try(self._is_old, part.trials, TRIALS) and part.trials is not None:
-                ids.update(self._try(lambda found, _: self._ids_of_old(found), part.trials, TRIALS) or {})
-        return legacy.renamed(rows, ids)
+        return legacy.renamed(rows, self._todays_ids())
 
     def _curves(self, sources: Sequence[_Source]) -> Iterator[pa.RecordBatch]:
         """Yield the curves of each source's own trials."""
