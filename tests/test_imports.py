@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rooms import circle, imports, levels, modules, room_graph
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "ray", "triton")
@@ -70,29 +68,6 @@ def within(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == one or module.startswith(one + ".") for one in packages)
 
 
-def modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:
-    """Yield (dotted name, file) of every module below `root / package`, through the symlink hpxfer/kernels too."""
-    for folder, _, files in os.walk(root / package, followlinks=True):
-        for file in sorted(files):
-            if file.endswith(".py"):
-                path = Path(folder, file)
-                parts = path.relative_to(root).with_suffix("").parts
-                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
-
-
-def imports(module: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted name) of everything that a file imports, at any depth; `from a import b` is a and a.b."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            source = ".".join([*parents, *([node.module] if node.module else [])])
-            yield node.lineno, source
-            yield from ((node.lineno, f"{source}.{alias.name}") for alias in node.names)
-
-
 def violations(root: Path, package: str = "hpxfer") -> list[str]:
     """Return `module:line imports name` of every import that breaks a rule."""
     return [
@@ -114,6 +89,31 @@ def loaded_after(statements: str) -> set[str]:
 @pytest.mark.parametrize("package", ["hpxfer", "tests"])
 def test_imports_go_one_way(package: str) -> None:
     assert violations(ROOT, package) == []
+
+
+def test_rooms_make_no_circle() -> None:
+    graph = room_graph()
+    assert circle(graph) == []
+    assert levels(graph)[0][0] == "errors"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from hpxfer.b.low import x",
+        "def f():\n    import hpxfer.b.low",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from hpxfer.b import low",
+        "from ..b import low",
+    ],
+)
+def test_a_planted_circle_is_found(tmp_path: Path, text: str) -> None:
+    for file, content in (("a/top.py", text), ("b/low.py", "from hpxfer.c import x"), ("c.py", "import hpxfer.a.top")):
+        path = tmp_path / "hpxfer" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    assert circle(room_graph(tmp_path)) == ["a", "b", "c"]
+    (tmp_path / "hpxfer/c.py").write_text("import torch")
+    assert circle(room_graph(tmp_path)) == []
 
 
 def test_the_checker_sees_the_whole_package() -> None:
