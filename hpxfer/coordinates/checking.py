@@ -1,8 +1,9 @@
-"""The coordinate check: train every shape of a path for a few steps, and hold what moved against what is claimed.
+"""The coordinate check: train every shape of a path for a few steps, and compare what moved with what is predicted.
 
-It cannot see factors that do not show in so few steps: on eps (far below the gradients in the check's own model), on
-weight decay (0 in it) and on the betas. Of position, gains and biases it judges the gradient, not what they learn. A
-role is judged over all its blocks together: one among them that learns too little hides, and stands in the JSON alone.
+The check cannot see factors that do not show in so few steps: those of eps (it is far below the gradients in the
+check's own model), of weight decay (it is 0 there) and of the betas. Of positions, gains and biases it judges the
+gradient, and in a registered table the size of the update. A role is judged over all its blocks together, so that a
+single block that learns too little can hide; its own slopes stand in the JSON.
 """
 
 from __future__ import annotations
@@ -15,26 +16,30 @@ from typing import Literal, get_args
 import torch
 
 from hpxfer.coordinates import block, gpt
-from hpxfer.coordinates.measure import TOLERANCE, Observation, fit, over_layers
+from hpxfer.coordinates.derive import NOT_DERIVED, PathFacts, derive, path_facts
+from hpxfer.coordinates.measure import TOLERANCE, Fit, Observation, Prediction, fit, over_layers
 from hpxfer.coordinates.paths import Case, block_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.coordinates.predict import predict
 from hpxfer.coordinates.report import AxisReport, CheckReport
+from hpxfer.coordinates.stability import stability
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.evaluate import Parameterization, ratios
 from hpxfer.scaling.evaluate import parameterization as by_name
-from hpxfer.scaling.predictions import Claim
-from hpxfer.scaling.predictions.gpt import claims as gpt_claims
+from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.blocks import gpt_roles
 from hpxfer.trial import DataRef, Trial, setting_of
 
 Architecture = Literal["gpt", "block"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 
-MAX_POINT = 1e6  # no axis counts as far, and a ratio may not
+MAX_POINT = 1e6  # no axis counts so far, and no ratio may be larger
 STEPS = 6
 SEEDS = 6
 
@@ -49,30 +54,40 @@ class _Check:
     seeds: int
     tolerance: float
     on_shape: Callable[[str], None]
+    claims: Sequence[Claim] | None = None  # in place of those of the table
 
-    def gpt(self, axis: str, case: Case, claims: Sequence[Claim]) -> AxisReport:
+    @property
+    def is_registered(self) -> bool:
+        """Whether the table is a user's, to be judged by its own rows and by what a good table does."""
+        return self.claims is None and PARAMETERIZATIONS.module(self.choice.name) is not None
+
+    def gpt(self, axis: str, case: Case) -> AxisReport:
         """Return the report of one axis in the built-in GPT."""
         points, base, model = case.path.points, case.spec.base_shape, case.spec.model
         if self.steps >= (most := min(point.shape.steps for point in points)):
             raise HpxferError(f"--steps: must be below the {most} steps that the data is held for, got {self.steps}")
+        self._require_rows(case)
         data = data_ref(case.spec.data)
         observations: list[Observation] = []
         for point in points:
             self.on_shape(f"{axis}: {point.shape.label()}")
             trials = self._trials(case, data, point.shape)
-            observations += gpt.observe(trials, scale=point.scale, steps=self.steps)
-        scales = tuple(point.scale for point in points)
-        found = predict(claims, scales, [ratios(base, point.shape) for point in points])
-        facts = ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings)
-        outside = [one for one in observations if one.layer is None]
-        every = [*outside, *over_layers(observations), *_everywhere(observations, len(points))]
+            observations += gpt.observe(trials, scale=point.scale, steps=self.steps, weight_changes=self.is_registered)
+        shapes = [point.shape for point in points]
+        whole = [*(seen for seen in observations if seen.layer is None), *over_layers(observations)]
+        facts = _facts(case)
         return AxisReport(
             axis=axis,
             scale_name=case.path.scale_name,
-            scales=scales,
-            shapes=tuple(point.shape.label() for point in points),
-            warnings=(*self._warnings(base, [point.shape for point in points], facts), *case.notes),
-            lines=fit(every, found, self.tolerance),
+            scales=tuple(point.scale for point in points),
+            shapes=tuple(shape.label() for shape in shapes),
+            warnings=(
+                *self._warnings(base, shapes, ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings)),
+                *case.notes,
+            ),
+            fits=fit([*whole, *_everywhere(observations, len(points))], self._predictions(case, facts), self.tolerance),
+            stability=self._stability(whole, facts),
+            must_be_stable=self.is_registered,
         )
 
     def block(self, axis: str, path: Sequence[Shape]) -> AxisReport:
@@ -87,11 +102,38 @@ class _Check:
             scales=tuple(float(shape.width) for shape in path),
             shapes=tuple(shape.label() for shape in path),
             warnings=self._warnings(path[0], path, ModelFacts(gate="sigmoid", tied_embeddings=False)),
-            lines=fit(observations, block.predictions(self.choice, self.optimizer, path), self.tolerance),
+            fits=fit(observations, block.predictions(self.choice, self.optimizer, path), self.tolerance),
         )
 
+    def _predictions(self, case: Case, facts: PathFacts) -> tuple[Prediction, ...]:
+        """Return what is claimed of the table, and for a registered table what its own rows imply of all else."""
+        points = case.path.points
+        at = [ratios(case.spec.base_shape, point.shape) for point in points]
+        claims = self.choice.claims(self.optimizer) if self.claims is None else self.claims
+        found = predict(claims, tuple(point.scale for point in points), at)
+        if not self.is_registered:
+            return found
+        return (*found, *derive(self.choice, self.optimizer, facts), *NOT_DERIVED)
+
+    def _stability(self, observations: Sequence[Observation], facts: PathFacts) -> tuple[Fit, ...]:
+        """Return the sizes that a good table keeps, held against that."""
+        starts = {row.role: row.init_std for row in self.choice.rows(self.optimizer)}
+        good = stability(facts, self.optimizer, zero_readout=starts.get("readout") == ZERO)
+        asked = [seen for seen in observations if any(expected.speaks_of(seen) for expected in good)]
+        return fit(asked, good, self.tolerance)
+
+    def _require_rows(self, case: Case) -> None:
+        """Raise HpxferError unless the table has a row for every role of the model."""
+        known = {row.role for row in self.choice.rows(self.optimizer)}
+        shape = case.path.points[-1].shape
+        if missing := [role for role in gpt_roles(shape, case.spec.model) if role not in known]:
+            raise HpxferError(
+                f"parameterization {self.choice.name}: must have a row for every role of the model {shape.label()}, "
+                f"got none for {', '.join(missing)}; add them to its {self.optimizer} column"
+            )
+
     def _warnings(self, base: Shape, path: Sequence[Shape], facts: ModelFacts) -> tuple[str, ...]:
-        """Return what the table's source does not cover on the way, and at the far end how far that goes."""
+        """Return what the table's source does not cover along the path, and how far the last shape goes beyond it."""
         return tuple(coverage_warnings(self.choice, base, path[-1], facts, self.optimizer))
 
     def _trials(self, case: Case, data: DataRef, shape: Shape) -> list[Trial]:
@@ -124,18 +166,39 @@ def check(
     claims: Sequence[Claim] | None = None,
     on_shape: Callable[[str], None] = lambda name: None,
 ) -> CheckReport:
-    """Return what a parameterization does to the features of a model that grows, against what theory claims.
+    """Return how features scale under a parameterization as a model grows, and whether that is as it should be.
 
-    A name means its table under the default conventions.
-    `axes`: by default the sweep's, or the table's own, that move the model's shape. `points` are values along one axis.
-    `optimizer`: by default the sweep's, or the table's first. `claims` stand in for those of the table's name, in the
-    GPT. `on_shape` hears what is being trained. The LR is constant from the first step on. Raises HpxferError where no
-    model can follow an axis.
+    A table of hpxfer is compared with what its source claims. A table that you registered must pass two tests: the
+    model follows the slopes that its rows imply, and features and their changes keep their size along each axis.
+
+    Args:
+        parameterization: a name, which means its table under the default conventions, or a parameterization.
+        axes: by default those of the sweep, or those of the table that change the model's shape.
+        optimizer: by default the sweep's, or the table's first column.
+        sweep: check with the model, data, HPs and shapes of this sweep.
+        points: values along one axis.
+        steps: optimizer updates, at a constant LR from the first one on.
+        seeds: trials per shape, trained together.
+        tolerance: by how much an exponent may differ.
+        architecture: `gpt`, or `block` for the minimal MLP block of the papers.
+        claims: replace those of the table, in the GPT.
+        on_shape: is called with the name of each shape before it is trained.
+
+    Raises:
+        HpxferError: no model can follow an axis, or the table lacks a row that the model needs.
     """
     choice = by_name(parameterization) if isinstance(parameterization, str) else parameterization
     first: Optimizer = next(iter(choice.table.rows))
     column = optimizer or (_column(sweep) if sweep else first)
-    asked = _Check(choice=choice, optimizer=column, steps=steps, seeds=seeds, tolerance=tolerance, on_shape=on_shape)
+    asked = _Check(
+        choice=choice,
+        optimizer=column,
+        steps=steps,
+        seeds=seeds,
+        tolerance=tolerance,
+        on_shape=on_shape,
+        claims=claims,
+    )
     named = tuple(dict.fromkeys(axes or (sweep_axes(sweep) if sweep else own_axes(choice, column, architecture))))
     _require(asked, named, sweep, points, architecture)
     with _one_thread():
@@ -143,9 +206,8 @@ def check(
             regimes = {axis: block_path(axis, points) for axis in named}  # all are refused before one is trained
             reports = [asked.block(axis, path) for axis, path in regimes.items()]
         else:
-            known = tuple(gpt_claims(choice, column) if claims is None else claims)
             cases = {axis: _case(asked, sweep, axis, points) for axis in named}
-            reports = [asked.gpt(axis, case, known) for axis, case in cases.items()]
+            reports = [asked.gpt(axis, case) for axis, case in cases.items()]
     return CheckReport(
         parameterization=choice.label(),
         source=choice.table.source,
@@ -167,15 +229,17 @@ def _require(
     if architecture not in ARCHITECTURES:
         fix = nearest(architecture, ARCHITECTURES)
         raise HpxferError(f"--architecture: unknown architecture {architecture!r}; {fix}")
-    asked.choice.rows(asked.optimizer)  # says which columns there are
+    asked.choice.rows(asked.optimizer)  # raises, and names the columns there are
     if sweep and asked.optimizer != _column(sweep):
         got = f"--optimizer {asked.optimizer}"
         raise HpxferError(f"{got}: the sweep trains with {sweep.training.optimizer}; leave one out")
     if sweep and architecture == "block":
         raise HpxferError("--architecture block: has a model and data of its own; leave --sweep out")
+    if not axes:
+        raise HpxferError(f"{asked.choice.name}: its axes change no shape; name one to check with --axis")
     if points is not None and len(axes) != 1:
         raise HpxferError(f"--points: must be values of one axis, got {', '.join(axes)}; name one with --axis")
-    if wrong := [one for one in points or () if not 0 < one <= MAX_POINT]:
+    if wrong := [point for point in points or () if not 0 < point <= MAX_POINT]:
         raise HpxferError(f"--points: must be above 0 and at most {MAX_POINT:g}, got {wrong[0]:g}")
 
 
@@ -186,12 +250,26 @@ def _case(asked: _Check, sweep: SweepSpec | None, axis: str, points: Sequence[fl
     return own_case(asked.choice, asked.optimizer, axis, points, dense=dense)
 
 
+def _facts(case: Case) -> PathFacts:
+    """Return what the derivation reads of a case."""
+    model, points = case.spec.model, case.path.points
+    return path_facts(
+        case.spec.base_shape,
+        [point.shape for point in points],
+        [point.scale for point in points],
+        gate=model.gate,
+        gated=model.ffn == "swiglu",
+        tied_embeddings=model.tied_embeddings,
+        decays=case.hps.weight_decay != 0,
+    )
+
+
 def _everywhere(observations: Sequence[Observation], num_scales: int) -> Iterator[Observation]:
     """Yield what was seen inside single blocks, of those blocks that every shape of the path has."""
-    seen: dict[tuple[str, str, int | None, int], list[Observation]] = {}
-    for one in observations:
-        seen.setdefault((one.quantity, one.role, one.layer, one.step), []).append(one)
-    for group in seen.values():
+    groups: dict[tuple[str, str, int | None, int], list[Observation]] = {}
+    for seen in observations:
+        groups.setdefault((seen.quantity, seen.role, seen.layer, seen.step), []).append(seen)
+    for group in groups.values():
         if group[0].layer is not None and len(group) == num_scales:
             yield from group
 

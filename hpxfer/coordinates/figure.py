@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hpxfer.coordinates.measure import Line
+from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
@@ -80,7 +80,7 @@ def check_info(report: CheckReport, axis: AxisReport) -> CheckInfo:
     """Return what the figure of one axis of a report shows."""
     order = {(one.role, one.quantity): place for place, one in enumerate(axis.judged)}
     lines = sorted(
-        (line for line in axis.lines if line.layer is None),
+        (line for line in axis.fits if line.layer is None),
         key=lambda line: (order[line.role, line.quantity], line.step),
     )
     panels = []
@@ -150,7 +150,7 @@ def _save(figure: Figure, kind: str, file: IO[bytes]) -> None:
         figure.savefig(file, format=kind, dpi=PNG_DPI, metadata={"Date": None} if kind == "svg" else {})
 
 
-def _series(quantity: str, lines: list[Line]) -> Series:
+def _series(quantity: str, lines: list[Fit]) -> Series:
     shown = [
         (line, line.slope, line.low, line.high)
         for line in lines

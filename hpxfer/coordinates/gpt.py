@@ -21,11 +21,11 @@ from torch import Tensor
 
 from hpxfer.coordinates.measure import Observation
 from hpxfer.model.flat import Weights
-from hpxfer.model.linear import FORWARD_ROLES
-from hpxfer.scaling.predictions.gpt import OF_A_CHANGE
-from hpxfer.stack import Stack
-from hpxfer.train.state import State
+from hpxfer.model.gpt.linear import FORWARD_ROLES
+from hpxfer.scaling.claims.gpt import OF_A_CHANGE
+from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
+from hpxfer.trial.stack import Stack
 
 LINEAR = ("attn_q", "attn_k", "attn_v", "attn_out", "router", "readout", "dense_in", "dense_gate", "dense_out")
 SHARED = ("shared_in", "shared_gate", "shared_out")
@@ -41,13 +41,21 @@ Place = tuple[str, int | None]  # name, and its block; None outside the blocks
 Values = dict[str, Tensor]  # quantity -> [K, ...]
 
 
-def observe(trials: Sequence[Trial], *, scale: float, steps: int) -> Iterator[Observation]:
-    """Yield the sizes in one shape's trials, one a seed, before training and after each of `steps` updates."""
-    state = State(Stack(trials=tuple(trials)), torch.device("cpu"))
+def observe(
+    trials: Sequence[Trial], *, scale: float, steps: int, weight_changes: bool = False
+) -> Iterator[Observation]:
+    """Yield the sizes in the trials of one shape, one trial per seed, before training and after each update.
+
+    `weight_changes` adds W_t - W_0 of every role.
+    """
+    state = TrainState(Stack(trials=tuple(trials)), torch.device("cpu"))
     probe = _Probe(state)
     for step in range(steps + 1):
         output, grads = state.forward_backward(step)
-        for (role, layer), quantity, rms_K in (*probe.sizes(), *_gradients(state, grads)):
+        sizes = [*probe.sizes(), *_by_role(state, grads, "gradient")]
+        if weight_changes and step:
+            sizes += _by_role(state, probe.weight_changes(), "weight change")
+        for (role, layer), quantity, rms_K in sizes:
             if step == 0 and quantity in OF_A_CHANGE:
                 continue
             values = tuple(rms_K.tolist())
@@ -68,9 +76,9 @@ class _Seen:
 class _Probe:
     """The probe batch, and what the model made of it before training."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: TrainState) -> None:
         self._state = state
-        self._blocks = {tensor.name: tensor.blocks for tensor in state.layout.tensors}
+        self._blocks = {tensor.name: tensor.blocks for tensor in state.layout.parameters}
         num_rows = max(1, PROBE_TOKENS // state.setting.context)
         inputs, targets = (one[:num_rows] for one in state.data.train_batch(PROBE_SEED, 0))
         self._inputs, self._targets = state.for_all((inputs, targets))
@@ -92,6 +100,14 @@ class _Probe:
                 out += [((name, block), quantity, _rms(value)) for quantity, value in values.items()]
             out += [(("expert_out", block), quantity, _rms(value)) for quantity, value in self._aggregates(block, seen)]
         return out
+
+    @torch.no_grad()
+    def weight_changes(self) -> Weights:
+        """Return W_t - W_0 of every tensor."""
+        return {
+            name: tuple(now - start for now, start in zip(copies, self._start[name], strict=True))
+            for name, copies in self._state.weights.items()
+        }
 
     @torch.no_grad()
     def _look(self) -> _Seen:
@@ -178,11 +194,11 @@ def _rms(x: Tensor) -> Tensor:
     return x.flatten(1).double().square().mean(1).sqrt()
 
 
-def _gradients(state: State, grads: Weights) -> Iterator[tuple[Place, str, Tensor]]:
-    """Yield the RMS of the gradient of every role, block by block."""
+def _by_role(state: TrainState, tensors: Weights, quantity: str) -> Iterator[tuple[Place, str, Tensor]]:
+    """Yield the RMS of every role's tensors, block by block."""
     parts: dict[Place, list[Tensor]] = {}
-    for tensor in state.layout.tensors:
-        for block, grad in zip(tensor.blocks or (None,), grads[tensor.name], strict=True):
-            parts.setdefault((tensor.role, block), []).append(grad.flatten(1))
+    for tensor in state.layout.parameters:
+        for block, copy in zip(tensor.blocks or (None,), tensors[tensor.name], strict=True):
+            parts.setdefault((tensor.role, block), []).append(copy.flatten(1))
     for place, found in parts.items():
-        yield place, "gradient", _rms(torch.cat(found, 1))
+        yield place, quantity, _rms(torch.cat(found, 1))

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 Verdict = Literal["ok", "miss", "unclear", "no prediction", "zero"]
+# Whether a slope must be as predicted, or may also be smaller.
+Bound = Literal["equal", "at most"]
 
 # Exponents are multiples of 1/2: less than half way to the next one.
 TOLERANCE = 0.15
@@ -53,6 +55,7 @@ class Prediction:
     zero: bool = False  # exactly zero
     first: int = 0
     last: int | None = None
+    bound: Bound = "equal"
 
     def speaks_of(self, one: Observation) -> bool:
         """Return whether the prediction is about this observation."""
@@ -61,7 +64,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class Fit:
     """One quantity at one step: the slope of log size on log scale with its interval, and what was predicted.
 
     `slope`, `low` and `high` are None where some size is zero or not finite. `magnitudes`: the RMS over seeds at each
@@ -84,7 +87,7 @@ class Line:
 
 def fit(
     observations: Iterable[Observation], predictions: Sequence[Prediction], tolerance: float = TOLERANCE
-) -> tuple[Line, ...]:
+) -> tuple[Fit, ...]:
     """Return one line for each quantity, role, layer and step, in the order in which they first stand.
 
     The first prediction that speaks of an observation counts.
@@ -137,9 +140,13 @@ def slope_of(scales: Sequence[float], values: Sequence[Sequence[float]]) -> Slop
     return Slope(value=slope, low=slope - half, high=slope + half)
 
 
-def judge(slope: Slope, predicted: float, tolerance: float) -> Verdict:
+def judge(slope: Slope, predicted: float, tolerance: float, bound: Bound = "equal") -> Verdict:
     """Return the verdict on a slope (see the module)."""
-    if slope.low > predicted + tolerance or slope.high < predicted - tolerance:
+    if slope.low > predicted + tolerance:
+        return "miss"
+    if bound == "at most":
+        return "ok" if slope.high <= predicted + tolerance else "unclear"
+    if slope.high < predicted - tolerance:
         return "miss"
     if abs(slope.value - predicted) <= tolerance and (slope.high - slope.low) / 2 <= tolerance:
         return "ok"
@@ -163,14 +170,14 @@ def over_layers(observations: Iterable[Observation]) -> list[Observation]:
     return out
 
 
-def _line(members: Sequence[Observation], found: Prediction | None, tolerance: float) -> Line:
+def _line(members: Sequence[Observation], found: Prediction | None, tolerance: float) -> Fit:
     values = [one.values for one in members]
     magnitudes = tuple(_rms(one) for one in values)
     slope = None
     if len(members) >= MIN_SCALES and all(math.isfinite(one) and one > 0 for of_scale in values for one in of_scale):
         slope = slope_of([one.scale for one in members], values)
     first = members[0]
-    return Line(
+    return Fit(
         quantity=first.quantity,
         role=first.role,
         layer=first.layer,
@@ -193,7 +200,9 @@ def _verdict(slope: Slope | None, magnitudes: Sequence[float], found: Prediction
     if found.zero:
         return "zero" if nothing else "miss"
     if slope is not None and found.exponent is not None:
-        return judge(slope, found.exponent, tolerance)
+        return judge(slope, found.exponent, tolerance, found.bound)
+    if nothing and found.bound == "at most":
+        return "zero"
     return "unclear" if all(math.isfinite(one) and one > 0 for one in magnitudes) else "miss"
 
 

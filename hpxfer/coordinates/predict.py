@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from hpxfer.coordinates.measure import Prediction
-from hpxfer.scaling.monomial import Monomial
-from hpxfer.scaling.predictions import Claim
+from hpxfer.scaling.claims import Claim
 
 SAME = 1e-9
 
@@ -36,7 +35,7 @@ def _prediction(
     return Prediction(
         quantity=claim.quantity,
         role=claim.role,
-        exponent=None if size is None or zero else _exponent(size, scales, ratios),
+        exponent=None if size is None or zero else exponent_of([size(at) for at in ratios], scales),
         source=source,
         zero=zero,
         first=claim.first,
@@ -44,7 +43,7 @@ def _prediction(
     )
 
 
-def _exponent(size: Monomial, scales: Sequence[float], ratios: Sequence[Mapping[str, float]]) -> float:
-    """Return the slope of log size on log scale, by least squares as the measured one is."""
-    slope = np.polyfit(np.log(scales), np.log([size(at) for at in ratios]), 1)[0]
+def exponent_of(sizes: Sequence[float], scales: Sequence[float]) -> float:
+    """Return the slope of log size on log scale, by least squares as the measured slope is."""
+    slope = np.polyfit(np.log(scales), np.log(sizes), 1)[0]
     return round(float(slope), 9) + 0.0  # no -0

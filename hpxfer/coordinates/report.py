@@ -1,4 +1,9 @@
-"""What a check found: one line a quantity and role, judged over all steps, and whether that is what theory says."""
+"""What a check found: one row per quantity and role, judged over all steps, and the two answers that follow.
+
+The first answer is whether the model follows what is predicted: by the table's source, or by the table's own rows. The
+second is whether features keep their size, whatever is predicted. A table of hpxfer passes by the first, as its source
+derives it; a table that a user registered must pass both.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from hpxfer.coordinates.measure import Line, Verdict
+from hpxfer.coordinates.measure import Fit, Verdict
+from hpxfer.host.output import aligned, json_ready
 
 # From bad to good: a quantity is as bad as its worst step.
 WORST_FIRST: tuple[Verdict, ...] = ("miss", "unclear", "ok", "no prediction", "zero")
@@ -27,53 +33,69 @@ QUANTITY_ORDER = ("activation", "change", "effective", "propagating")
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """One quantity of one role over all layers and steps. `shown`: the last step of which something is predicted."""
+    """One quantity of one role over all layers and steps. `shown` is the last step at which something is predicted."""
 
     quantity: str
     role: str
     verdict: Verdict
-    step: int  # the first one that has this verdict
-    shown: Line
+    step: int  # the first step that has this verdict
+    shown: Fit
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "shown": _finite(asdict(self.shown))}
+        """Return the verdict as JSON-ready data."""
+        data: dict[str, Any] = json_ready(asdict(self))
+        return data
 
 
 @dataclass(frozen=True, kw_only=True)
 class AxisReport:
-    """The lines along one axis."""
+    """The measured slopes along one axis."""
 
     axis: str
     scale_name: str
     scales: tuple[float, ...]
     shapes: tuple[str, ...]
     warnings: tuple[str, ...]  # what the table's source does not cover
-    lines: tuple[Line, ...]  # of every layer and step
+    fits: tuple[Fit, ...]  # of every layer and step, held against what is predicted
+    stability: tuple[Fit, ...] = ()  # the same sizes, held against those of a good table
+    must_be_stable: bool = False  # the table passes only if features keep their size
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:
-        """One for each quantity of each role."""
-        groups: dict[tuple[str, str], list[Line]] = {}
-        for line in self.lines:
-            if line.layer is None:
-                groups.setdefault((line.role, line.quantity), []).append(line)
-        return tuple(_judged(groups[key]) for key in sorted(groups, key=_place))
+        """The verdict on each quantity of each role: does it follow what is predicted?"""
+        return _judge_all(self.fits)
+
+    @cached_property
+    def judged_stability(self) -> tuple[Judged, ...]:
+        """The verdict on each feature and change: does it keep its size?"""
+        return _judge_all(self.stability)
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many quantities have this verdict."""
-        return sum(one.verdict == verdict for one in self.judged)
+        """Return how many quantities have this verdict on what is predicted."""
+        return _count(self.judged, verdict)
+
+    @property
+    def follows(self) -> bool:
+        """Whether nothing missed what is predicted, and something was shown to be as predicted."""
+        return _passes(self.judged)
+
+    @property
+    def stable(self) -> bool | None:
+        """Whether features and their changes keep their size; None if that was not measured."""
+        return _passes(self.judged_stability) if self.stability else None
 
     @property
     def passed(self) -> bool:
-        """Whether nothing missed, and something was shown to be as predicted."""
-        return not self.count("miss") and self.count("ok") > 0
+        """Whether the table passes along this axis."""
+        return self.follows and (not self.must_be_stable or bool(self.stable))
 
     def to_dict(self, *, lines: bool) -> dict[str, Any]:
         """Return the report of this axis as JSON-ready data."""
-        names = ("axis", "scale_name", "scales", "shapes", "warnings", "passed")
-        out = {name: getattr(self, name) for name in names}
-        out["judged"] = [one.to_dict() for one in self.judged]
-        return {**out, "lines": [_finite(asdict(one)) for one in self.lines]} if lines else out
+        names = ("axis", "scale_name", "scales", "shapes", "warnings", "passed", "follows", "stable")
+        out: dict[str, Any] = {name: getattr(self, name) for name in names}
+        out["judged"] = [judged.to_dict() for judged in self.judged]
+        out["stability"] = [judged.to_dict() for judged in self.judged_stability]
+        return {**out, "lines": json_ready([asdict(fit) for fit in self.fits])} if lines else out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,35 +114,43 @@ class CheckReport:
     @property
     def passed(self) -> bool:
         """Whether every axis passed. What is unclear or not predicted passes nothing, and fails nothing."""
-        return all(one.passed for one in self.axes)
+        return all(axis.passed for axis in self.axes)
 
     def to_dict(self, *, lines: bool = True) -> dict[str, Any]:
-        """Return the report as JSON-ready data; with `lines`, every one of every step and layer is in it."""
+        """Return the report as JSON-ready data; with `lines`, the fit of every step and layer is in it."""
         names = ("parameterization", "source", "optimizer", "architecture", "steps", "seeds", "tolerance", "passed")
         return {
             **{name: getattr(self, name) for name in names},
-            "axes": [one.to_dict(lines=lines) for one in self.axes],
+            "axes": [axis.to_dict(lines=lines) for axis in self.axes],
         }
 
     def table(self) -> str:
-        """Return the report as aligned text, a line a quantity and role."""
+        """Return the report as aligned text, one row per quantity and role, and the answers below."""
         head = (
             f"{self.parameterization} ({self.source}), {self.optimizer}, {self.architecture}: sizes after up to "
             f"{self.steps} updates, {self.seeds} seeds, tolerance {self.tolerance:g}"
         )
-        return "\n\n".join([head, *(_axis_text(one) for one in self.axes), _conclusion(self.axes)])
+        answers = "\n".join(line for axis in self.axes for line in _answers(axis))
+        return "\n\n".join([head, *(_axis_text(axis) for axis in self.axes), answers])
 
 
-def _judged(lines: Sequence[Line]) -> Judged:
-    worst = min((line.verdict for line in lines), key=WORST_FIRST.index)
-    first = next(line for line in lines if line.verdict == worst)
-    said = [line for line in lines if line.verdict not in ("no prediction", "zero")]
-    return Judged(
-        quantity=first.quantity, role=first.role, verdict=worst, step=first.step, shown=said[-1] if said else lines[-1]
-    )
+def _judge_all(fits: Iterable[Fit]) -> tuple[Judged, ...]:
+    groups: dict[tuple[str, str], list[Fit]] = {}
+    for fit in fits:
+        if fit.layer is None:
+            groups.setdefault((fit.role, fit.quantity), []).append(fit)
+    return tuple(_judged(groups[key]) for key in sorted(groups, key=_order))
 
 
-def _place(key: tuple[str, str]) -> tuple[int, int, str, str]:
+def _judged(fits: Sequence[Fit]) -> Judged:
+    worst = min((fit.verdict for fit in fits), key=WORST_FIRST.index)
+    first = next(fit for fit in fits if fit.verdict == worst)
+    predicted = [fit for fit in fits if fit.verdict not in ("no prediction", "zero")]
+    shown = predicted[-1] if predicted else fits[-1]
+    return Judged(quantity=first.quantity, role=first.role, verdict=worst, step=first.step, shown=shown)
+
+
+def _order(key: tuple[str, str]) -> tuple[int, int, str, str]:
     role, quantity = key
     return _index(ROLE_ORDER, role), _index(QUANTITY_ORDER, quantity), role, quantity
 
@@ -129,56 +159,90 @@ def _index(order: Sequence[str], name: str) -> int:
     return order.index(name) if name in order else len(order)
 
 
+def _count(judged: Iterable[Judged], verdict: Verdict) -> int:
+    return sum(found.verdict == verdict for found in judged)
+
+
+def _passes(judged: Sequence[Judged]) -> bool:
+    return not _count(judged, "miss") and _count(judged, "ok") > 0
+
+
 def _axis_text(report: AxisReport) -> str:
-    scales = ", ".join(f"{one:g}" for one in report.scales)
+    scales = ", ".join(f"{scale:g}" for scale in report.scales)
     out = [f"{report.axis}: {report.scale_name} {scales}  ({report.shapes[0]} to {report.shapes[-1]})"]
-    out += [f"warning: {one}" for one in report.warnings]
-    rows = [HEAD, *(_row(one) for one in report.judged)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    out += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    out += [f"warning: {warning}" for warning in report.warnings]
+    out += aligned([HEAD, *map(_row, report.judged)])
     reasons = _reasons(report.judged)
     if reasons:
         out += ["no prediction, because", *(f"  {roles}: {why}" for why, roles in reasons)]
     return "\n".join(out)
 
 
-def _row(one: Judged) -> tuple[str, ...]:
-    line = one.shown
-    if line.slope is None or line.low is None or line.high is None:
-        slope, interval = _no_slope(line.magnitudes), ""
+def _row(judged: Judged) -> tuple[str, ...]:
+    fit = judged.shown
+    if fit.slope is None or fit.low is None or fit.high is None:
+        slope, interval = _no_slope(fit.magnitudes), ""
     else:
-        slope, interval = f"{line.slope:+.2f}", f"{line.low:+.2f} .. {line.high:+.2f}"
-    predicted = "" if line.predicted is None else f"{line.predicted:+.2f}"
-    when = f" (step {one.step})" if one.verdict in ("miss", "unclear") and one.step != line.step else ""
-    sizes = (f"{one:.2g}" for one in (line.magnitudes[0], line.magnitudes[-1]))
-    return (one.role, one.quantity, str(line.step), slope, interval, predicted, one.verdict + when, *sizes)
+        slope, interval = f"{fit.slope:+.2f}", f"{fit.low:+.2f} .. {fit.high:+.2f}"
+    predicted = "" if fit.predicted is None else f"{fit.predicted:+.2f}"
+    when = f" (step {judged.step})" if judged.verdict in ("miss", "unclear") and judged.step != fit.step else ""
+    sizes = (f"{size:.2g}" for size in (fit.magnitudes[0], fit.magnitudes[-1]))
+    return (judged.role, judged.quantity, str(fit.step), slope, interval, predicted, judged.verdict + when, *sizes)
 
 
 def _no_slope(magnitudes: Iterable[float]) -> str:
     found = list(magnitudes)
-    if not all(math.isfinite(one) for one in found):
+    if not all(math.isfinite(size) for size in found):
         return "diverged"
     return "some 0" if any(found) else "0"
 
 
 def _reasons(judged: Iterable[Judged]) -> list[tuple[str, str]]:
-    """Return (reason, what it is the reason of) of the quantities of which nothing is claimed on purpose."""
+    """Return (reason, quantities) of the quantities of which nothing is predicted on purpose."""
     out: dict[str, list[str]] = {}
-    for one in judged:
-        if one.verdict == "no prediction" and one.shown.source:
-            out.setdefault(one.shown.source, []).append(f"{one.role} {one.quantity}")
+    for found in judged:
+        if found.verdict == "no prediction" and found.shown.source:
+            out.setdefault(found.shown.source, []).append(f"{found.role} {found.quantity}")
     return [(why, ", ".join(names)) for why, names in out.items()]
 
 
-def _conclusion(axes: Sequence[AxisReport]) -> str:
-    out = []
-    for one in axes:
-        counts = ", ".join(f"{one.count(verdict)} {verdict}" for verdict in WORST_FIRST if one.count(verdict))
-        out.append(f"{one.axis}: {'passed' if one.passed else 'FAILED'} ({counts})")
-    return "\n".join(out)
+def _answers(axis: AxisReport) -> list[str]:
+    """Return one line per question along an axis, and for a registered table the answer that both give."""
+    counts = ", ".join(f"{axis.count(verdict)} {verdict}" for verdict in WORST_FIRST if axis.count(verdict))
+    stability = [f"{axis.axis}: features keep their size: {_stability(axis)}"] if axis.stability else []
+    if not axis.must_be_stable:
+        return [f"{axis.axis}: {_passed(axis)} ({counts})", *stability]
+    follows = f"{axis.axis}: the model follows the table: {'yes' if axis.follows else 'NO'} ({counts})"
+    return [follows, *stability, f"{axis.axis}: {_passed(axis)}"]
 
 
-def _finite(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data with sizes that are no number as null, which JSON can hold."""
-    sizes = [one if math.isfinite(one) else None for one in data["magnitudes"]]
-    return {**data, "magnitudes": sizes}
+def _passed(axis: AxisReport) -> str:
+    return "passed" if axis.passed else "FAILED"
+
+
+def _stability(axis: AxisReport) -> str:
+    judged = axis.judged_stability
+    counts = ", ".join(
+        f"{_count(judged, verdict)} {verdict}" for verdict in ("ok", "unclear") if _count(judged, verdict)
+    )
+    if axis.stable:
+        return f"yes ({counts})"
+    missed = [_movement(axis, found) for found in judged if found.verdict == "miss"]
+    return f"NO: {'; '.join(missed)}" if missed else f"not shown ({counts or 'nothing measured'})"
+
+
+def _movement(axis: AxisReport, judged: Judged) -> str:
+    """Return how a quantity misses, e.g. `expert_in effective grows as width^+0.97`."""
+    fit = next(
+        (fit for fit in axis.stability if _key(fit) == (judged.role, judged.quantity, judged.step)), judged.shown
+    )
+    what = f"{judged.role} {judged.quantity}"
+    if fit.slope is None or fit.predicted is None:
+        return f"{what} is {_no_slope(fit.magnitudes)}"
+    verb = "grows" if fit.slope > fit.predicted else "vanishes"
+    good = f" (a good table: {fit.predicted:+.2f})" if fit.predicted else ""
+    return f"{what} {verb} as {axis.scale_name}^{fit.slope:+.2f}{good}"
+
+
+def _key(fit: Fit) -> tuple[str, str, int] | None:
+    return (fit.role, fit.quantity, fit.step) if fit.layer is None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -69,6 +70,11 @@ class Parameterization:
             return column(dict(self.conventions))
         except HpxferError as error:
             raise HpxferError(f"parameterization {self.name}: {error}") from None
+
+    def claims(self, optimizer: Optimizer) -> tuple[Claim, ...]:
+        """Return what the table claims of the built-in GPT; nothing, if it brings no claims."""
+        claims = self.table.claims
+        return () if claims is None else tuple(claims(dict(self.conventions), optimizer))
 
 
 def parameterization(name: str, conventions: Conventions | None = None) -> Parameterization:

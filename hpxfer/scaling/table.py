@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.scaling.claims import BlockClaims, Claim
 from hpxfer.scaling.monomial import ONE, SYMBOLS, Monomial
 from hpxfer.scaling.roles import ROLES
 
 Optimizer = Literal["adam", "sgd"]
 Conventions = Mapping[str, float | str]
+# What a source claims of the built-in GPT under conventions and an optimizer; an empty tuple claims nothing.
+Claims = Callable[[Conventions, Optimizer], Iterable[Claim]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,9 @@ class Table:
     normalized_gate: bool = False  # the source's gates sum to one over the active experts
     tied_experts: bool = False  # all experts of a layer start from the same draw
     doc: str
+    # What the source claims of how features scale, for `hpxfer check`: in the built-in GPT, and in the MLP blocks.
+    claims: Claims | None = None
+    block_claims: BlockClaims | None = None
 
     def covers(self, axis: str, optimizer: Optimizer) -> bool:
         """Return whether the source says how to scale along an axis."""

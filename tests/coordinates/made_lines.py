@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hpxfer.coordinates.measure import Line
+from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.report import AxisReport, CheckReport
 
-LINE = Line(
+LINE = Fit(
     quantity="change",
     role="router",
     layer=None,
@@ -21,9 +21,9 @@ LINE = Line(
 )
 
 
-def report(*lines: Line) -> CheckReport:
+def report(*lines: Fit) -> CheckReport:
     axis = AxisReport(
-        axis="width", scale_name="width", scales=(32.0, 64.0), shapes=("w32", "w64"), warnings=("careful",), lines=lines
+        axis="width", scale_name="width", scales=(32.0, 64.0), shapes=("w32", "w64"), warnings=("careful",), fits=lines
     )
     return CheckReport(
         parameterization="mup",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,6 @@ from hpxfer.coordinates.report import AxisReport, Judged
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.monomial import ONE, expert_ratio, expert_width, experts, width
-from hpxfer.scaling.predictions.gpt import claims
 from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
@@ -25,8 +25,9 @@ JOINT = (32.0, 64.0, 96.0, 128.0)
 
 
 @pytest.fixture
-def twin(monkeypatch: pytest.MonkeyPatch) -> Twin:
-    """Return a maker of parameterizations that differ from a table in one role's row or in tying, for one test."""
+def twin() -> Iterator[Twin]:
+    """Yield a maker of parameterizations that differ from a table in one role's row or in tying, for one test."""
+    made = ExitStack()
 
     def make(name: str, role: str = "", *, tied: bool | None = None, **row: Any) -> Parameterization:
         table = PARAMETERIZATIONS.get(name)
@@ -43,11 +44,13 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Twin:
             name=f"{name}-twin",
             rows={optimizer: column(optimizer) for optimizer in table.rows},
             tied_experts=table.tied_experts if tied is None else tied,
+            claims=None,
         )
-        monkeypatch.setitem(PARAMETERIZATIONS._rows, changed.name, changed)
+        made.enter_context(PARAMETERIZATIONS.registered(changed))
         return parameterization(changed.name)
 
-    return make
+    with made:
+        yield make
 
 
 def checked(
@@ -60,7 +63,7 @@ def checked(
 ) -> AxisReport:
     """Return a cheap check along one axis, held to the claims of the table `held_to`."""
     made = parameterization(choice) if isinstance(choice, str) else choice
-    known = claims(parameterization(held_to), optimizer) if held_to else None
+    known = parameterization(held_to).claims(optimizer) if held_to else None
     report = check(made, axes=[axis], points=points, seeds=3, steps=2, optimizer=optimizer, claims=known)
     return report.axes[0]
 
@@ -194,20 +197,20 @@ def test_a_table_passes_under_its_conventions(
 def test_nothing_learns_behind_a_zero_readout_before_it_has_moved() -> None:
     zero = parameterization("mup-moe", {"readout_init": "zero"})
     (axis,) = check(zero, axes=["width"], seeds=2, steps=2).axes
-    start = {one.role: one for one in axis.lines if one.quantity == "gradient" and (one.layer, one.step) == (None, 0)}
+    start = {one.role: one for one in axis.fits if one.quantity == "gradient" and (one.layer, one.step) == (None, 0)}
     assert {role for role, one in start.items() if one.verdict == "zero"} == start.keys() - {"readout"}
-    random = check("mup-moe", axes=["width"], seeds=2, steps=2, claims=claims(zero, "adam")).axes[0]
+    random = check("mup-moe", axes=["width"], seeds=2, steps=2, claims=zero.claims("adam")).axes[0]
     assert {("expert_in", "gradient"), ("readout", "activation"), ("readout", "propagating")} <= set(missed(random))
 
 
 def test_another_exponent_of_depth_misses() -> None:
-    half = claims(parameterization("completep-moe", {"depth_alpha": 0.5}), "adam")
+    half = parameterization("completep-moe", {"depth_alpha": 0.5}).claims("adam")
     found = missed(check("completep-moe", axes=["depth"], seeds=2, steps=1, claims=half).axes[0])
     assert {("attn_out", "activation"), ("router", "effective"), ("expert_in", "effective")} <= set(found)
 
 
 def test_a_table_without_claims_passes_nothing(twin: Twin) -> None:
-    found = checked(twin("mup"), "experts")
+    (found,) = check(twin("mup"), axes=["experts"], seeds=3, steps=2, claims=()).axes
     assert found.count("no prediction") == len(found.judged)
     assert not found.passed
 
@@ -215,7 +218,7 @@ def test_a_table_without_claims_passes_nothing(twin: Twin) -> None:
 def test_a_check_is_a_function_of_what_it_is_asked() -> None:
     first, second = (check("completep", axes=["depth"], points=(4, 8, 12, 16), seeds=2, steps=1) for _ in range(2))
     assert first == second
-    assert first.axes[0].lines
+    assert first.axes[0].fits
 
 
 def test_threads_are_given_back() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from hpxfer.coordinates.measure import Line, Observation, Prediction, fit, judge, over_layers, slope_of
+from hpxfer.coordinates.measure import Fit, Observation, Prediction, fit, judge, over_layers, slope_of
 
 SCALES = (32.0, 64.0, 128.0, 256.0)
 
@@ -21,7 +21,7 @@ def seen(sizes: Sequence[Sequence[float]], *, layer: int | None = None, step: in
     ]
 
 
-def line(sizes: Sequence[Sequence[float]], exponent: float | None = 0.0, *, zero: bool = False) -> Line:
+def line(sizes: Sequence[Sequence[float]], exponent: float | None = 0.0, *, zero: bool = False) -> Fit:
     found = Prediction(quantity="change", role="router", exponent=exponent, source="a paper", zero=zero)
     (out,) = fit(seen(sizes), [found], tolerance=0.15)
     return out

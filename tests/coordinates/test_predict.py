@@ -8,9 +8,9 @@ import pytest
 
 from hpxfer.coordinates.measure import Prediction
 from hpxfer.coordinates.predict import predict
+from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.evaluate import ratios
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, active, depth, experts, width
-from hpxfer.scaling.predictions import Claim
 from hpxfer.scaling.shape import Shape
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=2, expert_width=32, head_dim=8)

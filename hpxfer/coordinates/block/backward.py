@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpxfer.coordinates.block.forward import Forward, act_slope, gate_gradient
 from hpxfer.coordinates.block.weights import Rules, Weights
-from hpxfer.scaling.predictions.block import Block
+from hpxfer.scaling.claims.block import Block
 
 START, UPDATE = "0", "d"
 # MSSP J: the way of a gradient through (W2, W3); the suffix .1 is by W40, .2 by dW4.

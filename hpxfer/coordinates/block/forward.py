@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hpxfer.coordinates.block.weights import Rules, Weights
-from hpxfer.scaling.predictions.block import Block
+from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.shape import Shape
 
 

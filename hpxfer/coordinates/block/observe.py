@@ -20,8 +20,8 @@ from hpxfer.coordinates.block.forward import Forward
 from hpxfer.coordinates.block.train import Moment, Training, run
 from hpxfer.coordinates.measure import MIN_SCALES, Observation
 from hpxfer.errors import HpxferError
+from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.scaling.predictions.block import Block
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 

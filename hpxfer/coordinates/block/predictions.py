@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hpxfer.coordinates.measure import Prediction
 from hpxfer.coordinates.predict import predict
+from hpxfer.scaling.claims.block import Block, claims
 from hpxfer.scaling.evaluate import Parameterization, ratios
-from hpxfer.scaling.predictions.block import Block, claims
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 

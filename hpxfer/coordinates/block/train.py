@@ -11,8 +11,8 @@ from torch import Tensor
 from hpxfer.coordinates.block.backward import Backward, backward, gradients
 from hpxfer.coordinates.block.forward import Forward, forward
 from hpxfer.coordinates.block.weights import Rules, Weights, draw, inputs, router_bias, rules
+from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.scaling.predictions.block import Block
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 

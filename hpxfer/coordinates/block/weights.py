@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hpxfer.errors import HpxferError
+from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, evaluate_globals
-from hpxfer.scaling.predictions.block import Block
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 

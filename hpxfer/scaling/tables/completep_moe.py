@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hpxfer.scaling.claims import BlockClaims, block_width
+from hpxfer.scaling.claims.gpt import SMALL, Stable, of_experts, stable
 from hpxfer.scaling.monomial import ZERO, active, depth, expert_ratio, experts, width
 from hpxfer.scaling.table import Convention, Conventions, Row, Table
 from hpxfer.scaling.tables.completep import CONVENTIONS, dense_rows, with_conventions
@@ -53,6 +55,17 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
     return with_conventions(rows, conventions)
 
 
+CLAIMS = Stable(
+    source=TABLE_1,
+    logits=SMALL,
+    start=expert_ratio**-0.5,  # the source's choice: fan-in breaks the collapse of loss curves (Fig. 11)
+    sum_start=active**-0.5 * expert_ratio**-0.5,
+    still=("expert_ratio",),
+    sum_still=("active", "expert_ratio"),
+    gradients=of_experts(active**-1, width**-1 * experts**-1 * expert_ratio**-1, width**-1 * experts**-1),
+    gradients_still=of_experts(("width", "expert_ratio"), (), ()),
+)
+
 COMPLETEP_MOE = Table(
     name="completep-moe",
     source="arXiv 2601.20205",
@@ -62,4 +75,6 @@ COMPLETEP_MOE = Table(
     conventions={**CONVENTIONS, "router_init_exponent": ROUTER_INIT_EXPONENT},
     route_scale=active,  # the source's gate is a sigmoid; a gate that sums to one needs no average
     doc="CompleteP with MoE layers: width, depth, expert count at fixed kappa, expert size.",
+    claims=stable(CLAIMS),
+    block_claims=BlockClaims(rows=block_width.MUP_I, source="MSSP Table B.1, App. C"),
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from hpxfer.scaling.claims import BlockClaims
+from hpxfer.scaling.claims.block_width import FLAT
+from hpxfer.scaling.claims.gpt import FLAT as CONTROL
+from hpxfer.scaling.claims.gpt import flat
 from hpxfer.scaling.monomial import ZERO, dense_width, expert_width, shared_width, width
 from hpxfer.scaling.table import Conventions, Row, Table
 
@@ -44,4 +48,6 @@ SP = Table(
     rows={"adam": _rows, "sgd": _rows},
     conventions={},
     doc="Standard parameterization: no factor but the fan-in of the initialization. The control.",
+    claims=flat,
+    block_claims=BlockClaims(rows=FLAT, source=CONTROL, readout="any", one_matrix="rows", is_control=True),
 )

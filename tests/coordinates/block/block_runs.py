@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from hpxfer.coordinates.block import observe, predictions
-from hpxfer.coordinates.measure import Line, fit
+from hpxfer.coordinates.measure import Fit, fit
 from hpxfer.coordinates.paths import block_path
+from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import Parameterization, parameterization
-from hpxfer.scaling.predictions.block import Block
 from hpxfer.scaling.shape import Shape
 
 ZERO_READOUT = {"readout_init": "zero"}
@@ -36,7 +36,7 @@ def lines_of(
     num_seeds: int = 12,
     steps: int = 2,
     **more: Any,
-) -> tuple[Line, ...]:
+) -> tuple[Fit, ...]:
     """Return the lines of a float32 run along `path`, by default that of the table's own regime."""
     choice = parameterization(choice) if isinstance(choice, str) else choice
     path = path or path_of(choice)
@@ -51,21 +51,21 @@ def lines_of(
     return fit(found, predictions(choice, optimizer, path, block))
 
 
-def line(lines: Sequence[Line], role: str, quantity: str, step: int) -> Line:
+def line(lines: Sequence[Fit], role: str, quantity: str, step: int) -> Fit:
     return next(one for one in lines if (one.role, one.quantity, one.step) == (role, quantity, step))
 
 
-def slope(lines: Sequence[Line], role: str, quantity: str, step: int) -> float:
+def slope(lines: Sequence[Fit], role: str, quantity: str, step: int) -> float:
     found = line(lines, role, quantity, step).slope
     assert found is not None, f"{role} {quantity} at step {step} is zero or not finite"
     return found
 
 
-def report(lines: Sequence[Line]) -> str:
+def report(lines: Sequence[Fit]) -> str:
     return "\n".join(
         f"{one.verdict} {one.role} {one.quantity} t={one.step}: {one.slope} {one.predicted}" for one in lines
     )
 
 
-def misses(lines: Sequence[Line]) -> list[Line]:
+def misses(lines: Sequence[Fit]) -> list[Fit]:
     return [one for one in lines if one.verdict == "miss"]

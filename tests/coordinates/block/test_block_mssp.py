@@ -10,7 +10,7 @@ import pytest
 from block_runs import NARROW, ZERO_READOUT, line, lines_of, misses, path_of, report, slope
 
 from hpxfer.coordinates.block import Block, Training
-from hpxfer.coordinates.measure import Line
+from hpxfer.coordinates.measure import Fit
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.monomial import experts
 from hpxfer.scaling.table import Conventions, Row
@@ -24,11 +24,11 @@ NOISY_TOLERANCE = 0.25
 EIGHT_SAMPLES: dict[str, Any] = {"block": Block(samples=8), "training": Training(lr=4.0, eps=0.1)}
 
 
-def is_noisy(one: Line) -> bool:
+def is_noisy(one: Fit) -> bool:
     return any(name in one.quantity for name in NOISY) or (one.role, one.quantity) in ONE_NUMBER
 
 
-def check(lines: tuple[Line, ...], *, at_least: int) -> None:
+def check(lines: tuple[Fit, ...], *, at_least: int) -> None:
     """Assert that nothing misses, that all but the noisy pieces are decided, and that `at_least` lines are ok."""
     assert not misses(lines), report(misses(lines))
     unclear = [one for one in lines if one.verdict == "unclear"]

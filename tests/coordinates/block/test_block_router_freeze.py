@@ -11,10 +11,10 @@ import pytest
 from block_runs import line, lines_of, misses, path_of, report, slope
 
 from hpxfer.coordinates.block import Block, Training, observe
-from hpxfer.coordinates.measure import Line, fit
+from hpxfer.coordinates.measure import Fit, fit
 from hpxfer.coordinates.predict import predict
+from hpxfer.scaling.claims.block import SETTLES, divergence
 from hpxfer.scaling.evaluate import parameterization, ratios
-from hpxfer.scaling.predictions.block import SETTLES, divergence
 
 WIDTHS = (64, 128, 256, 512)
 SOFTMAX = Block(experts="one", gate="softmax")
@@ -24,7 +24,7 @@ TINY_EPS = Training(lr=0.1, eps=1e-8)
 ZERO_BOTH = {"router_init": "zero", "readout_init": "zero"}
 
 
-def run(block: Block, optimizer: str, conventions: dict[str, object] | None = None, **more: object) -> tuple[Line, ...]:
+def run(block: Block, optimizer: str, conventions: dict[str, object] | None = None, **more: object) -> tuple[Fit, ...]:
     choice = parameterization("mup-moe", conventions)  # type: ignore[arg-type]
     path = path_of(choice, WIDTHS, num_active=more.pop("num_active", 0))  # type: ignore[arg-type]
     return lines_of(choice, optimizer, path, block=block, **more)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""What is predicted of the two minimal MLP blocks, which are what the papers derive their exponents for.
+"""The claims on the two minimal MLP blocks, for which the papers derive their exponents.
 
-The papers count in powers of the width, with all dimensions that grow in proportion to it; so do these claims. The rows
-are in `block_mssp` and `block_width`.
+The papers count in powers of the width, with all dimensions that grow in proportion to it; so do these claims. A table
+names its rows in `block_claims`; the rows themselves are in `block_mssp` and `block_width`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from hpxfer.scaling.claims import BlockClaims, BlockRows, Claim
+from hpxfer.scaling.claims.block_width import one_matrix
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, width
-from hpxfer.scaling.predictions import Claim
-from hpxfer.scaling.predictions.block_mssp import TABLES, Rows
-from hpxfer.scaling.predictions.block_width import FLAT, MSSP_I, MUP_I, NTP, one_matrix
 from hpxfer.scaling.table import Optimizer
 
 ROLES = ("embedding", "router", "expert_in", "expert_out", "readout")
 CROSSOVER = "two parts; at widths that can be trained the one that vanishes is still the larger (MSSP Q.6)"
 FOR_SGD = "derived for SGD"
-CONTROL = "flat, as features should be: the control, which must miss"
 SETTLES = 20  # updates after which a router that starts at a fluctuation is measured to follow what it has learned
-# Pieces by two updates or more: with a random readout their scalar products start at a fluctuation.
+# Sizes that two updates or more make: with a random readout their scalar products start at a fluctuation.
 BY_UPDATES = ("cross", "h3: D", "dW3 dW4", "A5.2", "A6.2", "E.", "dQ")
 BY_FIRST_READOUT = (
     *(("router", name) for name in ("effective0", "effective", "change", "activation", "gradient", "weight change")),
@@ -31,9 +29,6 @@ BY_FIRST_READOUT = (
     ("expert_out", "df/dphi"),
     ("expert_out", "df/dphi: W30 W40"),
 )
-
-# Tables that coincide where width and expert width grow together and the number of experts stays.
-AS_MUP_I = ("mup", "mup-i", "mup-moe", "completep-moe")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +52,23 @@ class Block:
 
 
 def claims(choice: Parameterization, optimizer: Optimizer, block: Block, *, soft: bool) -> tuple[Claim, ...]:
-    """Return what is claimed of the block under a table along the path of its own regime; `soft`: all experts active.
+    """Return what is claimed of the block under a table, along the path of the table's own regime.
 
-    Nothing where nobody derived anything: a softmax gate over experts of two matrices, say. Along another path a table
-    is held to the same, and misses. An activation between the matrices keeps the exponents (MSSP, assumption B2).
+    `soft` says that all experts are active. Nothing is claimed where no paper derives anything, e.g. of a softmax gate
+    over experts with two matrices. Along the path of another regime a table is held to the same claims, and misses
+    them. An activation function between the matrices keeps the exponents (MSSP, assumption B2).
     """
-    if choice.name == "sp":
-        found = tuple(_from_rows(FLAT, CONTROL, first=1))
+    table = choice.table.block_claims
+    if table is None:
+        return ()
+    if table.is_control:
+        found = tuple(_from_rows(table.rows, table.source, first=1))
     elif block.lr_exponent:
         return ()
     elif block.experts == "one":
-        found = tuple(_one(choice, optimizer, block, soft=soft))
+        found = tuple(_with_one_matrix(table, choice, optimizer, block, soft=soft))
     elif block.gate == "sigmoid" and soft:
-        found = tuple(_two(choice, optimizer))
+        found = tuple(_with_two_matrices(table, choice, optimizer))
     else:
         return ()
     absent = ("h3: A2.1", "h3: A2.2") if block.activation != "linear" or block.experts == "one" else ()
@@ -97,42 +96,30 @@ def divergence(optimizer: Optimizer, lr_exponent: float) -> tuple[Claim, ...]:
     )
 
 
-# Regime I has no signal-propagation table: its sizes are the desiderata, its gradients the eps of Table B.1.
-MSSP_SOURCES = {"mssp-i": "MSSP I.3, Table B.1", "mssp-ii": "MSSP J.3.4, Q.4", "mssp-iii": "MSSP J.4.5, Q.4"}
-
-
-def _two(choice: Parameterization, optimizer: Optimizer) -> Iterator[Claim]:
+def _with_two_matrices(table: BlockClaims, choice: Parameterization, optimizer: Optimizer) -> Iterator[Claim]:
     """Yield the claims on MSSP's block."""
     zero_readout = dict(choice.conventions).get("readout_init") == "zero"
-    name = choice.name
-    if name.startswith("mssp"):
-        rows = MSSP_I if name == "mssp-i" else TABLES[name]
-        source = MSSP_SOURCES[name]
-        if zero_readout:
-            yield from _from_rows(rows, source)
-        else:
-            derived = f"derived for a random readout from {source}"
-            yield from _from_rows(_random_readout(rows, single=name != "mssp-ii"), derived)
-    elif name == "ntp":
-        yield from _from_rows(NTP, "MSSP Table G.1")
-    elif name in TABLES or name in AS_MUP_I:
-        if zero_readout or _zero_router(choice):
-            return
-        rows, source = MUP_I, "MSSP Table B.1, App. C"
-        if name in TABLES:
-            rows, source = TABLES[name], "MSSP J.3.2, Q.4" if name == "mup-ii" else "MSSP J.4.3, Q.4"
-        if optimizer == "adam" and name in TABLES:
-            rows = {role: {key: f"{row.split()[0]} ? ?" for key, row in own.items()} for role, own in rows.items()}
-        yield from _from_rows(rows, source, reason=FOR_SGD if optimizer == "adam" and name in TABLES else CROSSOVER)
+    rows, source = table.rows, table.source
+    if table.readout == "random" and (zero_readout or _zero_router(choice)):
+        return
+    if table.readout == "zero" and not zero_readout:
+        rows = _random_readout(rows, one_draw=table.one_draw)
+        source = f"derived for a random readout from {source}"
+    if table.sgd_only and optimizer == "adam":
+        rows = {role: {key: f"{row.split()[0]} ? ?" for key, row in own.items()} for role, own in rows.items()}
+        yield from _from_rows(rows, source, reason=FOR_SGD)
+    else:
+        yield from _from_rows(rows, source)
 
 
-def _one(choice: Parameterization, optimizer: Optimizer, block: Block, *, soft: bool) -> Iterator[Claim]:
+def _with_one_matrix(
+    table: BlockClaims, choice: Parameterization, optimizer: Optimizer, block: Block, *, soft: bool
+) -> Iterator[Claim]:
     """Yield the claims on the block of Why Routers Freeze."""
     conventions = dict(choice.conventions)
-    if choice.name == "ntp":
-        yield from _from_rows(NTP, "MSSP Table G.1, Why Routers Freeze by the chain rule")
-        return
-    if choice.name not in ("mup-moe", "mup-i", "mup"):
+    if table.one_matrix == "rows":
+        yield from _from_rows(table.rows, f"{table.source}, Why Routers Freeze by the chain rule")
+    if table.one_matrix != "why routers freeze":
         return
     rows = one_matrix(
         soft_softmax=soft and block.gate == "softmax",
@@ -153,7 +140,7 @@ def _zero_router(choice: Parameterization) -> bool:
     return conventions.get("router_init") == "zero" or conventions.get("router_init_exponent") == "inf"
 
 
-def _from_rows(rows: Rows, source: str, *, reason: str = CROSSOVER, first: int = 0) -> Iterator[Claim]:
+def _from_rows(rows: BlockRows, source: str, *, reason: str = CROSSOVER, first: int = 0) -> Iterator[Claim]:
     """Yield a claim for each entry; the last column holds to the end."""
     for role, own in rows.items():
         for quantity, row in own.items():
@@ -172,14 +159,14 @@ def _size(text: str) -> Monomial | None:
     return ZERO if text == "zero" else width ** float(Fraction(text))
 
 
-def _random_readout(rows: Rows, *, single: bool) -> Rows:
+def _random_readout(rows: BlockRows, *, one_draw: bool) -> BlockRows:
     """Return the rows of MSSP from a random readout, out of those from a zero one.
 
     Not printed: every piece is at its size as soon as everything moves, those by the initial readout at the size of
     those by its update. Between, products of scalars that start at width^-1/2 are in the way; with a `single` draw of
     the experts' matrices, or few experts, the router's gradient is one of them.
     """
-    out: Rows = {}
+    out: dict[str, dict[str, str]] = {}
     for role, own in rows.items():
         for quantity, row in own.items():
             start, _, late = row.split()
@@ -187,7 +174,7 @@ def _random_readout(rows: Rows, *, single: bool) -> Rows:
             if sibling in own and sibling != quantity:
                 late = own[sibling].split()[2]
             keeps = start != "zero" or late == "zero"
-            by_chance = single and (role, quantity) in BY_FIRST_READOUT
+            by_chance = one_draw and (role, quantity) in BY_FIRST_READOUT
             late = "?" if by_chance or any(name in quantity for name in BY_UPDATES) else late
             out.setdefault(role, {})[quantity] = f"{start if keeps else '?'} ? {late}"
     out["readout"] |= {"init": "-1/2 -1/2 -1/2", "propagating": "? ? 0", "activation": "-1/2 ? 0"}

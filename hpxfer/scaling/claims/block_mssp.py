@@ -11,10 +11,9 @@ can be trained, and the exponent is between the two (the paper's own warning, Q.
 
 from __future__ import annotations
 
-Rows = dict[str, dict[str, str]]  # role -> quantity -> exponents at t = 0, 1, 2
+from hpxfer.scaling.claims import BlockRows
 
-
-MUP_II: Rows = {
+MUP_II: BlockRows = {
     "embedding": {
         "activation": "0 0 0",
         "change": "zero -1/2 0",
@@ -96,7 +95,7 @@ MUP_II: Rows = {
     },
 }
 
-MUP_III: Rows = {
+MUP_III: BlockRows = {
     "embedding": {
         "activation": "0 0 0",
         "change": "zero -1/2 ?",
@@ -164,7 +163,7 @@ MUP_III: Rows = {
 }
 
 # MSSP from a zero readout: at t = 1 nothing but W4 has moved. The two regimes differ in a few rows.
-_MSSP: Rows = {
+_MSSP: BlockRows = {
     "embedding": {
         "activation": "0 0 0",
         "change": "zero zero 0",
@@ -247,7 +246,7 @@ _MSSP: Rows = {
 }
 
 
-def _with(rows: Rows, more: Rows) -> Rows:
+def _with(rows: BlockRows, more: BlockRows) -> BlockRows:
     return {role: {**rows[role], **more.get(role, {})} for role in rows}
 
 
@@ -286,5 +285,3 @@ MSSP_III = _with(
         },
     },
 )
-
-TABLES: dict[str, Rows] = {"mup-ii": MUP_II, "mssp-ii": MSSP_II, "mup-iii": MUP_III, "mssp-iii": MSSP_III}

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
 from hpxfer.scaling.monomial import ONE, ZERO, depth, experts, width
-from hpxfer.scaling.predictions import Claim
-from hpxfer.scaling.predictions.gpt import claims
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
@@ -52,21 +51,21 @@ def choice(name: str, **conventions: float | str) -> Parameterization:
 
 def test_every_shipped_table_has_claims() -> None:
     assert len({name for name, _ in SHIPPED}) >= 13
-    assert all(claims(choice(name), optimizer) for name, optimizer in SHIPPED)
+    assert all(choice(name).claims(optimizer) for name, optimizer in SHIPPED)
 
 
 @pytest.mark.parametrize(("name", "optimizer"), SHIPPED)
 def test_claims_speak_of_what_is_measured(name: str, optimizer: Optimizer) -> None:
-    for one in claims(choice(name), optimizer):
+    for one in choice(name).claims(optimizer):
         assert one.role in ROLES.keys() | PARTS
         assert one.quantity in QUANTITIES
         assert one.source
         assert not one.still or one.otherwise, f"{one} does not say why"
 
 
-def test_nothing_is_claimed_of_an_unknown_table() -> None:
-    unknown = Parameterization(name="my-own", conventions=())
-    assert claims(unknown, "adam") == ()
+def test_nothing_is_claimed_of_a_table_without_claims() -> None:
+    with PARAMETERIZATIONS.registered(replace(PARAMETERIZATIONS.get("sp"), name="my-own", claims=None)):
+        assert choice("my-own").claims("adam") == ()
 
 
 # Tables whose eps goes by the size of gradients, by their sources' own account.
@@ -81,7 +80,7 @@ BY_GRADIENT = [
 def test_gradients_are_claimed_as_eps_scales(name: str, readout: str) -> None:
     """Adam is faithful if eps scales as the gradient does (MSSP mu-3): along the table's own axes, where claimed."""
     found, table = choice(name, readout=readout), PARAMETERIZATIONS.get(name)
-    of_role = {one.role: one for one in claims(found, "adam") if one.quantity == "gradient"}
+    of_role = {one.role: one for one in found.claims("adam") if one.quantity == "gradient"}
     along = [table.regime] if table.regime else [one for one in MOVES if table.covers(one, "adam")]
     compared = 0
     for target in (replace(BASE, **MOVES[one]) for one in (*along, "depth") if one in MOVES):
@@ -99,8 +98,8 @@ def test_gradients_are_claimed_as_eps_scales(name: str, readout: str) -> None:
 
 def test_the_exceptions_of_the_regimes() -> None:
     """MSSP Tables B.1 and 3.5: what the fixes are for."""
-    two, three = (claims(choice(f"mup-{one}"), "adam") for one in ("ii", "iii"))
-    fixed_two, fixed_three = (claims(choice(f"mssp-{one}"), "adam") for one in ("ii", "iii"))
+    two, three = (choice(f"mup-{one}").claims("adam") for one in ("ii", "iii"))
+    fixed_two, fixed_three = (choice(f"mssp-{one}").claims("adam") for one in ("ii", "iii"))
     init = {name: of(found, "expert_out", "aggregate init").size for name, found in (("ii", two), ("iii", three))}
     assert init == {"ii": depth**-1 * experts**-0.5, "iii": depth**-1 * experts**-0.5}
     for found in (fixed_two, fixed_three):
@@ -128,7 +127,7 @@ def test_the_exceptions_of_the_regimes() -> None:
     ],
 )
 def test_how_routers_start(name: str, conventions: dict[str, float | str], size: object) -> None:
-    found = claims(choice(name, **conventions), "adam")
+    found = choice(name, **conventions).claims("adam")
     assert start(found, "router").size == size
     propagating = of(found, "router", "propagating")
     assert propagating.size == (ZERO if size == ZERO else ONE)
@@ -136,9 +135,9 @@ def test_how_routers_start(name: str, conventions: dict[str, float | str], size:
 
 
 def test_how_readouts_start() -> None:
-    plain = claims(choice("mssp-ii"), "adam")
-    zero = claims(choice("mssp-ii", readout_init="zero"), "adam")
-    tied = claims(choice("completep-moe", embeddings="tied"), "adam")
+    plain = choice("mssp-ii").claims("adam")
+    zero = choice("mssp-ii", readout_init="zero").claims("adam")
+    tied = choice("completep-moe", embeddings="tied").claims("adam")
     assert start(plain, "readout").size == width**-0.5
     assert start(zero, "readout").size == ZERO
     assert of(zero, "readout", "propagating").size == ZERO
@@ -146,13 +145,13 @@ def test_how_readouts_start() -> None:
 
 
 def test_depth_alpha_moves_branches_and_what_is_learned_in_them() -> None:
-    half = claims(choice("completep", depth_alpha=0.5), "adam")
+    half = choice("completep", depth_alpha=0.5).claims("adam")
     assert of(half, "attn_out", "activation").size == depth**-0.5
     assert of(half, "attn_q", "effective").size == depth**-0.5
     assert of(half, "attn_out", "effective").size == depth**-1
 
 
 def test_the_control_is_held_to_flat_coordinates() -> None:
-    found = claims(choice("sp"), "adam")
+    found = choice("sp").claims("adam")
     assert {one.size for one in found} == {ONE}
     assert all("must miss" in one.source for one in found)

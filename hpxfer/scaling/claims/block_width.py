@@ -6,10 +6,11 @@ MSSP prints no such table for its regime I: its rows follow from 3.8 (every piec
 
 from __future__ import annotations
 
-from hpxfer.scaling.predictions.block_mssp import MSSP_III, Rows
+from hpxfer.scaling.claims import BlockRows
+from hpxfer.scaling.claims.block_mssp import MSSP_III
 
 # muP, from a random router and a random readout: gates that start at a fluctuation width^-1/2.
-MUP_I: Rows = {
+MUP_I: BlockRows = {
     "embedding": {
         "activation": "0 0 0",
         "change": "zero 0 0",
@@ -80,7 +81,7 @@ MUP_I: Rows = {
 }
 
 # MSSP, from a zero router and a zero readout.
-MSSP_I: Rows = {
+MSSP_I: BlockRows = {
     **MSSP_III,
     "router": {
         **dict.fromkeys(("init", "propagating"), "zero zero zero"),
@@ -103,7 +104,7 @@ MSSP_I: Rows = {
 }
 
 # muP, one matrix an expert; the rows of the router are added by `one_matrix`.
-ONE: Rows = {
+ONE: BlockRows = {
     "embedding": {"activation": "0 0 0", "change": "zero 0 0", "gradient": "-1 -1 -1"},
     "expert_out": {
         "init": "0 0 0",
@@ -119,7 +120,7 @@ ONE: Rows = {
     "readout": {"activation": "-1/2 ? ?", "gradient": "0 0 0", "df/dh3: W40": "-1 -1 -1", "df/dh3: dW4": "zero -1 -1"},
 }
 # The same from a zero readout: at t = 1 the readout alone has moved.
-ONE_ZERO_READOUT: Rows = {
+ONE_ZERO_READOUT: BlockRows = {
     "embedding": {"activation": "0 0 0", "change": "zero zero 0", "gradient": "zero -1 -1"},
     "expert_out": {
         **ONE["expert_out"],
@@ -130,7 +131,7 @@ ONE_ZERO_READOUT: Rows = {
 }
 
 # Under NTP what is learned fades as width^-1/2, but for the router's logits and f (derived: no paper prints it).
-NTP: Rows = {
+NTP: BlockRows = {
     "embedding": {"activation": "0 0 0", "change": "zero -1/2 -1/2"},
     "router": {"init": "0 0 0", "effective": "zero 0 0", "propagating": "zero 0 0"},
     "expert_in": {"init": "0 0 0", "effective": "zero -1/2 -1/2", "propagating": "zero -1/2 -1/2"},
@@ -139,7 +140,7 @@ NTP: Rows = {
 }
 
 # What a control is held to.
-FLAT: Rows = {
+FLAT: BlockRows = {
     "embedding": {"activation": "0 0 0", "change": "0 0 0"},
     "router": dict.fromkeys(("activation", "effective", "propagating", "change"), "0 0 0"),
     "expert_in": dict.fromkeys(("activation", "effective", "propagating", "change"), "0 0 0"),
@@ -148,7 +149,7 @@ FLAT: Rows = {
 }
 
 
-def one_matrix(*, soft_softmax: bool, zero_router: bool, zero_readout: bool, benign: bool) -> Rows:
+def one_matrix(*, soft_softmax: bool, zero_router: bool, zero_readout: bool, benign: bool) -> BlockRows:
     """Return the rows of a block with one matrix an expert, unless a bias breaks the symmetry of its experts.
 
     All gates learn nothing of order 1 at t = 1. With softmax over all experts the fluctuation width^-1/2 is all there
