@@ -49,7 +49,7 @@ def choose_backend(device: torch.device, *, asked: Asked = "auto", strict: bool)
     if asked == "triton" and missing is not None:
         raise BackendError(
             f"kernels: triton needs a CUDA device of capability 8.0 or more and the triton package, got {device} "
-            f"where {missing}; give kernels: auto or torch"
+            f"where {missing}; give kernels: auto or torch, or on such a device: pip install 'hpxfer[triton]'"
         )
     if asked == "triton" or (asked == "auto" and device.type == "cuda" and missing is None):
         backend = Backend(
@@ -61,7 +61,7 @@ def choose_backend(device: torch.device, *, asked: Asked = "auto", strict: bool)
         raise BackendError(
             "determinism: strict on CUDA needs the Triton kernels, because torch chooses the algorithm of a batched "
             f"product by the number of trials, got kernels torch ({backend.reason}); give determinism: fast, or "
-            "install triton and give kernels: auto"
+            "pip install 'hpxfer[triton]' and give kernels: auto"
         )
     _log_once(backend.name, backend.reason, "strict" if strict else "fast")
     return backend
