@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hpxfer.data import require_here
-from hpxfer.driver.feed import Feed, OnEvent
-from hpxfer.driver.prepared import Job, located, prepare, refreshed
+from hpxfer.data import require_data
+from hpxfer.driver.dispatch import Dispatcher, OnEvent
+from hpxfer.driver.prepared import PreparedSweep, located, prepare, refreshed
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Executor
 from hpxfer.executors.kinds import Placement, make_executor
@@ -18,7 +18,7 @@ from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.worker import TrainStack
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
-from hpxfer.progress.counts import Tally, tally_of
+from hpxfer.progress.counts import RunCounts, run_counts
 from hpxfer.progress.file import writing
 from hpxfer.rekey import refuse_legacy_ids
 from hpxfer.results import Results, load_results
@@ -37,7 +37,7 @@ CHECKPOINTS = "checkpoints"
 
 
 def run(
-    sweep: SweepSpec | str | Path | Job,
+    sweep: SweepSpec | str | Path | PreparedSweep,
     *,
     results: str | Path | None = None,
     executor: Executor | None = None,
@@ -55,17 +55,17 @@ def run(
     TrainingFailed where training has a bug; other failed trials are in the results. Interrupt it at any time: what has
     been stored stays, and the next run goes on from there.
     """
-    job = sweep if isinstance(sweep, Job) else prepare(sweep, results=results, address=address, reuse=reuse)
+    job = sweep if isinstance(sweep, PreparedSweep) else prepare(sweep, results=results, address=address, reuse=reuse)
     if job.missing and address is None:
         with located(job.file):
-            require_here(job.spec.data)  # a digest stands in for planning, and on a cluster for the nodes' own data
-    place = job.place
-    refuse_legacy_ids(place)
+            require_data(job.spec.data)  # a digest stands in for planning, and on a cluster for the nodes' own data
+    location = job.location
+    refuse_legacy_ids(location)
     with interrupts() as signals:
-        store = Store.open(place.folder, write=True)
-        with leased(place.slot, place.where, on_wait=on_wait) as lease:
-            place.begin()
-            if not place.is_remote:
+        store = Store.open(location.folder, write=True)
+        with leased(location.lease_storage, location.where, on_wait=on_wait) as lease:
+            location.begin()
+            if not location.is_remote:
                 store.guard = lease.check  # a mirror is this process's own: there the push is guarded
             job = refreshed(job, store)
             remove_half_written(job.folder)
@@ -77,11 +77,11 @@ def run(
                     _train(job, store, lease, signals, how, _then(on_event, log))
             store.compact()
             pa.default_memory_pool().release_unused()  # merging took much, and what it took is kept otherwise
-            place.push(lease.check)
-    return load_results(place.folder)
+            location.push(lease.check)
+    return load_results(location.folder)
 
 
-def placement_of(job: Job, address: str | None) -> Placement:
+def placement_of(job: PreparedSweep, address: str | None) -> Placement:
     """Return where and how wide the missing trials of a sweep are trained."""
     asha = job.spec.early_stopping.asha
     return Placement(
@@ -94,9 +94,9 @@ def placement_of(job: Job, address: str | None) -> Placement:
 
 
 def _train(
-    job: Job, store: Store, lease: Lease, signals: Interrupts, executor: Executor, on_event: OnEvent | None
+    job: PreparedSweep, store: Store, lease: Lease, signals: Interrupts, executor: Executor, on_event: OnEvent | None
 ) -> None:
-    resources, tally = job.spec.resources, _tally(job, store)
+    resources, counts = job.spec.resources, _counts(job, store)
     checkpoints = _checkpoints(job)
     spec = checkpoints.start(resources.checkpoint_s) if resources.checkpoint_s else None
     asha = job.spec.early_stopping.asha
@@ -107,23 +107,23 @@ def _train(
         checkpoints=spec,
         stopping=None if asha is None else Stopping(asha.grace_steps, asha.reduction_factor),
     )
-    feed = Feed(
-        job, store, lease, tally, checkpoints=checkpoints if spec else None, held=signals.held, on_event=on_event
+    dispatcher = Dispatcher(
+        job, store, lease, counts, checkpoints=checkpoints if spec else None, held=signals.held, on_event=on_event
     )
     try:
-        with writing(job.folder, tally):
-            executor.run(feed.more, how, feed.take)
-            if not feed.is_over:
+        with writing(job.folder, counts):
+            executor.run(dispatcher.more, how, dispatcher.take)
+            if not dispatcher.is_over:
                 raise HpxferError(
-                    f"the executor ended with {tally.ended} of {tally.num_left} trials; run again to go on"
+                    f"the executor ended with {counts.ended} of {counts.num_left} trials; run again to go on"
                 )
     finally:
         if lease.is_ours():
-            checkpoints.end(feed.done)
+            checkpoints.end(dispatcher.done)
 
 
 @contextmanager
-def _logging(job: Job, address: str | None) -> Iterator[Callable[[Stack, Event], None] | None]:
+def _logging(job: PreparedSweep, address: str | None) -> Iterator[Callable[[Stack, Event], None] | None]:
     """Return what shows events to the loggers that the sweep names; None if it names none."""
     names = job.spec.resources.loggers
     if not names:
@@ -140,30 +140,30 @@ def _then(on_event: OnEvent | None, log: Callable[[Stack, Event], None] | None) 
     if log is None:
         return on_event
 
-    def both(stack: Stack, event: Event, tally: Tally) -> None:
+    def both(stack: Stack, event: Event, counts: RunCounts) -> None:
         log(stack, event)
         if on_event is not None:
-            on_event(stack, event, tally)
+            on_event(stack, event, counts)
 
     return both
 
 
-def _checkpoints(job: Job) -> Checkpoints:
+def _checkpoints(job: PreparedSweep) -> Checkpoints:
     """Return the checkpoints beside the results: in storage, where every node reaches them, if those are there."""
-    return Checkpoints(parse_root(job.place.where) / CHECKPOINTS)
+    return Checkpoints(parse_root(job.location.where) / CHECKPOINTS)
 
 
-def _tally(job: Job, store: Store) -> Tally:
-    """Return the tally of a run that begins, with the best that is known already."""
+def _counts(job: PreparedSweep, store: Store) -> RunCounts:
+    """Return the counts of a run that begins, with the best that is known already."""
     loss = LOSS_COLUMNS[job.spec.judge.loss]
-    tally = tally_of(job.real, hps=tuple(job.spec.grid), loss=lambda result: getattr(result, loss))
+    counts = run_counts(job.real, hps=tuple(job.spec.grid), loss=lambda result: getattr(result, loss))
     for trial in _its_trials(job, store):
         if (outcome := job.known.get(trial.id)) is not None and outcome.status == "finished":
-            tally.stored(trial, outcome.loss)
-    return tally
+            counts.stored(trial, outcome.loss)
+    return counts
 
 
-def _its_trials(job: Job, store: Store) -> Iterator[Trial]:
+def _its_trials(job: PreparedSweep, store: Store) -> Iterator[Trial]:
     """Yield the trials of the sweep: those of a grid, or the stored ones that a search has chosen."""
     if job.spec.search.kind == "grid":
         yield from job.expansion.trials()

@@ -1,4 +1,4 @@
-"""Job: a sweep made ready. What its results folder has of it, what other folders have, and the plan for the rest."""
+"""PreparedSweep: a sweep made ready. What its results folder has of it, what other folders have, and the plan for the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.spec.yaml_file import read_yaml
 from hpxfer.store import SHAPE_COLUMNS, Store
-from hpxfer.store.location import Place, open_place
+from hpxfer.store.location import ResultsLocation, open_location
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
@@ -43,14 +43,14 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class PreparedSweep:
     """A sweep made ready: its plan, and what is known of its trials."""
 
     spec: SweepSpec
     file: Path | None  # where the sweep was read from
     expansion: Expansion
     search: Search
-    place: Place  # of its results
+    location: ResultsLocation  # of its results
     plan: Plan  # of the hardware that was named, if any was
     real: Plan  # of the device that will run it: consent and the time left are about this one
     outcomes: Mapping[str, Outcome]  # by trial id, of the store
@@ -63,8 +63,8 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """The results folder on this disk: the place itself, or its mirror."""
-        return self.place.folder
+        """The results folder on this disk: the location itself, or its mirror."""
+        return self.location.folder
 
     @cached_property
     def known(self) -> Mapping[str, Outcome]:
@@ -87,7 +87,7 @@ def prepare(
     hardware: str | None = None,
     price_per_hour: float | None = None,
     early_stopping: str | None = None,
-) -> Job:
+) -> PreparedSweep:
     """Return the sweep made ready: data found and digested, store looked through. Writes nothing.
 
     `results` is the folder or URI above the sweep's own, by default the sweep's storage or `results`. `executor` (ray |
@@ -101,10 +101,10 @@ def prepare(
     with located(file):
         expansion = Expansion(spec, data_ref(spec.data))
         check_length(spec)
-    place = open_place(results or spec.storage or RESULTS, spec.name)
+    location = open_location(results or spec.storage or RESULTS, spec.name)
     device = _device(spec.resources, address)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
-    return _ready(spec, file, expansion, place, open_reuse(reuse, place, spec.judge.loss), device, cost)
+    return _ready(spec, file, expansion, location, open_reuse(reuse, location, spec.judge.loss), device, cost)
 
 
 def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None) -> SweepSpec:
@@ -122,20 +122,20 @@ def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None
     return spec.model_copy(update=changed)
 
 
-def refreshed(job: Job, store: Store) -> Job:
+def refreshed(job: PreparedSweep, store: Store) -> PreparedSweep:
     """Return the job as the store is now: another driver may have been at work since it was made."""
     if _outcomes(store, job.spec).keys() == job.outcomes.keys():
         return job
     reuse = replace(job.reuse, wanted={})
-    return _ready(job.spec, job.file, job.expansion, job.place, reuse, job.device, job.cost)
+    return _ready(job.spec, job.file, job.expansion, job.location, reuse, job.device, job.cost)
 
 
 def _ready(
-    spec: SweepSpec, file: Path | None, expansion: Expansion, place: Place, reuse: Reuse, device: Device, cost: Cost
-) -> Job:
-    store = Store.open(place.folder, write=False)
+    spec: SweepSpec, file: Path | None, expansion: Expansion, location: ResultsLocation, reuse: Reuse, device: Device, cost: Cost
+) -> PreparedSweep:
+    store = Store.open(location.folder, write=False)
     outcomes = _outcomes(store, spec)
-    search = make_search(expansion, place.folder, spec.judge.loss)
+    search = make_search(expansion, location.folder, spec.judge.loss)
     reuse = reuse.asked_by(search, outcomes)
     known = measured(store, cuda=device.cuda) if outcomes else {}
     done = {**outcomes, **reuse.wanted}
@@ -145,17 +145,17 @@ def _ready(
         done,
         device,
         measured=known,
-        warnings=tuple(_warnings(spec, device, store, place)),
+        warnings=tuple(_warnings(spec, device, store, location)),
         counts=grid_counts(expansion, done) if spec.search.kind == "grid" else _counts(search, done),
         price_per_hour=cost.price_per_hour,
     )
     real = planned()
-    return Job(
+    return PreparedSweep(
         spec=spec,
         file=file,
         expansion=expansion,
         search=search,
-        place=place,
+        location=location,
         plan=real if cost.hardware is None else planned(hardware=cost.hardware),
         real=real,
         outcomes=outcomes,
@@ -225,10 +225,10 @@ def _measured(rows: pd.DataFrame, cuda: bool) -> Measured:
     )
 
 
-def _warnings(spec: SweepSpec, device: Device, store: Store, place: Place) -> Iterator[str]:
+def _warnings(spec: SweepSpec, device: Device, store: Store, location: ResultsLocation) -> Iterator[str]:
     """Yield what a user should know of the folder and of the device before a run."""
-    if holds_legacy_ids(place):
-        yield f"{how_to_rekey(place.where)}: a run waits for that"
+    if holds_legacy_ids(location):
+        yield f"{how_to_rekey(location.where)}: a run waits for that"
     if spec.training.determinism == "fast" and not device.cuda:
         yield "training.determinism: on a CPU, fast is the same code as strict: the same bits whatever the stack"
     version = store.trainer_version()

@@ -11,7 +11,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.search import Outcome, Search
 from hpxfer.store import SWEEP_FILE, Store
-from hpxfer.store.location import Place, place_at
+from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.losses import LOSS_COLUMNS
 
 
@@ -40,7 +40,7 @@ class Reuse:
     def sources(self) -> dict[str, str]:
         """Return trial id -> the folder it would be copied from."""
         folders = list(zip(self.places, self.has, strict=True))
-        return {trial_id: next(place for place, has in folders if trial_id in has) for trial_id in self.wanted}
+        return {trial_id: next(location for location, has in folders if trial_id in has) for trial_id in self.wanted}
 
     def of(self, trial_ids: Collection[str]) -> dict[str, Outcome]:
         """Return those of the trials that a folder has; the first that has one counts."""
@@ -66,19 +66,19 @@ class Reuse:
         return set(trial_ids) - left
 
 
-def open_reuse(folders: Sequence[str | Path], own: Place, loss: str) -> Reuse:
+def open_reuse(folders: Sequence[str | Path], own: ResultsLocation, loss: str) -> Reuse:
     """Return what the folders have; raise HpxferError for one that is no results folder, or the sweep's own."""
     stores: dict[str, Store] = {}
     for name in folders:
-        place = place_at(name)
-        if not (place.folder / SWEEP_FILE).is_file():
+        location = location_at(name)
+        if not (location.folder / SWEEP_FILE).is_file():
             fix = "name the folder of a sweep that was run, e.g. results/quickstart"
             raise HpxferError(f"--reuse {name}: must be a results folder with {SWEEP_FILE}, got none; {fix}")
-        if place.folder.resolve() == own.folder.resolve() or place.where == own.where:
+        if location.folder.resolve() == own.folder.resolve() or location.where == own.where:
             raise HpxferError(f"--reuse {name}: must be another folder than the sweep's own; leave it out")
-        if holds_legacy_ids(place):
-            raise HpxferError(f"--reuse {how_to_rekey(place.where)}; then give the same command again")
-        stores[place.where] = Store.open(place.folder, write=False)
+        if holds_legacy_ids(location):
+            raise HpxferError(f"--reuse {how_to_rekey(location.where)}; then give the same command again")
+        stores[location.where] = Store.open(location.folder, write=False)
     has = tuple(
         {key: Outcome(status, value) for key, (status, value) in store.outcomes(LOSS_COLUMNS[loss]).items()}
         for store in stores.values()

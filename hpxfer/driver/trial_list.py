@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hpxfer.driver.prepared import Job
+from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.search.cells import searched_cells
 from hpxfer.store import Store
 from hpxfer.trial import Trial
 
 
-def known_trials(job: Job) -> list[Trial]:
+def known_trials(job: PreparedSweep) -> list[Trial]:
     """Return the sweep's trials: those of its grid or, of a search that chooses, what it has and would start now."""
     if job.spec.search.kind == "grid":
         return list(job.expansion.trials())
@@ -22,7 +22,7 @@ def known_trials(job: Job) -> list[Trial]:
     return list({**found, **{trial.id: trial for trial in job.missing}}.values())
 
 
-def trials_of(job: Job) -> list[dict[str, Any]]:
+def trials_of(job: PreparedSweep) -> list[dict[str, Any]]:
     """Return a JSON-ready row for each trial; `status` is missing for one that a run would train."""
     shown = tuple(_shown(job))
     several = len({(shape.batch_tokens, shape.steps) for shape in job.expansion.shapes}) > 1
@@ -49,7 +49,7 @@ def trials_text(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
 
 
-def _shown(job: Job) -> Iterable[str]:
+def _shown(job: PreparedSweep) -> Iterable[str]:
     """Return the HPs that tell the trials apart."""
     names = dict.fromkeys(job.spec.grid)
     for trial in job.missing:

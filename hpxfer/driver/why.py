@@ -146,7 +146,7 @@ def _defaults(kind: type[HPs] | type[Setting]) -> dict[str, Any]:
 
 
 def _filled(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults with what is given in their place, in nested mappings likewise."""
+    """Return the defaults with what is given in their location, in nested mappings likewise."""
     nested = {name: _filled(value, given.get(name, {})) for name, value in defaults.items() if isinstance(value, dict)}
     return {**defaults, **given, **nested}
 

@@ -20,7 +20,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train, failed, lost
 from hpxfer.executors.queue import Queue
 from hpxfer.executors.ray_cluster import Needs, beside_driver, device_here, listing, nodes, require_place, slots
-from hpxfer.executors.ray_session import Pulse, first_line, ray_errors, session
+from hpxfer.executors.ray_session import ClusterMonitor, first_line, ray_errors, session
 from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
 from hpxfer.host.machine import num_cpus
 from hpxfer.plan.packing import SHARES, Measured, gpu_share
@@ -106,7 +106,7 @@ class _Run:
     def __init__(self, executor: RayExecutor, queue: Queue, train: Train, on_event: OnEvent) -> None:
         self._executor, self._queue, self._on_event = executor, queue, on_event
         self._device = device_here(executor.device, executor.gpu_type)
-        self._pulse = Pulse.of_cluster()
+        self._monitor = ClusterMonitor.of_cluster()
         self._train = ray.put(train)
         self._mailbox: Any = (
             ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1, scheduling_strategy=beside_driver()).remote()
@@ -127,7 +127,7 @@ class _Run:
             self._hand_out()
             if not self._queue.num_running and not self._queue.ask(self._idle()):
                 return
-            if self._pulse.beats():
+            if self._monitor.is_alive():
                 self._start()
             self._wait()
             self._watch()
@@ -139,7 +139,7 @@ class _Run:
 
     def _kill(self, handle: Any) -> None:
         with suppress(ray.exceptions.RayError, ConnectionError):
-            if self._pulse.beats():
+            if self._monitor.is_alive():
                 ray.kill(handle)
 
     # What goes out.
@@ -312,8 +312,8 @@ class _Run:
         if now - self._looked < _LOOK_S:
             return
         self._looked = now
-        if not self._pulse.beats():
-            self._pulse.require()
+        if not self._monitor.is_alive():
+            self._monitor.require()
             return
         self._look()
         if now - self._placed < _PATIENCE_S:

@@ -169,7 +169,7 @@ def _speaks_grpc(target: str) -> bool:
     return True
 
 
-class Pulse:
+class ClusterMonitor:
     """Whether the cluster's head is there. Ray waits for it inside its calls, and ends this process after a minute."""
 
     # A head that is started anew within this time is found again; Ray's own patience is 60 s.
@@ -181,7 +181,7 @@ class Pulse:
         self._heard = time.monotonic()
 
     @classmethod
-    def of_cluster(cls) -> Pulse:
+    def of_cluster(cls) -> ClusterMonitor:
         """Return that of the cluster that this process has joined."""
         # Ray Client raises by itself, and from then on Ray counts as not started.
         if ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call]
@@ -189,7 +189,7 @@ class Pulse:
         host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
         return cls((host.strip("[]"), int(port)))
 
-    def beats(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether the head answers: calls that ask it are left alone otherwise, for they would not return.
 
         Raises ConnectionError where Ray Client has given up.
@@ -207,7 +207,7 @@ class Pulse:
 
     def require(self) -> None:
         """Raise HpxferError if the head has not been heard for too long."""
-        if time.monotonic() - self._heard > self.PATIENCE_S and not self.beats():
+        if time.monotonic() - self._heard > self.PATIENCE_S and not self.is_alive():
             where = ":".join(str(part) for part in self._where or ())
             raise HpxferError(
                 f"the head of the Ray cluster is gone, nothing answers at {where}; what was done is stored: start the "

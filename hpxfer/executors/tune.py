@@ -5,7 +5,7 @@ time a trial; and which trials are stopped depends on which were there to be com
 A learning rate that is behind early on may well win once the rate decays: see `hpxfer.spec.search`.
 
 Trials are compared at the rungs of their own arm only, a parameterization at a shape: losses of others say nothing
-about them. Tune is fed from outside: its searcher gives what this process has put in line, and what workers have to
+about them. Tune is fed from outside: its searcher gives what this process has put in channel, and what workers have to
 say comes home in Tune's results. Its folder is temporary and never read back.
 """
 
@@ -26,7 +26,17 @@ from hpxfer.executors.queue import Queue
 from hpxfer.executors.ray_cluster import Needs, device_here, require_place, slots
 from hpxfer.executors.ray_session import ray_errors, session
 from hpxfer.executors.stopping import Stopping
-from hpxfer.executors.tune_side import LOSS, Feed, Home, Line, Lost, PerArm, Runner, Stop, Stopped
+from hpxfer.executors.tune_side import (
+    LOSS,
+    Lost,
+    PerArm,
+    ResultCallback,
+    Runner,
+    StackSearcher,
+    Stop,
+    Stopped,
+    TuneChannel,
+)
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.result import Curve, TrialResult
 from hpxfer.trial.stack import Stack
@@ -62,25 +72,25 @@ class TuneExecutor:
             gpus = (self.gpus_per_stack or 1.0) if cuda else 0.0
             needs = Needs(cpus=self.cpus_per_stack, gpus=gpus, gpu_type=self.gpu_type)
             require_place(needs)
-            line, limit = Line(), self.workers or slots(needs)
+            channel, limit = TuneChannel(), self.workers or slots(needs)
             with tempfile.TemporaryDirectory(prefix="hpxfer-tune-", ignore_cleanup_errors=True) as scratch:
-                tuner = self._tuner(train, line, needs, limit, scratch)
-                thread = threading.Thread(target=line.run, args=(tuner.fit,), daemon=True, name="tune")
+                tuner = self._tuner(train, channel, needs, limit, scratch)
+                thread = threading.Thread(target=channel.run, args=(tuner.fit,), daemon=True, name="tune")
                 thread.start()
                 try:
-                    _drive(line, Queue(more), limit, on_event)
+                    _drive(channel, Queue(more), limit, on_event)
                 finally:
-                    line.stopped.set()
+                    channel.stopped.set()
                     thread.join(_STOP_S)
 
-    def _tuner(self, train: Train, line: Line, needs: Needs, limit: int, scratch: str) -> Any:
+    def _tuner(self, train: Train, channel: TuneChannel, needs: Needs, limit: int, scratch: str) -> Any:
         runner = tune.with_parameters(Runner, train=train)
         return tune.Tuner(
             tune.with_resources(runner, tune.PlacementGroupFactory([_bundle(needs)])),
             tune_config=tune.TuneConfig(
                 metric=LOSS,
                 mode="min",
-                search_alg=Feed(line),
+                search_alg=StackSearcher(channel),
                 scheduler=PerArm(self.stopping),
                 num_samples=-1,
                 max_concurrent_trials=limit,
@@ -91,8 +101,8 @@ class TuneExecutor:
                 name="hpxfer",
                 storage_path=scratch,
                 verbose=0,
-                stop=Stop(line),
-                callbacks=[Home(line)],
+                stop=Stop(channel),
+                callbacks=[ResultCallback(channel)],
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
@@ -116,17 +126,17 @@ def _bundle(needs: Needs) -> dict[str, float]:
     return {**out, f"accelerator_type:{needs.gpu_type}": 0.001} if needs.gpus and needs.gpu_type else out
 
 
-def _drive(line: Line, waiting: Queue, limit: int, on_event: OnEvent) -> None:
+def _drive(channel: TuneChannel, waiting: Queue, limit: int, on_event: OnEvent) -> None:
     """Hand stacks to Tune and events to the driver until nothing is out and nothing more is given."""
     out: dict[str, _Out] = {}
     while True:
         while len(out) < limit and waiting.ask(limit - len(out)):
             stack = waiting.take()
             out[stack.id] = _Out(stack)
-            line.stacks.put((stack, waiting.is_last_try(stack)))
+            channel.stacks.put((stack, waiting.is_last_try(stack)))
         if not out:
             return
-        message = line.next_message()
+        message = channel.next_message()
         if message is None or message[0] not in out:
             continue
         one = out[message[0]]

@@ -49,13 +49,13 @@ class Lost:
     why: str
 
 
-_LINES: weakref.WeakValueDictionary[str, Line] = weakref.WeakValueDictionary()
+_LINES: weakref.WeakValueDictionary[str, TuneChannel] = weakref.WeakValueDictionary()
 
 
-class Line:
+class TuneChannel:
     """What lies between this process's main thread and Tune's: stacks one way, messages the other.
 
-    Tune pickles and copies whatever it is given, for a restart that never comes: a copy is the line itself.
+    Tune pickles and copies whatever it is given, for a restart that never comes: a copy is the channel itself.
     """
 
     def __init__(self) -> None:
@@ -66,8 +66,8 @@ class Line:
         self.stopped = threading.Event()
         self._ended: list[BaseException | None] = []
 
-    def __reduce__(self) -> tuple[Callable[[str], Line], tuple[str]]:
-        return _line, (self._key,)
+    def __reduce__(self) -> tuple[Callable[[str], TuneChannel], tuple[str]]:
+        return _channel, (self._key,)
 
     def run(self, fit: Callable[[], Any]) -> None:
         """Run Tune to its end; nobody waits for it any more if it was told to stop."""
@@ -89,26 +89,26 @@ class Line:
             return None
 
 
-def _line(key: str) -> Line:
-    """Return the line of this process with that key."""
+def _channel(key: str) -> TuneChannel:
+    """Return the channel of this process with that key."""
     return _LINES[key]
 
 
-class Feed(Searcher):
-    """Gives Tune the next stack in line; None is nothing for now."""
+class StackSearcher(Searcher):
+    """Gives Tune the next stack in channel; None is nothing for now."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, channel: TuneChannel) -> None:
         super().__init__()
-        self._line = line
+        self._channel = channel
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
 
     def suggest(self, trial_id: str) -> Any:
-        if self._line.stopped.is_set():
+        if self._channel.stopped.is_set():
             return Searcher.FINISHED
         try:
-            stack, cut = self._line.stacks.get_nowait()
+            stack, cut = self._channel.stacks.get_nowait()
         except queue.Empty:
             return None
         return {"stack": stack, "cut": cut}
@@ -166,34 +166,34 @@ class PerArm(FIFOScheduler):
 class Stop(tune.Stopper):
     """Ends all trials once the driver has left."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, channel: TuneChannel) -> None:
+        self._channel = channel
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return self.stop_all()
 
     def stop_all(self) -> bool:
-        return self._line.stopped.is_set()
+        return self._channel.stopped.is_set()
 
 
-class Home(tune.Callback):
+class ResultCallback(tune.Callback):
     """Brings home what workers said, and how Tune ended a trial that had not its results."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, channel: TuneChannel) -> None:
+        self._channel = channel
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
         if (event := result.get(EVENT)) is not None:
-            self._line.messages.put((trial.config["stack"].id, event))
+            self._channel.messages.put((trial.config["stack"].id, event))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         # A stack whose results are home already is not known there any more.
-        self._line.messages.put((trial.config["stack"].id, Stopped()))
+        self._channel.messages.put((trial.config["stack"].id, Stopped()))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         error = trial.get_error()
         why = "Ray ended its process" if error is None else first_line(error)
-        self._line.messages.put((trial.config["stack"].id, Lost(why)))
+        self._channel.messages.put((trial.config["stack"].id, Lost(why)))
 
 
 class Runner(tune.Trainable):

@@ -10,7 +10,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked
 from hpxfer.jobs.request import Request, where
 from hpxfer.progress.file import read
-from hpxfer.store.location import open_place
+from hpxfer.store.location import open_location
 
 JOBS_FILE = "jobs.txt"
 # The most that a log can carry: Ray reads a job's log whole and sends it through three servers.
@@ -27,9 +27,9 @@ def answer(request: Request, sweep: Path) -> tuple[dict[str, Any], dict[str, byt
 
                 return check(request, sweep), {}
             case "progress":
-                return progress(open_place(where(request.root), request.name).folder), {}
+                return progress(open_location(where(request.root), request.name).folder), {}
             case _:
-                return {}, files_of(open_place(where(request.root), request.name).folder)
+                return {}, files_of(open_location(where(request.root), request.name).folder)
     except HpxferError as error:
         return {"error": str(error)}, {}
     except Exception as error:
@@ -58,7 +58,7 @@ def has_mark(folder: Path, job: str) -> bool:
 def progress(folder: Path) -> dict[str, Any]:
     """Return the state and the status of the run in a results folder, or nothing before the run begins."""
     written = read(folder)
-    return {} if written is None else {"state": written.state, "progress": written.snapshot.to_dict()}
+    return {} if written is None else {"state": written.state, "progress": written.run_status.to_dict()}
 
 
 def is_store_file(name: str) -> bool:

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import hpxfer
 from hpxfer.data import data_ref
-from hpxfer.data.sources import find
+from hpxfer.data.sources import open_dataset
 from hpxfer.errors import HpxferError
 from hpxfer.jobs.request import Request, where
 from hpxfer.spec import SweepSpec, load_sweep
@@ -112,7 +112,7 @@ def _look_here(data: dict[str, Any]) -> dict[str, Any]:
     """Return this node's versions and the digest of the data here, None if it is not here."""
     spec = DataSpec.model_validate(data)
     try:
-        here = find(spec.source) is not None
+        here = open_dataset(spec.source) is not None
         return {**versions(), "digest": data_ref(spec).digest if here else None}
     except HpxferError as error:
         return {**versions(), "error": str(error)}

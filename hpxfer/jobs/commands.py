@@ -18,10 +18,10 @@ from hpxfer.jobs.client import Cluster, JobInfo, known, new_id, new_nonce
 from hpxfer.jobs.request import DEFAULT_ROOT, Request
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep
 from hpxfer.storage.lease import leased
-from hpxfer.storage.lease_file import FileSlot
+from hpxfer.storage.lease_file import LeaseFile
 from hpxfer.storage.uri import parse_root
 from hpxfer.store import SWEEP_FILE, Store
-from hpxfer.store.location import Place, open_place
+from hpxfer.store.location import ResultsLocation, open_location
 from hpxfer.trial import TRAINER_VERSION
 
 SWEEP_KEY, ROOT_KEY, HOST_KEY, VERSION_KEY = "hpxfer_sweep", "hpxfer_root", "hpxfer_host", "hpxfer_version"
@@ -170,8 +170,8 @@ def _there(option: str, folder: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
-    """A job, and how far its sweep is: `state` of the run and its snapshot, as `hpxfer.progress.file` has them."""
+class JobStatus:
+    """A job, and how far its sweep is: `state` of the run and its run_status, as `hpxfer.progress.file` has them."""
 
     info: JobInfo
     progress: dict[str, Any]
@@ -190,15 +190,15 @@ class Status:
         }
 
 
-def status(cluster: Cluster, job: str) -> Status:
+def status(cluster: Cluster, job: str) -> JobStatus:
     """Return how a job is doing."""
     info = cluster.info(known(job))
     if SWEEP_KEY not in info.metadata or info.state == "PENDING":
-        return Status(info=info, progress={})
-    place = _place_here(info)
-    if place is not None:
-        return Status(info=info, progress=progress(place.folder))
-    return Status(info=info, progress=_asked(cluster, info, "progress").data)
+        return JobStatus(info=info, progress={})
+    location = _place_here(info)
+    if location is not None:
+        return JobStatus(info=info, progress=progress(location.folder))
+    return JobStatus(info=info, progress=_asked(cluster, info, "progress").data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ def _merge(source: Path, target: Path, on_wait: Callable[[str], None] | None) ->
     theirs = Store.open(source, write=False)
     spec = load_sweep(source / SWEEP_FILE)
     ours = Store.open(target, write=True)
-    with leased(FileSlot(target), str(target), on_wait=on_wait) as lease:
+    with leased(LeaseFile(target), str(target), on_wait=on_wait) as lease:
         ours.guard = lease.check
         known_ids = ours.done_ids()
         ours.save_sweep(spec, spec.data.digest or "")
@@ -246,9 +246,9 @@ def _merge(source: Path, target: Path, on_wait: Callable[[str], None] | None) ->
 @contextmanager
 def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
     """Yield a folder on this machine with a job's results: its own, a copy of its storage, or what it sent."""
-    place = _place_here(info)
-    if place is not None:
-        yield place.folder
+    location = _place_here(info)
+    if location is not None:
+        yield location.folder
         return
     files = _asked(cluster, info, "fetch").files
     with tempfile.TemporaryDirectory(prefix="hpxfer-fetch-") as scratch:
@@ -259,10 +259,10 @@ def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def _place_here(info: JobInfo) -> Place | None:
+def _place_here(info: JobInfo) -> ResultsLocation | None:
     """Return where a job's results are if this machine sees them: in storage, or in a folder with the job's mark."""
-    place = open_place(info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY])
-    return place if place.is_remote or has_mark(place.folder, info.id) else None
+    location = open_location(info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY])
+    return location if location.is_remote or has_mark(location.folder, info.id) else None
 
 
 def _asked(cluster: Cluster, info: JobInfo, action: Any) -> Any:

@@ -6,21 +6,21 @@ import time
 from collections.abc import Iterator
 
 from hpxfer.jobs.client import JobInfo
-from hpxfer.jobs.commands import HOST_KEY, ROOT_KEY, SWEEP_KEY, Status
+from hpxfer.jobs.commands import HOST_KEY, ROOT_KEY, SWEEP_KEY, JobStatus
 from hpxfer.plan.text import spell_time
-from hpxfer.progress.status import Snapshot, snapshot_from_dict
+from hpxfer.progress.status import RunStatus, run_status_from_dict
 
 # Of a log's end, as Ray keeps it with a job that failed.
 MOST_LINES = 12
 _RAYS_OWN = "Running entrypoint for job"
 
 
-def status_text(status: Status) -> str:
+def status_text(status: JobStatus) -> str:
     """Return the job's state, how far its sweep is, and the end of its log if it failed."""
     return "\n".join(_lines(status))
 
 
-def _lines(status: Status) -> Iterator[str]:
+def _lines(status: JobStatus) -> Iterator[str]:
     info = status.info
     yield f"{info.id}: {info.state}{_times(info)}"
     if SWEEP_KEY in info.metadata:
@@ -28,9 +28,9 @@ def _lines(status: Status) -> Iterator[str]:
         host = "" if "://" in root else f" on {info.metadata.get(HOST_KEY, 'the head')}"
         yield f"sweep {info.metadata[SWEEP_KEY]}, results below {root}{host}"
     if "progress" in status.progress:
-        snapshot = snapshot_from_dict(status.progress["progress"], info.id)
+        run_status = run_status_from_dict(status.progress["progress"], info.id)
         if info.over or status.progress["state"] == "running":
-            yield _progress(snapshot, running=not info.over)
+            yield _progress(run_status, running=not info.over)
         else:
             yield "starting"  # what is there is an earlier run's
     if info.state in ("FAILED", "PENDING"):
@@ -46,14 +46,14 @@ def _times(info: JobInfo) -> str:
     return f" for {spell_time(max(0.0, time.time() - info.started))}"
 
 
-def _progress(snapshot: Snapshot, *, running: bool) -> str:
-    done = sum(shape.num_done for shape in snapshot.shapes)
-    total = sum(shape.num_trials for shape in snapshot.shapes)
-    text = f"{done} of {'at most ' if snapshot.at_most else ''}{total} trials done"
-    for count, what in ((snapshot.diverged, "diverged"), (snapshot.failed, "failed")):
+def _progress(run_status: RunStatus, *, running: bool) -> str:
+    done = sum(shape.num_done for shape in run_status.shapes)
+    total = sum(shape.num_trials for shape in run_status.shapes)
+    text = f"{done} of {'at most ' if run_status.at_most else ''}{total} trials done"
+    for count, what in ((run_status.diverged, "diverged"), (run_status.failed, "failed")):
         text += f", {count} {what}" if count else ""
-    if running and snapshot.eta_s is not None:
-        text += f", about {spell_time(snapshot.eta_s)} left"
+    if running and run_status.eta_s is not None:
+        text += f", about {spell_time(run_status.eta_s)} left"
     return text
 
 

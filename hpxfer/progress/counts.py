@@ -1,4 +1,4 @@
-"""Tally: what a run has done so far, counted from the events of its stacks. Its size does not grow with the trials."""
+"""RunCounts: what a run has done so far, counted from the events of its stacks. Its size does not grow with the trials."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpxfer.plan.plan import Plan
-from hpxfer.progress.status import RunningStack, ShapeProgress, Snapshot
-from hpxfer.progress.throughput import Pace
+from hpxfer.progress.status import RunningStack, RunStatus, ShapeProgress
+from hpxfer.progress.throughput import Throughput
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Trial
@@ -72,8 +72,8 @@ class _Shape:
 
 
 @dataclass(kw_only=True)
-class Tally:
-    """What a run has done. Made by `tally_of`; `add` every event, look with `snapshot` or `to_dict`."""
+class RunCounts:
+    """What a run has done. Made by `run_counts`; `add` every event, look with `run_status` or `to_dict`."""
 
     sweep: str
     at_most: bool = False
@@ -91,8 +91,8 @@ class Tally:
     _noted: set[str] = field(default_factory=set)
     _shapes: dict[Shape, _Shape] = field(default_factory=dict)
     _running: dict[str, _Running] = field(default_factory=dict)
-    _tokens: Pace = field(default_factory=Pace)
-    _work: Pace = field(default_factory=Pace)  # in seconds of a worker, as the plan expects them
+    _tokens: Throughput = field(default_factory=Throughput)
+    _work: Throughput = field(default_factory=Throughput)  # in seconds of a worker, as the plan expects them
     _began: float = field(init=False)
     # The driver counts, threads of the display and of the progress file look.
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -133,17 +133,17 @@ class Tally:
         with self._lock:
             self._of(trial.shape).saw(loss, _named(trial, self.hps))
 
-    def snapshot(self) -> Snapshot:
+    def run_status(self) -> RunStatus:
         """Return how far the run is now."""
         with self._lock:
-            return self._snapshot(self.clock())
+            return self._run_status(self.clock())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the snapshot as JSON-ready data."""
-        return self.snapshot().to_dict()
+        """Return the run_status as JSON-ready data."""
+        return self.run_status().to_dict()
 
-    def _snapshot(self, now: float) -> Snapshot:
-        return Snapshot(
+    def _run_status(self, now: float) -> RunStatus:
+        return RunStatus(
             sweep=self.sweep,
             at_most=self.at_most,
             elapsed_s=now - self._began,
@@ -246,26 +246,26 @@ class Tally:
         )
 
 
-def tally_of(
+def run_counts(
     plan: Plan,
     *,
     hps: tuple[str, ...] = ("lr",),
     loss: Loss = lambda result: result.validation_loss_nats,
     clock: Callable[[], float] = time.monotonic,
-) -> Tally:
-    """Return the tally of a run that begins now. `hps` name the best trial of a shape; `loss` is what it is judged by.
+) -> RunCounts:
+    """Return the counts of a run that begins now. `hps` name the best trial of a shape; `loss` is what it is judged by.
 
-    Losses of stored trials are added with `Tally.stored`.
+    Losses of stored trials are added with `RunCounts.stored`.
     """
-    tally = Tally(sweep=plan.sweep, at_most=plan.at_most, hps=hps, loss=loss, clock=clock)
+    counts = RunCounts(sweep=plan.sweep, at_most=plan.at_most, hps=hps, loss=loss, clock=clock)
     for one in plan.shapes:
-        tally._shapes[one.shape] = _Shape(
+        counts._shapes[one.shape] = _Shape(
             label=plan.label(one.shape),
             num_trials=one.num_trials,
             num_stored=one.num_done,
             trial_s=one.trial_s,
         )
-    return tally
+    return counts
 
 
 def _named(trial: Trial, hps: Iterable[str]) -> str:

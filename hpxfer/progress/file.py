@@ -18,8 +18,8 @@ from typing import Literal, get_args
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.process import machine_id, process_is_gone, process_started
-from hpxfer.progress.counts import Tally
-from hpxfer.progress.status import Snapshot, snapshot_from_dict
+from hpxfer.progress.counts import RunCounts
+from hpxfer.progress.status import RunStatus, run_status_from_dict
 
 FILE = "progress.json"
 EVERY_S = 2.0
@@ -39,7 +39,7 @@ class Written:
     pid: int
     machine: str | None  # tells hosts, boots and containers apart; None if unknown
     started: str | None  # tells the process from a later one of the same number
-    snapshot: Snapshot
+    run_status: RunStatus
 
     @property
     def is_gone(self) -> bool:
@@ -48,7 +48,7 @@ class Written:
 
 
 @contextmanager
-def writing(folder: Path, tally: Tally, every_s: float = EVERY_S) -> Iterator[None]:
+def writing(folder: Path, counts: RunCounts, every_s: float = EVERY_S) -> Iterator[None]:
     """Keep `folder`/progress.json up to date while entered; at the end it says how the run ended.
 
     A thread writes, so that the counter moves while all stacks are silent.
@@ -60,7 +60,7 @@ def writing(folder: Path, tally: Tally, every_s: float = EVERY_S) -> Iterator[No
         counter += 1
         # A full disk is for the store to speak of: it cannot go on, the run's picture can wait.
         with suppress(OSError):
-            write(folder, state=state, run=run, counter=counter, snapshot=tally.snapshot())
+            write(folder, state=state, run=run, counter=counter, run_status=counts.run_status())
 
     def beat() -> None:
         while not done.wait(every_s):
@@ -79,7 +79,7 @@ def writing(folder: Path, tally: Tally, every_s: float = EVERY_S) -> Iterator[No
         put(state)
 
 
-def write(folder: Path, *, state: State, run: str, counter: int, snapshot: Snapshot) -> None:
+def write(folder: Path, *, state: State, run: str, counter: int, run_status: RunStatus) -> None:
     """Write progress.json in place of the old one; raise OSError if the disk refuses."""
     pid = os.getpid()
     process = {"host": socket.gethostname(), "pid": pid, "machine": machine_id(), "started": process_started(pid)}
@@ -87,7 +87,7 @@ def write(folder: Path, *, state: State, run: str, counter: int, snapshot: Snaps
     path = folder / FILE
     temporary = path.with_name(f"{FILE}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps({**data, "progress": snapshot.to_dict()}, allow_nan=False), encoding="utf-8")
+        temporary.write_text(json.dumps({**data, "progress": run_status.to_dict()}, allow_nan=False), encoding="utf-8")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -105,7 +105,7 @@ def read(folder: Path) -> Written | None:
     except (ValueError, RecursionError):
         raise HpxferError(f"{path}: must be JSON, got something else; remove it, the next run writes it anew") from None
     try:
-        snapshot = snapshot_from_dict(data["progress"], str(path))
+        run_status = run_status_from_dict(data["progress"], str(path))
         state, counter, pid = data["state"], int(data["counter"]), int(data["pid"])
         if state not in get_args(State):
             raise ValueError(f"state {state!r}")
@@ -117,7 +117,7 @@ def read(folder: Path) -> Written | None:
             pid=pid,
             machine=data["machine"],
             started=data["started"],
-            snapshot=snapshot,
+            run_status=run_status,
         )
     except HpxferError:
         raise

@@ -10,8 +10,8 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from hpxfer.progress.counts import Tally
-from hpxfer.progress.status import Snapshot
+from hpxfer.progress.counts import RunCounts
+from hpxfer.progress.status import RunStatus
 from hpxfer.progress.table import progress_table, status_text
 from hpxfer.trial.events import Event
 from hpxfer.trial.stack import Stack
@@ -26,7 +26,7 @@ class Shown:
     back as it was, whatever ended the run.
     """
 
-    def __init__(self, console: Console, look: Callable[[], Snapshot | None], waiting: str = "") -> None:
+    def __init__(self, console: Console, look: Callable[[], RunStatus | None], waiting: str = "") -> None:
         self._console, self._look, self._waiting = console, look, waiting
         self._began = time.monotonic()
         self._last_plain = self._began
@@ -49,10 +49,10 @@ class Shown:
     ) -> None:
         if self._console.is_terminal:
             self._live.stop()
-        snapshot = self._look()
-        if snapshot is not None:
-            self._notes(snapshot)
-            self._line(status_text(snapshot))
+        run_status = self._look()
+        if run_status is not None:
+            self._notes(run_status)
+            self._line(status_text(run_status))
 
     def update(self, num_notes: int) -> None:
         """Print what is due: new decisions of the search, and, where there is no terminal, a line now and then.
@@ -62,41 +62,41 @@ class Shown:
         self._num_notes = min(self._num_notes, num_notes)  # fewer than before: another run's
         now = time.monotonic()
         line = not self._console.is_terminal and now - self._last_plain >= PLAIN_LINE_S
-        snapshot = self._look() if line or num_notes > self._num_notes else None
-        if snapshot is None:
+        run_status = self._look() if line or num_notes > self._num_notes else None
+        if run_status is None:
             return
-        self._notes(snapshot)
+        self._notes(run_status)
         if line:
             self._last_plain = now
-            self._line(status_text(snapshot))
+            self._line(status_text(run_status))
 
-    def _notes(self, snapshot: Snapshot) -> None:
-        new = snapshot.num_notes - self._num_notes
-        self._num_notes = snapshot.num_notes
-        for note in snapshot.notes[-new:] if new > 0 else ():
+    def _notes(self, run_status: RunStatus) -> None:
+        new = run_status.num_notes - self._num_notes
+        self._num_notes = run_status.num_notes
+        for note in run_status.notes[-new:] if new > 0 else ():
             self._line(f"search: {note}")
 
     def _line(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
 
     def _picture(self) -> RenderableType:
-        snapshot = self._look()
-        if snapshot is None:
+        run_status = self._look()
+        if run_status is None:
             return Text(f"{self._waiting}, {time.monotonic() - self._began:.0f} s")
-        return progress_table(snapshot, width=self._console.width, height=self._console.height)
+        return progress_table(run_status, width=self._console.width, height=self._console.height)
 
 
 class LiveProgress(Shown):
     """Shows a run's progress on stderr while it is entered. Call it with every event."""
 
     def __init__(self, console: Console) -> None:
-        self._tally: Tally | None = None
-        super().__init__(console, self._snapshot, waiting="starting workers")
+        self._counts: RunCounts | None = None
+        super().__init__(console, self._run_status, waiting="starting workers")
 
-    def __call__(self, stack: Stack, event: Event, tally: Tally) -> None:
+    def __call__(self, stack: Stack, event: Event, counts: RunCounts) -> None:
         """Take note of an event; on a terminal the picture refreshes by itself."""
-        self._tally = tally
-        self.update(tally.num_notes)
+        self._counts = counts
+        self.update(counts.num_notes)
 
-    def _snapshot(self) -> Snapshot | None:
-        return None if self._tally is None else self._tally.snapshot()
+    def _run_status(self) -> RunStatus | None:
+        return None if self._counts is None else self._counts.run_status()

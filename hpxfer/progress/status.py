@@ -1,4 +1,4 @@
-"""Snapshot: how far a run is at one moment, as data. What is drawn while it runs, here or from another shell."""
+"""RunStatus: how far a run is at one moment, as data. What is drawn while it runs, here or from another shell."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ShapeProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class RunStatus:
     """A run at one moment. `elapsed_s` is by the driver's monotonic clock; nothing here is a time of day."""
 
     sweep: str
@@ -80,12 +80,12 @@ class Snapshot:
         return self.finished + self.diverged + self.stopped + self.failed
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the snapshot as JSON-ready data; units end the names."""
+        """Return the run_status as JSON-ready data; units end the names."""
         return {"version": SNAPSHOT_VERSION, **_finite(asdict(self))}
 
 
-def snapshot_from_dict(data: Any, where: str) -> Snapshot:
-    """Return the Snapshot that `to_dict` gave; raise HpxferError naming `where` if it is none of this version."""
+def run_status_from_dict(data: Any, where: str) -> RunStatus:
+    """Return the RunStatus that `to_dict` gave; raise HpxferError naming `where` if it is none of this version."""
     if not isinstance(data, Mapping) or "version" not in data:
         raise HpxferError(f"{where}: must hold the progress of a run, got something else; start the run again")
     if data["version"] != SNAPSHOT_VERSION:
@@ -97,7 +97,7 @@ def snapshot_from_dict(data: Any, where: str) -> Snapshot:
         rest["running"] = tuple(RunningStack(**one) for one in rest["running"])
         rest["shapes"] = tuple(ShapeProgress(**one) for one in rest["shapes"])
         rest["notes"], rest["errors"] = tuple(rest["notes"]), tuple(rest["errors"])
-        return Snapshot(**rest)
+        return RunStatus(**rest)
     except (TypeError, KeyError) as error:
         raise HpxferError(f"{where}: must hold the progress of a run, got {error}; start the run again") from None
 

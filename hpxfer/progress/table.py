@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpxfer.plan.text import spell_time
-from hpxfer.progress.status import RunningStack, ShapeProgress, Snapshot
+from hpxfer.progress.status import RunningStack, RunStatus, ShapeProgress
 
 # Columns of a terminal below which a table drops what it can do without.
 NARROW = 72
@@ -18,33 +18,33 @@ WIDE = 100
 LEAST_ROWS = 2
 
 
-def status_text(snapshot: Snapshot) -> str:
+def status_text(run_status: RunStatus) -> str:
     """Return the line: trials done, failed and diverged, tokens/s, and the time left at that pace."""
-    most = "at most " if snapshot.at_most else ""
+    most = "at most " if run_status.at_most else ""
     trials = (
-        f"trials {snapshot.ended}/{most}{snapshot.num_left} done, {snapshot.failed} failed, "
-        f"{snapshot.diverged} diverged" + (f", {snapshot.stopped} stopped early" if snapshot.stopped else "")
+        f"trials {run_status.ended}/{most}{run_status.num_left} done, {run_status.failed} failed, "
+        f"{run_status.diverged} diverged" + (f", {run_status.stopped} stopped early" if run_status.stopped else "")
     )
-    over = snapshot.ended >= snapshot.num_left
-    if snapshot.tokens_per_s is None:
-        waits = "starting workers" if not snapshot.running else "waiting for the first report"
+    over = run_status.ended >= run_status.num_left
+    if run_status.tokens_per_s is None:
+        waits = "starting workers" if not run_status.running else "waiting for the first report"
         return trials if over else f"{trials} | {waits}"
-    line = f"{trials} | {snapshot.tokens_per_s:,.0f} tokens/s"
-    if over or snapshot.eta_s is None:
+    line = f"{trials} | {run_status.tokens_per_s:,.0f} tokens/s"
+    if over or run_status.eta_s is None:
         return line
-    return f"{line} | ETA {most}{spell_time(snapshot.eta_s)}"
+    return f"{line} | ETA {most}{spell_time(run_status.eta_s)}"
 
 
-def progress_table(snapshot: Snapshot, *, width: int, height: int) -> RenderableType:
+def progress_table(run_status: RunStatus, *, width: int, height: int) -> RenderableType:
     """Return the line and the tables, cut so that they fit a terminal of this size."""
-    line = textwrap.wrap(f"{snapshot.sweep}: {status_text(snapshot)}", max(1, width - 1))
+    line = textwrap.wrap(f"{run_status.sweep}: {status_text(run_status)}", max(1, width - 1))
     # The line, two headings, two rows that say what was left out, and one that stays free.
     rows = max(2 * LEAST_ROWS, height - 5 - len(line))
-    shown = min(len(snapshot.shapes), max(LEAST_ROWS, rows - min(len(snapshot.running), rows // 2)))
+    shown = min(len(run_status.shapes), max(LEAST_ROWS, rows - min(len(run_status.running), rows // 2)))
     parts: list[RenderableType] = [Text("\n".join(line))]
-    parts += _shapes(snapshot.shapes, shown, width)
-    if snapshot.running:
-        parts += _running(snapshot.running, max(LEAST_ROWS, rows - shown), width)
+    parts += _shapes(run_status.shapes, shown, width)
+    if run_status.running:
+        parts += _running(run_status.running, max(LEAST_ROWS, rows - shown), width)
     return Group(*parts)
 
 

@@ -1,4 +1,4 @@
-"""Pace: how fast a run goes, over its later half. Steady enough for an ETA, and forgetful of a slow start."""
+"""Throughput: how fast a run goes, over its later half. Steady enough for an ETA, and forgetful of a slow start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEAST_S = 2.0
 
 
 @dataclass(kw_only=True)
-class Pace:
+class Throughput:
     """Amounts of something counted up over time. `add` them as they come, `rate` them at any moment."""
 
     total: float = 0.0

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from hpxfer.errors import HpxferError
 from hpxfer.progress.file import Written, read
-from hpxfer.progress.status import Snapshot
+from hpxfer.progress.status import RunStatus
 from hpxfer.storage.lease import decoded
 from hpxfer.store import Store
-from hpxfer.store.location import Place
+from hpxfer.store.location import ResultsLocation
 
 EVERY_S = 1.0
 EVERY_REMOTE_S = 10.0  # each look asks the storage
@@ -27,17 +27,17 @@ OVER: tuple[State, ...] = ("none", "ended", "stopped", "gone")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class RunView:
     """What one look at a results folder says."""
 
-    place: Place
+    location: ResultsLocation
     state: State
     written: Written | None = None
     lease: bytes | None = None
 
     @property
-    def snapshot(self) -> Snapshot | None:
-        return None if self.written is None else self.written.snapshot
+    def run_status(self) -> RunStatus | None:
+        return None if self.written is None else self.written.run_status
 
     @property
     def is_over(self) -> bool:
@@ -50,12 +50,12 @@ class Look:
     def to_dict(self) -> dict[str, Any]:
         """Return the look as JSON-ready data."""
         told = {} if self.written is None else {"host": self.written.host, "pid": self.written.pid}
-        progress = None if self.snapshot is None else self.snapshot.to_dict()
-        return {"results": self.place.where, "state": self.state, **told, "progress": progress}
+        progress = None if self.run_status is None else self.run_status.to_dict()
+        return {"results": self.location.where, "state": self.state, **told, "progress": progress}
 
     def text(self) -> str:
         """Return what the state means, as a line for a person."""
-        results = self.place.where
+        results = self.location.where
         where = "" if self.written is None else f" ({self.written.host}, process {self.written.pid})"
         again = "the same hpxfer run goes on from what is stored"
         match self.state:
@@ -64,36 +64,36 @@ class Look:
                 done = f"last said: {said}" if said else "has reported nothing yet"
                 return f"{results}: a driver holds it, it {done}"
             case "none":
-                return f"{results}: no run has reported here; {_stored(self.place)}"
+                return f"{results}: no run has reported here; {_stored(self.location)}"
             case "running":
                 return f"{results}: running{where}"
             case "ended":
-                return f"{results}: the run has ended; {_stored(self.place)}"
+                return f"{results}: the run has ended; {_stored(self.location)}"
             case "stopped":
-                return f"{results}: the run was stopped before its end{where}; {_stored(self.place)}; {again}"
+                return f"{results}: the run was stopped before its end{where}; {_stored(self.location)}; {again}"
             case "gone":
-                return f"{results}: the driver is gone{where}; {_stored(self.place)}; {again}"
+                return f"{results}: the driver is gone{where}; {_stored(self.location)}; {again}"
 
 
-def look(place: Place) -> Look:
+def look(location: ResultsLocation) -> RunView:
     """Return what a results folder says at this moment; raise HpxferError if it is none.
 
     One look tells a driver that is gone only on its own host, or if it gave up its lease; `looks` tells it anywhere.
     """
-    if not place.is_remote and not place.folder.is_dir():
-        got = "a file" if place.folder.exists() else "nothing of that name"
+    if not location.is_remote and not location.folder.is_dir():
+        got = "a file" if location.folder.exists() else "nothing of that name"
         raise HpxferError(
-            f"{place.where}: must be a results folder, got {got}; name what hpxfer run makes, e.g. results/quickstart"
+            f"{location.where}: must be a results folder, got {got}; name what hpxfer run makes, e.g. results/quickstart"
         )
-    found = _seen(place)
+    found = _seen(location)
     # The driver may have come or gone between lease and report: its last word counts.
-    return _seen(place) if found.state == "gone" else found
+    return _seen(location) if found.state == "gone" else found
 
 
-def _seen(place: Place) -> Look:
-    place.refresh()
-    lease, written = place.slot.read(), read(place.folder)
-    return Look(place=place, state=_state(lease, written), written=written, lease=lease)
+def _seen(location: ResultsLocation) -> RunView:
+    location.refresh()
+    lease, written = location.lease_storage.read(), read(location.folder)
+    return RunView(location=location, state=_state(lease, written), written=written, lease=lease)
 
 
 def _state(lease: bytes | None, written: Written | None) -> State:
@@ -111,12 +111,12 @@ def _state(lease: bytes | None, written: Written | None) -> State:
 
 
 def looks(
-    place: Place,
+    location: ResultsLocation,
     *,
     next_s: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Look]:
+) -> Iterator[RunView]:
     """Yield a look now and then until the run is over; the last one is over.
 
     Where the driver is gone, the next one is waited for so long.
@@ -125,7 +125,7 @@ def looks(
     moved = clock()
     gone_since: float | None = None
     while True:
-        found = look(place)
+        found = look(location)
         now_sign = found.sign()
         if now_sign != sign:
             sign, moved = now_sign, clock()
@@ -135,17 +135,17 @@ def looks(
         gone_since = None if found.state != "gone" else clock() if gone_since is None else gone_since
         if found.is_over and (gone_since is None or clock() - gone_since >= next_s):
             return
-        sleep(EVERY_REMOTE_S if place.is_remote else EVERY_S)
+        sleep(EVERY_REMOTE_S if location.is_remote else EVERY_S)
 
 
-def _given_up(found: Look) -> State:
+def _given_up(found: RunView) -> State:
     """Return what a folder in which nothing moves says: a lease that nobody keeps is no driver."""
     if found.state == "running" or found.written is None:
         return "gone"
     return "gone" if found.written.state == "running" else found.written.state
 
 
-def _stored(place: Place) -> str:
+def _stored(location: ResultsLocation) -> str:
     """Return how many trials the store has; it is read only where no driver writes."""
-    number = len(Store.open(place.folder, write=False).done_ids())
+    number = len(Store.open(location.folder, write=False).done_ids())
     return f"{number} trials are stored"

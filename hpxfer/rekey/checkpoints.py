@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from hpxfer.storage.blobs import Shelf
+from hpxfer.storage.folder import StorageFolder
 from hpxfer.train.checkpoints import FORMAT, SUFFIX, BadCheckpoint, read_header, sealed, whole_facts
 from hpxfer.trial.stack import stack_id
 
@@ -18,32 +18,32 @@ from hpxfer.trial.stack import stack_id
 LEGACY_FORMAT = 1
 
 
-def legacy_checkpoints(shelf: Shelf) -> dict[str, tuple[str, ...]]:
+def legacy_checkpoints(files: StorageFolder) -> dict[str, tuple[str, ...]]:
     """Return name -> ids of the trials of each whole checkpoint with legacy ids."""
     found = {}
-    for name in sorted(shelf.stamps()):
+    for name in sorted(files.stamps()):
         if name.endswith(SUFFIX):
-            with suppress(BadCheckpoint, OSError), shelf.open(name) as file:
+            with suppress(BadCheckpoint, OSError), files.open(name) as file:
                 facts = whole_facts(read_header(file)["__metadata__"])
                 if facts["format"] == LEGACY_FORMAT:
                     found[name] = tuple(facts["trials"])
     return found
 
 
-def rekey_checkpoint(shelf: Shelf, name: str, ids: Mapping[str, str]) -> str:
+def rekey_checkpoint(files: StorageFolder, name: str, ids: Mapping[str, str]) -> str:
     """Write a checkpoint again with today's ids, under the name that its stack has now, and return that name.
 
     The old file goes last: a kill in between leaves both, and the next run of the command removes the old one.
     """
-    with shelf.here(name) as path, open(path, "rb") as file:
+    with files.here(name) as path, open(path, "rb") as file:
         header = read_header(file)
         facts = whole_facts(header["__metadata__"])
         trials = [ids.get(one, one) for one in facts["trials"]]
         new = stack_id(trials) + SUFFIX
         header["__metadata__"] = sealed({**facts, "format": FORMAT, "trials": trials})
-        shelf.put(new, lambda target: _write(target, header, file))
+        files.put(new, lambda target: _write(target, header, file))
     if new != name:
-        shelf.remove(name)
+        files.remove(name)
     return new
 
 

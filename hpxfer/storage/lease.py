@@ -22,7 +22,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.process import machine_id, process_is_gone, process_started
-from hpxfer.storage.lease_file import LEASE_FILE, FileSlot, Slot
+from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile, LeaseStorage
 
 LEASE_VERSION = 1
 BUMP_S = 10.0
@@ -58,8 +58,8 @@ class Holder:
 class Lease:
     """A lease that is held. Made by `leased`; its counter moves in a thread of its own."""
 
-    def __init__(self, slot: Slot, where: str, holder: Holder) -> None:
-        self._slot, self._where, self._holder = slot, where, holder
+    def __init__(self, lease_storage: LeaseStorage, where: str, holder: Holder) -> None:
+        self._storage, self._where, self._holder = lease_storage, where, holder
         self._lost: str | None = None
         self._ended = threading.Event()
 
@@ -81,7 +81,7 @@ class Lease:
         """Move the counter. A disk that refuses is tried again the next time; a lease that is lost stays so."""
         following = replace(self._holder, counter=self._holder.counter + 1)
         with suppress(OSError, HpxferError):
-            if self._slot.swap(encoded(self._holder), encoded(following)):
+            if self._storage.swap(encoded(self._holder), encoded(following)):
                 self._holder = following
             elif (found := self._look()) is not None:
                 self._holder = found  # an earlier move of the counter arrived after all, though the disk said no
@@ -89,7 +89,7 @@ class Lease:
     def _look(self) -> Holder | None:
         """Return what the lease says if it is ours; otherwise it is lost."""
         try:
-            found = self._slot.read()
+            found = self._storage.read()
         except OSError as error:
             raise HpxferError(
                 f"{self._where}: its lease cannot be read: {_reason(error)}; run again to go on"
@@ -113,12 +113,12 @@ class Lease:
     def _release(self) -> None:
         with suppress(OSError, HpxferError):
             if self._lost is None and (found := self._look()) is not None:
-                self._slot.drop(encoded(found))
+                self._storage.drop(encoded(found))
 
 
 @contextmanager
 def leased(
-    slot: Slot,
+    lease_storage: LeaseStorage,
     where: str,
     *,
     on_wait: Callable[[str], None] | None = None,
@@ -133,11 +133,11 @@ def leased(
     """
     mine = _new_holder()
     try:
-        _acquire(slot, where, mine, on_wait or (lambda _: None), stale_s, clock, sleep)
+        _acquire(lease_storage, where, mine, on_wait or (lambda _: None), stale_s, clock, sleep)
     except OSError as error:
         fix = "choose another folder with --results"
         raise HpxferError(f"{where}: its lease cannot be written: {_reason(error)}; {fix}") from None
-    lease = Lease(slot, where, mine)
+    lease = Lease(lease_storage, where, mine)
     thread = threading.Thread(target=lease._keep, args=(bump_s,), name="hpxfer-lease", daemon=True)
     thread.start()
     try:
@@ -151,7 +151,7 @@ def leased(
 def holder_of(folder: Path) -> Holder | None:
     """Return the driver that a results folder's lease names; None without a lease, or if it cannot be read."""
     try:
-        found = FileSlot(folder).read()
+        found = LeaseFile(folder).read()
     except OSError:
         return None
     return None if found is None else decoded(found)
@@ -176,7 +176,7 @@ def decoded(content: bytes) -> Holder | None:
 
 
 def _acquire(
-    slot: Slot,
+    lease_storage: LeaseStorage,
     where: str,
     mine: Holder,
     on_wait: Callable[[str], None],
@@ -187,8 +187,8 @@ def _acquire(
     content = encoded(mine)
     watched: bytes | None = None
     since = clock()
-    while not slot.create(content):
-        found = slot.read()
+    while not lease_storage.create(content):
+        found = lease_storage.read()
         if found is None:
             continue  # released between the two
         _refuse_newer(found, where)
@@ -196,7 +196,7 @@ def _acquire(
         if watched is not None and found != watched:
             raise HpxferError(_busy(where, holder))
         if (holder is not None and holder.is_gone) or (watched is not None and clock() - since >= stale_s):
-            if slot.swap(found, content, takeover=True):
+            if lease_storage.swap(found, content, takeover=True):
                 return
             watched = found  # another was quicker: what stands there now is not what was seen
             continue

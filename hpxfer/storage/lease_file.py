@@ -19,7 +19,7 @@ LEASE_FILE = "lease.json"
 _LOCK_WAIT_S = 5.0
 
 
-class Slot(Protocol):
+class LeaseStorage(Protocol):
     """One small object. All methods raise OSError where the place refuses."""
 
     def read(self) -> bytes | None:
@@ -36,7 +36,7 @@ class Slot(Protocol):
 
 
 @dataclass(frozen=True)
-class FileSlot:
+class LeaseFile:
     """A file in a results folder.
 
     It is changed in place, under a lock of its own: a full disk does not keep the counter from moving, nor does the
@@ -50,14 +50,14 @@ class FileSlot:
         return self.folder / LEASE_FILE
 
     def read(self) -> bytes | None:
-        """See `Slot.read`."""
+        """See `LeaseStorage.read`."""
         try:
             return self.path.read_bytes()
         except FileNotFoundError:
             return None
 
     def create(self, content: bytes) -> bool:
-        """See `Slot.create`."""
+        """See `LeaseStorage.create`."""
         if self.path.exists():
             return False
         temporary = self.path.with_name(f"{LEASE_FILE}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
@@ -71,7 +71,7 @@ class FileSlot:
             temporary.unlink(missing_ok=True)
 
     def swap(self, old: bytes, new: bytes, *, takeover: bool = False) -> bool:
-        """See `Slot.swap`. A takeover waits until a write of the store that has begun is over."""
+        """See `LeaseStorage.swap`. A takeover waits until a write of the store that has begun is over."""
         if takeover:
             with locked(self.folder, exclusive=True):
                 return self.swap(old, new)
@@ -85,7 +85,7 @@ class FileSlot:
             return True
 
     def drop(self, old: bytes) -> None:
-        """See `Slot.drop`."""
+        """See `LeaseStorage.drop`."""
         with self._opened() as handle:
             if handle is not None and os.pread(handle, len(old) + 1, 0) == old:
                 self.path.unlink()

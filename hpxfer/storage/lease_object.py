@@ -1,4 +1,4 @@
-"""The lease's place in object storage: see `hpxfer.storage.lease_file.Slot`."""
+"""The lease's place in object storage: see `hpxfer.storage.lease_file.LeaseStorage`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTLE_S = 2.0
 
 
 @dataclass(frozen=True)
-class RemoteSlot:
+class LeaseObject:
     """An object. Storage that is reached this way has no write that fails if another was quicker.
 
     So whoever takes the lease writes, waits, and has it if what stands there then is its own: of several that write
@@ -27,15 +27,15 @@ class RemoteSlot:
     sleep: Callable[[float], None] = time.sleep
 
     def read(self) -> bytes | None:
-        """See `Slot.read`."""
+        """See `LeaseStorage.read`."""
         return self.remote.read(LEASE_FILE)
 
     def create(self, content: bytes) -> bool:
-        """See `Slot.create`."""
+        """See `LeaseStorage.create`."""
         return self.read() is None and self._take(content)
 
     def swap(self, old: bytes, new: bytes, *, takeover: bool = False) -> bool:
-        """See `Slot.swap`."""
+        """See `LeaseStorage.swap`."""
         if self.read() != old:
             return False
         if takeover:
@@ -44,7 +44,7 @@ class RemoteSlot:
         return True
 
     def drop(self, old: bytes) -> None:
-        """See `Slot.drop`."""
+        """See `LeaseStorage.drop`."""
         if self.read() == old:
             self.remote.delete(LEASE_FILE)
 

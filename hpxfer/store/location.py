@@ -1,10 +1,10 @@
-"""Place: where the results of one sweep lie. A folder is used in place; a URI through a mirror.
+"""ResultsLocation: where the results of one sweep lie. A folder is used in location; a URI through a mirror.
 
-place = open_place("s3://bucket/prefix", "quickstart")
-place.folder                    where the store works
-with leased(place.slot, ...):
-    place.begin()               what others wrote since is here, what an earlier run could not push is there
-    place.push(lease.check)     after every write of the store
+location = open_location("s3://bucket/prefix", "quickstart")
+location.folder                    where the store works
+with leased(location.lease_storage, ...):
+    location.begin()               what others wrote since is here, what an earlier run could not push is there
+    location.push(lease.check)     after every write of the store
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Protocol
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage.lease_file import FileSlot, Slot
-from hpxfer.storage.lease_object import RemoteSlot
+from hpxfer.storage.lease_file import LeaseFile, LeaseStorage
+from hpxfer.storage.lease_object import LeaseObject
 from hpxfer.storage.remote import Remote
 from hpxfer.storage.uri import Uri, know_mirror, parse_root
 from hpxfer.store import SWEEP_FILE
 from hpxfer.store.mirror import Mirror, new_mirror, remove, waiting
 
 
-class Place(Protocol):
+class ResultsLocation(Protocol):
     """A sweep's results folder, wherever it lies."""
 
     @property
@@ -39,11 +39,11 @@ class Place(Protocol):
         """Whether the folder is a mirror, and results are stored only once they have been pushed."""
 
     @property
-    def slot(self) -> Slot:
+    def lease_storage(self) -> LeaseStorage:
         """Where the lease lies."""
 
     def begin(self) -> None:
-        """Bring in what was written since the place was opened. Under the lease."""
+        """Bring in what was written since the location was opened. Under the lease."""
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
         """Bring home what was written; `check` raises if this process may not write any more."""
@@ -58,8 +58,8 @@ class Place(Protocol):
         """Give up the folder if it is a mirror; it is no more, unless it holds what is nowhere else."""
 
 
-class FolderPlace:
-    """A folder, used in place."""
+class LocalLocation:
+    """A folder, used in location."""
 
     is_remote = False
 
@@ -71,28 +71,28 @@ class FolderPlace:
         return str(self.folder)
 
     @property
-    def slot(self) -> Slot:
-        return FileSlot(self.folder)
+    def lease_storage(self) -> LeaseStorage:
+        return LeaseFile(self.folder)
 
     def begin(self) -> None:
-        """See `Place.begin`."""
+        """See `ResultsLocation.begin`."""
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
-        """See `Place.push`."""
+        """See `ResultsLocation.push`."""
 
     def refresh(self) -> None:
-        """See `Place.refresh`."""
+        """See `ResultsLocation.refresh`."""
 
     def shown(self, path: Path) -> str:
-        """See `Place.shown`."""
+        """See `ResultsLocation.shown`."""
         return str(path)
 
     def close(self) -> None:
-        """See `Place.close`."""
+        """See `ResultsLocation.close`."""
 
 
-class StoragePlace:
-    """A place in object storage. Its mirror is removed by `close`, or when the process ends."""
+class RemoteLocation:
+    """A location in object storage. Its mirror is removed by `close`, or when the process ends."""
 
     is_remote = True
 
@@ -112,11 +112,11 @@ class StoragePlace:
         return str(self._remote.uri)
 
     @property
-    def slot(self) -> Slot:
-        return RemoteSlot(self._remote)
+    def lease_storage(self) -> LeaseStorage:
+        return LeaseObject(self._remote)
 
     def begin(self) -> None:
-        """See `Place.begin`. What an earlier run of this machine could not push is pushed first."""
+        """See `ResultsLocation.begin`. What an earlier run of this machine could not push is pushed first."""
         self.refresh()
         rescued = self._mirror.rescue()
         self._push(self._mirror.sweep)
@@ -125,21 +125,21 @@ class StoragePlace:
             remove(run)
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
-        """See `Place.push`. A network that is down is waited for, then HpxferError says where the results are."""
+        """See `ResultsLocation.push`. A network that is down is waited for, then HpxferError says where the results are."""
         self._push(self._remote.probe)  # `check` asks the storage once
         check()
         self._push(self._mirror.push)
 
     def refresh(self) -> None:
-        """See `Place.refresh`."""
+        """See `ResultsLocation.refresh`."""
         waiting(self._remote, self._mirror.pull, "cannot be read")
 
     def shown(self, path: Path) -> str:
-        """See `Place.shown`."""
+        """See `ResultsLocation.shown`."""
         return str(self._remote.uri / path.name) if path.parent == self.folder else str(path)
 
     def close(self) -> None:
-        """See `Place.close`."""
+        """See `ResultsLocation.close`."""
         atexit.unregister(self._mirror.close)
         self._mirror.close()
 
@@ -148,27 +148,27 @@ class StoragePlace:
         self._remote.waiting(action, "results cannot be written", fix)
 
 
-def open_place(root: str | Path, name: str) -> Place:
+def open_location(root: str | Path, name: str) -> ResultsLocation:
     """Return where the results of sweep `name` lie below a folder or URI; raise HpxferError if it cannot be reached."""
     found = _parsed(root)
-    return FolderPlace(found / name) if isinstance(found, Path) else StoragePlace(found / name)
+    return LocalLocation(found / name) if isinstance(found, Path) else RemoteLocation(found / name)
 
 
-def place_at(results: str | Path) -> Place:
-    """Return the place of a results folder or of its URI; raise HpxferError if it cannot be reached."""
+def location_at(results: str | Path) -> ResultsLocation:
+    """Return the location of a results folder or of its URI; raise HpxferError if it cannot be reached."""
     found = _parsed(results)
-    return FolderPlace(found) if isinstance(found, Path) else StoragePlace(found)
+    return LocalLocation(found) if isinstance(found, Path) else RemoteLocation(found)
 
 
-def results_here(results: str | Path) -> Path:
+def local_results(results: str | Path) -> Path:
     """Return a results folder as a folder on this disk, the mirror of a URI; raise HpxferError if a URI holds none."""
-    place = place_at(results)
-    if place.is_remote and not (place.folder / SWEEP_FILE).exists():
+    location = location_at(results)
+    if location.is_remote and not (location.folder / SWEEP_FILE).exists():
         raise HpxferError(
-            f"{place.where}: must be the results of a sweep, with {SWEEP_FILE}, got none; name the sweep after the "
+            f"{location.where}: must be the results of a sweep, with {SWEEP_FILE}, got none; name the sweep after the "
             f"root, e.g. s3://bucket/prefix/quickstart"
         )
-    return place.folder
+    return location.folder
 
 
 def _parsed(root: str | Path) -> Uri | Path:

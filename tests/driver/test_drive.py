@@ -107,7 +107,7 @@ def test_the_tally_counts_what_comes(tmp_path: Path) -> None:
         write_tiny(tmp_path),
         results=tmp_path,
         executor=Made(fail=2),
-        on_event=lambda _, __, tally: seen.append((tally.ended, tally.failed, tally.tokens)),
+        on_event=lambda _, __, counts: seen.append((counts.ended, counts.failed, counts.tokens)),
     )
     assert seen[-1][:2] == (30, 2)
     assert seen[-1][2] == len(seen) // 2

@@ -14,7 +14,7 @@ from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.storage import lease
 from hpxfer.storage.lease import Holder, encoded, holder_of
-from hpxfer.storage.lease_file import LEASE_FILE, FileSlot
+from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
 from hpxfer.store import Store
 
 
@@ -49,10 +49,10 @@ def test_a_second_driver_is_refused_and_the_first_is_not_disturbed(
             assert holder is not None
             moved = encoded(replace(holder, counter=5))
             with pytest.raises(HpxferError) as error:
-                run(sweep, results=tmp_path, executor=Made(), on_wait=lambda _: slot.swap(encoded(holder), moved))
+                run(sweep, results=tmp_path, executor=Made(), on_wait=lambda _: lease_storage.swap(encoded(holder), moved))
             refused.append(str(error.value))
 
-    slot = FileSlot(tmp_path / "tiny")
+    lease_storage = LeaseFile(tmp_path / "tiny")
     executor = Made()
     run(sweep, results=tmp_path, executor=executor, on_event=second)
     assert f"in use by process {os.getpid()} on host" in refused[0]

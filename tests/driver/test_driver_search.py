@@ -13,7 +13,7 @@ from tiny import write_tiny
 from hpxfer import search, trial
 from hpxfer.driver import prepare, run
 from hpxfer.driver import prepared as driver_job
-from hpxfer.progress.counts import Tally
+from hpxfer.progress.counts import RunCounts
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome
 from hpxfer.store import Store
@@ -49,7 +49,7 @@ def test_a_search_is_asked_again_when_its_trials_are_done(tmp_path: Path, monkey
     with pytest.raises(KeyboardInterrupt):
         run(sweep, results=tmp_path, executor=executor)
     executor = Made()
-    run(sweep, results=tmp_path, executor=executor, on_event=lambda _, __, tally: notes.extend(tally.notes))
+    run(sweep, results=tmp_path, executor=executor, on_event=lambda _, __, counts: notes.extend(counts.notes))
     shapes = [stack.shape.width for stack in executor.given]
     assert shapes == sorted(shapes)  # the base first, though the others cost more
     assert set(shapes) == {16, 32}
@@ -63,8 +63,8 @@ def test_a_search_is_asked_again_when_its_trials_are_done(tmp_path: Path, monkey
 def test_a_search_that_goes_on_shows_the_best_that_it_had(tmp_path: Path) -> None:
     best: list[list[float | None]] = []
 
-    def look(_: Stack, __: object, tally: Tally) -> None:
-        best.append([one.best_loss_nats for one in tally.snapshot().shapes])
+    def look(_: Stack, __: object, counts: RunCounts) -> None:
+        best.append([one.best_loss_nats for one in counts.snapshot().shapes])
 
     for points in (3, 5):
         best.clear()

@@ -8,14 +8,14 @@ import pytest
 from command_line import Fails
 from tiny import write_tiny
 
-from hpxfer.driver import Job, prepare, run
+from hpxfer.driver import PreparedSweep, prepare, run
 from hpxfer.driver.trial_list import known_trials, trials_of
 from hpxfer.errors import HpxferError
 
 REFINE = ("seeds: 2", "seeds: 1\nsearch: {kind: refine, budget: 6}")
 
 
-def statuses(job: Job) -> dict[str, str]:
+def statuses(job: PreparedSweep) -> dict[str, str]:
     return {row["trial_id"]: row["status"] for row in trials_of(job)}
 
 

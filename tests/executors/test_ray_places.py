@@ -10,7 +10,7 @@ import pytest
 from hpxfer.errors import HpxferError
 from hpxfer.executors import ray_session
 from hpxfer.executors.ray_cluster import Needs, Node, listing, slots
-from hpxfer.executors.ray_session import Pulse, first_line
+from hpxfer.executors.ray_session import ClusterMonitor, first_line
 
 HEAD = Node(id="a", has={"CPU": 2.0, "memory": 8e9, "node:10.0.0.1": 1.0})
 BIG = Node(id="b", has={"CPU": 16.0, "GPU": 4.0, "accelerator_type:H100": 1.0})
@@ -61,13 +61,13 @@ def test_a_head_that_is_gone_is_waited_for_a_while(clock: Callable[[float], None
         head.bind(("127.0.0.1", 0))
         head.listen()
         port = head.getsockname()[1]
-        pulse = Pulse(("127.0.0.1", port))
+        pulse = ClusterMonitor(("127.0.0.1", port))
         clock(30.0)
-        assert pulse.beats()
-    clock(30.0 + Pulse.PATIENCE_S)
-    assert not pulse.beats()
+        assert pulse.is_alive()
+    clock(30.0 + ClusterMonitor.PATIENCE_S)
+    assert not pulse.is_alive()
     pulse.require()
-    clock(30.1 + Pulse.PATIENCE_S)
+    clock(30.1 + ClusterMonitor.PATIENCE_S)
     with pytest.raises(
         HpxferError, match=rf"head of the Ray cluster is gone, nothing answers at 127.0.0.1:{port}.*run"
     ):

@@ -28,7 +28,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.jobs import client as jobs
 from hpxfer.jobs.check import able, require_writable
 from hpxfer.jobs.client import JobInfo, connect, known
-from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY, Status, refusals, root_of
+from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY, JobStatus, refusals, root_of
 from hpxfer.jobs.request import (
     DEFAULT_ROOT,
     Request,
@@ -335,7 +335,7 @@ FAILED = JobInfo(
 
 
 def test_a_failed_job_says_why() -> None:
-    text = status_text(Status(info=FAILED, progress={}))
+    text = status_text(JobStatus(info=FAILED, progress={}))
     assert text.splitlines() == [
         "hpxfer-a-1: FAILED after 30 s",
         "sweep a, results below s3://b",
@@ -346,6 +346,6 @@ def test_a_failed_job_says_why() -> None:
 
 def test_a_job_of_someone_else_has_a_state_and_no_sweep() -> None:
     info = replace(FAILED, metadata={}, state="SUCCEEDED", exit_code=0)
-    status = Status(info=info, progress={})
+    status = JobStatus(info=info, progress={})
     assert status_text(status) == "hpxfer-a-1: SUCCEEDED after 30 s"
     assert status.to_dict()["sweep"] is None

@@ -149,7 +149,7 @@ def pids(folder: Path) -> set[int]:
     """The workers that have a stack now, by what the run says of itself."""
     written = read(folder)
     assert written is None or written.state == "running", "the run ended before it was seen at work"
-    return {one.pid for one in written.snapshot.running} if written else set()
+    return {one.pid for one in written.run_status.running} if written else set()
 
 
 def test_a_job_survives_a_node_and_comes_home_with_the_numbers_of_one_machine(far: Cluster, tmp_path: Path) -> None:

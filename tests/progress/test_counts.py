@@ -1,4 +1,4 @@
-"""The tally counts what a run has done, and never backwards or twice, whatever its workers repeat."""
+"""The counts counts what a run has done, and never backwards or twice, whatever its workers repeat."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from made_runs import Clock, planned, stack_of
 from tiny_trials import BASE, JOINT, SETTING
 
 from hpxfer.errors import HpxferError
-from hpxfer.progress.counts import MOST_NOTES, tally_of
-from hpxfer.progress.status import Snapshot, snapshot_from_dict
-from hpxfer.progress.throughput import LEAST_S, MOST_MARKS, Pace
+from hpxfer.progress.counts import MOST_NOTES, run_counts
+from hpxfer.progress.status import RunStatus, run_status_from_dict
+from hpxfer.progress.throughput import LEAST_S, MOST_MARKS, Throughput
 from hpxfer.trial.events import Ended, Progress, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
@@ -42,17 +42,17 @@ def steps(stack: Stack, number: int, at: int | None = None, losses: tuple[float,
 
 def test_a_run_is_counted_from_its_events() -> None:
     clock = Clock()
-    tally = tally_of(planned({BASE: (4, 1), JOINT: (2, 0)}), clock=clock)
+    counts = run_counts(planned({BASE: (4, 1), JOINT: (2, 0)}), clock=clock)
     stack = stack_of(BASE, 3)
-    tally.add(stack, HERE)
+    counts.add(stack, HERE)
     clock.now = 5.0
-    tally.add(stack, steps(stack, 2, 2, (2.5, math.nan, 3.5)))
-    (running,) = tally.snapshot().running
+    counts.add(stack, steps(stack, 2, 2, (2.5, math.nan, 3.5)))
+    (running,) = counts.run_status().running
     assert (running.label, running.host, running.pid, running.step, running.steps) == (BASE.label(), "here", 7, 2, 6)
     assert (running.alive, running.loss_nats, running.running_s) == (2, 2.5, 5.0)
-    assert tally.snapshot().shapes[0].running == 3
-    tally.add(stack, Ended(results=results(stack, "finished", "diverged", "failed")))
-    found = tally.snapshot()
+    assert counts.run_status().shapes[0].running == 3
+    counts.add(stack, Ended(results=results(stack, "finished", "diverged", "failed")))
+    found = counts.run_status()
     assert (found.finished, found.diverged, found.failed, found.ended, found.num_left) == (1, 1, 1, 3, 5)
     assert (found.running, found.errors, found.tokens) == ((), ("broken",), 2 * 3 * 64)
     base, joint = found.shapes
@@ -61,35 +61,35 @@ def test_a_run_is_counted_from_its_events() -> None:
 
 
 def test_a_trial_that_was_stopped_early_is_done_and_never_the_best() -> None:
-    tally, stack = tally_of(planned({BASE: (2, 0)})), stack_of(BASE, 1)
-    tally.add(stack, Ended(results=tuple(replace(result, status="stopped") for result in results(stack, "finished"))))  # type: ignore[arg-type]
-    (shape,) = tally.snapshot().shapes
-    assert (tally.ended, shape.stopped, shape.num_done, shape.best_loss_nats) == (1, 1, 1, None)
+    counts, stack = run_counts(planned({BASE: (2, 0)})), stack_of(BASE, 1)
+    counts.add(stack, Ended(results=tuple(replace(result, status="stopped") for result in results(stack, "finished"))))  # type: ignore[arg-type]
+    (shape,) = counts.run_status().shapes
+    assert (counts.ended, shape.stopped, shape.num_done, shape.best_loss_nats) == (1, 1, 1, None)
 
 
 def test_the_best_of_a_shape_is_named_and_stored_trials_count() -> None:
-    tally = tally_of(planned({BASE: (4, 1)}))
+    counts = run_counts(planned({BASE: (4, 1)}))
     stack = stack_of(BASE, 2, lr=2.0**-5)
-    tally.add(stack, Ended(results=results(stack, "finished", "diverged", loss=2.0)))
-    assert (tally.snapshot().shapes[0].best_loss_nats, tally.snapshot().shapes[0].best) == (2.0, "lr 2^-5 sp")
+    counts.add(stack, Ended(results=results(stack, "finished", "diverged", loss=2.0)))
+    assert (counts.run_status().shapes[0].best_loss_nats, counts.run_status().shapes[0].best) == (2.0, "lr 2^-5 sp")
     for loss, best in ((math.nan, "lr 2^-5 sp"), (3.0, "lr 2^-5 sp"), (1.0, "lr 0.3 sp"), (None, "lr 0.3 sp")):
-        tally.stored(stack_of(BASE, 1, lr=0.3).trials[0], loss)
-        assert tally.snapshot().shapes[0].best == best
+        counts.stored(stack_of(BASE, 1, lr=0.3).trials[0], loss)
+        assert counts.run_status().shapes[0].best == best
 
 
 def test_what_a_lost_worker_repeats_is_not_done_twice() -> None:
     clock = Clock()
-    tally = tally_of(planned({BASE: (2, 0)}), clock=clock)
+    counts = run_counts(planned({BASE: (2, 0)}), clock=clock)
     stack = stack_of(BASE, 2)
     for second, event in enumerate((HERE, steps(stack, 4, 4), HERE, steps(stack, 2, 2))):
         clock.now = float(second)
-        tally.add(stack, event)
-    (running,) = tally.snapshot().running
+        counts.add(stack, event)
+    (running,) = counts.run_status().running
     assert (running.step, running.running_s) == (2, 1.0)
-    tally.add(stack, steps(stack, 4, 6))
-    tally.add(stack, Ended(results=results(stack, "finished", "finished")))
-    assert tally.snapshot().ended == 2
-    assert tally.snapshot().num_left == 2
+    counts.add(stack, steps(stack, 4, 6))
+    counts.add(stack, Ended(results=results(stack, "finished", "finished")))
+    assert counts.run_status().ended == 2
+    assert counts.run_status().num_left == 2
 
 
 def test_a_stack_that_goes_on_from_a_checkpoint_has_less_left() -> None:
@@ -97,56 +97,56 @@ def test_a_stack_that_goes_on_from_a_checkpoint_has_less_left() -> None:
     left = {}
     for step in (1, 5):
         clock = Clock()
-        tally = tally_of(planned({BASE: (2, 0)}), clock=clock)
+        counts = run_counts(planned({BASE: (2, 0)}), clock=clock)
         stack = stack_of(BASE, 2)
-        tally.add(stack, steps(stack, 1, step - 1, (1.0, 1.0)))
+        counts.add(stack, steps(stack, 1, step - 1, (1.0, 1.0)))
         clock.now = LEAST_S
-        tally.add(stack, steps(stack, 1, step, (1.0, 1.0)))
-        left[step] = tally.snapshot().eta_s
+        counts.add(stack, steps(stack, 1, step, (1.0, 1.0)))
+        left[step] = counts.run_status().eta_s
     assert left == {1: 5 * LEAST_S, 5: pytest.approx(LEAST_S)}
 
 
 def test_the_eta_waits_for_the_slowest_stack() -> None:
     clock = Clock()
-    tally = tally_of(planned({BASE: (100, 97)}), clock=clock)
+    counts = run_counts(planned({BASE: (100, 97)}), clock=clock)
     slow, fast = stack_of(BASE, 1), stack_of(BASE, 2, lr=0.1)
-    tally.add(slow, steps(slow, 1, 1))
-    tally.add(fast, steps(fast, 1, 1))
+    counts.add(slow, steps(slow, 1, 1))
+    counts.add(fast, steps(fast, 1, 1))
     clock.now = 10.0
-    tally.add(slow, steps(slow, 1, 2))
-    tally.add(fast, steps(fast, 5, 6))
-    assert tally.snapshot().eta_s == pytest.approx(40.0)  # four steps of ten seconds
+    counts.add(slow, steps(slow, 1, 2))
+    counts.add(fast, steps(fast, 5, 6))
+    assert counts.run_status().eta_s == pytest.approx(40.0)  # four steps of ten seconds
 
 
 def test_nobody_knows_an_eta_before_there_is_a_pace() -> None:
     clock = Clock()
-    tally = tally_of(planned({BASE: (2, 0)}), clock=clock)
+    counts = run_counts(planned({BASE: (2, 0)}), clock=clock)
     stack = stack_of(BASE, 2)
     clock.now = 100.0  # the workers were slow to start
-    tally.add(stack, steps(stack, 1, 1))
-    assert (tally.snapshot().eta_s, tally.snapshot().tokens_per_s) == (None, None)
+    counts.add(stack, steps(stack, 1, 1))
+    assert (counts.run_status().eta_s, counts.run_status().tokens_per_s) == (None, None)
     clock.now = 104.0
-    tally.add(stack, steps(stack, 1, 2))
-    assert tally.snapshot().tokens_per_s == 2 * 64 / 4
+    counts.add(stack, steps(stack, 1, 2))
+    assert counts.run_status().tokens_per_s == 2 * 64 / 4
 
 
 def test_an_adaptive_search_may_have_shapes_and_trials_that_no_plan_had() -> None:
-    tally = tally_of(replace(planned({BASE: (1, 0)}), at_most=True))
+    counts = run_counts(replace(planned({BASE: (1, 0)}), at_most=True))
     for stack in (stack_of(BASE, 2), stack_of(JOINT, 1)):
-        tally.add(stack, Ended(results=results(stack, *["finished"] * len(stack.trials))))
-    found = tally.snapshot()
+        counts.add(stack, Ended(results=results(stack, *["finished"] * len(stack.trials))))
+    found = counts.run_status()
     assert (found.at_most, found.num_left, found.ended) == (True, 3, 3)
     assert [one.num_trials for one in found.shapes] == [2, 1]
 
 
 def test_each_decision_is_kept_once_and_the_last_few_are() -> None:
-    tally = tally_of(planned({BASE: (1, 0)}))
+    counts = run_counts(planned({BASE: (1, 0)}))
     for _ in range(2):  # a search says all it has decided whenever it is asked
         for number in range(20):
-            tally.note(f"round {number}")
-    tally.note("")
-    assert tally.snapshot().num_notes == 20
-    assert tally.snapshot().notes == tuple(f"round {number}" for number in range(20 - MOST_NOTES, 20))
+            counts.note(f"round {number}")
+    counts.note("")
+    assert counts.run_status().num_notes == 20
+    assert counts.run_status().notes == tuple(f"round {number}" for number in range(20 - MOST_NOTES, 20))
 
 
 EVENTS = st.lists(st.sampled_from(("start", "steps", "more", "end")), max_size=30)
@@ -155,51 +155,51 @@ EVENTS = st.lists(st.sampled_from(("start", "steps", "more", "end")), max_size=3
 @given(EVENTS, st.lists(st.floats(0, 100), min_size=30, max_size=30))
 def test_no_order_of_events_breaks_the_counts(events: Sequence[str], gaps: Sequence[float]) -> None:
     clock = Clock()
-    tally = tally_of(planned({BASE: (6, 1)}), clock=clock)
+    counts = run_counts(planned({BASE: (6, 1)}), clock=clock)
     stack = stack_of(BASE, 2)
     for kind, gap in zip(events, gaps, strict=False):
         clock.now += gap
         match kind:
             case "start":
-                tally.add(stack, HERE)
+                counts.add(stack, HERE)
             case "steps":
-                tally.add(stack, steps(stack, 2))
+                counts.add(stack, steps(stack, 2))
             case "more":
-                tally.add(stack, steps(stack, 10**6, 10**6))
+                counts.add(stack, steps(stack, 10**6, 10**6))
             case _:
-                tally.add(stack, Ended(results=results(stack, "finished", "diverged")))
-        found = tally.snapshot()
+                counts.add(stack, Ended(results=results(stack, "finished", "diverged")))
+        found = counts.run_status()
         assert all(0 <= one.step <= one.steps for one in found.running)
         assert found.eta_s is None or 0 <= found.eta_s < math.inf
         assert found.tokens_per_s is None or found.tokens_per_s > 0
         assert found.ended == found.finished + found.diverged
-        assert snapshot_from_dict(found.to_dict(), "here") == found
+        assert run_status_from_dict(found.to_dict(), "here") == found
 
 
 def test_threads_may_look_while_the_driver_counts() -> None:
-    tally = tally_of(planned({BASE: (400, 0)}))
+    counts = run_counts(planned({BASE: (400, 0)}))
     stacks = [stack_of(BASE, 1, lr=1.0 / (1 + k)) for k in range(200)]
-    looked: list[Snapshot] = []
+    looked: list[RunStatus] = []
     done = threading.Event()
 
     def look() -> None:
         while not done.is_set():
-            looked.append(tally.snapshot())
+            looked.append(counts.run_status())
 
     thread = threading.Thread(target=look)
     thread.start()
     for stack in stacks:
-        tally.add(stack, HERE)
+        counts.add(stack, HERE)
     for stack in stacks:
-        tally.add(stack, Ended(results=results(stack, "finished")))
+        counts.add(stack, Ended(results=results(stack, "finished")))
     done.set()
     thread.join()
     assert all(one.ended + len(one.running) <= 200 for one in looked)
-    assert tally.snapshot().finished == 200
+    assert counts.run_status().finished == 200
 
 
 def test_a_pace_is_that_of_the_later_half_and_does_not_grow() -> None:
-    pace = Pace()
+    pace = Throughput()
     for second in range(1000):
         pace.add(float(second), 1.0 if second < 500 else 3.0)
     assert pace.rate(999.0) == pytest.approx(3.0, rel=0.02)
@@ -208,7 +208,7 @@ def test_a_pace_is_that_of_the_later_half_and_does_not_grow() -> None:
 
 
 def test_a_pace_falls_while_nothing_comes() -> None:
-    pace = Pace()
+    pace = Throughput()
     for second in range(11):
         pace.add(float(second), 1.0)
     rates = [pace.rate(float(second)) for second in (10, 20, 40, 80)]
@@ -226,14 +226,14 @@ def test_a_pace_falls_while_nothing_comes() -> None:
 )
 def test_what_is_no_snapshot_is_refused(data: object, said: str) -> None:
     with pytest.raises(HpxferError, match=said) as error:
-        snapshot_from_dict(data, "there/progress.json")
+        run_status_from_dict(data, "there/progress.json")
     assert str(error.value).startswith("there/progress.json: ")
 
 
 def test_nan_is_null_in_json() -> None:
-    tally = tally_of(planned({BASE: (1, 0)}))
+    counts = run_counts(planned({BASE: (1, 0)}))
     stack = stack_of(BASE, 1)
-    tally.add(stack, steps(stack, 1, 1, (math.nan,)))
-    (running,) = tally.to_dict()["running"]
+    counts.add(stack, steps(stack, 1, 1, (math.nan,)))
+    (running,) = counts.to_dict()["running"]
     assert (running["loss_nats"], running["alive"]) == (None, 0)
     assert SETTING.steps == running["steps"]

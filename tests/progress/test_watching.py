@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import Clock, planned, snapshot, stack_of
+from made_runs import Clock, planned, run_status, stack_of
 from tiny import write_tiny
 from tiny_trials import BASE
 
@@ -24,12 +24,12 @@ from hpxfer.driver import run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, Train
 from hpxfer.host.process import machine_id, process_started
-from hpxfer.progress.counts import tally_of
+from hpxfer.progress.counts import run_counts
 from hpxfer.progress.file import FILE, State, read, write, writing
-from hpxfer.progress.watch import GONE_S, Look, look, looks
+from hpxfer.progress.watch import GONE_S, RunView, look, looks
 from hpxfer.storage.lease import Holder, encoded
-from hpxfer.storage.lease_file import LEASE_FILE, FileSlot
-from hpxfer.store.location import place_at
+from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
+from hpxfer.store.location import location_at
 from hpxfer.trial.events import Ended, Event, Progress, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
@@ -40,13 +40,13 @@ OnEvent = Callable[[Stack, Event], None]
 
 def put(folder: Path, state: State = "running", counter: int = 1, run: str = "a", **changed: Any) -> None:
     """Write what a driver does: its report, and its lease while it runs."""
-    write(folder, state=state, run=run, counter=counter, snapshot=snapshot(**changed))
+    write(folder, state=state, run=run, counter=counter, run_status=run_status(**changed))
     if state == "running":
         (folder / LEASE_FILE).write_text("1")
 
 
-def at(folder: Path) -> Look:
-    return look(place_at(folder))
+def at(folder: Path) -> RunView:
+    return look(location_at(folder))
 
 
 def elsewhere(folder: Path) -> None:
@@ -70,14 +70,14 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert found is not None
     assert (found.state, found.counter, found.pid, found.is_gone) == ("running", 3, os.getpid(), False)
-    assert found.snapshot == snapshot()
+    assert found.run_status == run_status()
     assert {path.name for path in tmp_path.iterdir()} == {FILE, LEASE_FILE}
 
 
 def test_the_report_moves_while_nothing_happens_and_says_how_the_run_ended(tmp_path: Path) -> None:
-    tally, stack = tally_of(planned({BASE: (3, 0)})), stack_of(BASE, 1)
-    with writing(tmp_path, tally, every_s=0.001):
-        tally.add(stack, Progress(tokens=64, step=1))
+    counts, stack = run_counts(planned({BASE: (3, 0)})), stack_of(BASE, 1)
+    with writing(tmp_path, counts, every_s=0.001):
+        counts.add(stack, Progress(tokens=64, step=1))
         first = read(tmp_path)
         assert first is not None
         for _ in range(POLLS):
@@ -87,11 +87,11 @@ def test_the_report_moves_while_nothing_happens_and_says_how_the_run_ended(tmp_p
                 break
             time.sleep(0.005)
         assert last.counter > first.counter + 1
-        assert (last.state, last.snapshot.running[0].step) == ("running", 1)
+        assert (last.state, last.run_status.running[0].step) == ("running", 1)
     ended = read(tmp_path)
     assert ended is not None
     assert (ended.state, ended.run) == ("ended", first.run)
-    with pytest.raises(KeyboardInterrupt), writing(tmp_path, tally):
+    with pytest.raises(KeyboardInterrupt), writing(tmp_path, counts):
         raise KeyboardInterrupt
     stopped = read(tmp_path)
     assert stopped is not None
@@ -100,7 +100,7 @@ def test_the_report_moves_while_nothing_happens_and_says_how_the_run_ended(tmp_p
 
 
 def test_a_disk_that_refuses_the_report_stops_no_run(tmp_path: Path) -> None:
-    with writing(tmp_path / "none", tally_of(planned({BASE: (1, 0)}))):
+    with writing(tmp_path / "none", run_counts(planned({BASE: (1, 0)}))):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -145,7 +145,7 @@ def test_a_driver_of_this_host_that_was_killed_is_gone_at_once(tmp_path: Path) -
     code = (
         "import sys; from pathlib import Path; from hpxfer.progress.file import read, write;"
         "folder = Path(sys.argv[1]);"
-        "write(folder, state='running', run='b', counter=1, snapshot=read(folder).snapshot); print('on', flush=True);"
+        "write(folder, state='running', run='b', counter=1, run_status=read(folder).run_status); print('on', flush=True);"
         "sys.stdin.read()"
     )
     put(tmp_path)
@@ -162,7 +162,7 @@ def test_a_driver_of_this_host_that_was_killed_is_gone_at_once(tmp_path: Path) -
 
 def held_by(folder: Path, pid: int) -> None:
     """Give the folder's lease to a process of this host."""
-    slot = FileSlot(folder)
+    slot = LeaseFile(folder)
     slot.path.unlink(missing_ok=True)
     mine = Holder(nonce="b", host=socket.gethostname(), pid=pid, machine=machine_id(), started=process_started(pid))
     slot.create(encoded(mine))
@@ -186,7 +186,7 @@ def test_a_watch_stays_where_a_driver_is_gone_until_the_next_comes(tmp_path: Pat
     clock, states = Clock(), []
     put(tmp_path)
     (tmp_path / LEASE_FILE).unlink()  # gone without a last word
-    for one in looks(place_at(tmp_path), next_s=10, clock=clock, sleep=clock.sleep):
+    for one in looks(location_at(tmp_path), next_s=10, clock=clock, sleep=clock.sleep):
         states.append(one.state)
         if clock.now == 3:
             put(tmp_path, run="b")
@@ -200,7 +200,7 @@ def test_a_driver_elsewhere_is_gone_once_its_report_stands_still(tmp_path: Path)
     put(tmp_path)
     elsewhere(tmp_path)
     found = []
-    for one in looks(place_at(tmp_path), clock=clock, sleep=clock.sleep):
+    for one in looks(location_at(tmp_path), clock=clock, sleep=clock.sleep):
         found.append(one.state)
         if clock.now < 100:
             put(tmp_path, counter=next(counter))
@@ -214,7 +214,7 @@ def test_a_driver_elsewhere_whose_stacks_are_silent_lives_by_its_lease(tmp_path:
     clock = Clock()
     put(tmp_path)
     elsewhere(tmp_path)
-    for one in looks(place_at(tmp_path), clock=clock, sleep=clock.sleep):
+    for one in looks(location_at(tmp_path), clock=clock, sleep=clock.sleep):
         if clock.now >= 5 * GONE_S:
             break
         assert one.state == "running"
@@ -225,7 +225,7 @@ def test_a_watch_ends_with_the_run_and_not_between_two(tmp_path: Path) -> None:
     clock, states = Clock(), []
     put(tmp_path, "stopped")
     (tmp_path / LEASE_FILE).write_text("1")
-    for one in looks(place_at(tmp_path), clock=clock, sleep=clock.sleep):
+    for one in looks(location_at(tmp_path), clock=clock, sleep=clock.sleep):
         states.append(one.state)
         if clock.now == 3:
             put(tmp_path, run="b")
@@ -238,10 +238,10 @@ def test_a_watch_ends_with_the_run_and_not_between_two(tmp_path: Path) -> None:
 def test_a_lease_that_nobody_keeps_does_not_hold_a_watch_for_good(tmp_path: Path) -> None:
     (tmp_path / LEASE_FILE).write_text("1")
     clock = Clock()
-    assert [one.state for one in looks(place_at(tmp_path), clock=clock, sleep=clock.sleep)][-1] == "gone"
+    assert [one.state for one in looks(location_at(tmp_path), clock=clock, sleep=clock.sleep)][-1] == "gone"
     put(tmp_path, "stopped")
     clock = Clock()
-    assert [one.state for one in looks(place_at(tmp_path), clock=clock, sleep=clock.sleep)][-1] == "stopped"
+    assert [one.state for one in looks(location_at(tmp_path), clock=clock, sleep=clock.sleep)][-1] == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_the_command_says_that_the_driver_is_gone_and_how_long_it_waits(
 def test_a_watch_without_a_limit_names_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["hpxfer.progress.watch"], "looks", lambda place, next_s: [at(tmp_path)])
+    monkeypatch.setattr(sys.modules["hpxfer.progress.watch"], "looks", lambda location, next_s: [at(tmp_path)])
     put(tmp_path)
     (tmp_path / LEASE_FILE).unlink()
     _, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--wait", "inf")
@@ -319,7 +319,7 @@ def test_a_folder_without_a_run_is_said_so(
 
 
 def test_a_real_run_can_be_watched_while_it_goes_on_and_after(tmp_path: Path) -> None:
-    seen: list[Look] = []
+    seen: list[RunView] = []
 
     class Unmoved:
         """Ends every stack at once, and looks from outside in between."""
@@ -336,6 +336,6 @@ def test_a_real_run_can_be_watched_while_it_goes_on_and_after(tmp_path: Path) ->
     run(write_tiny(tmp_path), results=tmp_path, executor=Unmoved())
     assert {one.state for one in seen} == {"running"}
     last = at(tmp_path / "tiny")
-    assert last.snapshot is not None
-    assert (last.state, last.snapshot.finished, last.snapshot.num_left) == ("ended", 30, 30)
+    assert last.run_status is not None
+    assert (last.state, last.run_status.finished, last.run_status.num_left) == ("ended", 30, 30)
     assert "30 trials are stored" in last.text()

@@ -22,7 +22,7 @@ from hpxfer.host.process import machine_id, process_is_gone, process_started
 from hpxfer.storage import lease
 from hpxfer.storage import lease_file as lease_slot
 from hpxfer.storage.lease import Holder, decoded, encoded, holder_of, leased
-from hpxfer.storage.lease_file import LEASE_FILE, FileSlot
+from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
 
 DEADLINE_S = 120.0
 # A driver in a process of its own: says what became of it, holds the lease until its input ends.
@@ -31,10 +31,10 @@ import sys
 from pathlib import Path
 from hpxfer.errors import HpxferError
 from hpxfer.storage.lease import leased
-from hpxfer.storage.lease_file import FileSlot
+from hpxfer.storage.lease_file import LeaseFile
 folder, bump_s, stale_s = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 try:
-    with leased(FileSlot(folder), "results/x", bump_s=bump_s, stale_s=stale_s) as held:
+    with leased(LeaseFile(folder), "results/x", bump_s=bump_s, stale_s=stale_s) as held:
         print("held", flush=True)
         for line in sys.stdin:
             held.check()
@@ -122,14 +122,14 @@ def take(folder: Path, clock: Clock | None = None, notes: list[str] | None = Non
     """Take and release the lease; return how long that took by its clock."""
     clock = clock or Clock()
     on_wait = None if notes is None else notes.append
-    with leased(FileSlot(folder), "results/x", on_wait=on_wait, clock=clock, sleep=clock.sleep):
+    with leased(LeaseFile(folder), "results/x", on_wait=on_wait, clock=clock, sleep=clock.sleep):
         assert holder_of(folder) is not None
     assert not (folder / LEASE_FILE).exists()
     return clock.now
 
 
 def test_a_lease_names_its_process_and_is_removed_at_the_end(tmp_path: Path) -> None:
-    with leased(FileSlot(tmp_path), "results/x") as held:
+    with leased(LeaseFile(tmp_path), "results/x") as held:
         holder = holder_of(tmp_path)
         assert holder is not None
         assert (holder.pid, holder.host) == (os.getpid(), lease.socket.gethostname())
@@ -219,7 +219,7 @@ def test_a_clock_of_the_day_that_jumps_changes_nothing(tmp_path: Path, monkeypat
 
 
 def test_a_lease_that_was_taken_over_is_lost_for_good(tmp_path: Path) -> None:
-    with leased(FileSlot(tmp_path), "results/x") as held:
+    with leased(LeaseFile(tmp_path), "results/x") as held:
         mine = (tmp_path / LEASE_FILE).read_bytes()
         put(tmp_path, encoded(other()))
         held.check(look=False)  # not looked at yet
@@ -233,7 +233,7 @@ def test_a_lease_that_was_taken_over_is_lost_for_good(tmp_path: Path) -> None:
 
 
 def test_a_lease_that_was_taken_over_and_released_is_lost_too(tmp_path: Path) -> None:
-    with leased(FileSlot(tmp_path), "results/x") as held:
+    with leased(LeaseFile(tmp_path), "results/x") as held:
         (tmp_path / LEASE_FILE).unlink()
         held.bump()
         with pytest.raises(HpxferError, match="was removed"):
@@ -247,7 +247,7 @@ def test_the_counter_moves_on_a_disk_that_is_full_and_catches_up_after_one_that_
     def refuse(_: int) -> NoReturn:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with leased(FileSlot(tmp_path), "results/x") as held:
+    with leased(LeaseFile(tmp_path), "results/x") as held:
         size = (tmp_path / LEASE_FILE).stat().st_size
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", refuse)  # what was written may or may not have arrived
@@ -268,7 +268,7 @@ def test_a_folder_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     def refuse(*_: object) -> NoReturn:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(FileSlot, "create", refuse)
+    monkeypatch.setattr(LeaseFile, "create", refuse)
     with pytest.raises(HpxferError) as error:
         take(tmp_path)
     assert str(error.value) == (
@@ -281,26 +281,26 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", refuse)
-    slot = FileSlot(tmp_path)
-    with leased(slot, "results/x"):
-        assert not slot.create(b"x")
+    lease_storage = LeaseFile(tmp_path)
+    with leased(lease_storage, "results/x"):
+        assert not lease_storage.create(b"x")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_swap_changes_only_what_is_known(tmp_path: Path) -> None:
-    slot = FileSlot(tmp_path)
-    assert slot.read() is None
-    assert not slot.swap(b"", b"x")
-    assert slot.create(b"one")
-    assert not slot.create(b"two")
-    assert not slot.swap(b"on", b"two")
-    assert not slot.swap(b"ones", b"two")
-    assert slot.swap(b"one", b"2")
-    assert slot.read() == b"2"
-    slot.drop(b"one")
-    assert slot.read() == b"2"
-    slot.drop(b"2")
-    assert slot.read() is None
+    lease_storage = LeaseFile(tmp_path)
+    assert lease_storage.read() is None
+    assert not lease_storage.swap(b"", b"x")
+    assert lease_storage.create(b"one")
+    assert not lease_storage.create(b"two")
+    assert not lease_storage.swap(b"on", b"two")
+    assert not lease_storage.swap(b"ones", b"two")
+    assert lease_storage.swap(b"one", b"2")
+    assert lease_storage.read() == b"2"
+    lease_storage.drop(b"one")
+    assert lease_storage.read() == b"2"
+    lease_storage.drop(b"2")
+    assert lease_storage.read() is None
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ from store_rows import SPEC, abandon, num_points, planted_pairs, stored
 from hpxfer.errors import HpxferError
 from hpxfer.storage.remote import Remote
 from hpxfer.store import Store
-from hpxfer.store.location import StoragePlace, open_place, place_at
+from hpxfer.store.location import RemoteLocation, location_at, open_location
 
 Names = Callable[[str], list[str]]
 
@@ -22,10 +22,10 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def opened(root: str) -> StoragePlace:
-    place = open_place(root, "small")
-    assert isinstance(place, StoragePlace)
-    return place
+def opened(root: str) -> RemoteLocation:
+    location = open_location(root, "small")
+    assert isinstance(location, RemoteLocation)
+    return location
 
 
 def _kill(*args: object) -> None:
@@ -38,43 +38,43 @@ def mirrors(tmp_path: Path) -> list[Path]:
 
 def test_what_is_pushed_is_there_for_the_next(s3: str, s3_names: Names, tmp_path: Path) -> None:
     pairs = planted_pairs()
-    place = opened(s3)
-    assert stored(place.folder) == {}
-    place.begin()
-    store = Store.open(place.folder, write=True)
+    location = opened(s3)
+    assert stored(location.folder) == {}
+    location.begin()
+    store = Store.open(location.folder, write=True)
     store.save_sweep(SPEC, "0123456789abcdef")
     for pair in pairs[:3]:
         store.append([pair])
-        place.push()
+        location.push()
     assert s3_names("small") == [
         *(f"{kind}-00000{number}.parquet" for kind in ("curves",) for number in (1, 2, 3)),
         "sweep.yaml",
         *(f"trials-00000{number}.parquet" for number in (1, 2, 3)),
     ]
-    other = place_at(f"{s3}/small/")
+    other = location_at(f"{s3}/small/")
     assert set(stored(other.folder)) == {trial.id for trial, _ in pairs[:3]}
     store.compact()
-    place.push()
+    location.push()
     assert s3_names("small") == ["curves.parquet", "sweep.yaml", "trials.parquet"]
     other.refresh()
     assert set(stored(other.folder)) == {trial.id for trial, _ in pairs[:3]}
-    assert num_points(other.folder) == num_points(place.folder) > 0
-    place.close()
+    assert num_points(other.folder) == num_points(location.folder) > 0
+    location.close()
     other.close()
     assert mirrors(tmp_path) == []
 
 
 def test_a_push_that_has_nothing_new_asks_for_nothing(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = opened(s3)
-    Store.open(place.folder, write=True).append(planted_pairs()[:1])
-    place.push()
+    location = opened(s3)
+    Store.open(location.folder, write=True).append(planted_pairs()[:1])
+    location.push()
     asked: list[str] = []
     monkeypatch.setattr(Remote, "put", lambda self, source, name, replace: asked.append(name))
-    place.push()
+    location.push()
     assert asked == []
 
 
-def number_of_steps(s3: str, monkeypatch: pytest.MonkeyPatch, stop: int | None) -> tuple[int, StoragePlace]:
+def number_of_steps(s3: str, monkeypatch: pytest.MonkeyPatch, stop: int | None) -> tuple[int, RemoteLocation]:
     """Store, merge and store again, and push each time; end like a killed process before step `stop` in the storage."""
     steps = 0
     plain = {name: getattr(Remote, name) for name in ("put", "delete")}
@@ -89,10 +89,10 @@ def number_of_steps(s3: str, monkeypatch: pytest.MonkeyPatch, stop: int | None) 
 
         return step
 
-    place = opened(s3)
-    place.begin()
+    location = opened(s3)
+    location.begin()
     pairs = planted_pairs()
-    store = Store.open(place.folder, write=True)
+    store = Store.open(location.folder, write=True)
     store.save_sweep(SPEC, "0123456789abcdef")
     with monkeypatch.context() as patch:
         for name in plain:
@@ -100,15 +100,15 @@ def number_of_steps(s3: str, monkeypatch: pytest.MonkeyPatch, stop: int | None) 
         try:
             for pair in pairs[:2]:
                 store.append([pair])
-                place.push()
+                location.push()
             store.compact()
-            place.push()
+            location.push()
             store.append([pairs[2]])
             store.compact()
-            place.push()
+            location.push()
         except Killed:
             pass
-    return steps, place
+    return steps, location
 
 
 @pytest.mark.parametrize("server", ["s3", "memory"])
@@ -116,8 +116,8 @@ def test_a_kill_before_any_step_of_a_push_loses_nothing(
     s3: str, server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     above = s3 if server == "s3" else f"memory://{tmp_path.name}"
-    total, place = number_of_steps(f"{above}/whole", monkeypatch, None)
-    want, points = stored(place.folder), num_points(place.folder)
+    total, location = number_of_steps(f"{above}/whole", monkeypatch, None)
+    want, points = stored(location.folder), num_points(location.folder)
     assert len(want) == 3
     assert total >= 12
     for stop in range(total) if server == "memory" else (3, total - 3):
@@ -125,7 +125,7 @@ def test_a_kill_before_any_step_of_a_push_loses_nothing(
         _, killed = number_of_steps(root, monkeypatch, stop)
         had = stored(killed.folder)
         # Elsewhere, what had come home is read, each trial once and whole.
-        far = place_at(f"{root}/small")
+        far = location_at(f"{root}/small")
         assert stored(far.folder).items() <= had.items()
         assert [one for one in Store.open(far.folder, write=False).problems if "has no trials file" not in one] == []
         # On this machine the next run pushes the rest.
@@ -135,12 +135,12 @@ def test_a_kill_before_any_step_of_a_push_loses_nothing(
         assert stored(following.folder) == had
         assert Store.open(following.folder, write=False).problems == []
         assert not killed.folder.parent.exists()
-        assert stored(place_at(f"{root}/small").folder) == had
+        assert stored(location_at(f"{root}/small").folder) == had
         store = Store.open(following.folder, write=True)
         store.append([pair for pair in planted_pairs()[:3] if pair[0].id not in had])
         store.compact()
         following.push()
-        again = place_at(f"{root}/small").folder
+        again = location_at(f"{root}/small").folder
         assert stored(again) == want
         assert num_points(again) == points
 
@@ -164,11 +164,11 @@ def test_two_that_write_the_same_part_overwrite_nothing(s3: str) -> None:
     with pytest.raises(HpxferError, match="written by another run") as error:
         second.push()
     assert str(second.folder.parent) in str(error.value)
-    assert set(stored(place_at(f"{s3}/small").folder)) == {pairs[0][0].id}
+    assert set(stored(location_at(f"{s3}/small").folder)) == {pairs[0][0].id}
     abandon(second)
     following = opened(s3)
     following.begin()
-    assert set(stored(place_at(f"{s3}/small").folder)) == {trial.id for trial, _ in pairs[:2]}
+    assert set(stored(location_at(f"{s3}/small").folder)) == {trial.id for trial, _ in pairs[:2]}
 
 
 def test_a_reader_is_not_misled_by_files_that_are_merged_meanwhile(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,12 +187,12 @@ def test_a_reader_is_not_misled_by_files_that_are_merged_meanwhile(s3: str, monk
         fetch(self, name, target)
 
     monkeypatch.setattr(Remote, "fetch", overtaken)
-    assert len(stored(place_at(f"{s3}/small").folder)) == 2
+    assert len(stored(location_at(f"{s3}/small").folder)) == 2
 
 
 def test_a_network_that_is_down_is_waited_for(s3: str, s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = opened(s3)
-    Store.open(place.folder, write=True).append(planted_pairs()[:1])
+    location = opened(s3)
+    Store.open(location.folder, write=True).append(planted_pairs()[:1])
     pauses = []
 
     def pause(seconds: float) -> None:
@@ -201,29 +201,29 @@ def test_a_network_that_is_down_is_waited_for(s3: str, s3_server: Server, monkey
 
     monkeypatch.setattr("hpxfer.storage.remote.time.sleep", pause)
     s3_server.stop()
-    place.push(lambda: None)
+    location.push(lambda: None)
     assert pauses == [1.0]
-    assert len(stored(place_at(f"{s3}/small").folder)) == 1
+    assert len(stored(location_at(f"{s3}/small").folder)) == 1
 
 
 def test_what_waiting_does_not_mend_is_said_at_once(s3: str, s3_server: Server) -> None:
-    place = opened(s3)
-    Store.open(place.folder, write=True).append(planted_pairs()[:1])
+    location = opened(s3)
+    Store.open(location.folder, write=True).append(planted_pairs()[:1])
     with s3_server.forbidding(), pytest.raises(HpxferError, match="ACCESS_DENIED") as error:
-        place.push()
-    assert str(place.folder.parent) in str(error.value)
-    place.close()
-    assert place.folder.exists()
+        location.push()
+    assert str(location.folder.parent) in str(error.value)
+    location.close()
+    assert location.folder.exists()
 
 
 def test_half_written_files_go_and_others_stay(s3: str, s3_names: Names) -> None:
-    remote = Remote((open_place(s3, "small"))._remote.uri)  # type: ignore[attr-defined]
+    remote = Remote((open_location(s3, "small"))._remote.uri)  # type: ignore[attr-defined]
     for name in ("trials.parquet.0123abcd.tmp", "notes.txt"):
         remote.write(name, b"x")
-    place = opened(s3)
-    place.begin()
+    location = opened(s3)
+    location.begin()
     assert s3_names("small") == ["notes.txt"]
-    assert not (place.folder / "notes.txt").exists()
+    assert not (location.folder / "notes.txt").exists()
 
 
 def test_a_file_is_replaced_only_by_a_whole_one(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

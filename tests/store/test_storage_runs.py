@@ -23,7 +23,7 @@ from hpxfer.executors.executor import More, OnEvent, Train
 from hpxfer.results import load_results
 from hpxfer.storage.lease import leased
 from hpxfer.store import Store
-from hpxfer.store.location import StoragePlace, open_place
+from hpxfer.store.location import RemoteLocation, open_location
 from hpxfer.trial.result import TrialResult
 
 Names = Callable[[str], list[str]]
@@ -66,8 +66,8 @@ def test_a_sweep_is_run_read_and_not_run_again(
 
 def test_a_second_driver_is_refused(s3: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = write_tiny(tmp_path, *SMALL)
-    place = open_place(s3, "tiny")
-    with leased(place.slot, place.where, bump_s=0.2):
+    location = open_location(s3, "tiny")
+    with leased(location.lease_storage, location.where, bump_s=0.2):
         code, _, err = hpxfer(capsys, "run", sweep, "--results", s3)
     assert code == 2
     assert f"hpxfer: {s3}/tiny: in use by process {os.getpid()} on host" in err
@@ -78,20 +78,20 @@ def test_a_driver_that_is_killed_goes_on(s3: str, tmp_path: Path, capsys: pytest
     sweep = write_tiny(tmp_path, *SMALL[:2], one_by_one, ("steps: 6", "steps: 60"))
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", s3]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    place = open_place(s3, "tiny")
-    while not list(place.folder.glob("trials*.parquet")):
+    location = open_location(s3, "tiny")
+    while not list(location.folder.glob("trials*.parquet")):
         ended = process.poll() is not None
-        place.refresh()
-        assert not ended or list(place.folder.glob("trials*.parquet")), process.communicate()[1]
+        location.refresh()
+        assert not ended or list(location.folder.glob("trials*.parquet")), process.communicate()[1]
     process.kill()
     process.communicate()
-    place.refresh()
-    before = Store.open(place.folder, write=False).read_trials().to_pylist()
+    location.refresh()
+    before = Store.open(location.folder, write=False).read_trials().to_pylist()
     assert 1 <= len(before) <= NUM_TRIALS
     code, _, _ = hpxfer(capsys, "run", sweep, "--results", s3)
     assert code == 0
-    place.refresh()
-    after = {row["trial_id"]: row for row in Store.open(place.folder, write=False).read_trials().to_pylist()}
+    location.refresh()
+    after = {row["trial_id"]: row for row in Store.open(location.folder, write=False).read_trials().to_pylist()}
     assert len(after) == NUM_TRIALS
     assert all(after[row["trial_id"]] == row for row in before)
 
@@ -121,16 +121,16 @@ class OneByOne:
 
 def test_a_run_that_loses_its_storage_goes_on(s3: str, s3_server: Server, tmp_path: Path) -> None:
     job = prepare(write_tiny(tmp_path, ("workers: 2", "workers: 2, stack_size: 4")), results=s3)
-    assert isinstance(job.place, StoragePlace)
+    assert isinstance(job.location, RemoteLocation)
     with ExitStack() as stack:
         cut = OneByOne(lambda number: stack.enter_context(s3_server.forbidding()) if number == 2 else None)
         with pytest.raises(HpxferError, match="results cannot be written") as error:
             run(job, executor=cut)
     mirror = job.folder.parent
     assert f"what is not there yet is in {mirror}; the same command" in str(error.value)
-    abandon(job.place)
-    far = open_place(s3, "tiny")
-    far.slot.drop(far.slot.read() or b"")  # it names this process, which lives
+    abandon(job.location)
+    far = open_location(s3, "tiny")
+    far.lease_storage.drop(far.lease_storage.read() or b"")  # it names this process, which lives
     assert len(stored(far.folder)) == 8  # of three stacks that were trained
     again = OneByOne(lambda number: None)
     results = run(prepare(job.spec, results=s3), executor=again)
@@ -144,8 +144,8 @@ def test_a_run_that_loses_its_storage_goes_on(s3: str, s3_server: Server, tmp_pa
 def test_results_wins_over_storage(s3: str, tmp_path: Path) -> None:
     sweep = write_tiny(tmp_path)
     sweep.write_text(f"{sweep.read_text()}storage: '{s3}'\n")
-    assert prepare(sweep).place.where == f"{s3}/tiny"
-    assert prepare(sweep, results=tmp_path).place.where == str(tmp_path / "tiny")
+    assert prepare(sweep).location.where == f"{s3}/tiny"
+    assert prepare(sweep, results=tmp_path).location.where == str(tmp_path / "tiny")
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_results import DIGEST, SPEC, files, made, snapshot, trials_of
 
-from hpxfer.identity import canonical
 from hpxfer.model.cost import count_params
 from hpxfer.store import CURVES, SHAPE_COLUMNS, TRIALS, Store
 from hpxfer.trial import Setting
+from hpxfer.trial.identity import canonical
 
 TRIALS_OF_SPEC = trials_of()
 

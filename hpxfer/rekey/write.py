@@ -1,0 +1,198 @@
+"""Rekey: write today's ids into a results folder or URI whose files hold legacy ids.
+
+In location, the old files are first copied to `before-rekey/`. Then checkpoints are written again, then curves, then
+trials. Every file is replaced as a whole, and each state in between reads as the same results, so a kill at any moment
+loses nothing and the same command goes on. Into a new folder, the copy is made beside it and renamed at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hpxfer.errors import HpxferError
+from hpxfer.host.files import remove_half_written
+from hpxfer.rekey.checkpoints import legacy_checkpoints, rekey_checkpoint
+from hpxfer.results import Results
+from hpxfer.search import make_search
+from hpxfer.search.replay import outcomes_of
+from hpxfer.spec import load_sweep
+from hpxfer.storage.folder import StorageFolder, folder_at
+from hpxfer.storage.lease import leased
+from hpxfer.storage.lease_file import LEASE_FILE
+from hpxfer.storage.uri import is_uri, parse_root
+from hpxfer.store import SWEEP_FILE, Store
+from hpxfer.store.legacy import legacy_id
+from hpxfer.store.location import ResultsLocation, location_at
+from hpxfer.train.checkpoints import MARKER
+from hpxfer.trial import TRAINER_VERSION
+
+BACKUP = "before-rekey"
+CHECKPOINTS = "checkpoints"
+# Written for dashboards alone, with ids: the next run writes it again.
+STUDY_FILE = "optuna.db"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rekeyed:
+    """What was done. Nothing was to do if `files` and `checkpoints` are empty."""
+
+    where: str  # the results with today's ids
+    files: tuple[str, ...] = ()  # written again
+    checkpoints: tuple[str, ...] = ()  # their names now
+    unproven: tuple[str, ...] = ()  # ids that were kept, as their rows do not prove them
+    backup: str | None = None  # where the old files are
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready data."""
+        return asdict(self)
+
+
+def rekey(
+    results: str | Path, to: str | Path | None = None, *, on_wait: Callable[[str], None] | None = None
+) -> Rekeyed:
+    """Write today's ids into a results folder or URI, or into a copy of it in the new folder `to`.
+
+    Raises HpxferError if `results` is none, if a driver is at work there, or if `to` holds something else.
+    """
+    location = location_at(results)
+    if not location.folder.is_dir() or not (location.folder / SWEEP_FILE).exists():
+        raise HpxferError(
+            f"{location.where}: must be a results folder or URI with {SWEEP_FILE}, got none; name the folder of a sweep "
+            "that was run, e.g. results/quickstart"
+        )
+    with leased(location.lease_storage, location.where, on_wait=on_wait) as lease:
+        location.begin()
+        remove_half_written(location.folder)
+        if to is not None:
+            return _into(location, to)
+        store = Store.open(location.folder, write=True)
+        if not location.is_remote:
+            store.guard = lease.check
+        done = _rekey(location, store, keep=True)
+        location.push(lease.check)
+        return done
+
+
+def refuse_legacy_ids(location: ResultsLocation) -> None:
+    """Raise HpxferError, which names the command, if results or checkpoints there hold legacy ids."""
+    if holds_legacy_ids(location):
+        raise HpxferError(f"{how_to_rekey(location.where)}; then run again")
+
+
+def holds_legacy_ids(location: ResultsLocation) -> bool:
+    """Return whether results or checkpoints there hold legacy ids."""
+    store = Store.open(location.folder, write=False)
+    return bool(store.old_files() or legacy_checkpoints(folder_at(parse_root(location.where) / CHECKPOINTS)))
+
+
+def how_to_rekey(where: str) -> str:
+    """Return what to say of results with legacy ids."""
+    return f"{where}: its trial ids are of an older hpxfer; `hpxfer rekey {where}` rewrites them and trains nothing"
+
+
+def _rekey(location: ResultsLocation, store: Store, *, keep: bool) -> Rekeyed:
+    root = parse_root(location.where)
+    files = folder_at(root / CHECKPOINTS)
+    old, checkpoints = store.old_files(), legacy_checkpoints(files)
+    if not old and not checkpoints:
+        return Rekeyed(where=location.where)
+    unproven = store.unproven_ids()
+    study = [location.folder / STUDY_FILE] if (location.folder / STUDY_FILE).exists() else []
+    if keep:
+        backup = folder_at(root / BACKUP)
+        backup.make()
+        for path in [*study, *old]:
+            _keep(backup, path, path.name)
+        for name in checkpoints:
+            with files.here(name) as path:
+                _keep(backup, path, name)
+    ids = _ids_of_sweep(location.folder, store) if checkpoints else {}
+    renamed = [rekey_checkpoint(files, name, ids) for name in checkpoints]
+    for path in study:
+        path.unlink()
+        folder_at(root).remove(path.name)
+    for path in old:
+        store.rekey(path)
+    return Rekeyed(
+        where=location.where,
+        files=tuple(path.name for path in old),
+        checkpoints=tuple(renamed),
+        unproven=tuple(unproven),
+        backup=str(root / BACKUP) if keep else None,
+    )
+
+
+def _ids_of_sweep(folder: Path, store: Store) -> dict[str, str]:
+    """Return legacy id -> today's id of the sweep's trials that are still to be trained: checkpoints are of these."""
+    spec = load_sweep(folder / SWEEP_FILE)
+    trials = store.read_trials().to_pandas()
+    expansion = Results(folder=folder, spec=spec, trials=trials, problems=()).expansion
+    search = make_search(expansion, folder, spec.judge.loss)
+    asked = search.ask(outcomes_of(trials, spec.judge.loss), (), None)
+    return {legacy_id(trial, TRAINER_VERSION): trial.id for trial in asked} | store.todays_ids()
+
+
+def _keep(backup: StorageFolder, path: Path, name: str) -> None:
+    """Copy a file to the backup. A different file of its name stays there, and the copy gets a number in its name."""
+    there, number, stem, suffix = backup.stamps(), 1, *os.path.splitext(name)
+    while name in there:
+        with backup.here(name) as kept:
+            if kept.read_bytes() == path.read_bytes():
+                return
+        number += 1
+        name = f"{stem}.{number}{suffix}"
+    backup.put(name, lambda target: shutil.copyfile(path, target))
+
+
+def _into(location: ResultsLocation, to: str | Path) -> Rekeyed:
+    """Make a copy of the results with today's ids in a new folder."""
+    if is_uri(to):
+        raise HpxferError(f"--to {to}: must be a folder, got a URI; give a folder, or leave it out to rekey in location")
+    target = Path(to)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        if _is_copy(target, location):
+            return Rekeyed(where=str(target))
+        raise HpxferError(f"--to {to}: must be a new or an empty folder, got one with something else; name another")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.rekey")
+        shutil.rmtree(partial, ignore_errors=True)
+        _copy(location, partial)
+        copy = location_at(partial)
+        done = _rekey(copy, Store.open(partial, write=True), keep=False)
+        os.replace(partial, target)
+    except OSError as error:
+        raise HpxferError(f"--to {to}: cannot be written: {error.strerror or error}; name another folder") from None
+    return Rekeyed(**{**vars(done), "where": str(target)})
+
+
+def _copy(location: ResultsLocation, target: Path) -> None:
+    """Copy results, without the lease, what other processes left half-written and an earlier backup."""
+    skipped = shutil.ignore_patterns("*.tmp", LEASE_FILE, BACKUP, STUDY_FILE, MARKER)
+    shutil.copytree(location.folder, target, ignore=skipped)
+    if location.is_remote:
+        files = folder_at(parse_root(location.where) / CHECKPOINTS)
+        for name in files.stamps():
+            if name != MARKER and not name.endswith(".tmp"):
+                (target / CHECKPOINTS).mkdir(exist_ok=True)
+                with files.here(name) as path:
+                    shutil.copyfile(path, target / CHECKPOINTS / name)
+
+
+def _is_copy(target: Path, location: ResultsLocation) -> bool:
+    """Return whether a folder holds all trials of the results already, with today's ids."""
+    with suppress(HpxferError):
+        copy = location_at(target)
+        return not holds_legacy_ids(copy) and _ids(location.folder) <= _ids(target)
+    return False
+
+
+def _ids(folder: Path) -> set[str]:
+    ids: Sequence[str] = Store.open(folder, write=False).read_trials(["trial_id"])["trial_id"].to_pylist()
+    return set(ids)

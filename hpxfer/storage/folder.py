@@ -1,0 +1,154 @@
+"""StorageFolder: files side by side that are whole or not there, in a folder or below a URI of storage."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from hpxfer.storage.uri import Uri, parse_root
+
+if TYPE_CHECKING:
+    from hpxfer.storage.remote import Remote
+
+
+class StorageFolder(Protocol):
+    """What may hold files. Methods raise OSError where the disk or the storage refuses."""
+
+    @property
+    def where(self) -> str:
+        """Where it is, for people and for other processes."""
+
+    def make(self) -> None:
+        """Make it if it is not there."""
+
+    def unmake(self) -> None:
+        """Remove it if it is empty."""
+
+    def stamps(self) -> Mapping[str, Any]:
+        """Return name -> what changes when the file does; empty if there is no such files."""
+
+    def open(self, name: str) -> IO[bytes]:
+        """Return a file to read from."""
+
+    def here(self, name: str) -> AbstractContextManager[Path]:
+        """Have a file on this disk while entered; not to be changed."""
+
+    def put(self, name: str, write: Callable[[Path], object]) -> None:
+        """Put what `write` writes to the path that it gets in the place of the file."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+
+
+class LocalFolder:
+    """A folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def where(self) -> str:
+        return str(self._folder.resolve())
+
+    def make(self) -> None:
+        """See `StorageFolder.make`."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def unmake(self) -> None:
+        """See `StorageFolder.unmake`."""
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def stamps(self) -> dict[str, Any]:
+        """See `StorageFolder.stamps`."""
+        out = {}
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                with suppress(OSError):  # gone by now
+                    state = entry.stat(follow_symlinks=False)
+                    out[entry.name] = (state.st_ino, state.st_size, state.st_mtime_ns)
+        return out
+
+    def open(self, name: str) -> IO[bytes]:
+        """See `StorageFolder.open`."""
+        return open(self._folder / name, "rb")
+
+    @contextmanager
+    def here(self, name: str) -> Iterator[Path]:
+        """See `StorageFolder.here`."""
+        yield self._folder / name
+
+    def put(self, name: str, write: Callable[[Path], object]) -> None:
+        """See `StorageFolder.put`."""
+        temporary = self._folder / f"{name}.{os.getpid()}.tmp"
+        try:
+            write(temporary)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, self._folder / name)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+    def remove(self, name: str) -> None:
+        """See `StorageFolder.remove`."""
+        with suppress(FileNotFoundError):
+            (self._folder / name).unlink()
+
+
+class RemoteFolder:
+    """Files below a URI."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    @property
+    def where(self) -> str:
+        return str(self._remote.uri)
+
+    def make(self) -> None:
+        """See `StorageFolder.make`. Storage knows no folders."""
+
+    def unmake(self) -> None:
+        """See `StorageFolder.unmake`."""
+
+    def stamps(self) -> Mapping[str, Any]:
+        """See `StorageFolder.stamps`."""
+        return self._remote.list()
+
+    def open(self, name: str) -> IO[bytes]:
+        """See `StorageFolder.open`."""
+        file: IO[bytes] = self._remote.open(name)
+        return file
+
+    @contextmanager
+    def here(self, name: str) -> Iterator[Path]:
+        """See `StorageFolder.here`."""
+        with tempfile.TemporaryDirectory(prefix="hpxfer-") as scratch:
+            self._remote.fetch(name, Path(scratch) / name)
+            yield Path(scratch) / name
+
+    def put(self, name: str, write: Callable[[Path], object]) -> None:
+        """See `StorageFolder.put`."""
+        with tempfile.TemporaryDirectory(prefix="hpxfer-") as scratch:
+            write(Path(scratch) / name)
+            self._remote.put(Path(scratch) / name, name, replace=True)
+
+    def remove(self, name: str) -> None:
+        """See `StorageFolder.remove`."""
+        self._remote.delete(name)
+
+
+def folder_at(where: str | Path | Uri) -> StorageFolder:
+    """Return the files in a folder or below a URI; raise HpxferError if the storage cannot be reached."""
+    found = where if isinstance(where, Uri) else parse_root(where)
+    if isinstance(found, Path):
+        return LocalFolder(found)
+    from hpxfer.storage.remote import Remote
+
+    return RemoteFolder(Remote(found))
