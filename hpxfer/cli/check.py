@@ -1,4 +1,4 @@
-"""`hpxfer check`: do features move as a table predicts?"""
+"""`hpxfer check`: do features scale as a table predicts, and do they keep their size?"""
 
 from __future__ import annotations
 
@@ -9,43 +9,54 @@ from typing import Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Convention, Parameterization, column
+from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, column, load_plugins
 from hpxfer.cli.output import CHECK_MISSED, say, written
 
 
 def check(
     parameterization: Parameterization = None,
     convention: Convention = None,
-    axis: Annotated[list[str] | None, typer.Option(help="May be repeated; default: the sweep's or table's.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adam or sgd; default: the sweep's, or adam if there.")] = None,
-    sweep: Annotated[Path | None, typer.Option(help="Check with its model, data, HPs and shapes.")] = None,
+    axis: Annotated[
+        list[str] | None, typer.Option(help="What grows; may be repeated; default: the sweep's or the table's axes.")
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="adam or sgd; default: the sweep's, or adam if the table has it.")
+    ] = None,
+    sweep: Annotated[Path | None, typer.Option(help="Take model, data, HPs and shapes from this sweep.")] = None,
     points: Annotated[str | None, typer.Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps; default: 6.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds, trained together; default: 6.")] = None,
-    architecture: Annotated[str, typer.Option(help="gpt, or block: the papers' minimal MLP block.")] = "gpt",
+    steps: Annotated[int | None, typer.Option(help="Number of optimizer steps; default: 6.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds, trained together; default: 6.")] = None,
+    architecture: Annotated[str, typer.Option(help="gpt, or block: the minimal MLP block of the papers.")] = "gpt",
     output: Annotated[Path | None, typer.Option(help="Write figures, check.txt and check.json to this folder.")] = None,
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove on small models that features move as a table predicts: slopes against scale, with a verdict each.
+    """Train small models of growing size, and compare how their features scale with what a table predicts.
 
-    Exit code 1 if a prediction is missed, or if nothing was shown. An axis is what moves the model's shape: width,
-    depth, experts, active, capacity, granularity, expert_ratio, expert_width, shared, groups, dense_ratio, regime-i
-    to regime-iii.
+    Each quantity gets a slope against scale and a verdict. A second answer says whether features and their changes
+    keep their size as the model grows, whatever the table predicts. A table of your own (--plugin) must pass both: the
+    model follows the slopes that its rows imply, and features keep their size. A table of hpxfer passes by the
+    predictions of its source alone. The exit code is 1 if the table does not pass.
+
+    An axis names what grows: width, depth, experts, active, capacity, granularity, expert_ratio, expert_width, shared,
+    groups, dense_ratio, regime-i to regime-iii.
 
     \b
     Examples:
       hpxfer check --parameterization completep-moe --axis width
       hpxfer check --sweep sweeps/quickstart.yaml --points 32,64,128,256
+      hpxfer check --plugin ./mine.py --parameterization mine
     """
     from hpxfer.cli.explain_source import read_conventions
     from hpxfer.coordinates.command import check as run_check
 
+    load_plugins(plugin)
     found, files = run_check(
         *(parameterization, read_conventions(convention or ()), axis, column(optimizer), sweep, points),
         *(steps, seeds, architecture, output),
     )
     if as_json:
-        say(json.dumps({**found.to_dict(), "files": [str(one) for one in files]}))
+        say(json.dumps({**found.to_dict(), "files": [str(file) for file in files]}))
     else:
         say(found.table() + (f"\n\n{written(files)}" if files else ""))
     if not found.passed:

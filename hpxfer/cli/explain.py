@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Convention, Parameterization, column
+from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, column, load_plugins
 from hpxfer.cli.output import say
 from hpxfer.errors import HpxferError
 
@@ -19,35 +19,42 @@ def explain(
     optimizer: Annotated[
         str | None, typer.Option(help="adam or sgd; default: the sweep's or recipe's, or adam.")
     ] = None,
-    base: Annotated[Path | None, typer.Option(help="JSON file with the base shape.")] = None,
-    target: Annotated[Path | None, typer.Option(help="JSON file with the target shape.")] = None,
+    base: Annotated[Path | None, typer.Option(help="A JSON file with the base shape.")] = None,
+    target: Annotated[Path | None, typer.Option(help="A JSON file with the target shape.")] = None,
     sweep: Annotated[Path | None, typer.Option(help="Take base, HPs and initialization from a sweep file.")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="Take them from a recipe.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="Take base, HPs and initialization from a recipe.")] = None,
     convention: Convention = None,
     gate: Annotated[
-        str | None, typer.Option(help="sigmoid, softmax, normalized_sigmoid or normalized_softmax, for the warnings.")
+        str | None, typer.Option(help="The gate of the model, e.g. sigmoid; only warnings depend on it.")
     ] = None,
-    tied: Annotated[bool | None, typer.Option("--tied/--untied", help="Embeddings, for the warnings.")] = None,
-    strict: Annotated[bool, typer.Option(help="Refuse (exit code 2) a target that the source does not cover.")] = False,
+    tied: Annotated[
+        bool | None, typer.Option("--tied/--untied", help="Whether embeddings are tied; only warnings depend on it.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option(help="Refuse a target that the table's source does not cover (exit code 2).")
+    ] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List the parameterizations and their conventions.")] = False,
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which init std, LR, eps, weight decay and forward multiplier every role gets at a shape, and why.
+    """Show the init std, LR, eps, weight decay and forward multiplier of every role at a shape, and their sources.
 
     A shape is a JSON file such as {"width": 128, "depth": 4, "num_experts": 8, "num_active": 2, "expert_width": 128,
-    "head_dim": 32}; a dense model gives dense_width instead of the experts; num_shared, shared_width, num_groups,
-    batch_tokens and steps may stand in it too.
+    "head_dim": 32}. A dense model has dense_width in place of the experts. The keys num_shared, shared_width,
+    num_groups, batch_tokens and steps are optional.
 
     \b
     Examples:
       hpxfer explain --list
       hpxfer explain --sweep sweeps/quickstart.yaml
       hpxfer explain --parameterization completep-moe --base base.json --target target.json --strict
+      hpxfer explain --plugin ./mine.py --parameterization mine --base base.json --target target.json
     """
     from hpxfer.cli.explain_source import from_files, from_recipe, from_sweep, model_facts, read_conventions
     from hpxfer.scaling.explain import explain as explain_table
     from hpxfer.scaling.explain import list_parameterizations, parameterizations_to_dict, require_covered
 
+    load_plugins(plugin)
     if list_all:
         say(json.dumps(parameterizations_to_dict()) if as_json else list_parameterizations())
         return

@@ -27,13 +27,19 @@ RootOrUri = Annotated[
 ]
 ReuseFrom = Annotated[
     list[str] | None,
-    typer.Option("--reuse", help="Another results folder or URI, whose trials are copied; may be repeated."),
+    typer.Option("--reuse", help="Copy what is needed from this results folder or URI; may be repeated."),
 ]
 
 # What a run may cost.
-OnHardware = Annotated[str | None, typer.Option("--hardware", help="Plan for it: cpu, h200, h100, a100, l40s, ...")]
-Price = Annotated[float | None, typer.Option("--price-per-hour", min=0, help="Of one GPU, or of one CPU worker.")]
-MaxGpuHours = Annotated[float | None, typer.Option("--max-gpu-hours", min=0, help="Refuse a plan that needs more.")]
+OnHardware = Annotated[
+    str | None, typer.Option("--hardware", help="Plan for this hardware: cpu, h200, h100, a100, l40s, ...")
+]
+Price = Annotated[
+    float | None, typer.Option("--price-per-hour", min=0, help="The price of one GPU or one CPU worker per hour.")
+]
+MaxGpuHours = Annotated[
+    float | None, typer.Option("--max-gpu-hours", min=0, help="Refuse a plan that needs more GPU-hours than this.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a run that costs much.")]
 EarlyStopping = Annotated[
     str | None,
@@ -42,9 +48,28 @@ EarlyStopping = Annotated[
 
 # What a table of rules is asked about.
 Parameterization = Annotated[
-    str | None, typer.Option("--parameterization", help="By name; default: the sweep's first.")
+    str | None, typer.Option("--parameterization", help="The name of a table; default: the sweep's first.")
 ]
-Convention = Annotated[list[str] | None, typer.Option("--convention", help="KEY=VALUE of the table; may be repeated.")]
+Convention = Annotated[
+    list[str] | None, typer.Option("--convention", help="KEY=VALUE, an option of the table; may be repeated.")
+]
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE|MODULE",
+        help="Python code that registers a row, e.g. a parameterization; may be repeated.",
+    ),
+]
+
+
+def load_plugins(names: list[str] | None) -> None:
+    """Import the plug-ins that `--plugin` names; a relative file starts at the current folder."""
+    from hpxfer.registry import load_plugin, read_plugin
+
+    for name in names or ():
+        load_plugin(read_plugin(name, Path()))
 
 
 def column(optimizer: str | None) -> Optimizer | None:
