@@ -19,9 +19,11 @@ from docs_markdown import blocks, code_words
 from own_model import ROLES, OwnGPT
 
 import hpxfer
-from hpxfer.data.sources import find
+from hpxfer.data import data_ref
+from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
+from hpxfer.spec.sweep import DataSpec
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml, write_yaml
 
 # Typer carries a click of its own: the class is found through what Typer exports.
@@ -168,8 +170,8 @@ def test_the_converter_writes_shards_that_are_read(tmp_path: Path) -> None:
     ids = np.random.default_rng(0).integers(0, 32_000, 5_000)
     space["write_shard"](tmp_path / "train-0.bin", ids.tolist())
     space["write_shard"](tmp_path / "train-1.bin", [0, 31_999, 65_535])
-    source = find(f"tokens:{tmp_path}/train-*.bin")
-    assert source is not None
-    assert [piece.num_tokens for piece in source.pieces] == [5_000, 3]
+    assert data_ref(DataSpec(source=f"tokens:{tmp_path}/train-*.bin", vocab_size=65_536)).vocab_size == 65_536
+    with pytest.raises(HpxferError, match="must be below the vocabulary of 32000, got 65535"):
+        data_ref(DataSpec(source=f"tokens:{tmp_path}/train-1.bin", vocab_size=32_000))
     found = np.memmap(tmp_path / "train-0.bin", "<u2", mode="r", offset=1024)
     assert found.tolist() == ids.tolist()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 from docs_markdown import table
+from rooms import levels, room_graph
 
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Row
@@ -131,3 +133,39 @@ def thresholds_markdown(root: Path) -> str:
         elif not text:
             comment = []
     return table(("threshold", "value", "why"), rows)
+
+
+def kinds_markdown(root: Path) -> str:
+    """Return one row per extension point: the folder of its rows, and their names."""
+    from hpxfer.registry import KINDS, registry
+
+    rows = []
+    for kind, where in KINDS.items():
+        names = ", ".join(f"`{name}`" for name in registry(kind).names())
+        rows.append((kind, f"`{_file(root, where.partition(':')[0])}`", names))
+    return table(("kind", "registry", "names"), rows)
+
+
+def _file(root: Path, module: str) -> str:
+    path = Path(*module.split("."))
+    return str(path / "__init__.py" if (root / path).is_dir() else path.with_suffix(".py"))
+
+
+def rooms_markdown(root: Path) -> str:
+    """Return one row per room, the lowest first: what it is, and which rooms it imports."""
+    graph = room_graph(root)
+    rows = [
+        (f"`{room}`", _purpose(root / "hpxfer", room), ", ".join(f"`{name}`" for name in sorted(graph[room])) or "none")
+        for level in levels(graph)
+        for room in level
+    ]
+    return table(("room", "what it is", "imports"), rows)
+
+
+def _purpose(package: Path, room: str) -> str:
+    """Return the first sentence of a room's docstring without the room's name."""
+    path = package / room / "__init__.py" if (package / room).is_dir() else package / f"{room}.py"
+    text = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) if path.exists() else None) or ""
+    first = " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+    name, colon, rest = first.partition(": ")
+    return rest if colon and " " not in name else first

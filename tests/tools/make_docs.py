@@ -30,6 +30,8 @@ FILES: Mapping[str, Mapping[str, Part]] = {
         "conventions": parts.conventions_markdown,
         "rules": parts.rules_markdown,
     },
+    "docs/extend.md": {"kinds": parts.kinds_markdown},
+    "docs/design.md": {"rooms": parts.rooms_markdown},
     "docs/benchmarks.md": {"bench": parts.bench_markdown},
 }
 # Copied, because a site holds only what lies in docs/.
