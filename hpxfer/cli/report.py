@@ -19,24 +19,28 @@ Loss = Annotated[str | None, typer.Option("--loss", help="validation or final_wi
 
 
 def report(
-    results: Annotated[list[str], typer.Argument(metavar="RESULTS...", help="One or several results folders or URIs.")],
+    results: Annotated[list[str], typer.Argument(metavar="RESULTS", help="One or several results folders or URIs.")],
     output: Annotated[
         Path | None,
-        typer.Option(help="Where files go; default: the results folder, of several the one above, of a URI `report`."),
+        typer.Option(
+            help="The folder for the files; default: the results folder itself, the folder above several, report for a URI."
+        ),
     ] = None,
     hp: Hp = None,
     loss: Loss = None,
-    form: Annotated[str, typer.Option("--format", help="html, md, json, or text for the verdict alone.")] = "html",
+    form: Annotated[str, typer.Option("--format", help="html, md, json, or text: the verdict alone.")] = "html",
     write_followup: Annotated[
         Path | None,
-        typer.Option(help="Write the sweep that decides what is undecided, or adds the control, to this new file."),
+        typer.Option(
+            help="Write the sweep that would decide an undecided verdict, or add a control, to this new file."
+        ),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether the HP transfers, and write it as one page with figures, tables and every trial.
+    """Judge whether the HP transfers, and write a page with the verdict, figures, tables and every trial.
 
-    A half-finished sweep gives what can be said and says what is missing.
+    The report of an unfinished sweep holds what is known so far, and says what is missing.
 
     \b
     Examples:
@@ -44,11 +48,11 @@ def report(
       hpxfer report results/width results/depth --output report
       hpxfer report results/width --write-followup sweeps/more.yaml
     """
-    from hpxfer.report.command import report as write_report
+    from hpxfer.report.write import write_report
     from hpxfer.storage.uri import is_uri
-    from hpxfer.store.location import results_here
+    from hpxfer.store.location import local_results
 
-    folders = [results_here(one) for one in results]
+    folders = [local_results(folder) for folder in results]
     if output is None and any(map(is_uri, results)):
         output = OUTPUT  # results on an object store are read, never written
     found = write_report(folders, output=output, hp=hp, loss=loss, form=form, followup=write_followup, show=show)

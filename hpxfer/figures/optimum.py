@@ -177,8 +177,8 @@ def _draw_fit(axes: Axes, line: OptimumLine, color: str) -> None:
     slope, low, high = line.drift.octaves_per_doubling, line.drift.low, line.drift.high
     axes.plot(x, [line.fitted(at, slope) for at in x], color=color, linestyle="--", linewidth=1.3)
     if low is not None and high is not None:
-        edges = [[line.fitted(at, end) for at in x] for end in (low, high)]
-        axes.fill_between(x, *edges, color=color, alpha=0.1, linewidth=0)
+        below, above = ([line.fitted(at, end) for at in x] for end in (low, high))
+        axes.fill_between(x, below, above, color=color, alpha=0.1, linewidth=0)
 
 
 def _set_limits(axes: Axes, info: OptimumInfo) -> None:

@@ -1,11 +1,12 @@
-"""The analyses beside the verdict as tables, and in one place why the others cannot be said. Pure."""
+"""The analyses beside the verdict as tables, and why others have no result. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from hpxfer.figures.text import listed
 from hpxfer.report.tables import Table, table_of
 
 if TYPE_CHECKING:
@@ -120,62 +121,54 @@ KINDS = (
 
 
 def analysis_tables(analysis: Analysis) -> tuple[Table, ...]:
-    """Return a table for each kind of analysis that says something."""
+    """Return one table per kind of analysis that has results."""
     out = []
     for kind in KINDS:
-        rows = [row for one in getattr(analysis, kind.field) if not one.why_not for row in _rows(one, kind)]
+        rows = [row for result in getattr(analysis, kind.field) if not result.why_not for row in _rows(result, kind)]
         if rows:
             names = dict.fromkeys(name for row in rows for name in row)
-            told = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
-            out.append(table_of(kind.title, [{name: row.get(name) for name in told} for row in rows], kind.note))
+            kept = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
+            out.append(table_of(kind.title, [{name: row.get(name) for name in kept} for row in rows], kind.note))
     return tuple(out)
 
 
-def unsaid(analysis: Analysis) -> tuple[str, ...]:
-    """Return what cannot be said and why, a line for each reason: `Loss collapse (width sp): one shape`."""
+def unknown(analysis: Analysis) -> tuple[str, ...]:
+    """Return what is not known and why, one line per reason: `Loss collapse (width sp): one shape`."""
     found: dict[tuple[str, str], list[str]] = {}
     for kind in KINDS:
-        for one in getattr(analysis, kind.field):
+        for result in getattr(analysis, kind.field):
             for name in REASONS:
-                if why := getattr(one, name, None):
-                    found.setdefault((kind.title, why), []).append(" ".join(_labels(one)))
-    return tuple(f"{title} ({_listed(which)}): {why}" for (title, why), which in found.items())
+                if why := getattr(result, name, None):
+                    labels = [str(value) for label in LABELS if (value := getattr(result, label, None))]
+                    found.setdefault((kind.title, why), []).append(" ".join(labels))
+    return tuple(f"{title} ({listed(which)}): {why}" for (title, why), which in found.items())
 
 
-def _rows(one: Any, kind: Kind) -> Iterator[dict[str, Any]]:
-    label = {name: getattr(one, name) for name in LABELS if hasattr(one, name)}
+def _rows(result: Any, kind: Kind) -> Iterator[dict[str, Any]]:
+    label = {name: getattr(result, name) for name in LABELS if hasattr(result, name)}
     if kind.parts is None:
-        yield {**label, **_scalars(one)}
+        yield {**label, **_scalars(result)}
         return
-    answer = {} if kind.answer is None else {kind.answer: getattr(one, kind.answer)}
-    for part in getattr(one, kind.parts):
+    answer = {} if kind.answer is None else {kind.answer: getattr(result, kind.answer)}
+    for part in getattr(result, kind.parts):
         yield {**label, **answer, **_scalars(part)}
 
 
-def _scalars(one: Any) -> dict[str, Any]:
-    values = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in REASONS}
+def _scalars(result: Any) -> dict[str, Any]:
+    values = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in REASONS}
     return {
         name: _text(value)
         for name, value in values.items()
-        if value is None or isinstance(value, str | int | float) or _is_list(value)
+        if value is None or isinstance(value, str | int | float) or _fits_cell(value)
     }
 
 
-def _is_list(value: Any) -> bool:
-    """Return whether a value is short enough to be told in one cell."""
+def _fits_cell(value: Any) -> bool:
+    """Return whether a tuple is short enough for one cell."""
     return isinstance(value, tuple) and 0 < len(value) <= 8 and all(isinstance(x, str | float | int) for x in value)
 
 
 def _text(value: Any) -> Any:
     if not isinstance(value, tuple):
         return value
-    return ", ".join(f"{one:.4g}" if isinstance(one, float) else str(one) for one in value)
-
-
-def _labels(one: Any) -> list[str]:
-    return [str(value) for name in LABELS if (value := getattr(one, name, None))]
-
-
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(f"{part:.4g}" if isinstance(part, float) else str(part) for part in value)

@@ -1,4 +1,4 @@
-"""What a report says, decided as data before anything is written: verdicts first, then all that supports them. Pure."""
+"""The contents of a report, decided as data before anything is written: first the verdicts, then the rest. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import hpxfer
-from hpxfer.analysis.findings import Finding, ShapeFinding, TransferReport, json_ready
+from hpxfer.analysis.findings import Finding, ShapeFinding, TransferReport
 from hpxfer.analysis.text import drift_text, headline, interval_text, loss_name, optimum_text, verdict_text
 from hpxfer.analysis.verdict import move, move_text
-from hpxfer.report.analyses import analysis_tables, unsaid
+from hpxfer.host.output import json_ready
+from hpxfer.report.analyses import analysis_tables, unknown
+from hpxfer.report.next_step import next_step
 from hpxfer.report.provenance import (
+    Progress,
     failures,
     limits,
     progress_table,
-    progress_text,
     provenance_table,
     threshold_table,
 )
-from hpxfer.report.tables import NOTHING, Cell, Column, Table
+from hpxfer.report.tables import NOTHING, Cell, Column, Table, text_table
 from hpxfer.results import Results
 from hpxfer.spec import dump_sweep
 
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
     from hpxfer.analysis.everything import Analysis
 
 JSON_VERSION = 1
-CARDS_AT_A_GLANCE = 4  # from so many verdicts on, a table of them comes first
+CARDS_AT_A_GLANCE = 4  # with more verdicts, the report starts with a table of them
 
 
 class Picture(Protocol):
-    """What a report needs of a drawn figure: see `hpxfer.figures`."""
+    """What a report needs of a figure. `hpxfer.figures.DrawnFigure` is one."""
 
     @property
     def name(self) -> str: ...
@@ -47,12 +49,12 @@ class Picture(Protocol):
     @property
     def png(self) -> bytes: ...
     @property
-    def aside(self) -> bool: ...  # of an HP that is not judged
+    def aside(self) -> bool: ...  # whether it shows an HP that is not judged
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
-    """One results folder, what was found in it, its figures, and why others could not be drawn."""
+    """One results folder with its analysis and its figures. `not_drawn` says why other figures are missing."""
 
     results: Results
     analysis: Analysis
@@ -62,17 +64,17 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """The verdict on one HP, parameterization and axis: what was found, why, and the shapes that it rests on."""
+    """The verdict on one HP, parameterization and axis, with its reasons and the shapes that it was found from."""
 
     hp: str
     axis: str
     parameterization: str
     is_control: bool
     verdict: str
-    said: str  # the verdict in words, with whether it lacks a control
+    verdict_text: str  # says too if a control is missing
     headline: str
     conclusion: str  # the headline without name and verdict
-    control: dict[str, Any] | None  # how the control did; None without one, and on its own card
+    control: dict[str, Any] | None  # how the control did. None without a control, and on its own card
     facts: tuple[tuple[str, str], ...]
     reasons: tuple[str, ...]
     shapes: Table
@@ -80,18 +82,19 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Section:
-    """What is said of one results folder."""
+    """The part of the report about one results folder."""
 
     name: str
     question: str
+    next_step: str
     cards: tuple[Card, ...]  # of the judged HP
     other_cards: tuple[Card, ...]  # of the other HPs scanned
     tables: tuple[Table, ...]
-    unsaid: tuple[str, ...]
+    unknown: tuple[str, ...]  # what cannot be said, and why
     progress: str
     progress_table: Table
     failures: tuple[str, ...]
-    problems: tuple[str, ...]  # files passed over
+    problems: tuple[str, ...]  # files that could not be read
     provenance: Table
     thresholds: Table
     limits: tuple[str, ...]
@@ -102,14 +105,14 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
-    """The whole report; `comparison` is there with more than one results folder, or with many verdicts."""
+    """The whole report. It has a `comparison` if there are several results folders or many verdicts."""
 
     title: str
     sections: tuple[Section, ...]
     comparison: Table | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data; null stands for what is missing."""
+        """Return JSON-ready data, with None for what is missing."""
         return {
             "hpxfer_report": JSON_VERSION,
             "hpxfer": hpxfer.__version__,
@@ -124,22 +127,24 @@ def make_report(sources: Sequence[Source]) -> Report:
     names = _names([source.results for source in sources])
     sections = tuple(_section(source, name) for source, name in zip(sources, names, strict=True))
     title = f"Do hyperparameters transfer? {', '.join(names)}"
-    many = len(sections) > 1 or sum(len(one.cards) + len(one.other_cards) for one in sections) > CARDS_AT_A_GLANCE
+    num_cards = sum(len(section.cards) + len(section.other_cards) for section in sections)
+    many = len(sections) > 1 or num_cards > CARDS_AT_A_GLANCE
     return Report(title=title, sections=sections, comparison=_comparison(sections) if many else None)
 
 
 def _section(source: Source, name: str) -> Section:
     results, analysis = source.results, source.analysis
-    judged = [one for one in analysis.reports if one.hp == analysis.hp]
-    others = [one for one in analysis.reports if one.hp != analysis.hp]
+    judged = [report for report in analysis.reports if report.hp == analysis.hp]
+    others = [report for report in analysis.reports if report.hp != analysis.hp]
     return Section(
         name=name,
         question=f"Does {analysis.hp} transfer? Judged by {loss_name(analysis.loss)}.",
+        next_step=next_step(results, judged[0] if judged else None, results.folder.name),
         cards=_cards(judged),
         other_cards=_cards(others),
         tables=analysis_tables(analysis),
-        unsaid=(*analysis.notes, *unsaid(analysis)),
-        progress=progress_text(results),
+        unknown=(*analysis.notes, *unknown(analysis)),
+        progress=Progress.of(results).text(),
         progress_table=progress_table(results),
         failures=failures(results),
         problems=results.problems,
@@ -167,16 +172,16 @@ def _card(report: TransferReport, finding: Finding) -> Card:
     ]
     if moved is not None:
         facts.insert(1, ("move", move_text(finding, moved)))
-    said = headline(finding)
+    conclusion = headline(finding)
     return Card(
         hp=report.hp,
         axis=finding.axis,
         parameterization=finding.parameterization,
         is_control=finding.is_control,
         verdict=finding.verdict,
-        said=verdict_text(finding),
-        headline=said,
-        conclusion=said.removeprefix(f"{finding.parameterization}: {verdict_text(finding)}").strip(" ()"),
+        verdict_text=verdict_text(finding),
+        headline=conclusion,
+        conclusion=conclusion.removeprefix(f"{finding.parameterization}: {verdict_text(finding)}").strip(" ()"),
         control=None if finding.control is None else json_ready(asdict(finding.control)),
         facts=tuple(facts),
         reasons=finding.reasons,
@@ -203,7 +208,8 @@ _SHAPE_COLUMNS = (
 
 def _shapes(finding: Finding) -> Table:
     title = f"{finding.axis}, {finding.parameterization}: shape by shape"
-    return Table(title=title, columns=_SHAPE_COLUMNS, rows=tuple(_shape(shape) for shape in finding.shapes)).told()
+    rows = tuple(_shape(shape) for shape in finding.shapes)
+    return Table(title=title, columns=_SHAPE_COLUMNS, rows=rows).without_empty_columns()
 
 
 def _shape(shape: ShapeFinding) -> tuple[Cell, ...]:
@@ -225,17 +231,16 @@ def _shape(shape: ShapeFinding) -> tuple[Cell, ...]:
 
 
 def _comparison(sections: Sequence[Section]) -> Table:
-    """Return the verdicts of all folders in one table, a row for each HP, axis and parameterization of any."""
+    """Return the verdicts of all folders in one table, with one row per HP, axis and parameterization."""
     found = {
-        (card.hp, card.axis, card.parameterization, place): card
-        for place, section in enumerate(sections)
+        (card.hp, card.axis, card.parameterization, number): card
+        for number, section in enumerate(sections)
         for card in (*section.cards, *section.other_cards)
     }
     keys = dict.fromkeys(key[:3] for key in found)
-    rows = tuple((*key, *(_in_brief(found.get((*key, i))) for i in range(len(sections)))) for key in keys)
+    rows = [(*key, *(_in_brief(found.get((*key, number))) for number in range(len(sections)))) for key in keys]
     names = ("HP", "axis", "parameterization", *(section.name for section in sections))
-    title = "Side by side" if len(sections) > 1 else "At a glance"
-    return Table(title=title, columns=tuple(Column(name=name) for name in names), rows=rows)
+    return text_table("Side by side" if len(sections) > 1 else "At a glance", names, rows)
 
 
 def _in_brief(card: Card | None) -> str:
@@ -246,12 +251,12 @@ def _in_brief(card: Card | None) -> str:
 
 
 def _names(results: Sequence[Results]) -> list[str]:
-    """Return the sweeps' names; where two are the same, their folders' too, and a number where those are as well."""
-    names = [one.spec.name for one in results]
+    """Return a name for each sweep: its own, with its folder's and a number where names would be the same."""
+    names = [sweep.spec.name for sweep in results]
     if len(set(names)) < len(names):
-        names = [f"{one.spec.name} ({one.folder.name})" for one in results]
+        names = [f"{sweep.spec.name} ({sweep.folder.name})" for sweep in results]
     if len(set(names)) < len(names):
-        names = [f"{name} #{place}" for place, name in enumerate(names, 1)]
+        names = [f"{name} #{number}" for number, name in enumerate(names, 1)]
     return names
 
 
@@ -259,6 +264,7 @@ def _section_dict(section: Section) -> dict[str, Any]:
     return {
         "sweep": section.name,
         "question": section.question,
+        "next_step": section.next_step,
         "verdicts": [
             {
                 "hp": card.hp,
@@ -273,13 +279,16 @@ def _section_dict(section: Section) -> dict[str, Any]:
             for card in (*section.cards, *section.other_cards)
         ],
         "analysis": section.source.analysis.to_dict(),
-        "unsaid": list(section.unsaid),
+        "unsaid": list(section.unknown),
         "progress": {"text": section.progress, **section.progress_table.to_dict()},
         "failures": list(section.failures),
         "problems": list(section.problems),
         "provenance": section.provenance.to_dict(),
         "limits": list(section.limits),
-        "figures": [{"name": one.name, "title": one.title, "caption": one.caption} for one in section.source.pictures],
+        "figures": [
+            {"name": picture.name, "title": picture.title, "caption": picture.caption}
+            for picture in section.source.pictures
+        ],
         "not_drawn": list(section.not_drawn),
         "sweep_yaml": section.sweep_yaml,
     }

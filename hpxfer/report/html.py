@@ -1,7 +1,8 @@
-"""The report as one HTML file that needs nothing beside it: no network, no server, under 3 MB.
+"""The report as one HTML file of at most 3 MB that needs nothing beside it: no network and no server.
 
-Everything that comes from a sweep is escaped by the template engine; what is marked as safe is the page's own style
-and script, and figures after `embedded`. A policy in the page forbids any other script and every request.
+The template engine escapes everything that comes from a sweep. Only the page's own style and script are marked as safe.
+Figures are images in data URLs, which run no script and load nothing. A policy in the page forbids any other script and
+any request.
 """
 
 from __future__ import annotations
@@ -16,93 +17,83 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import hpxfer
-from hpxfer.report.contents import Picture, Report, Section
-from hpxfer.report.svg import embedded
+from hpxfer.figures.style import INK
+from hpxfer.report.contents import Picture, Report
 from hpxfer.report.trials import TrialData, trial_data
 
 MOST_BYTES = 3_000_000
-# Of these: what trials may take in all, and what is kept for the text and the tables around figures and trials.
-TRIAL_CHARACTERS = 1_500_000
-CSV_CHARACTERS = 6_000  # of the data behind a figure that stand on the page; all of it is in a file
-ROWS_SHOWN = 400  # of a table beside the trials'
+TRIAL_CHARACTERS = 1_500_000  # that the trials of all sweeps may take
+CSV_CHARACTERS = 6_000  # of the data behind a figure: longer data is left to the file beside the page
+ROWS_SHOWN = 400  # per table
+# The ink of a figure by the color scheme of the page. Browsers tell an image the scheme of the element that shows it.
+_INK_STYLE = "<style>svg{color:#1b1f24}@media(prefers-color-scheme:dark){svg{color:#e6e9ed}}</style>"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inlined:
-    """A figure as it stands on the page: SVG, or PNG where that is smaller and the page would grow too large."""
+class PageFigure:
+    """A figure on the page. `image` is its data URL, or None if the page would grow too large."""
 
     section: str
-    name: str
-    title: str
-    caption: str
-    csv: str
-    markup: Markup | None = None
-    image: str | None = None  # data URL
-    left_out: bool = False
-    aside: bool = False  # of an HP that is not judged
+    picture: Picture
+    image: str | None
+
+    @property
+    def csv(self) -> str:
+        """The data behind the figure, empty if there is too much of it."""
+        return self.picture.csv if len(self.picture.csv) <= CSV_CHARACTERS else ""
 
     @property
     def num_bytes(self) -> int:
-        """What the picture adds to the page."""
-        return len((self.markup or self.image or "").encode())
+        """What the image adds to the page."""
+        return len(self.image or "")
 
 
 def to_html(report: Report, most_bytes: int = MOST_BYTES) -> str:
-    """Return the report as an HTML document of at most so many bytes; what had to be left out is said in it."""
+    """Return the report as an HTML document of at most so many bytes. The page says what had to be left out."""
     share = TRIAL_CHARACTERS // max(len(report.sections), 1)
     trials = tuple(trial_data(section.source.results, share) for section in report.sections)
-    figures = [_inlined(section, picture, i) for i, section in enumerate(report.sections) for picture in _of(section)]
-    bare = _render(report, trials, [replace(one, markup=None, image=None, left_out=True) for one in figures])
-    pictures = {(one.name, picture.name): picture for one in report.sections for picture in _of(one)}
-    return _render(report, trials, _fitted(figures, pictures, most_bytes - len(bare.encode())))
+    figures = [
+        PageFigure(section=section.name, picture=picture, image=_svg_url(picture.svg))
+        for section in report.sections
+        for picture in section.source.pictures
+    ]
+    bare = _render(report, trials, [replace(figure, image=None) for figure in figures])
+    return _render(report, trials, _fitted(figures, most_bytes - len(bare.encode())))
 
 
-def _of(section: Section) -> Sequence[Picture]:
-    return section.source.pictures
+def _svg_url(svg: str) -> str:
+    """Return an SVG as a data URL, with ink that follows the color scheme of the page."""
+    head, end, body = svg.partition(">")
+    return _data_url("image/svg+xml", (head + end + _INK_STYLE + body).replace(INK, "currentColor").encode())
 
 
-def _inlined(section: Section, picture: Picture, place: int) -> Inlined:
-    prefix = f"s{place}-{hashlib.blake2b(picture.name.encode(), digest_size=4).hexdigest()}-"
-    svg = embedded(picture.svg, prefix, picture.title)
-    csv = picture.csv if len(picture.csv) <= CSV_CHARACTERS else ""
-    one = Inlined(
-        section=section.name,
-        name=picture.name,
-        title=picture.title,
-        caption=picture.caption,
-        csv=csv,
-        aside=picture.aside,
-    )
-    return replace(one, image=_png_url(picture)) if svg is None else replace(one, markup=Markup(svg))
+def _data_url(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _fitted(figures: Sequence[Inlined], pictures: dict[tuple[str, str], Picture], room: int) -> list[Inlined]:
-    """Return the figures in `room` bytes: the largest become PNG if that is smaller, then the largest are left out."""
+def _fitted(figures: Sequence[PageFigure], most_bytes: int) -> list[PageFigure]:
+    """Return the figures within so many bytes.
+
+    The largest become PNG where that is smaller, and are left out where it is not enough.
+    """
     out = list(figures)
     tried: set[int] = set()
-    while sum(one.num_bytes for one in out) > max(room, 0):
+    while sum(figure.num_bytes for figure in out) > max(most_bytes, 0):
         largest = max(range(len(out)), key=lambda i: out[i].num_bytes)
-        one = out[largest]
-        if largest not in tried and one.markup is not None:
-            tried.add(largest)
-            image = _png_url(pictures[one.section, one.name])
-            if len(image) < one.num_bytes:
-                out[largest] = replace(one, markup=None, image=image)
-                continue
-        out[largest] = replace(one, markup=None, image=None, left_out=True)
+        image = None if largest in tried else _data_url("image/png", out[largest].picture.png)
+        if image is not None and len(image) >= out[largest].num_bytes:
+            image = None
+        tried.add(largest)
+        out[largest] = replace(out[largest], image=image)
     return out
 
 
-def _png_url(picture: Picture) -> str:
-    return f"data:image/png;base64,{base64.b64encode(picture.png).decode()}"
-
-
-def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[Inlined]) -> str:
+def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[PageFigure]) -> str:
     environment = _environment()
     style, script = (environment.get_template(f"report.{kind}").render() for kind in ("css", "js"))
-    rows: dict[str, list[Inlined]] = {}
-    for one in figures:
-        rows.setdefault(one.name, []).append(one)
+    rows: dict[str, list[PageFigure]] = {}
+    for figure in figures:
+        rows.setdefault(figure.picture.name, []).append(figure)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
         report=report,
@@ -118,9 +109,9 @@ def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[Inlin
     )
 
 
-def _aside(row: Sequence[Inlined]) -> bool:
-    """Return whether a figure is of an HP that no sweep on the page judges."""
-    return all(one.aside for one in row)
+def _aside(row: Sequence[PageFigure]) -> bool:
+    """Return whether a figure shows an HP that no sweep on the page judges."""
+    return all(figure.picture.aside for figure in row)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The report as Markdown, for a paper's appendix or a pull request: figures are links to the files beside it."""
+"""The report as Markdown, for a paper's appendix or a pull request. Figures are links to the files beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS_SHOWN = 200
 
 
 def to_markdown(report: Report, figures: Mapping[tuple[str, str], str]) -> str:
-    """Return the report as GitHub-flavored Markdown. `figures` maps (section, figure) to where its picture lies."""
+    """Return the report as GitHub-flavored Markdown. `figures` maps (section, figure) to the file of its picture."""
     lines = [f"# {_text(report.title)}", ""]
     if report.comparison is not None:
         lines += [*_table(report.comparison, level=2), ""]
@@ -25,17 +25,18 @@ def to_markdown(report: Report, figures: Mapping[tuple[str, str], str]) -> str:
 
 def _section(section: Section, figures: Mapping[tuple[str, str], str]) -> Iterator[str]:
     yield from (f"## {_text(section.name)}", "", f"{_text(section.question)} {_text(section.progress)}", "")
+    yield from (f"Next: {_text(section.next_step)}", "")
     for card in (*section.cards, *section.other_cards):
         yield from _card(card)
     if not section.cards:
-        yield from ("No verdict: there is nothing to judge yet.", "")
-    yield from _listing("What cannot be said, and why", section.unsaid)
+        yield from ("There is no verdict yet: nothing can be judged.", "")
+    yield from _listing("What is not known, and why", section.unknown)
     yield from _listing("Failed trials", section.failures)
-    yield from _listing("Files that were passed over", section.problems)
+    yield from _listing("Files that could not be read", section.problems)
     for picture in section.source.pictures:
         yield from (f"### {_text(picture.title)}", "")
-        if place := figures.get((section.name, picture.name)):
-            yield from (f"![{_text(picture.title)}](<{place}>)", "")
+        if path := figures.get((section.name, picture.name)):
+            yield from (f"![{_text(picture.title)}](<{path}>)", "")
         yield from (_text(picture.caption), "")
     yield from _listing("Figures that could not be drawn", section.not_drawn)
     for table in (section.progress_table, *section.tables, section.provenance, section.thresholds):
@@ -56,7 +57,7 @@ def _card(card: Card) -> Iterator[str]:
 
 def _listing(title: str, lines: Sequence[str]) -> Iterator[str]:
     if lines:
-        yield from (f"### {title}", "", *(f"- {_text(one)}" for one in lines), "")
+        yield from (f"### {title}", "", *(f"- {_text(line)}" for line in lines), "")
 
 
 def _table(table: Table, *, level: int) -> Iterator[str]:
@@ -65,7 +66,7 @@ def _table(table: Table, *, level: int) -> Iterator[str]:
         yield from (_text(table.note), "")
     yield from _rows(table)
     if len(table.rows) > ROWS_SHOWN:
-        yield from ("", f"{ROWS_SHOWN} of {len(table.rows)} rows; report.json holds all.")
+        yield from ("", f"{ROWS_SHOWN} of {len(table.rows)} rows; report.json holds them all.")
 
 
 def _rows(table: Table) -> Iterator[str]:
@@ -80,5 +81,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return text that Markdown shows as it is, on one line."""
+    """Return text that Markdown shows unchanged, on one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

@@ -1,9 +1,10 @@
-"""Where the numbers come from, what of the sweep is done, and what they do not say. Pure."""
+"""Where the numbers of a report come from, how much of the sweep is done, and what the report does not say. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -12,88 +13,114 @@ from hpxfer.analysis.basin import STATUSES
 from hpxfer.analysis.text import loss_name, scale_text
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.plan.cautions import CROSSING
-from hpxfer.report.tables import Column, Table
+from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
 from hpxfer.spec.search_defaults import budget_text
 
-# Columns of the trials that are told with how often each value stands.
-COLUMNS = (
-    *(("device", "device"), ("precision", "precision"), ("optimizer", "optimizer"), ("determinism", "determinism")),
-    *(("backend", "kernels"), ("backend_reason", "why these kernels"), ("kernel_configs", "kernel configurations")),
-    ("trainer_version", "trainer version"),
-)
-SHOWN = 6  # distinct values of one fact
+# Column of the trials -> its name in the report. The report says how many trials have each value.
+COLUMNS = {
+    "device": "device",
+    "precision": "precision",
+    "optimizer": "optimizer",
+    "determinism": "determinism",
+    "backend": "kernels",
+    "backend_reason": "why these kernels",
+    "kernel_configs": "kernel configurations",
+    "trainer_version": "trainer version",
+}
+SHOWN = 6  # distinct values per column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How many trials of a sweep have ended, and how."""
+
+    num_trials: int
+    num_finished: int
+    num_diverged: int
+    num_stopped: int
+    num_failed: int
+    num_missing: int
+
+    @classmethod
+    def of(cls, results: Results) -> Progress:
+        """Count the trials of a sweep."""
+        counts = results.cells.drop_duplicates("trial_id")["status"].value_counts()
+        statuses = ("finished", "diverged", "stopped", "failed", "missing")
+        return cls(num_trials=int(counts.sum()), **{f"num_{name}": int(counts.get(name, 0)) for name in statuses})
+
+    def text(self) -> str:
+        """Return in a line or two how much of the sweep is there, and how to get what is missing."""
+        text = f"{self.num_finished + self.num_diverged} of {self.num_trials} trials have a result"
+        if self.num_diverged:
+            text += f", {self.num_diverged} of them diverged"
+        if self.num_stopped:
+            text += f"; {self.num_stopped} were stopped early, so that their loss at the end is not known"
+        if not (self.num_missing or self.num_failed):
+            return text + "."
+        failed = f", {self.num_failed} failed" if self.num_failed else ""
+        return (
+            f"{text}; {self.num_missing} were not run{failed}: running the sweep again trains these and nothing else."
+        )
 
 
 def progress_table(results: Results) -> Table:
     """Return how many cells of each axis and parameterization are finished, diverged, failed or missing."""
     counts = results.cells.groupby(["axis", "parameterization", "status"], sort=True).size()
     there = set(results.cells["status"])
-    statuses = [one for one in STATUSES if one != "stopped" or one in there]
+    statuses = [status for status in STATUSES if status != "stopped" or status in there]
     rows = []
     for axis, label in dict.fromkeys((key[0], key[1]) for key in counts.index):
         by_status = [int(counts.get((axis, label, status), 0)) for status in statuses]
         rows.append((axis, label, sum(by_status), *by_status))
-    names = ("axis", "parameterization", "cells", *statuses)
-    return Table(title="What was run", columns=tuple(Column(name=name) for name in names), rows=tuple(rows))
-
-
-def progress_text(results: Results) -> str:
-    """Return in one line how much of the sweep is there and, if something is missing, how to get it."""
-    trials = results.cells.drop_duplicates("trial_id")["status"].value_counts()
-    done, total = int(trials.get("finished", 0) + trials.get("diverged", 0)), int(trials.sum())
-    text = f"{done} of {total} trials have a result"
-    if diverged := int(trials.get("diverged", 0)):
-        text += f", {diverged} of them diverged"
-    stopped = int(trials.get("stopped", 0))
-    if stopped:
-        text += f"; {stopped} were stopped early, and say nothing of the loss at the end"
-    if done + stopped == total:
-        return text + "."
-    failed = int(trials.get("failed", 0))
-    lacking = f"{total - done - stopped - failed} were not run" + (f", {failed} failed" if failed else "")
-    return f"{text}; {lacking}: running the sweep again runs these and nothing else."
+    return text_table("What was run", ("axis", "parameterization", "cells", *statuses), rows)
 
 
 def failures(results: Results) -> tuple[str, ...]:
-    """Return the distinct errors of failed trials of the sweep, the most frequent first."""
+    """Return the distinct errors of the sweep's failed trials, the most frequent first."""
     trials = results.trials[results.trials["trial_id"].isin(results.cells["trial_id"])]
     errors = trials.loc[trials["status"] == "failed", "error"].dropna().value_counts()
     return tuple(f"{count} x {error}" for error, count in errors.head(SHOWN).items())
 
 
 def provenance_table(results: Results) -> Table:
-    """Return what the trials were made with: versions, devices, dates, data, and how long it took."""
-    trials = results.trials
+    """Return what the trials were made with: versions, devices, dates, data, plug-ins, and how long they took."""
+    trials, data = results.trials, results.spec.data
     facts: list[tuple[str, str]] = [*_versions(trials)]
-    facts += [(title, _counted(trials[name])) for name, title in COLUMNS if trials[name].notna().any()]
+    facts += [(title, _counted(trials[name])) for name, title in COLUMNS.items() if trials[name].notna().any()]
     facts.append(("machines", str(trials["host"].nunique()) if trials["host"].notna().any() else "unknown"))
     ended = trials["finished_at"].dropna()
     if len(ended):
         facts.append(("trained", f"{ended.min()[:16]} to {ended.max()[:16]} UTC"))
     seconds = (trials["wall_s"] / trials["stack_size"]).sum()
-    facts.append(("training time", f"{seconds / 60:.1f} min in all, a stack's time shared by its trials"))
-    data = results.spec.data
+    facts.append(("training time", f"{seconds / 60:.1f} min in all; the trials of a stack share its time"))
     facts.append(("budget", budget_text(results.spec)))
     facts += [("data", f"{data.source}, digest {data.digest}"), ("tokenizer", _counted(trials["tokenizer"]))]
-    columns = (Column(name="fact"), Column(name="value"))
-    return Table(title="Provenance", columns=columns, rows=tuple(facts))
+    # A report never imports a plug-in: it names those that the sweep was run with.
+    if plugins := results.spec.model_dump(mode="json").get("plugins"):
+        facts.append(("plug-ins", ", ".join(map(str, plugins))))
+    return text_table("Provenance", ("fact", "value"), facts)
 
 
 def threshold_table() -> Table:
-    """Return the numbers that a verdict rests on."""
+    """Return the numbers that a verdict depends on."""
     rows = (
-        ("regret that counts as none", f"{thresholds.REGRET_SHARE:.0%} of the loss or {thresholds.NUM_SE:g} errors"),
-        ("how far an optimum may move", f"{thresholds.MOVE_OCTAVES:g} octave from the smallest to the largest scale"),
-        ("chance of error, a side", f"{thresholds.ERROR_RATE:.0%}"),
+        (
+            "largest regret that counts as none",
+            f"{thresholds.REGRET_SHARE:.0%} of the loss or {thresholds.NUM_SE:g} standard errors",
+        ),
+        (
+            "largest move of an optimum that transfers",
+            f"{thresholds.MOVE_OCTAVES:g} octave from the smallest to the largest scale",
+        ),
+        ("error rate, one-sided", f"{thresholds.ERROR_RATE:.0%}"),
         ("control", CONTROL),
     )
-    columns = (Column(name="threshold"), Column(name="value"))
-    return Table(title="What a verdict rests on", columns=columns, rows=rows)
+    return text_table("What a verdict depends on", ("threshold", "value"), rows)
 
 
 def limits(results: Results, reports: tuple[TransferReport, ...]) -> tuple[str, ...]:
-    """Return what the report does not say, a sentence each."""
+    """Return what the report does not say, one sentence per limit."""
     return tuple(_limits(results, reports))
 
 
@@ -104,25 +131,25 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
         scales = [shape.scale for shape in finding.shapes]
         ranges[finding.axis] = f"{finding.scale_name} {scale_text(min(scales))} to {scale_text(max(scales))}"
     if ranges:
-        yield f"A verdict holds for what was measured: {'; '.join(ranges.values())}. Beyond, nothing is claimed."
+        yield f"A verdict holds for what was measured: {'; '.join(ranges.values())}. It says nothing beyond."
     if any(finding.lacks_control for finding in findings):
-        yield f"There is no control ({CONTROL}): whether this axis tells parameterizations apart is not known."
+        yield f"There is no control ({CONTROL}), so that nobody knows whether any optimum would move along this axis."
     for report in reports[:1]:
         yield (
-            f"Judged by the {loss_name(report.loss)} of {report.hp}; an HP that was not scanned stayed at its base "
-            "value, and another value of it may move the optimum."
+            f"The verdict is about the {loss_name(report.loss)} and {report.hp}. HPs that were not scanned stayed at "
+            "their base values; the optimum may move with them."
         )
     if results.spec.early_stopping.asha is not None:
         yield CROSSING
     seeds = len(results.spec.seeds)
     if seeds < 3:
-        yield f"{seeds} seed{'s' if seeds > 1 else ''}: the noise of seeds is pooled over shapes, and little known."
+        yield f"With {seeds} seed{'s' * (seeds > 1)}, the noise of a seed is pooled over shapes and poorly known."
     if len(results.trials):
         largest = results.trials.nlargest(1, "params_total").iloc[0]
         tokens = int(largest["batch_tokens"]) * int(largest["steps"])
         yield (
-            f"The largest model has {int(largest['params_total']):,} parameters and saw {tokens:,} tokens; longer "
-            "training and other data are other questions."
+            f"The largest model has {int(largest['params_total']):,} parameters and was trained on {tokens:,} tokens. "
+            "The report does not cover longer training or other data."
         )
 
 
@@ -148,5 +175,5 @@ def _share(value: str, count: int, num: int) -> str:
 
 
 def _plain(value: object) -> str:
-    """Return a value as text: a whole number that a gap in its column made a float is whole again."""
+    """Return a value as text. A column with gaps holds whole numbers as floats: they are written without a point."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,12 +1,14 @@
-"""Tables as data: what HTML, Markdown and JSON write, each in its own way. A cell is text, a number or None."""
+"""Tables as data, which HTML, Markdown and JSON write each in its own way. A cell is text, a number or None."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+from hpxfer.host.output import json_ready
 
 Cell = str | float | int | None
 NOTHING = "-"
@@ -14,13 +16,13 @@ NOTHING = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column's heading and how its numbers are written."""
+    """The heading of a column, and the format of its numbers."""
 
     name: str
     form: str = "{:.4g}"
 
     def text(self, cell: Cell) -> str:
-        """Return a cell as it is read."""
+        """Return a cell as text."""
         match cell:
             case None:
                 return NOTHING
@@ -36,56 +38,53 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table with its title; `note` says what a reader must know of it."""
+    """A table with its title. `note` says what a reader must know about it."""
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
 
-    def numeric(self, place: int) -> bool:
+    def numeric(self, index: int) -> bool:
         """Return whether a column holds numbers and nothing else."""
-        return self._numeric[place]
+        return self._numeric[index]
 
     @cached_property
     def _numeric(self) -> tuple[bool, ...]:
-        cells = [[row[place] for row in self.rows if row[place] is not None] for place in range(len(self.columns))]
+        cells = [[row[i] for row in self.rows if row[i] is not None] for i in range(len(self.columns))]
         return tuple(bool(column) and all(isinstance(cell, int | float) for cell in column) for column in cells)
 
-    def told(self) -> Table:
+    def without_empty_columns(self) -> Table:
         """Return the table without the columns in which every cell is None."""
-        kept = [place for place in range(len(self.columns)) if any(row[place] is not None for row in self.rows)]
+        kept = [i for i in range(len(self.columns)) if any(row[i] is not None for row in self.rows)]
         return replace(
             self,
-            columns=tuple(self.columns[place] for place in kept),
-            rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
+            columns=tuple(self.columns[i] for i in kept),
+            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data: a mapping a row."""
+        """Return JSON-ready data, with one mapping per row."""
         names = [column.name for column in self.columns]
-        rows = [{name: _json(cell) for name, cell in zip(names, row, strict=True)} for row in self.rows]
+        rows = [json_ready(dict(zip(names, row, strict=True))) for row in self.rows]
         return {"title": self.title, "note": self.note, "rows": rows}
 
 
+def text_table(title: str, names: Iterable[str], rows: Iterable[Sequence[Cell]]) -> Table:
+    """Return a table with columns of these names."""
+    return Table(title=title, columns=tuple(Column(name=name) for name in names), rows=tuple(map(tuple, rows)))
+
+
 def table_of(title: str, rows: Sequence[Mapping[str, Any]], note: str = "") -> Table:
-    """Return a table of mappings; columns are the keys that hold a scalar in any of them, in the order first seen."""
+    """Return a table of mappings. Its columns are the keys that hold a scalar in any mapping, as first seen."""
     names = list(dict.fromkeys(key for row in rows for key, cell in row.items() if _is_cell(cell)))
     return Table(
         title=title,
         columns=tuple(Column(name=name.replace("_", " ")) for name in names),
-        rows=tuple(tuple(_cell(row.get(name)) for name in names) for row in rows),
+        rows=tuple(tuple(cell if _is_cell(cell := row.get(name)) else None for name in names) for row in rows),
         note=note,
     )
 
 
 def _is_cell(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
-
-
-def _cell(value: Any) -> Cell:
-    return value if isinstance(value, str | int | float) else None
-
-
-def _json(cell: Cell) -> Cell:
-    return None if isinstance(cell, float) and not math.isfinite(cell) else cell

@@ -1,7 +1,7 @@
-"""Every trial of a sweep, small enough to travel inside a page: columns, each distinct value once, then gzip.
+"""Every trial of a sweep, small enough for a page: columns with each distinct value once, compressed by gzip.
 
-What trials share is written once: a resolved set of multipliers belongs to (parameterization, shape, HPs) and not to
-a seed, a setting to a whole sweep.
+Values that trials share are written once. The seeds of one (parameterization, shape, HPs) share their resolved
+multipliers, and all trials of a sweep may share a setting.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import pandas as pd
 
 from hpxfer.results import MISSING, Results
 
-DIGITS = 7  # of losses and rates; HPs are written in full
+DIGITS = 7  # of losses and rates. HPs are written in full
 ERROR_CHARACTERS = 2000
-BASE = "any (base)"  # the parameterization of a shape at which all agree
+BASE = "any (base)"  # the parameterization of trials at the base, where all parameterizations agree
 NOT_IN_SWEEP = "not in sweep.yaml"
 MEASURED = ("validation_loss_nats", "final_window_loss_nats", "last_finite_loss_nats", "tokens_per_s", "wall_s")
 COUNTS = ("params_total", "params_active", "diverged_step", "stack_size", "trainer_version", "batch_tokens", "steps")
-# Of the page's trial alone, below its row.
+# Columns that the page shows for a single trial.
 NAMES = ("parameterization", "optimizer", "precision", "device", "determinism", "backend", "finished_at")
 SHARED = ("resolved", "setting", "conventions", "base_shape", "multipliers", "versions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialData:
-    """The trials of one sweep, packed. `left_out` says what is not in it, and where that is."""
+    """The trials of one sweep, packed. `left_out` says what is missing from it, and where to find that."""
 
     num_trials: int
-    packed: str  # base64 of gzip of JSON; empty if nothing fits
+    packed: str  # base64 of gzip of JSON, empty if nothing fits
     left_out: str = ""
 
 
 def trial_data(results: Results, most_characters: int) -> TrialData:
-    """Return every trial, the missing ones too, in at most so many characters: without the multipliers if they must go.
+    """Return every trial, missing ones included, in at most so many characters. Equal results give equal text.
 
-    Equal results give equal text.
+    Where they do not fit, the multipliers and settings are left out, and then the whole table.
     """
     data = _columns(results)
     num = len(data["columns"]["trial_id"])
@@ -58,16 +58,16 @@ def trial_data(results: Results, most_characters: int) -> TrialData:
 
 
 def _columns(results: Results) -> dict[str, Any]:
-    rows = _places(results).merge(results.trials, how="outer", on="trial_id", suffixes=("", "_stored"))
+    rows = _grid_trials(results).merge(results.trials, how="outer", on="trial_id", suffixes=("", "_stored"))
     rows["status"] = rows["status"].astype(object).fillna(MISSING)
-    rows["place"] = rows["place"].fillna(NOT_IN_SWEEP)
+    rows["axes"] = rows["axes"].fillna(NOT_IN_SWEEP)
     rows["label"] = rows["label"].fillna(rows["parameterization"]).fillna(BASE)
     for hp in results.spec.grid:
         if f"{hp}_stored" in rows:
             rows[hp] = rows[hp].fillna(rows[f"{hp}_stored"])
     rows = rows.sort_values(["label", "params_total", *results.spec.grid, "seed", "trial_id"], kind="stable")
     columns: dict[str, Any] = {"trial_id": rows["trial_id"].tolist()}
-    columns |= {name: _distinct(rows[name]) for name in ("label", "place", "shape", "status", *NAMES)}
+    columns |= {name: _distinct(rows[name]) for name in ("label", "axes", "shape", "status", *NAMES)}
     columns |= {name: _distinct(rows[name]) for name in (*results.spec.grid, "seed", *COUNTS)}
     columns |= {name: _rounded(rows[name]) for name in MEASURED}
     columns["error"] = _distinct(rows["error"].map(_cut, na_action="ignore"))
@@ -75,8 +75,8 @@ def _columns(results: Results) -> dict[str, Any]:
     return {"grid": list(results.spec.grid), "columns": columns, "shared": shared}
 
 
-def _places(results: Results) -> pd.DataFrame:
-    """Return a row for each trial of the grid: the axes that it lies on and the label of its parameterization."""
+def _grid_trials(results: Results) -> pd.DataFrame:
+    """Return one row per trial of the grid, with its axes and the label of its parameterization."""
     grid = list(results.spec.grid)
     cells = results.cells[["trial_id", "axis", "shape", "parameterization", "seed", *grid]]
     first = cells.drop_duplicates("trial_id").set_index("trial_id")
@@ -87,21 +87,21 @@ def _places(results: Results) -> pd.DataFrame:
     axes_of: dict[str, list[str]] = {}
     for trial_id, axis in zip(axes["trial_id"], axes["axis"], strict=True):
         axes_of.setdefault(trial_id, []).append(axis)
-    out["place"] = [", ".join(axes_of[trial_id]) for trial_id in out.index]
+    out["axes"] = [", ".join(axes_of[trial_id]) for trial_id in out.index]
     out["label"] = labels["parameterization"].where(~shared, BASE)
     return out.reset_index()
 
 
 def _distinct(values: pd.Series) -> dict[str, list[Any]]:
-    """Return a column as its distinct values and, a row each, which of them: -1 is none."""
+    """Return the distinct values of a column, and for each row the index of its value (-1: none)."""
     codes, distinct = pd.factorize(values.astype(object), use_na_sentinel=True)
-    return {"values": [_plain(one) for one in distinct], "at": codes.tolist()}
+    return {"values": [_plain(value) for value in distinct], "at": codes.tolist()}
 
 
 def _parsed(values: pd.Series) -> dict[str, list[Any]]:
-    """Return a column of JSON as `_distinct` does, parsed."""
+    """Return the distinct values of a column of JSON, parsed, and for each row the index of its value."""
     found = _distinct(values)
-    return {"values": [json.loads(one) for one in found["values"]], "at": found["at"]}
+    return {"values": [json.loads(text) for text in found["values"]], "at": found["at"]}
 
 
 def _rounded(values: pd.Series) -> list[float | None]:
@@ -113,7 +113,7 @@ def _floats(values: Iterable[Any]) -> Sequence[float]:
 
 
 def _plain(value: Hashable) -> Any:
-    """Return a value as JSON has it: a whole number that a gap made a float is whole again."""
+    """Return a value as JSON holds it. A column with gaps holds whole numbers as floats: they become int again."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return value.item() if hasattr(value, "item") else value

@@ -116,7 +116,9 @@ def _write_report(
         warnings += why_not
     return Written(
         reports=reports,
-        next_steps=tuple(next_step(results, report) for results, report in zip(sweeps, reports, strict=True)),
+        next_steps=tuple(
+            next_step(results, report, str(results.folder)) for results, report in zip(sweeps, reports, strict=True)
+        ),
         files=tuple(files),
         warnings=tuple(warnings),
     )

@@ -22,7 +22,7 @@ from hpxfer.analysis.bootstrap import draw_optima, pool_noise
 from hpxfer.analysis.estimate import fitted
 from hpxfer.figures import all_figures, save_transfer, transfer_info
 from hpxfer.report import Source, make_report, to_html
-from hpxfer.report.command import uncollected
+from hpxfer.report.write import garbage_collection_paused
 from hpxfer.results import Results, load_results
 from hpxfer.spec import parse_sweep
 from hpxfer.testing.planted_store import PlantedStore, planted_results
@@ -64,7 +64,7 @@ def measure(seeds: int, folder: Path) -> Times:
         results = load_results(folder)
     times["trials"] = float(len(results.trials))
     _measure_bootstrap(results, times)
-    with uncollected():
+    with garbage_collection_paused():
         _measure_report(results, folder, times)
     times["report_command"] = _command(folder)
     return {name: round(value, 2) for name, value in times.items()}

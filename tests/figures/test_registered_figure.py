@@ -16,7 +16,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.figures import HPFigure, HPInput, SweepFigure, all_figures, register_figure
 from hpxfer.figures.kinds import FIGURES
 from hpxfer.registry import registry
-from hpxfer.report.command import report
+from hpxfer.report.write import write_report
 from hpxfer.results import Results
 
 TINY = (
@@ -88,7 +88,7 @@ def test_a_registered_figure_is_drawn_like_those_of_the_package(results: Results
 def test_a_registered_figure_is_in_the_report(results: Results, tmp_path: Path) -> None:
     try:
         register_figure(SEEDS)
-        report([results.folder], output=tmp_path)
+        write_report([results.folder], output=tmp_path)
     finally:
         FIGURES.remove("seeds")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -15,11 +15,11 @@ from hpxfer.analysis.everything import Analysis
 from hpxfer.analysis.followup import FollowUp
 from hpxfer.report import Report, Source, make_report
 from hpxfer.report.contents import Picture
-from hpxfer.result import Curve, TrialResult
 from hpxfer.results import Results, load_results
 from hpxfer.spec import parse_sweep
 from hpxfer.store import Store
 from hpxfer.trial import DataRef, Expansion, Trial
+from hpxfer.trial.result import Curve, TrialResult
 
 DIGEST = "0123456789abcdef"
 GRID = ("lr: [0.01]", "lr: {log2: [-9, -4]}")

@@ -13,7 +13,7 @@ from report_cases import Stub, write_store
 
 from hpxfer.cli import main
 from hpxfer.errors import HpxferError
-from hpxfer.report.command import FORMATS, report
+from hpxfer.report.write import FORMATS, write_report
 from hpxfer.spec import parse_sweep
 
 
@@ -21,7 +21,7 @@ from hpxfer.spec import parse_sweep
 def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One figure that nothing is drawn for, where which figures there are does not matter."""
     made: tuple[list[Stub], list[str]] = ([Stub(name="transfer-lr-width")], ["surface: one HP"])
-    monkeypatch.setattr("hpxfer.figures.all_figures", lambda results, analysis: made)
+    monkeypatch.setattr("hpxfer.report.write.all_figures", lambda results, analysis: made)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_page_with_every_figure_and_its_data_is_written_beside_the_results(tmp_path: Path) -> None:
     folder = write_store(tmp_path / "small")
     before = {path.name for path in folder.iterdir()}
-    found = report([folder])
+    found = write_report([folder])
     assert {path.name for path in folder.iterdir()} - before == {
         *("report.html", "figures", "transfer.png", "transfer.svg"),
     }
@@ -45,7 +45,7 @@ def test_a_page_with_every_figure_and_its_data_is_written_beside_the_results(tmp
 
 @pytest.mark.usefixtures("stubs")
 def test_markdown_links_figures_that_are_there(store: Path, tmp_path: Path) -> None:
-    report([store], output=tmp_path, form="md")
+    write_report([store], output=tmp_path, form="md")
     text = (tmp_path / "report.md").read_text()
     links = [line.partition("](<")[2].rstrip(">)") for line in text.splitlines() if line.startswith("![")]
     assert "figures/transfer-lr-width.png" in links
@@ -53,7 +53,7 @@ def test_markdown_links_figures_that_are_there(store: Path, tmp_path: Path) -> N
 
 
 def test_json_holds_the_whole_analysis(store: Path, tmp_path: Path) -> None:
-    report([store], output=tmp_path, form="json")
+    write_report([store], output=tmp_path, form="json")
     data = json.loads((tmp_path / "report.json").read_text())
     (sweep,) = data["sweeps"]
     verdicts = {one["parameterization"]: one["verdict"] for one in sweep["verdicts"]}
@@ -63,7 +63,7 @@ def test_json_holds_the_whole_analysis(store: Path, tmp_path: Path) -> None:
 
 
 def test_text_writes_the_transfer_figure_alone(store: Path, tmp_path: Path) -> None:
-    found = report([store], output=tmp_path, form="text")
+    found = write_report([store], output=tmp_path, form="text")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["transfer.png", "transfer.svg"]
     assert "completep-moe: transfers" in found.text()
 
@@ -71,7 +71,7 @@ def test_text_writes_the_transfer_figure_alone(store: Path, tmp_path: Path) -> N
 @pytest.mark.usefixtures("stubs")
 def test_several_folders_make_one_page_above_them(tmp_path: Path) -> None:
     folders = [write_store(tmp_path / name, ("name: small", f"name: {name}")) for name in ("a", "b")]
-    found = report(folders)
+    found = write_report(folders)
     page = (tmp_path / "report.html").read_text()
     assert "Side by side" in page
     assert [sorted(path.name for path in folder.iterdir() if path.is_dir()) for folder in folders] == [[], []]
@@ -84,14 +84,14 @@ def test_several_folders_make_one_page_above_them(tmp_path: Path) -> None:
 def test_folders_apart_need_an_output(tmp_path: Path) -> None:
     folders = [write_store(tmp_path / place / "s") for place in "ab"]
     with pytest.raises(HpxferError, match=r"^--output: must be given, as the results folders do not lie side by side"):
-        report(folders)
-    report(folders, output=tmp_path / "out")
+        write_report(folders)
+    write_report(folders, output=tmp_path / "out")
     assert (tmp_path / "out" / "figures" / "s-2" / "transfer.svg").is_file()
 
 
 @pytest.mark.usefixtures("stubs")
 def test_another_hp_or_loss_is_judged_when_asked_for(store: Path, tmp_path: Path) -> None:
-    found = report([store], output=tmp_path, loss="final_window", form="json")
+    found = write_report([store], output=tmp_path, loss="final_window", form="json")
     assert found.reports[0].loss == "final_window"
     data = json.loads((tmp_path / "report.json").read_text())
     assert data["sweeps"][0]["analysis"]["loss"] == "final_window"
@@ -110,7 +110,7 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(
     given: dict[str, object], message: str, store: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(HpxferError) as caught:
-        report([store], output=tmp_path / "out", **given)  # type: ignore[arg-type]
+        write_report([store], output=tmp_path / "out", **given)  # type: ignore[arg-type]
     assert message in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(
 def test_a_follow_up_is_a_sweep_and_never_overwrites(tmp_path: Path) -> None:
     folder = write_store(tmp_path / "small", ("seeds: 2", "seeds: 1"))
     path = tmp_path / "sweeps" / "more.yaml"
-    found = report([folder], form="text", followup=path)
+    found = write_report([folder], form="text", followup=path)
     assert path in found.files
     text = path.read_text()
     assert len(parse_sweep(text).seeds) > 1
@@ -126,48 +126,48 @@ def test_a_follow_up_is_a_sweep_and_never_overwrites(tmp_path: Path) -> None:
     assert "rename" not in text
     path.write_text("mine")
     with pytest.raises(HpxferError, match="must not be there yet"):
-        report([folder], form="text", followup=path)
+        write_report([folder], form="text", followup=path)
     assert path.read_text() == "mine"
 
 
 def test_without_anything_undecided_there_is_no_follow_up(store: Path, tmp_path: Path) -> None:
     path = tmp_path / "more.yaml"
-    found = report([store], output=tmp_path / "out", form="text", followup=path)
+    found = write_report([store], output=tmp_path / "out", form="text", followup=path)
     assert not path.exists()
     assert found.warnings[0].startswith("no follow-up is written: ")
 
 
 def test_a_follow_up_of_several_folders_is_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match="must have one results folder"):
-        report([store, store], output=tmp_path, followup=tmp_path / "more.yaml")
+        write_report([store, store], output=tmp_path, followup=tmp_path / "more.yaml")
 
 
 @pytest.mark.usefixtures("stubs")
 def test_the_collector_of_cycles_is_left_as_it_was(store: Path, tmp_path: Path) -> None:
-    report([store], output=tmp_path / "a")
+    write_report([store], output=tmp_path / "a")
     assert gc.isenabled()
     with pytest.raises(HpxferError):
-        report([store], output=tmp_path / "b", hp="nothing")
+        write_report([store], output=tmp_path / "b", hp="nothing")
     assert gc.isenabled()
 
 
 def test_an_empty_folder_is_one_clear_message(tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match=r"must be a results folder with sweep.yaml"):
-        report([tmp_path])
+        write_report([tmp_path])
 
 
 @pytest.mark.usefixtures("stubs")
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_store_with_a_few_trials_is_reported_in_every_format(form: str, tmp_path: Path) -> None:
     folder = write_store(tmp_path / "small", every=7, failing=(0, 7))
-    found = report([folder], form=form)
+    found = write_report([folder], form=form)
     assert found.reports[0].findings
     assert found.reports[0].findings[0].verdict == "undecided"
 
 
 def test_a_half_finished_store_has_its_figures_or_why_there_are_none(tmp_path: Path) -> None:
     folder = write_store(tmp_path / "small", every=7, failing=(0, 7))
-    report([folder], form="json")
+    write_report([folder], form="json")
     (sweep,) = json.loads((folder / "report.json").read_text())["sweeps"]
     assert "transfer-lr-width" in {one["name"] for one in sweep["figures"]}
     assert any(one.startswith("surface: ") for one in sweep["not_drawn"])
@@ -179,9 +179,9 @@ def test_a_half_finished_store_has_its_figures_or_why_there_are_none(tmp_path: P
 def test_open_opens_the_page_and_only_when_asked(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    report([store], output=tmp_path, form="json")
+    write_report([store], output=tmp_path, form="json")
     assert opened == []
-    report([store], output=tmp_path, form="json", show=True)
+    write_report([store], output=tmp_path, form="json", show=True)
     assert opened == [(tmp_path / "report.json").as_uri()]
 
 

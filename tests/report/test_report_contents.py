@@ -10,8 +10,8 @@ from report_cases import Stub, bare_analysis, report_of, source, write_store
 from hpxfer.analysis.collapse import Collapse
 from hpxfer.analysis.improvement import Improvement, Step
 from hpxfer.report import make_report
-from hpxfer.report.analyses import KINDS, analysis_tables, unsaid
-from hpxfer.report.provenance import progress_text
+from hpxfer.report.analyses import KINDS, analysis_tables, unknown
+from hpxfer.report.provenance import Progress
 from hpxfer.results import load_results
 
 ONE_WIDTH = ("width: [32, 64]", "width: [32]")
@@ -39,7 +39,9 @@ def test_a_finished_sweep_misses_nothing(tmp_path: Path) -> None:
 
 def test_a_half_finished_sweep_says_what_can_be_said_and_what_is_missing(tmp_path: Path) -> None:
     section = report_of(write_store(tmp_path, every=2, failing=(0, 2))).sections[0]
-    assert section.progress.endswith("18 were not run, 2 failed: running the sweep again runs these and nothing else.")
+    assert section.progress.endswith(
+        "18 were not run, 2 failed: running the sweep again trains these and nothing else."
+    )
     assert section.failures[0].startswith("2 x Traceback: ")
     assert {card.verdict for card in section.cards} == {"undecided"}
     assert all(row[6] == 12 for row in section.progress_table.rows)
@@ -100,16 +102,16 @@ def test_an_analysis_that_says_something_becomes_a_table_and_another_a_reason(tm
     step = Step(scale=32.0, next_scale=64.0, gain_nats=0.1, low=0.05, high=0.15, num_seeds=2)
     known = Improvement(axis="width", scale_name="width", parameterization="sp", hp="lr", steps=(step,), monotone=True)
     why = "one shape alone"
-    unknown = [
+    without = [
         Collapse(axis="width", scale_name="width", parameterization=name, hp="lr", why_not=why) for name in "abcdef"
     ]
-    analysis = bare_analysis(results, improvement=(known,), collapse=tuple(unknown))
+    analysis = bare_analysis(results, improvement=(known,), collapse=tuple(without))
     (table,) = analysis_tables(analysis)
     assert table.title == "Does a larger model always win?"
     row = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
     assert (row["axis"], row["parameterization"], row["gain nats"], row["low"]) == ("width", "sp", 0.1, 0.05)
     assert row["monotone"] is True
-    assert unsaid(analysis) == (
+    assert unknown(analysis) == (
         "Loss collapse (width a lr, width b lr, width c lr, width d lr and 2 more): one shape alone",
     )
 
@@ -122,10 +124,23 @@ def test_every_kind_of_analysis_is_reported(tmp_path: Path) -> None:
 
 def test_notes_and_figures_are_part_of_the_report(tmp_path: Path) -> None:
     section = make_report([source(write_store(tmp_path), Stub(), notes=("lr: cannot be read",))]).sections[0]
-    assert section.unsaid == ("lr: cannot be read",)
+    assert section.unknown == ("lr: cannot be read",)
     assert [one.name for one in section.source.pictures] == ["transfer"]
 
 
 def test_progress_of_a_sweep_where_all_failed(tmp_path: Path) -> None:
     results = load_results(write_store(tmp_path, failing=range(36)))
-    assert progress_text(results).startswith("0 of 36 trials have a result; 0 were not run, 36 failed:")
+    assert Progress.of(results).text().startswith("0 of 36 trials have a result; 0 were not run, 36 failed:")
+
+
+def steps(folder: Path) -> str:
+    return report_of(folder).sections[0].next_step
+
+
+def test_the_next_step_follows_from_the_verdict(tmp_path: Path) -> None:
+    one_seed = ("seeds: 2", "seeds: 1")
+    control_alone = ("parameterizations: [completep-moe, sp]", "parameterizations: [sp]")
+    assert steps(write_store(tmp_path / "a")) == ("Write the tuned lr as a recipe for your own model: hpxfer recipe a")
+    assert steps(write_store(tmp_path / "b", every=2)).startswith("Run the sweep again: that trains the 18 trials")
+    assert "--write-followup more.yaml" in steps(write_store(tmp_path / "c", one_seed))
+    assert "hpxfer recipe d" in steps(write_store(tmp_path / "d", control_alone))

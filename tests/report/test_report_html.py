@@ -7,10 +7,12 @@ import hashlib
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from report_cases import EVIL, Stub, report_of, source, write_store
+from report_cases import EVIL, SVG, Stub, report_of, source, write_store
 
+from hpxfer.figures.style import INK
 from hpxfer.report import make_report, to_html
 from hpxfer.report.html import MOST_BYTES
 
@@ -90,9 +92,18 @@ def test_equal_stores_give_equal_pages(tmp_path: Path) -> None:
     assert one == two
 
 
-def test_an_svg_that_cannot_be_read_stands_as_a_png(tmp_path: Path) -> None:
-    page = to_html(make_report([source(write_store(tmp_path), Stub(svg="<svg"))]))
-    assert '<img src="data:image/png;base64,' in page
+def test_a_figure_is_an_image_whose_ink_follows_the_page(page: str) -> None:
+    (image,) = [a for tag, a in Elements(page).found if tag == "img"]
+    assert image["alt"] == "completep-moe transfers"
+    kind, _, content = (image["src"] or "").partition(";base64,")
+    assert kind == "data:image/svg+xml"
+    svg = base64.b64decode(content).decode()
+    ElementTree.fromstring(svg)
+    assert INK in SVG
+    assert INK not in svg
+    assert "stroke: currentColor" in svg
+    assert "@media(prefers-color-scheme:dark)" in svg
+    assert "<svg" not in page
 
 
 def test_too_large_a_figure_becomes_a_png_and_then_is_left_out(tmp_path: Path) -> None:
@@ -101,15 +112,15 @@ def test_too_large_a_figure_becomes_a_png_and_then_is_left_out(tmp_path: Path) -
     pictures = [Stub(name="large", svg=svg), Stub(name="noise", svg=svg, png=b"x" * 10**6), Stub(name="small")]
     report = make_report([source(folder, *pictures)])
     full = to_html(report, 10**7)
-    assert full.count("<path") == 3
+    assert full.count('<img src="data:image/svg+xml') == 3
     least = to_html(report, 10)
-    assert least.count("in the folder figures, as ") == 3
+    assert least.count("in the folder figures beside this file, as ") == 3
     room = len(least.encode()) + 50_000
     page = to_html(report, room)
     assert len(page.encode()) <= room
-    assert page.count("<path") == 1
+    assert page.count('<img src="data:image/svg+xml') == 1
     assert page.count('<img src="data:image/png') == 1
-    assert re.findall(r"in the folder figures, as (\w+)\.svg", page) == ["noise"]
+    assert re.findall(r"in the folder figures beside this file, as (\w+)\.svg", page) == ["noise"]
 
 
 def test_figures_of_hps_that_are_not_judged_stand_closed_below_the_others(tmp_path: Path) -> None:
@@ -133,6 +144,6 @@ def test_a_figure_that_another_sweep_judges_stays_open(tmp_path: Path) -> None:
 def test_a_store_without_any_judged_cell_is_a_page_all_the_same(tmp_path: Path) -> None:
     folder = write_store(tmp_path)
     page = to_html(make_report([source(folder, reports=(), notes=("lr: its line cannot be read",))]))
-    assert "No verdict" in page
+    assert "There is no verdict yet" in page
     assert "its line cannot be read" in page
     assert len(page.encode()) < MOST_BYTES

@@ -48,5 +48,5 @@ def test_numbers_are_written_in_their_columns_form() -> None:
 
 def test_a_column_that_says_nothing_can_be_dropped() -> None:
     table = Table(title="t", columns=(Column(name="a"), Column(name="b")), rows=((None, 0), (None, None)))
-    assert table.told().rows == ((0,), (None,))
-    assert [column.name for column in table.told().columns] == ["b"]
+    assert table.without_empty_columns().rows == ((0,), (None,))
+    assert [column.name for column in table.without_empty_columns().columns] == ["b"]

@@ -76,7 +76,7 @@ def test_a_trial_that_the_sweep_no_longer_holds_is_said_to_be_so(tmp_path: Path)
     assert text.count("    - 64.0\n") == 1
     path.write_text(text.replace("    - 64.0\n", ""))
     data = unpacked(trial_data(load_results(folder), MANY).packed)
-    places = [cell(data["columns"]["place"], row) for row in range(36)]
+    places = [cell(data["columns"]["axes"], row) for row in range(36)]
     assert places.count(trials.NOT_IN_SWEEP) == 24
 
 

@@ -14,7 +14,7 @@ from hpxfer.analysis import Analysis, analyze
 from hpxfer.analysis.search_progress import search_progress
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.search_heatmaps import pair_cost
-from hpxfer.report.command import report
+from hpxfer.report.write import write_report
 from hpxfer.results import Results
 from hpxfer.search import Outcome
 from hpxfer.search.heatmaps import heatmaps
@@ -168,7 +168,7 @@ def test_dimensions_that_interact_cost_a_pair_that_is_tuned_alone(tmp_path: Path
 
 def test_the_report_tells_of_a_search(told, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     results, _, _ = told("optuna")
-    report([results.folder], output=tmp_path, form="md")
+    write_report([results.folder], output=tmp_path, form="md")
     text = (tmp_path / "report.md").read_text()
     assert "The best of each arm, at equal budgets" in text
     assert "figures/search-best.png" in text

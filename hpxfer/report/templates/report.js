@@ -13,21 +13,21 @@
     if (value === null || value === undefined || value === "") return null;
     return Number.isFinite(Number(value)) ? Number(value) : null;
   };
-  // What is missing goes last, whichever way the others stand.
+  // Missing values go last in either direction.
   const compared = (a, b, direction) => {
     if (a === null || b === null) return (a === null) - (b === null);
     return direction * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
   };
   const headings = (row, onSort) => {
     const cells = [...row.cells];
-    cells.forEach((cell, place) => {
+    cells.forEach((cell, index) => {
       const button = make("button", cell.textContent, { type: "button" });
       cell.replaceChildren(button);
       button.addEventListener("click", () => {
         const down = cell.getAttribute("aria-sort") === "ascending";
-        cells.forEach((one) => one.removeAttribute("aria-sort"));
+        cells.forEach((other) => other.removeAttribute("aria-sort"));
         cell.setAttribute("aria-sort", down ? "descending" : "ascending");
-        onSort(place, down ? -1 : 1);
+        onSort(index, down ? -1 : 1);
       });
     });
   };
@@ -45,12 +45,12 @@
 
   const sortable = (table) => {
     const body = table.tBodies[0];
-    const value = (row, place) => {
-      const cell = row.cells[place];
+    const value = (row, index) => {
+      const cell = row.cells[index];
       return "value" in cell.dataset ? number(cell.dataset.value) : cell.textContent === NOTHING ? null : cell.textContent;
     };
-    headings(table.tHead.rows[0], (place, direction) => {
-      const rows = [...body.rows].sort((a, b) => compared(value(a, place), value(b, place), direction));
+    headings(table.tHead.rows[0], (index, direction) => {
+      const rows = [...body.rows].sort((a, b) => compared(value(a, index), value(b, index), direction));
       body.append(...rows);
     });
     if (body.rows.length < FILTER_FROM_ROWS) return;
@@ -70,7 +70,7 @@
     return JSON.parse(await new Response(stream).text());
   };
 
-  // A column is an array of values, or its distinct values and for each row which of them (-1: none).
+  // A column is an array of values, or its distinct values and the index of each row's value (-1: none).
   const cellOf = (column, row) => {
     if (!column) return null;
     if (Array.isArray(column)) return column[row];
@@ -115,11 +115,11 @@
     const plain = Object.keys(columns).filter((name) => !["trial_id", "error"].includes(name));
     body.replaceChildren(make("h3", `Trial ${id}`), facts(plain.map((name) => [name, cellOf(columns[name], row)])));
     if (error) body.append(make("h4", "Error"), make("pre", error));
-    body.append(make("h4", "Resolved multipliers: what the HPs come to at this shape"));
+    body.append(make("h4", "Resolved multipliers at this shape"));
     if (resolved) {
       body.append(rolesTable(resolved.roles ?? {}), facts(Object.entries({ ...resolved.globals, ...resolved.structure })));
     } else {
-      const none = cellOf(columns.status, row) === "missing" ? "It was not run." : "They are not on this page; trials.parquet holds them.";
+      const none = cellOf(columns.status, row) === "missing" ? "The trial was not run." : "They are not on this page; trials.parquet holds them.";
       body.append(make("p", none));
     }
     for (const name of ["multipliers", "conventions", "setting", "base_shape", "versions"]) {
@@ -131,10 +131,10 @@
     dialog.scrollTop = 0;
   };
 
-  const trialTable = (place, data) => {
+  const trialTable = (container, data) => {
     const { columns } = data;
     const shown = [
-      ["trial", "trial_id"], ["parameterization", "label"], ["shape", "shape"], ["axes", "place"],
+      ["trial", "trial_id"], ["parameterization", "label"], ["shape", "shape"], ["axes", "axes"],
       ...data.grid.map((name) => [name, name]), ["seed", "seed"], ["status", "status"],
       ["validation loss, nats", "validation_loss_nats"], ["final loss, nats", "final_window_loss_nats"],
       ["diverged at step", "diverged_step"],
@@ -146,7 +146,7 @@
     const tools = make("div", null, { className: "tools" });
     const search = make("input", null, { type: "search" });
     tools.append(labeled("Filter", search));
-    const choices = ["label", "place", "shape", "status"].map((name) => {
+    const choices = ["label", "axes", "shape", "status"].map((name) => {
       const select = make("select");
       select.append(make("option", "all", { value: "" }));
       for (const value of [...columns[name].values].sort()) select.append(make("option", value, { value }));
@@ -183,7 +183,7 @@
         return line;
       }));
       const end = Math.min(start + PAGE_ROWS, rows.length);
-      status.textContent = rows.length ? `${start + 1} to ${end} of ${rows.length} trials; a click shows its multipliers` : "no trial is like this";
+      status.textContent = rows.length ? `${start + 1} to ${end} of ${rows.length} trials; click one for its multipliers` : "no trial matches";
       back.disabled = page === 0;
       next.disabled = end >= rows.length;
     };
@@ -196,7 +196,7 @@
       page = 0;
       draw();
     });
-    place.replaceChildren(tools, status, wide, pages);
+    container.replaceChildren(tools, status, wide, pages);
     draw();
   };
 
@@ -211,28 +211,28 @@
       const found = rowOf.get(decodeURIComponent(location.hash).replace("#trial=", ""));
       if (found) showTrial(...found);
     };
-    for (const place of document.querySelectorAll("div.trials")) {
-      const status = place.querySelector(".status");
+    for (const container of document.querySelectorAll("div.trials")) {
+      const status = container.querySelector(".status");
       if (typeof DecompressionStream === "undefined") {
         status.textContent = "This browser is too old to unpack the table of trials; trials.parquet holds it.";
         continue;
       }
-      const data = await unpacked(document.getElementById(place.dataset.packed).textContent);
+      const data = await unpacked(document.getElementById(container.dataset.packed).textContent);
       data.columns.trial_id.forEach((id, row) => rowOf.set(id, [data, row]));
-      trialTable(place, data);
+      trialTable(container, data);
     }
     addEventListener("hashchange", follow);
     follow();
-    // A link to what stands in something closed opens it.
+    // A link to a figure in a closed section opens the section.
     document.addEventListener("click", (event) => {
       const link = event.target.closest("a[href^='#figure-']");
       const closed = link && document.getElementById(link.hash.slice(1))?.closest("details:not([open])");
       if (closed) closed.open = true;
     });
-    // On paper nothing can be opened: open what fits on it.
+    // A reader of paper cannot open anything: open what fits on it.
     const fits = (details) => [...details.querySelectorAll("thead tr")].every((row) => row.cells.length <= PAPER_COLUMNS);
     addEventListener("beforeprint", () => {
-      for (const one of document.querySelectorAll(".card details, details.more")) one.open ||= fits(one);
+      for (const details of document.querySelectorAll(".card details, details.more")) details.open ||= fits(details);
     });
     document.documentElement.dataset.ready = "true";
   };
