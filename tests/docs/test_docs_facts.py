@@ -11,9 +11,11 @@ import pytest
 from docs_markdown import without_blocks
 
 from hpxfer.cli.commands import COMMANDS
+from hpxfer.errors import HpxferError
 from hpxfer.recipe.file import RECIPE_VERSION
 from hpxfer.registry import registry
 from hpxfer.scaling.roles import ROLES
+from hpxfer.spec import parse_sweep
 from hpxfer.spec.axes import DIMENSION
 from hpxfer.store.schema import OLDEST_VERSION
 
@@ -86,6 +88,13 @@ def test_every_word_of_the_glossary_stands_once() -> None:
         *("parameterization", "convention", "base", "trial", "role", "axis", "HP", "recipe", "drift", "verdict"),
     ]
     assert [word for word in asked if word not in words] == []
+
+
+def test_the_message_of_a_mistake_is_the_one_that_is_shown() -> None:
+    text = page("sweeps/quickstart.yaml").replace("num_experts:", "num_expert:")
+    with pytest.raises(HpxferError) as caught:
+        parse_sweep(text, "quickstart.yaml")
+    assert f"\nhpxfer: {caught.value}\n" in page("docs/sweep-file.md")
 
 
 def test_the_table_of_commands_has_every_command() -> None:
