@@ -28,7 +28,7 @@ def bench(
     device: BenchDevice = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure this machine, each speed beside its own yardstick. Alone it runs every benchmark there is.
+    """Measure how fast this machine is, each speed beside its yardstick. Without a name, every benchmark runs.
 
     \b
     Examples:
@@ -38,12 +38,14 @@ def bench(
     if context.invoked_subcommand is None:
         _bench(("trainer", "kernels", "sweep"), output, device, as_json)
     elif (output, device, as_json) != (BENCH_FOLDER, "auto", False):
-        raise HpxferError(f"options stand after the benchmark's name: hpxfer bench {context.invoked_subcommand} ...")
+        raise HpxferError(
+            f"options stand after the benchmark's name: hpxfer bench {context.invoked_subcommand} [OPTIONS]"
+        )
 
 
 @bench_app.command()
 def trainer(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
-    """Measure training steps: stacked trials against the plain way, and both against the machine's peak.
+    """Measure training steps: stacked trials, single trials, and the peak of the machine.
 
     Example: hpxfer bench trainer
     """
@@ -52,7 +54,7 @@ def trainer(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as
 
 @bench_app.command()
 def kernels(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
-    """Measure single operators: experts, cross entropy, optimizer, routing.
+    """Measure single operators: experts, cross entropy, optimizer and routing.
 
     Example: hpxfer bench kernels
     """
@@ -61,7 +63,7 @@ def kernels(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as
 
 @bench_app.command(name="sweep")
 def bench_sweep(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
-    """Measure whole runs: one persistent worker with stacked trials against cold processes one by one.
+    """Measure whole sweeps: a worker that stays and stacks trials, against a new process per trial.
 
     Example: hpxfer bench sweep
     """
@@ -73,7 +75,7 @@ def _bench(names: tuple[str, ...], output: Path, device: str, as_json: bool) -> 
 
     ran = run_benches(names, device, output)
     if as_json:
-        say(json.dumps([one.to_dict() for one in ran.records]))
+        say(json.dumps([record.to_dict() for record in ran.records]))
     else:
         say(f"{ran.text}\n\n{written(list(ran.files))}")
 

@@ -1,4 +1,4 @@
-"""Consent: what a run may cost before anybody is asked, and how the question is put."""
+"""Consent: which runs cost so much that the user is asked first."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 from hpxfer.cli.output import INTERRUPTED, say
 from hpxfer.errors import HpxferError
 
-# Above this a run is asked about. 8 GPU-hours are a working day of one GPU, or a few tens of dollars at what clouds
-# charge for one in 2026; two days of a CPU worker are a night of four cores. Sweeps that fit a laptop stay far below.
+# The user is asked before a run above either limit. 8 GPU-hours are a working day of one GPU, which cost a few tens of
+# dollars in a cloud of 2026. 48 hours of CPU workers are a night of four cores. Sweeps for a laptop stay far below.
 ASK_GPU_HOURS = 8.0
 ASK_WORKER_HOURS = 48.0
 
 
 class Costs(Protocol):
-    """What is asked about of a plan: `hpxfer.plan.plan.Plan`, or a cluster's word on one."""
+    """What a run will cost: a `hpxfer.plan.plan.Plan`, or the offer of a cluster."""
 
     @property
     def num_left(self) -> int: ...
@@ -40,13 +40,13 @@ def keep_within(plan: Costs, max_gpu_hours: float | None) -> None:
 
 
 def ask(plan: Costs, *, yes: bool) -> None:
-    """Ask before a run that costs much, unless `yes`; end the program if the answer is no."""
+    """Ask the user before a run that costs much, unless `yes`. End the program if the answer is no."""
     if yes or not plan.num_left or (plan.gpu_hours <= ASK_GPU_HOURS and plan.worker_hours <= ASK_WORKER_HOURS):
         return
     if not sys.stdin.isatty():
         raise HpxferError(
-            f"a run of {_cost(plan)} is asked about (it is above {ASK_GPU_HOURS:g} GPU-hours or {ASK_WORKER_HOURS:g} "
-            f"hours of CPU workers), and there is no terminal to ask at; give --yes to run it"
+            f"a run above {ASK_GPU_HOURS:g} GPU-hours or {ASK_WORKER_HOURS:g} hours of CPU workers needs consent, got "
+            f"{_cost(plan)} and there is no terminal to ask at; give --yes to run it"
         )
     try:
         agreed = typer.confirm(f"This run takes {_cost(plan)} ({plan.rate_from}). Go on?", err=True)

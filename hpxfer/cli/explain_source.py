@@ -1,4 +1,4 @@
-"""Where `hpxfer explain` takes its shapes and values from: shape files, a sweep or a recipe."""
+"""What `hpxfer explain` explains: shapes and values out of shape files, a sweep or a recipe."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError
+from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.explain import BaseValues
 from hpxfer.scaling.shape import Shape, load_shape
 from hpxfer.scaling.table import Conventions, Optimizer
-
-GATES = ("sigmoid", "softmax", "normalized_sigmoid", "normalized_softmax")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,7 @@ class Source:
 
 
 def read_conventions(given: Iterable[str]) -> dict[str, float | str]:
-    """Return the conventions in `KEY=VALUE` texts; what reads as a number is one."""
+    """Return the conventions in texts such as `router_init=zero`. A value that looks like a number becomes a number."""
     out: dict[str, float | str] = {}
     for text in given:
         key, equals, value = text.partition("=")
@@ -46,16 +45,16 @@ def read_conventions(given: Iterable[str]) -> dict[str, float | str]:
 
 
 def model_facts(gate: str | None, tied: bool | None) -> ModelFacts:
-    """Return what the command line says of the model beside its shape."""
-    if gate is not None and gate not in GATES:
-        raise HpxferError(f"--gate: unknown gate {gate!r}; {nearest(gate, GATES)}")
+    """Return the facts of a model that the command line gives beside its shape."""
+    if gate is not None:
+        registry("gate").get(gate, "--gate")
     return ModelFacts(gate=gate, tied_embeddings=tied)
 
 
 def from_files(
     name: str | None, base: Path | None, target: Path | None, conventions: Conventions, facts: ModelFacts
 ) -> Source:
-    """Return what a name, conventions and two shape files spell out."""
+    """Return the source made of a name, conventions and two shape files."""
     choice = None if name is None else parameterization(name, conventions)
     if choice is None or base is None or target is None:
         raise HpxferError(
@@ -74,7 +73,7 @@ def from_sweep(
     conventions: Conventions,
     facts: ModelFacts,
 ) -> Source:
-    """Return what a sweep says; by default its first parameterization at its largest shape."""
+    """Return the source that a sweep gives. By default it is the first parameterization at the largest shape."""
     from hpxfer.model.cost import train_flops
     from hpxfer.spec import load_sweep
     from hpxfer.spec.vocabulary import vocabulary
@@ -83,7 +82,7 @@ def from_sweep(
     _refuse_base(base, "--sweep")
     _refuse_facts(facts, "--sweep")
     spec = load_sweep(path)
-    named = {one.name: one.conventions for one in reversed(spec.parameterizations)}
+    named = {chosen.name: chosen.conventions for chosen in reversed(spec.parameterizations)}
     name = name or spec.parameterizations[0].name
     choice = parameterization(name, {**named.get(name, {}), **conventions})
     tokenizer, vocab_size = vocabulary(spec.data)
@@ -109,7 +108,7 @@ def from_recipe(
     conventions: Conventions,
     facts: ModelFacts,
 ) -> Source:
-    """Return what a recipe says, at `target` or, without one, at its own base shape."""
+    """Return the source that a recipe gives. By default the target is its own base shape."""
     from hpxfer.recipe import Recipe
 
     _refuse_base(base, "--recipe")

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 Address = Annotated[
     str,
-    typer.Option("--address", envvar="RAY_API_SERVER_ADDRESS", help="Of Ray's dashboard on the cluster's head."),
+    typer.Option(
+        "--address", envvar="RAY_API_SERVER_ADDRESS", help="The address of Ray's dashboard on the cluster's head."
+    ),
 ]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The id that `hpxfer submit` printed.")]
 
@@ -25,7 +27,7 @@ HERE = "http://127.0.0.1:8265"
 
 
 def status(job: Job, address: Address = HERE, as_json: AsJson = False) -> None:
-    """Say how a job is doing: its state, how far its sweep is, and why it failed. Exit code 1 if it failed.
+    """Show the state of a job, how far its sweep is, and why it failed. The exit code is 1 if it failed.
 
     Example: hpxfer status hpxfer-quickstart-1a2b3c4d
     """
@@ -41,9 +43,11 @@ def status(job: Job, address: Address = HERE, as_json: AsJson = False) -> None:
 def logs(
     job: Job,
     address: Address = HERE,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the job ends. Ctrl-C leaves it alone.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until the job ends. Ctrl-C ends the output, not the job.")
+    ] = False,
 ) -> None:
-    """Print what a job has printed.
+    """Print the output of a job.
 
     Example: hpxfer logs hpxfer-quickstart-1a2b3c4d --follow
     """
@@ -57,12 +61,12 @@ def logs(
         for lines in cluster.follow(known(job)):
             typer.echo(lines, nl=False)
     except KeyboardInterrupt:
-        say(f"no longer following; the job goes on: hpxfer status {job}", err=True)
+        say(f"the output ends here, the job goes on; next: hpxfer status {job}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
 def stop(job: Job, address: Address = HERE) -> None:
-    """End a job. What it has done is stored; submitting the sweep again goes on from there.
+    """End a job. Its results are stored, and submitting the sweep again goes on from there.
 
     Example: hpxfer stop hpxfer-quickstart-1a2b3c4d
     """
@@ -71,14 +75,14 @@ def stop(job: Job, address: Address = HERE) -> None:
     cluster = connect(address)
     before = cluster.info(known(job))
     if before.over:
-        say(f"{job}: had ended already: {before.state}")
+        say(f"{job}: has ended before: {before.state}")
         return
     after = cluster.stop(job)
-    say(f"{job}: {after.state}; what was done is stored, submit the sweep again to go on")
+    say(f"{job}: {after.state}; its results are stored; submit the sweep again to go on")
 
 
 def fetch(job: Job, results: ResultsRoot = Path("results"), address: Address = HERE, as_json: AsJson = False) -> None:
-    """Bring what a job has stored home, finished or not. Results that are here already stay.
+    """Copy the stored results of a job to this machine, finished or not. Results that are here already stay.
 
     Example: hpxfer fetch hpxfer-quickstart-1a2b3c4d
     """
@@ -90,7 +94,7 @@ def fetch(job: Job, results: ResultsRoot = Path("results"), address: Address = H
     if as_json:
         say(json.dumps({"folder": str(found.folder), "num_new": found.num_new, "num_known": found.num_known}))
     else:
-        say(f"{found.folder}: {found.num_new} trials came, {found.num_known} were there")
+        say(f"{found.folder}: {found.num_new} trials are new, {found.num_known} were here")
         say(f"next: hpxfer report {found.folder}", err=True)
 
 

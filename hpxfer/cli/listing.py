@@ -16,7 +16,7 @@ from hpxfer.progress.watch import look
 from hpxfer.results import MISSING, Results, load_results
 from hpxfer.storage.lease_file import LEASE_FILE
 from hpxfer.store import SWEEP_FILE
-from hpxfer.store.location import place_at
+from hpxfer.store.location import location_at
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding
@@ -122,7 +122,7 @@ def _results_folders(root: Path, on_error: Callable[[OSError], None]) -> Iterato
 
 def _listed(folder: Path, with_verdicts: bool) -> Listed:
     try:
-        watched = look(place_at(folder)).state
+        watched = look(location_at(folder)).state
         running = watched in ("running", "waiting")
         try:
             results = load_results(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -74,12 +74,12 @@ def load_plugins(names: list[str] | None) -> None:
 
 def column(optimizer: str | None) -> Optimizer | None:
     """Return the column of a table that `--optimizer` names."""
-    match optimizer:
-        case None:
-            return None
-        case "adam" | "adamw":
-            return "adam"
-        case "sgd":
-            return "sgd"
-        case _:
-            raise HpxferError(f"--optimizer must be adam or sgd, got {optimizer!r}")
+    from hpxfer.registry import registry
+
+    optimizers = registry("optimizer")
+    columns: tuple[Optimizer, ...] = tuple(dict.fromkeys(row.column for row in optimizers.rows()))
+    if optimizer in optimizers:
+        optimizer = optimizers.get(optimizer).column
+    if optimizer is not None and optimizer not in columns:
+        raise HpxferError(f"--optimizer must be adam or sgd, got {optimizer!r}")
+    return cast("Optimizer | None", optimizer)

@@ -12,7 +12,7 @@ from hpxfer.cli.options import AsJson, MaxGpuHours, OnHardware, Price, ReuseFrom
 from hpxfer.cli.output import say, warn
 
 if TYPE_CHECKING:
-    from hpxfer.driver import Job
+    from hpxfer.driver import PreparedSweep
 
 
 def plan(
@@ -20,7 +20,7 @@ def plan(
     results: RootOrUri = None,
     reuse: ReuseFrom = None,
     why: Annotated[
-        str | None, typer.Option(help="Say of the trial with this id, or start of one, why it runs or does not.")
+        str | None, typer.Option(help="Say why the trial with this id runs or does not; the first letters will do.")
     ] = None,
     trials: Annotated[bool, typer.Option("--trials", help="List every trial: id, status, shape, HPs, seed.")] = False,
     hardware: OnHardware = None,
@@ -28,7 +28,7 @@ def plan(
     max_gpu_hours: MaxGpuHours = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a sweep will run and what it will cost. Runs nothing.
+    """Show what a sweep will run and what it will cost. Nothing runs.
 
     \b
     Examples:
@@ -56,11 +56,11 @@ def plan(
     keep_within(job.plan, max_gpu_hours)
 
 
-def plan_data(job: Job) -> dict[str, Any]:
+def plan_data(job: PreparedSweep) -> dict[str, Any]:
     return {**job.plan.to_dict(), "reused": job.reuse.counts()}
 
 
-def _say_why(job: Job, prefix: str, *, as_json: bool) -> None:
+def _say_why(job: PreparedSweep, prefix: str, *, as_json: bool) -> None:
     from hpxfer.driver.trial_list import known_trials
     from hpxfer.driver.why import explain_trial, why_text
     from hpxfer.store import Store

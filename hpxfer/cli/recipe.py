@@ -17,7 +17,8 @@ def recipe(
     results: Folder,
     parameterization: Parameterization = None,
     output: Annotated[
-        Path | None, typer.Option(help="Default: recipe.yaml in the results folder; of a URI, NAME-recipe.yaml here.")
+        Path | None,
+        typer.Option(help="The file; default: recipe.yaml in the results folder, NAME-recipe.yaml here for a URI."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -15,7 +15,7 @@ from hpxfer.cli.plan import plan_data
 from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
-    from hpxfer.driver import Job
+    from hpxfer.driver import PreparedSweep
     from hpxfer.results import Results
 
 
@@ -27,7 +27,7 @@ def run(
     reuse: ReuseFrom = None,
     hardware: Annotated[
         str | None,
-        typer.Option(help="Print the plan for it. The run stays here, and so does what it asks about."),
+        typer.Option(help="Print the plan for this hardware. The run itself still trains here."),
     ] = None,
     price_per_hour: Price = None,
     max_gpu_hours: MaxGpuHours = None,
@@ -35,9 +35,10 @@ def run(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train what is missing of a sweep, then report. A second run of a finished sweep trains nothing.
+    """Train the trials of a sweep that are missing, then report.
 
-    Interrupt it at any time: the same command goes on from what was done.
+    A second run of a finished sweep trains nothing. You may interrupt a run at any time: the same command goes on from
+    what is stored.
 
     \b
     Examples:
@@ -51,7 +52,7 @@ def run(
     from hpxfer.rekey import refuse_legacy_ids
 
     if executor == "local" and address is not None:
-        raise HpxferError("--address joins a Ray cluster, --executor local uses none; leave one out")
+        raise HpxferError("--address joins a Ray cluster, and --executor local uses none; leave one of them out")
     job = prepare(
         sweep,
         results=results,
@@ -62,7 +63,7 @@ def run(
         price_per_hour=price_per_hour,
         early_stopping=early_stopping,
     )
-    refuse_legacy_ids(job.place)
+    refuse_legacy_ids(job.location)
     warn(dict.fromkeys((*job.problems, *job.plan.cautions, *job.real.cautions)))
     if not as_json:
         say("\n".join([plan_text(job.plan), *job.reuse.lines()]))
@@ -73,7 +74,7 @@ def run(
     _conclude(outcome, job, as_json=as_json)
 
 
-def _train(job: Job, address: str | None) -> Results:
+def _train(job: PreparedSweep, address: str | None) -> Results:
     """Run the job; end the program where it was interrupted, or where training has a bug."""
     from rich.console import Console
 
@@ -87,19 +88,19 @@ def _train(job: Job, address: str | None) -> Results:
         with progress:
             return train(job, address=address, on_event=progress, on_wait=lambda text: say(text, err=True))
     except Interrupted as end:
-        say(f"interrupted; what was done is in {job.place.where}, the same command goes on from there", err=True)
+        say(f"interrupted; all results are in {job.location.where}, the same command goes on from there", err=True)
         raise typer.Exit(128 + end.signal_number) from None
     except TrainingFailed as end:
         say(f"{end}\n", err=True)
         say(
-            f"the run stopped at {end.num_failed} failed trials, as the others would fail so too; what was done is in "
-            f"{job.place.where}, mend the error and give the same command again",
+            f"the run stopped at {end.num_failed} failed trials, because the others would fail alike; all results are in "
+            f"{job.location.where}; fix the error and give the same command again",
             err=True,
         )
         raise typer.Exit(TRIALS_FAILED) from None
 
 
-def _conclude(outcome: Results, job: Job, *, as_json: bool) -> None:
+def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
     """Report on a run: summary, figure, recipe, where they are; exit 1 if trials failed."""
     from hpxfer.analysis import transfer_report
     from hpxfer.recipe import recipe_from_results, write_recipe
@@ -113,8 +114,8 @@ def _conclude(outcome: Results, job: Job, *, as_json: bool) -> None:
         no_recipe = None
     except HpxferError as error:
         no_recipe = f"no recipe: {error}"
-    job.place.push()
-    names = [job.place.shown(one) for one in files]
+    job.location.push()
+    names = [job.location.shown(file) for file in files]
     # Of this sweep: the store may hold failures of cells that an edit has since removed.
     trials = outcome.trials[outcome.trials["trial_id"].isin(outcome.cells["trial_id"])]
     failed = trials[trials["status"] == "failed"]
@@ -137,8 +138,8 @@ def _tables(outcome: Results) -> list[Path]:
     """Return the Parquet files that hold the results: what was passed over in the folder is none of them."""
     from hpxfer.store.parts import list_parts
 
-    files = [one for part in list_parts(outcome.folder).parts for one in (part.trials, part.curves)]
-    return [one for one in files if one and not any(text.startswith(f"{one}: ") for text in outcome.problems)]
+    files = [file for part in list_parts(outcome.folder).parts for file in (part.trials, part.curves)]
+    return [file for file in files if file and not any(text.startswith(f"{file}: ") for text in outcome.problems)]
 
 
 def _draw(outcome: Results, found: Any, folder: Path) -> list[Path]:

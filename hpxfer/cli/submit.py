@@ -20,13 +20,15 @@ def submit(
         str | None,
         typer.Option(
             "--results",
-            help="The folder above the sweep's own, on the cluster, or a URI; default: the sweep's storage, "
-            "else ~/hpxfer-results on the head.",
+            help="The folder on the cluster, or the URI, that holds the sweep's results folder; default: the sweep's "
+            "storage, or ~/hpxfer-results on the head.",
         ),
     ] = None,
     reuse: Annotated[
         list[str] | None,
-        typer.Option("--reuse", help="A results folder on the cluster or a URI, as of `hpxfer run`; may be repeated."),
+        typer.Option(
+            "--reuse", help="Copy what is needed from this results folder on the cluster or URI; may be repeated."
+        ),
     ] = None,
     price_per_hour: Price = None,
     max_gpu_hours: MaxGpuHours = None,
@@ -36,11 +38,13 @@ def submit(
 ) -> None:
     """Send a sweep to a Ray cluster as a job, and print the job's id.
 
-    The cluster is looked at first: the same hpxfer, and the sweep's data on every node that can train, under the same
-    absolute path as here. If anything does not fit, nothing is submitted. A job always trains on the cluster's Ray, and
-    is planned for what the cluster has: `hpxfer run`'s --executor and --hardware have no place here.
+    The cluster is checked first. Every node that can train needs the same hpxfer, and the sweep's data under the same
+    absolute path as here. If anything differs, nothing is submitted. A job always trains on the cluster's Ray, and its
+    plan is for the cluster's hardware.
 
-    Example: hpxfer submit sweeps/quickstart.yaml --address http://127.0.0.1:8265
+    \b
+    Example:
+      hpxfer submit sweeps/quickstart.yaml --address http://127.0.0.1:8265
     """
     from hpxfer.cli.consent import ask, keep_within
     from hpxfer.jobs import commands as job_commands

@@ -13,27 +13,27 @@ from hpxfer.cli.options import AsJson, Folder
 from hpxfer.cli.output import INTERRUPTED, OK, TRIALS_FAILED, say, to_stdout
 
 if TYPE_CHECKING:
-    from hpxfer.progress.watch import Look
+    from hpxfer.progress.watch import RunView
 
-# A single picture scrolls: nothing is cut for the height of a terminal.
+# With --once the table may be longer than the terminal, which then scrolls.
 ALL_ROWS = 10_000
-# Where a driver is gone, a person or a scheduler soon starts the next.
+# A person or a scheduler soon starts the next run.
 NEXT_S = 60.0
 
 
 def watch(
     results: Folder,
-    once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the state once and leave.")] = False,
     wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to stay for the next run where the driver is gone; inf: for good.")
+        float, typer.Option(min=0, help="Seconds to wait for the next run if the driver is gone; inf: without end.")
     ] = NEXT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far the run of a results folder is, from another shell. Leaves when the run ends.
+    """Show from another shell how far a run is. The command ends when the run ends.
 
-    Where the driver is gone without a word (killed, or its machine lost), it says so and stays --wait seconds for the
-    next `hpxfer run`; where the run was ended by hand it leaves at once. With --json, a line of JSON for every look.
-    Exit code 1: the run was stopped, its driver is gone, or trials failed.
+    If the driver was killed, or its machine was lost, the command says so and waits --wait seconds for the next
+    `hpxfer run`. If the run was interrupted by hand, it ends at once. With --json it prints one line of JSON per look.
+    The exit code is 1 if the run was stopped, if its driver is gone, or if trials failed.
 
     \b
     Examples:
@@ -46,33 +46,33 @@ def watch(
     from hpxfer.progress.live import Shown
     from hpxfer.progress.table import progress_table
     from hpxfer.progress.watch import look, looks
-    from hpxfer.store.location import place_at
+    from hpxfer.store.location import location_at
 
-    place = place_at(results)
-    last = look(place)
+    location = location_at(results)
+    last = look(location)
 
-    def show(found: Look) -> None:
+    def show(found: RunView) -> None:
         nonlocal last
         last = found
         if as_json:
             say(json.dumps(found.to_dict()))
-        elif once and found.snapshot is not None:
+        elif once and found.run_status is not None:
             console = Console()
-            console.print(progress_table(found.snapshot, width=console.width, height=ALL_ROWS))
+            console.print(progress_table(found.run_status, width=console.width, height=ALL_ROWS))
 
     try:
         if once:
             show(last)
         elif as_json:
-            for found in looks(place, next_s=wait):
+            for found in looks(location, next_s=wait):
                 show(found)
         else:
             console, gone = Console(), False
-            picture = Shown(console, lambda: last.snapshot, waiting=f"{results}: waiting for the first report")
+            picture = Shown(console, lambda: last.run_status, waiting=f"{results}: waiting for the first report")
             with to_stdout(), picture as shown:
-                for found in looks(place, next_s=wait):
+                for found in looks(location, next_s=wait):
                     show(found)
-                    shown.update(found.snapshot.num_notes if found.snapshot else 0)
+                    shown.update(found.run_status.num_notes if found.run_status else 0)
                     if wait and gone != (found.state == "gone"):
                         gone = not gone
                         limit = f" {wait:g} s" if wait < math.inf else ""
@@ -82,7 +82,7 @@ def watch(
         raise typer.Exit(INTERRUPTED) from None
     if not as_json:
         say(last.text())
-    failed = last.snapshot is not None and last.snapshot.failed > 0
+    failed = last.run_status is not None and last.run_status.failed > 0
     raise typer.Exit(TRIALS_FAILED if failed or last.state in ("stopped", "gone") else OK)
 
 

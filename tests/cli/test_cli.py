@@ -146,7 +146,10 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
         "no results": (("report", folder / "nothing"), "`hpxfer run SWEEP.yaml` makes it"),
         "unknown parameterization": (("explain", "--parameterization", "mop"), "unknown parameterization 'mop'"),
         "nothing to explain": (("explain",), "--list shows the names"),
-        "unknown executor": (("run", sweep("executor"), "--executor", "slurm"), "must be ray or local"),
+        "unknown executor": (
+            ("run", sweep("executor"), "--executor", "slurm"),
+            "--executor: unknown executor 'slurm'; legal: local, ray",
+        ),
         "nonsense address": (("run", sweep("address"), "--address", "here"), "auto, HOST:PORT or ray://HOST:PORT"),
         "results is a file": (("run", sweep("file"), "--results", text), "Not a directory"),
         "address without Ray": (("run", sweep("local"), "--executor", "local", "--address", "auto"), "leave one out"),

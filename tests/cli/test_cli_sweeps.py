@@ -26,7 +26,7 @@ from hpxfer.driver import prepare, run
 from hpxfer.plan import hardware
 from hpxfer.storage import lease
 from hpxfer.storage.lease import Holder, encoded
-from hpxfer.storage.lease_file import LEASE_FILE, FileSlot
+from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
 from hpxfer.store import Store, parquet
 
 LONG_S = 300  # of anything that is waited for; a loaded machine is slow
@@ -99,7 +99,7 @@ def test_a_second_run_is_refused_naming_host_and_process(
     monkeypatch.setattr(lease, "POLL_S", 0.01)
     sweep, folder = write_tiny(tmp_path), tmp_path / "tiny"
     folder.mkdir()
-    slot, ended = FileSlot(folder), threading.Event()
+    slot, ended = LeaseFile(folder), threading.Event()
     steps = [encoded(Holder(nonce="first", host="elsewhere", pid=4242, counter=number)) for number in (0, 1)]
     slot.create(steps[0])
 
@@ -149,7 +149,7 @@ def test_what_costs_much_is_asked_about(
     arguments = ("run", sweep, "--results", tmp_path)
     code, _, err = hpxfer(capsys, *arguments)
     assert code == 2
-    assert "hours of CPU workers is asked about" in err
+    assert "hours of CPU workers needs consent" in err
     assert "there is no terminal to ask at; give --yes" in err
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
@@ -175,7 +175,7 @@ def test_hardware_that_is_not_there_is_planned_for_and_not_asked_about(
     code, out, err = hpxfer(capsys, "run", sweep, "--results", tmp_path, "--hardware", "h100")
     assert "GPU-hours" in out  # the estimate is of what was named
     assert code == (2 if asked else 0)
-    assert ("hours of CPU workers is asked about" in err) is asked
+    assert ("hours of CPU workers needs consent" in err) is asked
 
 
 def test_a_run_is_warned_of_the_machine_that_it_stays_on(
@@ -286,7 +286,7 @@ def test_a_folder_that_cannot_be_written_or_is_full(
     monkeypatch.setattr(sys.modules["hpxfer.driver.drive"], "make_executor", lambda *_, **__: Fails(0))
     sweep = write_tiny(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(FileSlot, "create", full)
+        patch.setattr(LeaseFile, "create", full)
         code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
         assert code == 2
         assert f"{tmp_path / 'tiny'}: its lease cannot be written: No space left on device" in err

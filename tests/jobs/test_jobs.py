@@ -197,9 +197,9 @@ def test_a_job_that_is_stopped_keeps_what_it_has_and_gives_the_folder_back(far: 
     until(lambda: pids(head), "no stack")
     assert "RUNNING" in far.hpxfer("status", job)
     assert "0 of 30 trials done" in far.hpxfer("status", job)
-    assert "STOPPED; what was done is stored" in far.hpxfer("stop", job)
+    assert "STOPPED; its results are stored" in far.hpxfer("stop", job)
     assert holder_of(head) is None
-    assert "had ended already: STOPPED" in far.hpxfer("stop", job)
+    assert "has ended before: STOPPED" in far.hpxfer("stop", job)
     written = read(head)
     assert written is not None
     assert written.state == "stopped"
