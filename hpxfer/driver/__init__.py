@@ -1,4 +1,4 @@
-"""The driver: from a sweep to a results folder. The only writer of the store; it runs what is missing and no more."""
+"""The driver turns a sweep into a results folder. It trains only what is missing, and only it writes the store."""
 
 from hpxfer.driver.dispatch import TrainingFailed, longest_first
 from hpxfer.driver.drive import run

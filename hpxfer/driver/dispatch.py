@@ -1,4 +1,4 @@
-"""Dispatcher: what happens between the search and the executor. It packs what is asked for, and stores what comes."""
+"""Dispatcher: it stands between the search and the executor. It packs trials into stacks and stores their results."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.plan.packing import pack, stack_flops
 from hpxfer.progress.counts import RunCounts
 from hpxfer.search import Outcome
+from hpxfer.search.export import StudyExport
 from hpxfer.storage.lease import Lease
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
@@ -19,13 +20,13 @@ from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
 # Failures that the other trials of the sweep would meet too.
-_STOPS = ("bug", "input")
+_FATAL_KINDS = ("bug", "input")
 
 OnEvent = Callable[[Stack, Event, RunCounts], None]
 
 
 class TrainingFailed(RuntimeError):
-    """A bug in training, or input that is missing on a worker: the run stopped at once. Says the worker's traceback."""
+    """Training has a bug, or a worker lacks its input. The run stopped at once; the message is the traceback."""
 
     def __init__(self, error: str, num_failed: int) -> None:
         super().__init__(error)
@@ -33,11 +34,11 @@ class TrainingFailed(RuntimeError):
 
 
 class Dispatcher:
-    """Gives an executor its stacks with `more`, takes its events with `take`."""
+    """Gives an executor its stacks through `more`, and takes its events through `take`."""
 
     def __init__(
         self,
-        job: PreparedSweep,
+        prepared: PreparedSweep,
         store: Store,
         lease: Lease,
         counts: RunCounts,
@@ -46,14 +47,16 @@ class Dispatcher:
         held: Callable[[], AbstractContextManager[None]],
         on_event: OnEvent | None,
     ) -> None:
-        self._job, self._store, self._lease, self._counts = job, store, lease, counts
+        self._prepared, self._store, self._lease, self._counts = prepared, store, lease, counts
         self._checkpoints, self._held, self._on_event = checkpoints, held, on_event
-        self._outcomes = dict(job.outcomes)
-        self.done = set(job.outcomes)  # ids
-        self._out: set[str] = set()  # in flight
-        self._failed: set[str] = set()  # in this run: the next one tries them again
-        self._gone: set[str] = set()  # what another folder had when it was opened, and can give no more
-        self._decided: set[str] = set()  # lines of the search that were noted
+        self._outcomes = dict(prepared.outcomes)
+        # Trial ids.
+        self.done = set(prepared.outcomes)
+        self._running: set[str] = set()
+        self._failed: set[str] = set()  # in this run; the next run tries them again
+        self._not_copied: set[str] = set()  # another folder had them when it was opened, and has them no more
+        self._export = StudyExport(prepared.folder, prepared.expansion)
+        self._noted: set[str] = set()  # decisions of the search that are among the counts' notes
 
     def more(self) -> list[Stack]:
         """Return the stacks of the trials that the search wants next, the costliest first.
@@ -61,18 +64,21 @@ class Dispatcher:
         Trials that another folder has are copied from there and not trained.
         """
         trials = self._ask()
-        while found := self._job.reuse.of([trial.id for trial in trials if trial.id not in self._gone]):
+        while found := self._prepared.reuse.of([trial.id for trial in trials if trial.id not in self._not_copied]):
             with self._held():
-                copied = self._job.reuse.copy(found, self._store)
-            self._job.location.push(self._lease.check)
-            self._gone.update(found.keys() - copied)
-            self._know({key: found[key] for key in copied})
+                copied = self._prepared.reuse.copy(found, self._store)
+            self._prepared.location.push(self._lease.check)
+            self._not_copied.update(found.keys() - copied)
+            self._learn({trial_id: found[trial_id] for trial_id in copied})
             trials = self._ask()
-        self._out.update(trial.id for trial in trials)
-        return longest_first(trials, self._job, self._checkpoints)
+        self._running.update(trial.id for trial in trials)
+        return longest_first(trials, self._prepared, self._checkpoints)
 
     def take(self, stack: Stack, event: Event) -> None:
-        """Count an event; results are stored first. Raises TrainingFailed for a failure that more of would follow."""
+        """Store the results that an event brings, then count the event.
+
+        Raises TrainingFailed for a failure that other trials would meet too.
+        """
         self._lease.check(look=False)
         if isinstance(event, Ended):
             self._store_results(stack, event.results)
@@ -80,55 +86,61 @@ class Dispatcher:
         if self._on_event is not None:
             self._on_event(stack, event, self._counts)
         if isinstance(event, Ended):
-            fatal = [result for result in event.results if result.error_kind in _STOPS]
+            fatal = [result for result in event.results if result.error_kind in _FATAL_KINDS]
             if fatal:
                 raise TrainingFailed(fatal[0].error or "", len(fatal))
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is in flight and the search wants nothing more."""
-        return not self._out and not self._ask()
+        """Whether no stack is running and the search wants no more trials."""
+        return not self._running and not self._ask()
 
     def _ask(self) -> tuple[Trial, ...]:
-        trials = tuple(self._job.search.ask(self._outcomes, self._out | self._failed, None))
-        for line in self._job.search.why().splitlines():
-            if line not in self._decided:
-                self._decided.add(line)
-                self._counts.note(line)
+        """Return the trials that the search wants next, and note its new decisions."""
+        trials = tuple(self._prepared.search.ask(self._outcomes, self._running | self._failed, None))
+        self._export.write(self._prepared.search)
+        problem = [self._export.problem] if self._export.problem else []
+        for decision in (*self._prepared.search.why().splitlines(), *problem):
+            if decision not in self._noted:
+                self._noted.add(decision)
+                self._counts.note(decision)
         return trials
 
     def _store_results(self, stack: Stack, results: tuple[TrialResult, ...]) -> None:
         trials = {trial.id: trial for trial in stack.trials}
         with self._held():
-            self._store.append([(trials[one.trial_id], one) for one in results])
-        self._job.location.push(self._lease.check)  # not held: a network that is down may be waited for a long time
+            self._store.append([(trials[result.trial_id], result) for result in results])
+        # Signals are not held here: the push may wait long for a network that is down.
+        self._prepared.location.push(self._lease.check)
         with self._held():
-            column = LOSS_COLUMNS[self._job.spec.judge.loss]
-            self._out.difference_update(trials)
-            self._failed.update(one.trial_id for one in results if one.status == "failed")
-            ended = [one for one in results if one.status != "failed"]
-            self._know({one.trial_id: Outcome(one.status, getattr(one, column)) for one in ended})
+            column = LOSS_COLUMNS[self._prepared.spec.judge.loss]
+            self._running.difference_update(trials)
+            self._failed.update(result.trial_id for result in results if result.status == "failed")
+            ended = [result for result in results if result.status != "failed"]
+            self._learn({result.trial_id: Outcome(result.status, getattr(result, column)) for result in ended})
             if self._checkpoints is not None:
                 self._checkpoints.clear(self.done)
 
-    def _know(self, outcomes: dict[str, Outcome]) -> None:
+    def _learn(self, outcomes: dict[str, Outcome]) -> None:
         self._outcomes.update(outcomes)
         self.done.update(outcomes)
 
 
-def longest_first(trials: Iterable[Trial], job: PreparedSweep, checkpoints: Checkpoints | None = None) -> list[Stack]:
-    """Return the stacks of trials, the costliest first: what is short fills the gaps at the end.
+def longest_first(
+    trials: Iterable[Trial], prepared: PreparedSweep, checkpoints: Checkpoints | None = None
+) -> list[Stack]:
+    """Return the stacks of trials, the costliest first, so that short stacks fill the gaps at the end of a run.
 
-    Trials that share a checkpoint go on together.
+    Trials that share a checkpoint stay in one stack and resume from it.
     """
-    resources = job.spec.resources
-    going_on, rest = ([], trials) if checkpoints is None else checkpoints.going_on(trials)
+    resources = prepared.spec.resources
+    resumed, fresh = ([], trials) if checkpoints is None else checkpoints.going_on(trials)
     stacks = pack(
-        rest,
-        job.device,
-        asked=job.spec.stack_size,
-        measured=job.measured,
-        workers=job.workers,
+        fresh,
+        prepared.device,
+        asked=prepared.spec.stack_size,
+        measured=prepared.measured,
+        workers=prepared.workers,
         share=resources.gpus_per_stack,
     )
-    return sorted([*going_on, *stacks], key=stack_flops, reverse=True)
+    return sorted([*resumed, *stacks], key=stack_flops, reverse=True)

@@ -1,4 +1,4 @@
-"""PreparedSweep: a sweep made ready. What its results folder has of it, what other folders have, and the plan for the rest."""
+"""Prepare a sweep. What its results folder has of it, what other folders have, and the plan for the rest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESULTS = "results"
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a plan is priced on: hardware other than the device, and what an hour of one costs."""
+    """What a plan is priced for: hardware other than this machine's, and the price of one hour of it."""
 
     hardware: Hardware | None = None
     price_per_hour: float | None = None
@@ -44,37 +44,37 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedSweep:
-    """A sweep made ready: its plan, and what is known of its trials."""
+    """A sweep that is ready to run: its plan, and what is known of its trials."""
 
     spec: SweepSpec
-    file: Path | None  # where the sweep was read from
+    file: Path | None  # the sweep file, if it was read from one
     expansion: Expansion
     search: Search
-    location: ResultsLocation  # of its results
-    plan: Plan  # of the hardware that was named, if any was
-    real: Plan  # of the device that will run it: consent and the time left are about this one
-    outcomes: Mapping[str, Outcome]  # by trial id, of the store
-    reuse: Reuse  # the other folders, and what of them the sweep would copy
+    location: ResultsLocation  # of the sweep's results
+    plan: Plan  # for the hardware that the user named, else the same as `real`
+    real: Plan  # for the device that will run it; consent and the time left are about this one
+    outcomes: Mapping[str, Outcome]  # trial id -> outcome, of the stored trials
+    reuse: Reuse  # the other folders, and which of their trials the sweep would copy
     device: Device
-    workers: int  # stacks that run at once on it
-    measured: Mapping[Shape, Measured]  # what the folder's trials say of their shapes
-    problems: tuple[str, ...]  # files of the store that were passed over
+    workers: int  # how many stacks run at once on the device
+    measured: Mapping[Shape, Measured]  # time and memory of stored trials
+    problems: tuple[str, ...]  # files of the store that could not be read
     cost: Cost
 
     @property
     def folder(self) -> Path:
-        """The results folder on this disk: the location itself, or its mirror."""
+        """The results folder on this disk. For a URI it is a mirror."""
         return self.location.folder
 
     @cached_property
     def known(self) -> Mapping[str, Outcome]:
-        """The outcomes of the store, and those that would be copied into it."""
+        """The outcomes of stored trials, and of trials that would be copied from other folders."""
         return {**self.outcomes, **self.reuse.wanted} if self.reuse.wanted else self.outcomes
 
     @cached_property
     def missing(self) -> tuple[Trial, ...]:
-        """The trials to train now; of an adaptive search, the first ones."""
-        return tuple(self.search.ask(self.known, (), None))
+        """The trials to train now. An adaptive search names only its first ones."""
+        return tuple(self.search.ask(self.known, ()))
 
 
 def prepare(
@@ -88,11 +88,12 @@ def prepare(
     price_per_hour: float | None = None,
     early_stopping: str | None = None,
 ) -> PreparedSweep:
-    """Return the sweep made ready: data found and digested, store looked through. Writes nothing.
+    """Return the sweep ready to run: its data is found and digested, its stored trials are read. Writes nothing.
 
-    `results` is the folder or URI above the sweep's own, by default the sweep's storage or `results`. `executor` (ray |
-    local) and `early_stopping` (none) override the sweep's. `reuse` are results folders whose trials need not be
-    trained again. The plan is for the cluster at `address` or for `hardware`, and has a price if an hour has one.
+    `results` is the folder or URI that holds the sweep's own folder; the default is the sweep's `storage`, else
+    `results`. `executor` and `early_stopping` (none) replace what the sweep says. `reuse` names results folders whose
+    trials need not be trained again. The plan is for the cluster at `address`, or for `hardware`. It has a price if
+    `price_per_hour` is given.
     """
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
         raise HpxferError(f"--price-per-hour must be a number from 0, got {price_per_hour}")
@@ -108,7 +109,7 @@ def prepare(
 
 
 def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None) -> SweepSpec:
-    """Return the sweep with what the command line says instead."""
+    """Return the sweep with the values that the command line gives instead of its own."""
     changed: dict[str, Any] = {}
     if executor is not None:
         EXECUTORS.get(executor, "--executor")
@@ -116,26 +117,34 @@ def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None
     if early_stopping is not None:
         if early_stopping != "none":
             raise HpxferError(
-                f"--early-stopping must be none, got {early_stopping!r}; what else there is stands in the sweep file"
+                f"--early-stopping must be none, got {early_stopping!r}; turn it on in the sweep file"
             )
         changed["early_stopping"] = type(spec.early_stopping)()
     return spec.model_copy(update=changed)
 
 
-def refreshed(job: PreparedSweep, store: Store) -> PreparedSweep:
-    """Return the job as the store is now: another driver may have been at work since it was made."""
-    if _outcomes(store, job.spec).keys() == job.outcomes.keys():
-        return job
-    reuse = replace(job.reuse, wanted={})
-    return _ready(job.spec, job.file, job.expansion, job.location, reuse, job.device, job.cost)
+def refreshed(prepared: PreparedSweep, store: Store) -> PreparedSweep:
+    """Return the sweep prepared anew if another driver has stored trials since it was prepared."""
+    if _outcomes(store, prepared.spec).keys() == prepared.outcomes.keys():
+        return prepared
+    reuse = replace(prepared.reuse, wanted={})
+    return _ready(
+        prepared.spec, prepared.file, prepared.expansion, prepared.location, reuse, prepared.device, prepared.cost
+    )
 
 
 def _ready(
-    spec: SweepSpec, file: Path | None, expansion: Expansion, location: ResultsLocation, reuse: Reuse, device: Device, cost: Cost
+    spec: SweepSpec,
+    file: Path | None,
+    expansion: Expansion,
+    location: ResultsLocation,
+    reuse: Reuse,
+    device: Device,
+    cost: Cost,
 ) -> PreparedSweep:
     store = Store.open(location.folder, write=False)
     outcomes = _outcomes(store, spec)
-    search = make_search(expansion, location.folder, spec.judge.loss)
+    search = make_search(expansion, lambda: store.read_trials().to_pandas())
     reuse = reuse.asked_by(search, outcomes)
     known = measured(store, cuda=device.cuda) if outcomes else {}
     done = {**outcomes, **reuse.wanted}
@@ -146,7 +155,7 @@ def _ready(
         device,
         measured=known,
         warnings=tuple(_warnings(spec, device, store, location)),
-        counts=grid_counts(expansion, done) if spec.search.kind == "grid" else _counts(search, done),
+        counts=grid_counts(expansion, done) if spec.search.row.lists_trials else _counts(search, done),
         price_per_hour=cost.price_per_hour,
     )
     real = planned()
@@ -169,7 +178,7 @@ def _ready(
 
 
 def _device(resources: ResourcesSpec, address: str | None) -> Device:
-    """Return what stacks will run on: this machine, or the cluster at `address`."""
+    """Return the device that stacks will run on: this machine's, or that of the cluster at `address`."""
     if address is None:
         return here(resources.device)
     from hpxfer.executors.ray_cluster import describe
@@ -178,8 +187,8 @@ def _device(resources: ResourcesSpec, address: str | None) -> Device:
 
 
 def _counts(search: Search, done: Mapping[str, Outcome]) -> Counts:
-    """Return the counts of a search that chooses: what it has had, and what may follow at most."""
-    asked = Counter(trial.shape for trial in search.ask(done, (), None))
+    """Return how many trials an adaptive search has had per shape, and how many may follow at most."""
+    asked = Counter(trial.shape for trial in search.ask(done, ()))
     return search_counts(search.progress(), now=asked)
 
 
@@ -190,7 +199,7 @@ def _outcomes(store: Store, spec: SweepSpec) -> dict[str, Outcome]:
 
 @contextmanager
 def located(file: Path | None) -> Iterator[None]:
-    """Put file and line before an error that starts with its key path, e.g. `data.source: ...`."""
+    """Put file and line before an error that starts with a key of the sweep file, e.g. `data.source: ...`."""
     try:
         yield
     except HpxferError as error:
@@ -201,7 +210,7 @@ def located(file: Path | None) -> Iterator[None]:
 
 
 def measured(store: Store, *, cuda: bool) -> dict[Shape, Measured]:
-    """Return shape, with batch and steps -> what stored trials of today's trainer on such a device say of it."""
+    """Return shape (with batch and steps) -> time and memory of stored trials, of this trainer on such a device."""
     names = ["wall_s", "peak_bytes", "stack_size", "halvings", "device", "trainer_version"]
     rows = store.read_trials([*SHAPE_COLUMNS, *names]).to_pandas()
     rows = rows[(rows["stack_size"] > 0) & (rows["trainer_version"] == TRAINER_VERSION)]
@@ -214,7 +223,7 @@ def measured(store: Store, *, cuda: bool) -> dict[Shape, Measured]:
 
 def _measured(rows: pd.DataFrame, cuda: bool) -> Measured:
     seconds = (rows["wall_s"] / rows["stack_size"]).median()
-    # A process's peak on a CPU is that of all its stacks; a device's is reset for each.
+    # On a CPU the peak of a process covers all its stacks; on a device it is reset for each stack.
     peak = (rows["peak_bytes"] / rows["stack_size"]).max() if cuda else math.nan
     most = rows["stack_size"][rows["halvings"] > 0].max()
     return Measured(
@@ -226,7 +235,7 @@ def _measured(rows: pd.DataFrame, cuda: bool) -> Measured:
 
 
 def _warnings(spec: SweepSpec, device: Device, store: Store, location: ResultsLocation) -> Iterator[str]:
-    """Yield what a user should know of the folder and of the device before a run."""
+    """Yield what the user should know about the folder and the device before a run."""
     if holds_legacy_ids(location):
         yield f"{how_to_rekey(location.where)}: a run waits for that"
     if spec.training.determinism == "fast" and not device.cuda:

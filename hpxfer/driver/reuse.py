@@ -1,4 +1,4 @@
-"""Reuse: trials that another results folder has already. They are copied when the search asks for them."""
+"""Reuse: trials of other results folders. A run copies them when the search asks for them, and does not train them."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from hpxfer.store.losses import LOSS_COLUMNS
 
 @dataclass(frozen=True, kw_only=True)
 class Reuse:
-    """Other results folders, and what they have."""
+    """Other results folders and their trials."""
 
-    places: tuple[str, ...] = ()  # the folders' names
+    folders: tuple[str, ...] = ()  # as the user knows them: paths or URIs
     stores: tuple[Store, ...] = ()
-    has: tuple[Mapping[str, Outcome], ...] = ()  # of each store, what is done in it
-    wanted: Mapping[str, Outcome] = field(default_factory=dict)  # what the sweep would copy today
+    has: tuple[Mapping[str, Outcome], ...] = ()  # per store: trial id -> outcome of the trials that have ended
+    wanted: Mapping[str, Outcome] = field(default_factory=dict)  # what the sweep would copy now
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The files of those folders that were passed over."""
+        """The files of those folders that could not be read."""
         return tuple(problem for store in self.stores for problem in store.problems)
 
     def counts(self) -> dict[str, int]:
         """Return folder -> how many trials would be copied from it."""
-        return {**dict.fromkeys(self.places, 0), **Counter(self.sources().values())}
+        return {**dict.fromkeys(self.folders, 0), **Counter(self.sources().values())}
 
     def lines(self) -> list[str]:
-        """Return a line for each folder that trials are copied from."""
+        """Return one line per folder: how many trials are copied from it."""
         return [f"{number} trials are copied from {folder}" for folder, number in self.counts().items()]
 
     def sources(self) -> dict[str, str]:
-        """Return trial id -> the folder it would be copied from."""
-        folders = list(zip(self.places, self.has, strict=True))
-        return {trial_id: next(location for location, has in folders if trial_id in has) for trial_id in self.wanted}
+        """Return trial id -> the folder that it would be copied from."""
+        folders = list(zip(self.folders, self.has, strict=True))
+        return {trial_id: next(folder for folder, has in folders if trial_id in has) for trial_id in self.wanted}
 
     def of(self, trial_ids: Collection[str]) -> dict[str, Outcome]:
-        """Return those of the trials that a folder has; the first that has one counts."""
+        """Return the outcomes of the trials that a folder has. If several have a trial, the first one counts."""
         out: dict[str, Outcome] = {}
         for has in self.has:
             out.update((key, has[key]) for key in trial_ids if key in has and key not in out)
         return out
 
     def asked_by(self, search: Search, outcomes: Mapping[str, Outcome]) -> Reuse:
-        """Return this with `wanted`: what a search that knows `outcomes` asks for, step by step, and a folder has."""
+        """Return this with `wanted`: the trials that the search asks for, round by round, and that a folder has."""
         known, wanted = dict(outcomes), dict[str, Outcome]()
-        while self.stores and (found := self.of([trial.id for trial in search.ask(known, (), None)])):
+        while self.stores and (found := self.of([trial.id for trial in search.ask(known, ())])):
             known.update(found)
             wanted.update(found)
         return replace(self, wanted=wanted)
 
     def copy(self, trial_ids: Collection[str], store: Store) -> set[str]:
-        """Copy what the folders have of the trials into `store` and return their ids."""
+        """Copy the trials that the folders have into `store`, and return their ids."""
         left = set(trial_ids)
         for other, has in zip(self.stores, self.has, strict=True):
             if found := left & has.keys():
@@ -67,7 +67,7 @@ class Reuse:
 
 
 def open_reuse(folders: Sequence[str | Path], own: ResultsLocation, loss: str) -> Reuse:
-    """Return what the folders have; raise HpxferError for one that is no results folder, or the sweep's own."""
+    """Return the trials of the folders. Raise HpxferError if one is no results folder, or is the sweep's own."""
     stores: dict[str, Store] = {}
     for name in folders:
         location = location_at(name)
@@ -83,4 +83,4 @@ def open_reuse(folders: Sequence[str | Path], own: ResultsLocation, loss: str) -
         {key: Outcome(status, value) for key, (status, value) in store.outcomes(LOSS_COLUMNS[loss]).items()}
         for store in stores.values()
     )
-    return Reuse(places=tuple(stores), stores=tuple(stores.values()), has=has)
+    return Reuse(folders=tuple(stores), stores=tuple(stores.values()), has=has)

@@ -1,4 +1,4 @@
-"""The trials of a sweep as a list: what each is called, whether it is done, and where it stands."""
+"""Trial list: the trials of a sweep with their ids, statuses, shapes and HPs, for `hpxfer plan --trials`."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from typing import Any
 
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.search.cells import searched_cells
+from hpxfer.search.kinds import kind_of
 from hpxfer.store import Store
 from hpxfer.trial import Trial
 
 
-def known_trials(job: PreparedSweep) -> list[Trial]:
-    """Return the sweep's trials: those of its grid or, of a search that chooses, what it has and would start now."""
-    if job.spec.search.kind == "grid":
-        return list(job.expansion.trials())
+def known_trials(prepared: PreparedSweep) -> list[Trial]:
+    """Return the trials of a grid; of an adaptive search, those it has and those it would start now."""
+    if kind_of(prepared.spec).lists_trials:
+        return list(prepared.expansion.trials())
     found: dict[str, Trial] = {}
-    for store in (Store.open(job.folder, write=False), *job.reuse.stores):
-        cells = searched_cells(job.expansion, store.read_trials().to_pandas())
-        found.update((cell.trial.id, cell.trial) for cell in cells if cell.trial.id in job.known)
-    return list({**found, **{trial.id: trial for trial in job.missing}}.values())
+    for store in (Store.open(prepared.folder, write=False), *prepared.reuse.stores):
+        cells = searched_cells(prepared.expansion, store.read_trials().to_pandas())
+        found.update((cell.trial.id, cell.trial) for cell in cells if cell.trial.id in prepared.known)
+    return list({**found, **{trial.id: trial for trial in prepared.missing}}.values())
 
 
-def trials_of(job: PreparedSweep) -> list[dict[str, Any]]:
-    """Return a JSON-ready row for each trial; `status` is missing for one that a run would train."""
-    shown = tuple(_shown(job))
-    several = len({(shape.batch_tokens, shape.steps) for shape in job.expansion.shapes}) > 1
+def trials_of(prepared: PreparedSweep) -> list[dict[str, Any]]:
+    """Return one JSON-ready row per trial. The status of a trial that a run would train is `missing`."""
+    shown = tuple(_shown(prepared))
+    several = len({(shape.batch_tokens, shape.steps) for shape in prepared.expansion.shapes}) > 1
     return [
         {
             "trial_id": trial.id,
-            "status": job.known[trial.id].status if trial.id in job.known else "missing",
+            "status": prepared.known[trial.id].status if trial.id in prepared.known else "missing",
             "shape": trial.shape.label(schedule=several),
             "parameterization": None if trial.parameterization is None else trial.parameterization.label(),
             **{name: trial.hps.get(name) for name in shown},
             "seed": trial.seed,
         }
-        for trial in known_trials(job)
+        for trial in known_trials(prepared)
     ]
 
 
@@ -43,16 +44,16 @@ def trials_text(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as an aligned table."""
     if not rows:
         return ""
-    # Not a table of rich, whose time is felt where a sweep has tens of thousands of rows.
+    # rich.table takes seconds where a sweep has tens of thousands of rows.
     cells = [tuple(rows[0]), *(tuple(map(_spelled, row.values())) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
 
 
-def _shown(job: PreparedSweep) -> Iterable[str]:
-    """Return the HPs that tell the trials apart."""
-    names = dict.fromkeys(job.spec.grid)
-    for trial in job.missing:
+def _shown(prepared: PreparedSweep) -> Iterable[str]:
+    """Return the HPs in which the trials differ."""
+    names = dict.fromkeys(prepared.spec.grid)
+    for trial in prepared.missing:
         names.update(dict.fromkeys(name for name, _ in trial.hps.multipliers))
     return names
 

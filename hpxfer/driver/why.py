@@ -1,6 +1,7 @@
-"""Why: what a trial's identity is, and in what it differs from the nearest one that is stored.
+"""Why a trial is stored or not, and in what its identity differs from that of the nearest stored trial.
 
-An identity is rebuilt from the stored row alone and hashed again: only one that gives the row's own id is compared.
+The identity of a stored row is rebuilt from the row alone and hashed again. Rows whose hash is not their own id are
+left out of the comparison.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from hpxfer.trial import Expansion, Setting, Trial
 from hpxfer.trial.identity import hps_of
 
 Flat = Mapping[str, Any]
-# reused: another folder has it; stopped: early, by a rule that the sweep has no more; left: stored, but no trial of the
-# sweep any more.
+# The states that are not plain: `reused`, another folder has the trial; `stopped`, an early-stopping rule ended it and
+# the sweep no longer has that rule; `left`, it is stored, but the sweep no longer holds it.
 State = Literal["stored", "reused", "failed", "stopped", "missing", "left"]
 
-# Candidates that a message about an ambiguous prefix names.
+# How many candidates the message about an ambiguous prefix names.
 MOST_NAMED = 8
 _ABSENT = "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A key path in which the two identities differ; None stands for a key that is not there too."""
+    """A key path in which two identities differ. None stands for a key that is absent, too."""
 
     key: str
     of_trial: Any
@@ -40,20 +41,22 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Why:
-    """What there is to say of a trial. `nearest` is a stored one, of a trial that is left one of the sweep's."""
+    """Why one trial is stored or not. `nearest` is a stored trial; for a trial that the sweep left, it is one of the
+    sweep.
+    """
 
     trial_id: str
     state: State
     status: str | None  # of the stored row
-    error: str | None = None  # of a failed one, its last line
-    folder: str | None = None  # of a reused one
+    error: str | None = None  # the last line of a failed trial's error
+    folder: str | None = None  # from which a run would copy a reused trial
     nearest: str | None = None
     nearest_status: str | None = None
     differences: tuple[Difference, ...] = ()
-    num_unproven: int = 0  # stored rows whose identity does not give their own id: nothing can be said of them
+    num_unproven: int = 0  # stored rows whose identity does not hash to their own id
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready data."""
+        """Return the answer as JSON-ready data."""
         return asdict(self)
 
 
@@ -64,11 +67,12 @@ def explain_trial(
     rows: Sequence[Mapping[str, Any]],
     reused: Mapping[str, str] | None = None,
 ) -> Why:
-    """Return why the trial of this id, or unique prefix of one, is stored or not; raise HpxferError if there is none.
+    """Return why the trial with this id, or with this unique prefix of one, is stored or not.
 
-    `trials` are the sweep's, `rows` those of the table TRIALS, `reused` says by id which other folder a run would copy
-    a trial from. What is not stored is held against the nearest stored
-    trial, what the sweep has no more against the nearest that it has.
+    `trials` are the sweep's trials and `rows` the stored rows of the table TRIALS. `reused` maps the id of a trial to
+    the other folder from which a run would copy it. A trial that is not stored is compared with the nearest stored one.
+    A stored trial that the sweep no longer holds is compared with the nearest trial of the sweep. Raises HpxferError if
+    no id, or more than one, starts with `prefix`.
     """
     of_sweep = {trial.id: trial for trial in trials}
     stored = {row["trial_id"]: row for row in rows}
@@ -97,7 +101,7 @@ def explain_trial(
 
 
 def why_text(why: Why) -> str:
-    """Return it as lines for a terminal."""
+    """Return the answer as lines for a terminal."""
     not_done = {
         "missing": "not stored: a run trains it",
         "reused": f"not stored here: a run copies it from {why.folder}",
@@ -127,7 +131,8 @@ def identity_of(trial: Trial, expansion: Expansion) -> dict[str, Any]:
 
 
 def flat(identity: Mapping[str, Any]) -> Flat:
-    """Return key path -> value, e.g. `setting.init.matrices`, `hps.router.lr_mult`; defaults are spelled out."""
+    """Return key path -> value, e.g. `setting.init.matrices` or `hps.router.lr_mult`, with every default spelled out.
+    """
     hps = {**_defaults(HPs), **identity["hps"]}
     multipliers = dict(hps.pop("multipliers"))
     setting = _filled(_defaults(Setting), identity["setting"])
@@ -146,7 +151,7 @@ def _defaults(kind: type[HPs] | type[Setting]) -> dict[str, Any]:
 
 
 def _filled(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults with what is given in their location, in nested mappings likewise."""
+    """Return `defaults` with the given values in their place, in nested mappings too."""
     nested = {name: _filled(value, given.get(name, {})) for name, value in defaults.items() if isinstance(value, dict)}
     return {**defaults, **given, **nested}
 
@@ -160,7 +165,7 @@ def _paths(value: Any, path: str) -> Iterable[tuple[str, Any]]:
 
 
 def _only(prefix: str, known: Iterable[str]) -> str:
-    """Return the one id that starts so."""
+    """Return the one id that starts with the prefix."""
     ids = list(known)
     found = [one for one in ids if one.startswith(prefix)] if prefix else []
     if len(found) == 1:
@@ -197,13 +202,13 @@ def _compared(
 
 
 def _distance(mine: Flat, other: Flat) -> tuple[int, float]:
-    """Return how many key paths differ, then how many octaves apart the HPs that do are."""
+    """Return how many key paths differ, then the sum of the octaves between differing HPs."""
     keys = _differing(mine, other)
     return len(keys), sum(_octaves(mine.get(key), other.get(key)) for key in keys if key.startswith("hps."))
 
 
 def _octaves(one: Any, other: Any) -> float:
-    # A multiplier that is not there is 1.
+    # A multiplier that is absent is 1.
     low, high = sorted(1.0 if value is None else float(value) for value in (one, other))
     return math.log2(high / low) if low > 0 else math.inf
 

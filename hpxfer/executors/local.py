@@ -1,4 +1,4 @@
-"""The local executor: persistent one-thread processes on this machine, each fed one stack at a time."""
+"""The local executor: persistent one-thread processes on this machine. Each trains one stack at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Worker:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalExecutor:
-    """Trains on this machine. `workers` processes (default: one a core) share the stacks."""
+    """Trains on this machine. `workers` is the number of processes; the default is one per core."""
 
     workers: int | None = None
 
@@ -62,16 +62,16 @@ class LocalExecutor:
         finally:
             for worker in workers:
                 if worker.stack is not None:
-                    worker.process.kill()  # in the middle of a stack that nobody waits for
+                    worker.process.kill()  # it trains a stack that nobody waits for
                 worker.pipe.close()
             for worker in workers:
                 _end(worker)
 
 
 def _hand_out(queue: Queue, workers: list[_Worker], limit: int, train: Train) -> None:
-    """Give every idle worker a stack while there are some; a worker is started when there is one for it."""
+    """Give every idle worker a stack, as long as there are any. Start workers for the stacks that find no idle one."""
     for worker in [one for one in workers if one.stack is None and one.process.poll() is not None]:
-        workers.remove(worker)  # lost while it was idle: no stack's fault
+        workers.remove(worker)  # lost while it was idle: no stack is affected
         _end(worker)
     while idle := limit - sum(worker.stack is not None for worker in workers):
         if not queue.ask(idle):
@@ -84,7 +84,7 @@ def _hand_out(queue: Queue, workers: list[_Worker], limit: int, train: Train) ->
 
 
 def _start(train: Train) -> _Worker:
-    """Start a worker in a session of its own: a Ctrl-C here must not reach it halfway through a report."""
+    """Start a worker in its own session, so that a Ctrl-C here does not reach it in the middle of a report."""
     here, there = Pipe()
     command = [sys.executable, "-m", "hpxfer.executors.local", str(there.fileno())]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -96,13 +96,13 @@ def _start(train: Train) -> _Worker:
 
 
 def _send(worker: _Worker, message: object) -> None:
-    # If the worker is gone, `_receive` will say so.
+    # If the worker is gone, `_receive` notices it.
     with suppress(BrokenPipeError, ConnectionResetError):
         worker.pipe.send(message)
 
 
 def _receive(worker: _Worker) -> Event | None:
-    """Return the worker's next message, or None if it is gone."""
+    """Return the worker's next message, or None if the worker is gone."""
     try:
         message: Event = worker.pipe.recv()
     except (EOFError, OSError):
@@ -111,7 +111,7 @@ def _receive(worker: _Worker) -> Event | None:
 
 
 def _end(worker: _Worker) -> str:
-    """End a worker and return how it ended: an idle one leaves when its pipe closes, a lost one has left already."""
+    """End a worker and return how it ended. An idle worker exits when its pipe closes; a lost one has exited already."""
     worker.pipe.close()
     try:
         worker.process.wait(_SOFT_STOP_S)
@@ -122,7 +122,7 @@ def _end(worker: _Worker) -> str:
 
 
 def _work(pipe: Connection) -> None:
-    """Serve stacks until the driver closes the pipe."""
+    """Train stacks until the driver closes the pipe."""
     keep_memory()
     try:
         train: Train = pipe.recv()

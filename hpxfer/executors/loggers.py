@@ -1,8 +1,8 @@
-"""Ray's own loggers, TensorBoard and Weights & Biases, for whoever names them in `resources.loggers`.
+"""Ray's own loggers, TensorBoard and Weights & Biases, for sweeps that name them in `resources.loggers`.
 
-Each trial is shown to them as if it were one of Ray Tune's: its HPs and what it is as the config, the points of its
-curves as results, its final losses as the last one. The driver calls them after a trial's results have been stored, so
-they draw what the store has. Training does not wait for them, and goes on without one that fails.
+The loggers see each trial as if it were a trial of Ray Tune: its HPs as the config, the points of its curves as
+results, its final losses as the last result. The driver calls them after it has stored a trial's results, so they show
+what is stored. Training does not wait for them. If one fails, training goes on without it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class _Shown:
-    """A trial as far as the loggers look at one of Tune's. The real one writes below Ray's temporary folder."""
+    """A trial with the attributes of Tune's trials that the loggers read. Tune's own writes below Ray's temporary
+    folder.
+    """
 
     trial_id: str
     experiment_dir_name: str  # wandb's group
@@ -61,10 +63,11 @@ class _Shown:
 def logging_to(
     names: Sequence[str], folder: Path, *, sweep: str, address: str | None = None
 ) -> Iterator[Callable[[Stack, Event], None]]:
-    """Return what takes the events of a run, and shows results to the loggers named; files go below `folder`.
+    """Yield the function that takes the events of a run and shows results to the named loggers. Files go below
+    `folder`.
 
-    wandb works through actors: for it the cluster at `address` is joined, or Ray is started, for as long. Raises
-    HpxferError where a logger is not installed or has no account to write to.
+    wandb works through actors: for it, the cluster at `address` is joined, or Ray is started, as long as the context is
+    open. Raises HpxferError if a logger is not installed or has no account to write to.
     """
     with ExitStack() as open_things:
         if "wandb" in names:
@@ -91,7 +94,7 @@ def _callback(name: str, sweep: str) -> LoggerCallback:
         callback.setup()
     except ImportError as error:
         raise HpxferError(f"resources.loggers: {name} is not installed: {error}; `pip install tensorboardX`") from None
-    except (RuntimeError, ValueError) as error:  # wandb: not installed, or no key
+    except (RuntimeError, ValueError) as error:  # wandb is not installed, or has no key
         raise HpxferError(
             f"resources.loggers: {name}: {error}; `pip install 'hpxfer[wandb]'`, then `wandb login`, or set "
             f"WANDB_MODE=offline"
@@ -100,11 +103,11 @@ def _callback(name: str, sweep: str) -> LoggerCallback:
 
 
 def _guarded(callbacks: dict[str, LoggerCallback], act: Callable[[LoggerCallback], None]) -> None:
-    """Do it to each logger; one that fails is left out from then on."""
+    """Call `action` with each logger. A logger that fails is left out from then on."""
     for name in list(callbacks):
         try:
             act(callbacks[name])
-        except Exception as error:  # whatever a display raises, training is not to end of it
+        except Exception as error:  # no failure of a display may end the training
             _log.warning("resources.loggers: %s failed and is left out from here on: %s", name, error)
             del callbacks[name]
 

@@ -1,9 +1,10 @@
-"""The Ray executor: persistent workers, on this machine or a cluster, each an actor that is fed one stack at a time.
+"""The Ray executor: persistent workers on this machine or on a cluster. Each is an actor that trains one stack at a
+time.
 
-Plain actors and not Ray Tune: Tune spends about half a second on every unit that it schedules, runs a list that is
-fixed when it starts, and notices a lost worker through trials of its own that must be resumed. Here a worker's call
-returns the results of a stack. It fails as soon as Ray knows that the process or its node is gone, and the stack is
-given to another worker. The loop below is all the scheduling there is; it holds no state that a run needs again.
+It uses plain actors and not Ray Tune. Tune spends about half a second on every unit that it schedules, takes a list
+that is fixed at its start, and reports a lost worker only through trials that must be resumed. Here, the call to a
+worker returns the results of a stack. The call fails as soon as Ray knows that the process or its node is gone, and
+another worker gets the stack. The loop below is the whole scheduler. It keeps no state that a later run needs.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from hpxfer.trial.stack import Stack
 # ruff: isort: split
 import ray
 
-# How often the mailbox is looked into while no stack ends, and how often the cluster is asked what it has.
+# How often the driver empties the mailbox while no stack ends, and how often it asks the cluster what it has.
 _POLL_S = 0.25
 _LOOK_S = 5.0
-# A worker that is not placed after this long is worth a word; if no node could ever hold it, the run ends.
+# How long a worker may wait for a place before the driver says so. If no node could ever hold it, the run ends.
 _PATIENCE_S = 30.0
-# So many workers in a row that were lost while they started: something is wrong with all of them.
+# After so many lost workers in a row, all lost while they started, the run ends: something is wrong with every worker.
 _STARTS = 5
 _MAIL_S = 10.0
-# What ends a call without being its fault.
+# Errors that end a call and are not the fault of the call.
 _LOST = (
     ray.exceptions.RayActorError,
     ray.exceptions.WorkerCrashedError,
@@ -55,21 +56,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class RayExecutor:
-    """Trains through Ray. Without an address it starts Ray on this machine and ends it again."""
+    """Trains through Ray. Without an address it starts Ray on this machine, and stops it at the end."""
 
     address: str | None = None  # auto | HOST:PORT | ray://HOST:PORT
-    workers: int | None = None  # default: as many as the cluster has room for, at any time
+    workers: int | None = None  # default: at any time, as many as the cluster has room for
     device: str = "cpu"  # auto | cpu | cuda
     cpus_per_stack: float = 1.0
-    gpus_per_stack: float | None = 1.0  # None: what each stack needs; read where stacks run on GPUs
+    # of a GPU; None: the share that each stack needs; read only where stacks run on GPUs
+    gpus_per_stack: float | None = 1.0
     gpu_type: str | None = None  # Ray's name of an accelerator type, e.g. H100
-    measured: Mapping[Shape, Measured] = field(default_factory=dict)  # what stored trials say of what stacks need
+    measured: Mapping[Shape, Measured] = field(default_factory=dict)  # the time and memory that stored trials needed
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
         queue = Queue(more)
         known = self.workers or (num_cpus() if self.address is None else 0)
-        if known and not queue.ask(known):  # nothing to do is no reason to start Ray
+        if known and not queue.ask(known):  # no work is no reason to start Ray
             return
         with session(self.address, self.cpus_per_stack * (self.workers or 1)), ray_errors():
             run = _Run(self, queue, train, on_event)
@@ -81,14 +83,14 @@ class RayExecutor:
 
 @dataclass(eq=False)
 class _Actor:
-    """A worker as the driver knows it. `starting` until it is ready, `call` while it trains."""
+    """A worker, as the driver knows it. `starting` is set until it is ready, `call` while it trains."""
 
     handle: Any
     gpus: float
     starting: Any = None
     who: Started | None = None
     stack: Stack | None = None
-    number: int = 0  # of the try
+    number: int = 0  # of the current try
     call: Any = None
 
     @property
@@ -101,7 +103,7 @@ class _Actor:
 
 
 class _Run:
-    """One run: the workers there are, and what each is at."""
+    """One run: its workers, and the stack of each."""
 
     def __init__(self, executor: RayExecutor, queue: Queue, train: Train, on_event: OnEvent) -> None:
         self._executor, self._queue, self._on_event = executor, queue, on_event
@@ -112,17 +114,18 @@ class _Run:
             ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1, scheduling_strategy=beside_driver()).remote()
         )
         self._actors: list[_Actor] = []
-        self._gpus: dict[str, float] = {}  # by stack id
-        self._numbers = 0  # tries so far
+        self._gpus: dict[str, float] = {}  # stack id -> share of a GPU
+        self._numbers = 0  # how many tries there were so far
         self._failed_starts = 0
-        self._served = False  # whether any worker has started yet
-        self._looked = self._placed = time.monotonic()  # when the cluster was asked, when a worker last was at hand
-        self._emptied = 0.0  # the mailbox
+        self._served = False  # whether a worker has ever started in this run
+        # when the cluster was last asked, and when a worker was last ready
+        self._looked = self._placed = time.monotonic()
+        self._emptied = 0.0  # when the mailbox was last emptied
         self._room = 0
         self._look()
 
     def to_the_end(self) -> None:
-        """Train what there is until there is nothing more."""
+        """Train stacks until there are no more."""
         while True:
             self._hand_out()
             if not self._queue.num_running and not self._queue.ask(self._idle()):
@@ -133,7 +136,7 @@ class _Run:
             self._watch()
 
     def stop(self) -> None:
-        """End all workers, whatever they are at."""
+        """End all workers, whatever they are doing."""
         for handle in [*(actor.handle for actor in self._actors), self._mailbox]:
             self._kill(handle)
 
@@ -142,16 +145,16 @@ class _Run:
             if self._monitor.is_alive():
                 ray.kill(handle)
 
-    # What goes out.
+    # Stacks to workers.
 
     def _hand_out(self) -> None:
-        """Give idle workers the stacks that wait for one of their kind."""
+        """Give idle workers the stacks that wait for a worker of their kind."""
         while self._queue.ask(self._idle()):
             if not sum(self._give(actor) for actor in self._actors if actor.is_idle):
                 return
 
     def _give(self, actor: _Actor) -> bool:
-        """Give an idle worker the first stack that waits for one of its kind; return whether there is one."""
+        """Give an idle worker the first stack that waits for a worker of its kind. Return whether there was one."""
         stack = self._queue.take_if(lambda one: self._gpus_of(one) == actor.gpus)
         if stack is not None:
             self._numbers += 1
@@ -162,7 +165,7 @@ class _Run:
         return stack is not None
 
     def _start(self) -> None:
-        """Start the workers that waiting stacks need, as far as there is room for them."""
+        """Start the workers that waiting stacks need, as far as the cluster has room for them."""
         starting = [actor.gpus for actor in self._actors if actor.starting is not None]
         for stack in islice(self._queue.waiting(), self._most()):
             gpus = self._gpus_of(stack)
@@ -170,7 +173,7 @@ class _Run:
                 starting.remove(gpus)
                 continue
             if not self._has_room(gpus):
-                # Workers that no stack waits for hold what others need.
+                # Idle workers that no stack waits for hold resources that others need.
                 for actor in [one for one in self._actors if one.is_idle]:
                     self._drop(actor)
                 if not self._has_room(gpus):
@@ -181,14 +184,14 @@ class _Run:
         needs = self._needs(gpus)
         if not self._served:
             require_place(needs)
-        elif not slots(needs):  # its node was lost, and may come back: `_watch` has the patience
+        elif not slots(needs):  # a node was lost and may come back; `_watch` says so if it takes long
             return
         made: Any = ray.remote(Worker).options(scheduling_strategy="SPREAD", **needs.options())
         handle = made.remote(self._train, self._mailbox, gpus)
         self._actors.append(_Actor(handle, gpus, starting=handle.ready.remote()))
 
     def _gpus_of(self, stack: Stack) -> float:
-        """Return the part of a GPU that a stack gets."""
+        """Return the share of a GPU that a stack gets."""
         if not self._device.cuda:
             return 0.0
         if self._executor.gpus_per_stack is not None:
@@ -200,14 +203,14 @@ class _Run:
     def _needs(self, gpus: float) -> Needs:
         return Needs(cpus=self._executor.cpus_per_stack, gpus=gpus, gpu_type=self._executor.gpu_type)
 
-    # How much there is room for: workers, or where stacks say how much of a GPU they need, GPUs.
+    # Room is counted in workers. Where each stack has its own share of a GPU, it is counted in GPUs.
 
     @property
     def _by_share(self) -> bool:
         return self._device.cuda and self._executor.gpus_per_stack is None and self._executor.workers is None
 
     def _look(self) -> None:
-        """See what the cluster has now."""
+        """Ask the cluster for its room."""
         if self._by_share:
             self._room = slots(self._needs(1.0))
         else:
@@ -224,16 +227,16 @@ class _Run:
         return max(1, self._room) * (round(1 / min(SHARES)) if self._by_share else 1)
 
     def _idle(self) -> int:
-        """Return how many stacks could start now, if they are like those that are out."""
+        """Return how many stacks could start now, if they need as much as the running ones."""
         out = [actor.gpus for actor in self._actors if actor.stack is not None]
         if not self._by_share:
             return max(1, self._room) - len(out)
         return int((max(1, self._room) - sum(out)) / (min(out, default=1.0)))
 
-    # What comes back.
+    # Events from workers.
 
     def _wait(self) -> None:
-        """Wait for a word of any worker, and pass on all there is."""
+        """Wait until a worker reports something, and pass on all reports."""
         waited = {actor.waits_for: actor for actor in self._actors if not actor.is_idle}
         if not waited:
             time.sleep(_POLL_S)
@@ -252,10 +255,10 @@ class _Run:
             self._pass_on(actor, stack, ended)
 
     def _take_mail(self) -> None:
-        """Pass on what the workers have said on the way."""
+        """Pass on the events that the workers left in the mailbox."""
         self._emptied = time.monotonic()
         mail: list[Mail] = []
-        with suppress(ray.exceptions.RayError):  # a mailbox that was lost comes back empty
+        with suppress(ray.exceptions.RayError):  # a lost mailbox restarts empty
             mail = ray.get(self._mailbox.take.remote(), timeout=_MAIL_S)
         stacks = {actor.number: actor.stack for actor in self._actors if actor.stack is not None}
         for number, event in mail:
@@ -277,14 +280,16 @@ class _Run:
             actor.starting, self._failed_starts, self._served = None, 0, True
 
     def _said(self, actor: _Actor) -> tuple[Stack, Ended | str, int]:
-        """Return a worker's stack, its end or how the worker was lost, and how much mail came before."""
+        """Return a worker's stack, its end or the reason why the worker was lost, and the number of events that came
+        before.
+        """
         stack = actor.stack
         assert stack is not None
         try:
             return stack, *ray.get(actor.call)
         except _LOST as error:
             return stack, first_line(error), 1
-        except ray.exceptions.RayTaskError as error:  # beyond what `guarded` guards, e.g. results that do not travel
+        except ray.exceptions.RayTaskError as error:  # not caught by `guarded`, e.g. results that cannot be pickled
             return stack, failed(stack, str(error), "bug"), 1
 
     def _pass_on(self, actor: _Actor, stack: Stack, ended: Ended | str) -> None:
@@ -300,12 +305,12 @@ class _Run:
         self._on_event(stack, ended)
 
     def _drop(self, actor: _Actor) -> None:
-        """Forget a worker, and see to it that it is no more: one that is only out of reach must not go on."""
+        """Forget a worker and kill it. A worker that only cannot be reached must not train on."""
         self._actors.remove(actor)
         self._kill(actor.handle)
 
     def _watch(self) -> None:
-        """Every few seconds look whether the cluster is there, what it has, and whether anything moves."""
+        """Every few seconds check that the cluster is there, ask for its room, and check that the run moves on."""
         now = time.monotonic()
         if any(actor.starting is None for actor in self._actors):
             self._placed = now
@@ -318,7 +323,7 @@ class _Run:
         self._look()
         if now - self._placed < _PATIENCE_S:
             return
-        self._placed = now  # and say so again after as long
+        self._placed = now  # repeat the warning after the same time
         for stack in islice(self._queue.waiting(), 1):
             needs = self._needs(self._gpus_of(stack))
             require_place(needs)

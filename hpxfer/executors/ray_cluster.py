@@ -1,4 +1,4 @@
-"""What a Ray cluster has, and whether a stack can ever be placed on it. Asks; starts no worker."""
+"""The resources of a Ray cluster, and whether it can ever hold a worker. Nothing here starts a worker."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from hpxfer.host.machine import gpu_bytes
 from hpxfer.plan.packing import Device
 
-# A node that has not said its GPUs' memory after this long is planned without.
+# How long the planner waits for a node to report the memory of its GPUs.
 _ASK_S = 30.0
 _TYPE = "accelerator_type:"
 _HEAD = "node:__internal_head__"
-# Resources are sums of fractions: 8 stacks of 0.125 fill a GPU.
+# Resources are sums of fractions: 8 shares of 0.125 fill a GPU.
 _EPS = 1e-6
 
 
@@ -39,14 +39,14 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What one worker takes of a node: CPUs, a part of a GPU (0: none), of a type of GPU."""
+    """The resources that one worker needs on a node: CPUs, and a share of a GPU (0: none), perhaps of one type of GPU."""
 
     cpus: float = 1.0
     gpus: float = 0.0
     gpu_type: str | None = None
 
     def fit(self, node: Node) -> int:
-        """Return how many such workers an empty node holds."""
+        """Return how many workers with these needs an empty node holds."""
         if self.gpu_type is not None and self.gpus and _TYPE + self.gpu_type not in node.has:
             return 0
         counts = [
@@ -57,7 +57,7 @@ class Needs:
         return min(counts, default=1)
 
     def options(self) -> dict[str, Any]:
-        """Return them as Ray's options of an actor."""
+        """Return the needs as Ray's options of an actor."""
         out: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
         return {**out, "accelerator_type": self.gpu_type} if self.gpu_type and self.gpus else out
 
@@ -76,12 +76,12 @@ def nodes() -> list[Node]:
 
 
 def slots(needs: Needs, there: list[Node] | None = None) -> int:
-    """Return how many workers with these needs the cluster holds when it is empty."""
+    """Return how many workers with these needs the empty cluster holds."""
     return sum(needs.fit(node) for node in (nodes() if there is None else there))
 
 
 def require_place(needs: Needs) -> None:
-    """Raise HpxferError unless some node could hold a worker with these needs."""
+    """Raise HpxferError unless some node can hold a worker with these needs."""
     there = nodes()
     if not slots(needs, there):
         raise HpxferError(
@@ -91,7 +91,7 @@ def require_place(needs: Needs) -> None:
 
 
 def listing(there: list[Node]) -> str:
-    """Return the nodes in words, e.g. `2 nodes with 8 CPU, 1 with 16 CPU and 4 GPU (H100)`."""
+    """Return a description of the nodes, e.g. `2 nodes with 8 CPU, 1 with 16 CPU and 4 GPU (H100)`."""
     counts: dict[str, int] = {}
     for node in there:
         gpus = node.has.get("GPU", 0)
@@ -103,23 +103,23 @@ def listing(there: list[Node]) -> str:
 
 
 def beside_driver() -> NodeAffinitySchedulingStrategy | None:
-    """Return where an actor stays as long as the cluster does: on the head node; None where none is marked."""
+    """Return the scheduling that keeps an actor on the head node, or None if Ray marks no head node."""
     head = next((node for node in nodes() if _HEAD in node.has), None)
     return None if head is None else NodeAffinitySchedulingStrategy(node_id=head.id, soft=True)
 
 
 def describe(address: str, *, device: str = "auto", gpu_type: str | None = None) -> Device:
-    """Return what stacks run on, on the cluster at `address`, for the planner.
+    """Return the device of the cluster at `address`, for the planner.
 
-    `device` and `gpu_type` are those of the sweep's resources. Raises HpxferError where no cluster answers, or where
-    it has no such GPU.
+    `device` and `gpu_type` are those of the sweep's resources. Raises HpxferError if no cluster answers, or if it has
+    no such GPU.
     """
     with session(address, 0), ray_errors():
         return device_here(device, gpu_type)
 
 
 def device_here(device: str, gpu_type: str | None) -> Device:
-    """Return the same of the cluster that this process has joined."""
+    """Return the device of the cluster that this process has joined."""
     there = nodes()
     typed = [node for node in there if node.has.get("GPU", 0) and (not gpu_type or gpu_type in node.gpu_types)]
     wants_type = gpu_type is not None and device != "cpu"
@@ -140,7 +140,7 @@ def device_here(device: str, gpu_type: str | None) -> Device:
 
 
 def _gpu_bytes(there: list[Node]) -> int | None:
-    """Return the memory of the smallest GPU of these nodes, asked on each; None if none answers."""
+    """Return the memory of the smallest GPU of these nodes in bytes. Each node is asked; return None if none answers."""
     task = ray.remote(num_cpus=0)(gpu_bytes)
     asked = [
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)).remote()
@@ -153,6 +153,7 @@ def _gpu_bytes(there: list[Node]) -> int | None:
     for one in answered:
         try:
             found.append(ray.get(one))
-        except ray.exceptions.RayError:  # a node that leaves, or has no hpxfer: said when a worker starts there
+        # a node that leaves, or that has no hpxfer, is reported when a worker starts there
+        except ray.exceptions.RayError:
             found.append(None)
     return min((one for one in found if one), default=None)

@@ -1,6 +1,6 @@
-"""Joining a Ray cluster, or starting one on this machine, and what goes wrong on the way in words. Imports ray.
+"""Join a Ray cluster, or start one on this machine, and say in words what goes wrong. This module imports ray.
 
-Whoever imports ray does it after this module: Ray reads part of its environment when it is imported.
+Import it before ray: Ray reads part of its environment when it is imported.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-# A call after the cluster was lost must not start another one on this machine.
+# A Ray call after the cluster was lost must not start another cluster on this machine.
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
-# Ray turns token authentication on for a cluster it starts, but a driver that joins by address must say so itself.
-# Read once, when ray is imported: set later it would reach Ray's processes and not this one.
+# Ray turns token authentication on for a cluster that it starts. A driver that joins by address must turn it on itself,
+# before ray is imported: a later setting reaches Ray's processes but not this one.
 if "ray" not in sys.modules and (
     os.environ.get("RAY_AUTH_TOKEN")
     or os.environ.get("RAY_AUTH_TOKEN_PATH")
@@ -34,28 +34,28 @@ import ray
 from hpxfer.errors import HpxferError
 from hpxfer.host.machine import num_cpus
 
-# What listens at a port but has not spoken Ray's protocol (HTTP/2) after this long is not Ray.
+# How long a server at a port may take to speak Ray's protocol (HTTP/2). A silent one is not Ray.
 SPEAK_S = 15.0
-# A cluster on a loaded machine takes its time; one that has not let us in after this long is not going to.
+# How long joining may take. A cluster on a loaded machine is slow; one that takes longer will not answer.
 CONNECT_S = 90.0
 
-_SLOW = "Initialization failure"  # as Ray Client says it
+_SLOW = "Initialization failure"  # in the words of Ray Client
 
 _log = logging.getLogger(__name__)
 
 
 @contextmanager
 def session(address: str | None, cpus: float) -> Iterator[None]:
-    """Join the cluster at `address`, or start one on this machine with at least so many CPUs.
+    """Join the cluster at `address`, or start one on this machine with at least this many CPUs.
 
-    A session that was there before is left alone.
+    A session that this process has joined before stays open.
     """
     if ray.is_initialized():
         yield
         return
     logging.getLogger("ray").setLevel(logging.ERROR)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own, about its defaults of next year
+        warnings.simplefilter("ignore")  # Ray's warning about its future defaults
         if address is None:
             ray.init(
                 address="local",
@@ -75,7 +75,7 @@ def session(address: str | None, cpus: float) -> Iterator[None]:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Keep what Ray says of its processes off stdout, where reports go: it has no option for that."""
+    """Keep Ray's messages about its processes off stdout, where reports go. Ray has no option for it."""
     module: Any = ray._private.worker
     before = getattr(module, "print_to_stdstream", None)
     if before is None:
@@ -90,7 +90,7 @@ def _hushed() -> Iterator[None]:
 
 @contextmanager
 def ray_errors() -> Iterator[None]:
-    """Turn what Ray itself raises, a lost cluster or a refused token, into one message."""
+    """Turn Ray's own errors, such as a lost cluster or a refused token, into one message."""
     try:
         yield
     except (ray.exceptions.RayError, ConnectionError) as error:
@@ -104,13 +104,13 @@ def ray_errors() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, in a line."""
+    """Return the first line of an error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
 
 
 def _join(address: str) -> None:
-    """Connect to a running cluster; raise HpxferError if none answers in time."""
+    """Connect to a running cluster. Raise HpxferError if none answers in time."""
     fix = "start one with `ray start --head`, or leave --address out to run on this machine"
     if address != "auto":
         host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -135,7 +135,7 @@ def _join(address: str) -> None:
                     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
                     break
                 except ConnectionError as error:
-                    # A client's server on a loaded machine does not start within Ray's own 30 s.
+                    # On a loaded machine, a client's server may need longer than Ray's own 30 s to start.
                     if _SLOW not in str(error) or time.monotonic() > deadline:
                         raise
             outcome.append(None)
@@ -152,7 +152,7 @@ def _join(address: str) -> None:
 
 
 def _speaks_grpc(target: str) -> bool:
-    """Return whether a gRPC server answers; True where that cannot be seen from here."""
+    """Return whether a gRPC server answers. Return True where this cannot be seen from here."""
     try:
         import grpc  # type: ignore[import-untyped]
     except ImportError:  # it comes with ray[default]
@@ -170,9 +170,9 @@ def _speaks_grpc(target: str) -> bool:
 
 
 class ClusterMonitor:
-    """Whether the cluster's head is there. Ray waits for it inside its calls, and ends this process after a minute."""
+    """Whether the cluster's head answers. Ray's own calls wait for a lost head, and end this process after a minute."""
 
-    # A head that is started anew within this time is found again; Ray's own patience is 60 s.
+    # A head that restarts within this time is found again. Ray itself waits 60 s.
     PATIENCE_S = 40.0
     _ANSWER_S = 2.0
 
@@ -182,17 +182,18 @@ class ClusterMonitor:
 
     @classmethod
     def of_cluster(cls) -> ClusterMonitor:
-        """Return that of the cluster that this process has joined."""
-        # Ray Client raises by itself, and from then on Ray counts as not started.
+        """Return the monitor of the cluster that this process has joined."""
+        # Ray Client raises by itself. From then on Ray counts as not started.
         if ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call]
             return cls(None)
         host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
         return cls((host.strip("[]"), int(port)))
 
     def is_alive(self) -> bool:
-        """Return whether the head answers: calls that ask it are left alone otherwise, for they would not return.
+        """Return whether the head answers. If it does not, calls that need it must be avoided, because they do not
+        return.
 
-        Raises ConnectionError where Ray Client has given up.
+        Raises ConnectionError if Ray Client has given up.
         """
         if self._where is None:
             if not ray.is_initialized():
@@ -206,7 +207,7 @@ class ClusterMonitor:
         return True
 
     def require(self) -> None:
-        """Raise HpxferError if the head has not been heard for too long."""
+        """Raise HpxferError if the head has not answered for too long."""
         if time.monotonic() - self._heard > self.PATIENCE_S and not self.is_alive():
             where = ":".join(str(part) for part in self._where or ())
             raise HpxferError(

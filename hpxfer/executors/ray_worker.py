@@ -1,4 +1,4 @@
-"""The actors of the Ray executor: workers that train stacks, and the mailbox that brings home how they get on."""
+"""The actors of the Ray executor: workers that train stacks, and the mailbox through which they report progress."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from hpxfer.plan.packing import memory_fraction
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.stack import Stack
 
-# How long a stack's results wait until all before them is in the mailbox. It costs a display its last update at worst.
+# How long the results of a stack wait for its last event to reach the mailbox. Without it, a display may miss that
+# event.
 _ARRIVE_S = 10.0
 Mail = tuple[int, Event]
 
 
 class Mailbox:
-    """What workers say on the way. Nothing in it is needed: a lost mailbox starts anew, empty."""
+    """The progress events of all workers. A run needs none of them: a lost mailbox restarts empty."""
 
     def __init__(self) -> None:
         self._mail: list[Mail] = []
 
     def put(self, number: int, event: Event) -> None:
-        """Leave an event of the try with this number."""
+        """Add an event of the try with this number."""
         self._mail.append((number, event))
 
     def take(self) -> list[Mail]:
-        """Return all mail, and empty the box."""
+        """Return all events, and empty the mailbox."""
         mail, self._mail = self._mail, []
         return mail
 
 
 class Worker:
-    """One process that trains stack after stack."""
+    """One process that trains one stack after another."""
 
     def __init__(self, train: Train, mailbox: Any, gpu_share: float) -> None:
         keep_memory()
@@ -47,12 +48,15 @@ class Worker:
 
             from hpxfer.train.device import fix_workspace
 
-            if torch.cuda.is_available():  # what exceeds the share is out of memory here, not for the neighbors
+            # a worker that exceeds its share runs out of memory itself, not its neighbors
+            if torch.cuda.is_available():
                 fix_workspace()  # the next line starts CUDA
                 torch.cuda.set_per_process_memory_fraction(memory_fraction(gpu_share))
 
     def ready(self) -> Started:
-        """Return who the worker is, once it has started. The driver reports it when it gives the worker a stack."""
+        """Return host and process id, once the worker has started. The driver reports them with each stack of the
+        worker.
+        """
         return Started(host=socket.gethostname(), pid=os.getpid())
 
     def train(self, number: int, stack: Stack, cut: bool) -> tuple[Ended, int]:

@@ -1,4 +1,4 @@
-"""Stopping: the steps at which early stopping compares trials."""
+"""Stopping: the training steps at which early stopping compares trials."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stopping:
-    """Successive halving: of the trials at a rung, the best 1 / reduction_factor go on."""
+    """Successive halving: of the trials at a rung, the best 1 / reduction_factor continue."""
 
-    grace_steps: int  # the first rung
-    reduction_factor: float  # from a rung to the next, in steps and in trials
+    grace_steps: int  # training steps before the first rung
+    reduction_factor: float  # between one rung and the next, in steps and in trials
 
     def rungs(self, steps: int) -> tuple[int, ...]:
-        """Return the rungs of a run of so many steps, ascending: in steps done, all before the end."""
+        """Return the rungs of a run of this many steps, ascending, in steps done. The end of the run is no rung."""
         out = []
         at = float(self.grace_steps)
         while math.ceil(at) < steps:

@@ -1,12 +1,12 @@
-"""The Tune executor: trials one by one under Ray Tune's ASHA, for sweeps that ask for early stopping.
+"""The Tune executor: one trial at a time under Ray Tune's ASHA, for sweeps that ask for early stopping.
 
-What it costs: no stacks, so a trial of a small model takes several times as long; about half a second of Tune's own
-time a trial; and which trials are stopped depends on which were there to be compared, so it differs from run to run.
-A learning rate that is behind early on may well win once the rate decays: see `hpxfer.spec.search`.
+It has three costs. Trials are not stacked, so a trial of a small model takes several times as long. Tune itself spends
+about half a second per trial. Which trials are stopped depends on which others had reported by then, so it differs from
+run to run. A learning rate that is behind early on may win once the rate decays: see `hpxfer.spec.search`.
 
-Trials are compared at the rungs of their own arm only, a parameterization at a shape: losses of others say nothing
-about them. Tune is fed from outside: its searcher gives what this process has put in channel, and what workers have to
-say comes home in Tune's results. Its folder is temporary and never read back.
+Trials are compared only with trials of their own arm, which is one parameterization at one shape. This process puts
+stacks into a channel. A searcher hands them to Tune, and Tune's results bring the events back. Tune's folder is
+temporary and never read.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from hpxfer.trial.stack import Stack
 # ruff: isort: split
 from ray import tune
 
-# How long a run that is broken off waits for Tune to notice.
+# How long an interrupted run waits for Tune to stop.
 _STOP_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneExecutor:
-    """Trains through Ray Tune and stops trials that fall behind. A stack of several trials is never stopped."""
+    """Trains through Ray Tune and stops trials that fall behind. It never stops a stack of several trials."""
 
     stopping: Stopping
-    address: str | None = None  # as RayExecutor's, and all below
+    address: str | None = None  # this field and those below are as in RayExecutor
     workers: int | None = None
     device: str = "cpu"
     cpus_per_stack: float = 1.0
-    gpus_per_stack: float | None = 1.0  # None: a whole one
+    gpus_per_stack: float | None = 1.0  # of a GPU; None is a whole one
     gpu_type: str | None = None
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
@@ -110,7 +110,7 @@ class TuneExecutor:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Keep Tune from telling of files that nobody reads."""
+    """Silence Tune's messages about files that nobody reads."""
     logger = logging.getLogger("ray.tune")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -121,13 +121,13 @@ def _hushed() -> Iterator[None]:
 
 
 def _bundle(needs: Needs) -> dict[str, float]:
-    """Return what a trial takes of a node, as Ray's placement groups spell it."""
+    """Return the resources that a trial needs on a node, in the terms of Ray's placement groups."""
     out = {"CPU": needs.cpus, **({"GPU": needs.gpus} if needs.gpus else {})}
     return {**out, f"accelerator_type:{needs.gpu_type}": 0.001} if needs.gpus and needs.gpu_type else out
 
 
 def _drive(channel: TuneChannel, waiting: Queue, limit: int, on_event: OnEvent) -> None:
-    """Hand stacks to Tune and events to the driver until nothing is out and nothing more is given."""
+    """Hand stacks to Tune and events to the driver, until no stack is running and there are no more."""
     out: dict[str, _Out] = {}
     while True:
         while len(out) < limit and waiting.ask(limit - len(out)):
@@ -154,14 +154,14 @@ def _drive(channel: TuneChannel, waiting: Queue, limit: int, on_event: OnEvent) 
 
 @dataclass
 class _Out:
-    """A stack that Tune has, and what it reported at its rungs."""
+    """A stack that Tune is running, and the losses that it reported at its rungs."""
 
     stack: Stack
     steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
     def heard(self, said: Event | Stopped | Lost) -> Event | Lost:
-        """Return what a message means for the driver; a stop becomes the result that it is."""
+        """Return the event that a message of Tune stands for. A stopped trial has ended."""
         if isinstance(said, Progress) and said.step is not None and len(said.losses) == 1:
             self.steps.append(said.step)
             self.losses += said.losses

@@ -1,4 +1,4 @@
-"""Ray Tune's side of the Tune executor: the searcher that feeds it, ASHA in each arm, and what brings events home."""
+"""Ray Tune's side of the Tune executor: the searcher that hands it stacks, ASHA per arm, and the callback for events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hpxfer.executors.worker import guarded, keep_memory
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.stack import Stack
 
-# Read when ray.tune is imported: no loggers on Tune's temporary folder, Ctrl-C stays ours, and not every result has a
-# loss to compare.
+# Tune reads these when it is imported. It then writes no logs of its own, leaves Ctrl-C to this process, and accepts
+# results without a loss.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
 os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
@@ -34,17 +34,17 @@ from ray.tune.search import Searcher
 
 STEP, LOSS, EVENT = "step", "loss_nats", "event"
 _POLL_S = 0.1
-Message = tuple[str, "Event | Stopped | Lost"]  # the id of a stack and what became of it
+Message = tuple[str, "Event | Stopped | Lost"]  # the id of a stack, and its event or its end
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """ASHA has stopped the trial."""
+    """ASHA stopped the trial."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The trial's worker is gone."""
+    """The worker of the trial is gone."""
 
     why: str
 
@@ -53,15 +53,16 @@ _LINES: weakref.WeakValueDictionary[str, TuneChannel] = weakref.WeakValueDiction
 
 
 class TuneChannel:
-    """What lies between this process's main thread and Tune's: stacks one way, messages the other.
+    """The channel between this process's main thread and Tune: stacks go one way, messages the other.
 
-    Tune pickles and copies whatever it is given, for a restart that never comes: a copy is the channel itself.
+    Tune pickles and copies whatever it is given, to be able to restart. A copy of a channel is the channel itself.
     """
 
     def __init__(self) -> None:
         self._key = uuid.uuid4().hex
         _LINES[self._key] = self
-        self.stacks: queue.SimpleQueue[tuple[Stack, bool]] = queue.SimpleQueue()  # and whether it is its last try
+        # the flag says whether this is the last try of the stack
+        self.stacks: queue.SimpleQueue[tuple[Stack, bool]] = queue.SimpleQueue()
         self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.stopped = threading.Event()
         self._ended: list[BaseException | None] = []
@@ -70,7 +71,7 @@ class TuneChannel:
         return _channel, (self._key,)
 
     def run(self, fit: Callable[[], Any]) -> None:
-        """Run Tune to its end; nobody waits for it any more if it was told to stop."""
+        """Run Tune to its end. If it was asked to stop, nobody waits for it any longer."""
         try:
             fit()
             self._ended.append(None)
@@ -78,7 +79,7 @@ class TuneChannel:
             self._ended.append(error)
 
     def next_message(self) -> Message | None:
-        """Return the next message, None if none comes for now; raise HpxferError if Tune has ended before its time."""
+        """Return the next message, or None if there is none yet. Raise HpxferError if Tune ended too early."""
         ended = bool(self._ended)
         try:
             return self.messages.get(timeout=_POLL_S)
@@ -95,7 +96,7 @@ def _channel(key: str) -> TuneChannel:
 
 
 class StackSearcher(Searcher):
-    """Gives Tune the next stack in channel; None is nothing for now."""
+    """Hands Tune the next stack of the channel. None means that there is none yet."""
 
     def __init__(self, channel: TuneChannel) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class StackSearcher(Searcher):
 
 
 class PerArm(FIFOScheduler):
-    """ASHA in each arm by itself."""
+    """Runs ASHA for each arm separately."""
 
     def __init__(self, stopping: Stopping) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -157,7 +158,7 @@ class PerArm(FIFOScheduler):
         return said
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        return  # its last report has been counted
+        return  # its last report is counted already
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         return
@@ -177,7 +178,7 @@ class Stop(tune.Stopper):
 
 
 class ResultCallback(tune.Callback):
-    """Brings home what workers said, and how Tune ended a trial that had not its results."""
+    """Sends the driver the events of workers, and the ends of trials that Tune ended without results."""
 
     def __init__(self, channel: TuneChannel) -> None:
         self._channel = channel
@@ -187,7 +188,7 @@ class ResultCallback(tune.Callback):
             self._channel.messages.put((trial.config["stack"].id, event))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        # A stack whose results are home already is not known there any more.
+        # The driver ignores this if it has the stack's results already.
         self._channel.messages.put((trial.config["stack"].id, Stopped()))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
@@ -197,7 +198,7 @@ class ResultCallback(tune.Callback):
 
 
 class Runner(tune.Trainable):
-    """Tune's view of a stack: a step is an event. A process is reused for stack after stack."""
+    """A stack as Tune's trainable: each step is one event. One process serves stack after stack."""
 
     def setup(self, config: dict[str, Any], train: Any = None) -> None:
         keep_memory()

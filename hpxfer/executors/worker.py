@@ -1,4 +1,4 @@
-"""What every worker does with a stack, whatever started it: train, and turn exceptions into failed results."""
+"""The work of every worker: it trains stacks, and turns exceptions into failed results."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hpxfer.trial.stack import Stack
 
 @dataclass(frozen=True)
 class TrainStack:
-    """`hpxfer.train.trainer.train` on a device; imports torch only where it runs."""
+    """Trains a stack on a device, through `hpxfer.train.trainer.train`. It imports torch only where it runs."""
 
     device: str = "auto"
-    determinism: str | None = None  # strict | fast; None: the device's default
+    determinism: str | None = None  # strict | fast; None is the default of the device
     kernels: str = "auto"  # auto | torch | triton
     checkpoints: CheckpointSpec | None = None
-    stopping: Stopping | None = None  # it reports where trials are compared
+    stopping: Stopping | None = None  # early stopping; the training reports at the steps where trials are compared
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         from hpxfer.train.trainer import train
@@ -41,15 +41,17 @@ class TrainStack:
         )
 
 
-# Of glibc's mallopt: trim what lies free at the heap's end down to so many bytes; serve so many requests by mmap.
+# Options of glibc's mallopt: how many free bytes at the end of the heap are given back, and how many requests are
+# served by mmap.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def keep_memory() -> None:
-    """Let this process keep the memory that it frees; without effect where the C library is not glibc.
+    """Let this process keep the memory that it frees. It has no effect where the C library is not glibc.
 
-    A step frees what the next one asks for again. Given back each time, it comes as fresh pages to be zeroed: in a
-    stack of 16 at width 256 up to 19,000 a step, and 4% of the time (2% at width 128). The peak stays what it was.
+    A training step frees memory that the next step asks for again. If the memory goes back to the system in between, it
+    returns as fresh pages that must be zeroed: for a stack of 16 trials at width 256 up to 19,000 pages per step, which
+    is 4% of the time (2% at width 128). The peak memory does not change.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
@@ -58,12 +60,12 @@ def keep_memory() -> None:
 
 
 def guarded(train: Train, stack: Stack, *, cut: bool = False) -> Iterator[Event]:
-    """Yield that it starts, progress, then the results of all trials as the last event.
+    """Yield Started, the events of the training, and Ended with the results of all trials.
 
-    An exception gives failed results; out of memory, the halves are trained. `cut` trains the halves at once: for the
-    last try of a stack whose workers were lost, which may be how a machine without memory left says so. Results wait
-    until all of the stack has been trained: a worker that is lost before repeats the whole stack, and no result is sent
-    twice.
+    If training raises, all trials have failed. If memory runs out, the halves of the stack are trained. `cut` trains
+    the halves at once: it is set for the last try of a stack whose workers were lost, because a machine without memory
+    may kill its workers. Results are sent when the whole stack is trained. So a worker that is lost before repeats the
+    whole stack, and no result is sent twice.
     """
     yield Started(host=socket.gethostname(), pid=os.getpid())
     results: list[TrialResult] = []
@@ -77,7 +79,7 @@ def guarded(train: Train, stack: Stack, *, cut: bool = False) -> Iterator[Event]
 
 
 def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
-    """Yield what training gives; `halvings` is how often the stack was cut already, and stands in its results."""
+    """Yield the events of the training. `halvings`, which goes into the results, is how often the stack was cut before."""
     try:
         for event in train(stack):
             yield _halved(event, halvings) if isinstance(event, Ended) else event
@@ -90,7 +92,7 @@ def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
             return
     else:
         return
-    # Out of the except block: the exception's frames hold the stack's tensors, whose memory the halves need.
+    # After the except block: the frames of the exception hold the stack's tensors, whose memory the halves need.
     yield from _halves(train, stack, halvings)
 
 
@@ -104,8 +106,8 @@ def _halves(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
         yield from _attempt(train, replace(stack, trials=half), halvings + 1)
 
 
-# How a device's memory runs out where torch's allocator is not the one that asks: by the CPU's allocator, while a CUDA
-# graph is made, in a Triton launch, in cuBLAS. All are plain RuntimeErrors.
+# Messages of RuntimeErrors when memory runs out outside of torch's allocator: in the CPU's allocator, while a CUDA
+# graph is captured, in a Triton launch, in cuBLAS.
 _OUT_OF_MEMORY = (
     "DefaultCPUAllocator: can't allocate memory",
     "CUDA error: out of memory",
@@ -115,7 +117,7 @@ _OUT_OF_MEMORY = (
 
 
 def _out_of_memory(error: Exception) -> bool:
-    # torch.OutOfMemoryError by name: this module must not import torch.
+    # torch.OutOfMemoryError is known by name, because this module must not import torch.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

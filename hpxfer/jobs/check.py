@@ -1,6 +1,7 @@
-"""The look at a cluster before a sweep is submitted: versions, plan, and the sweep's data on every node that can train.
+"""The check of a cluster before a sweep is submitted: versions, plan, and the sweep's data on every node that can
+train.
 
-Runs on the head, in a job of its own; a task without resources looks at each node, so that a busy one answers too.
+It runs on the head, in a job of its own. A task without resources checks each node, so that busy nodes answer, too.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from hpxfer.spec.sweep import DataSpec
 from hpxfer.storage.uri import parse_root
 from hpxfer.trial import TRAINER_VERSION
 
-# A worker process on an idle node needs seconds to start; on a loaded one, many.
+# How long a node may take. A worker process starts within seconds on an idle node, and much later on a loaded one.
 NODE_S = 90.0
 
 
 def versions() -> dict[str, Any]:
-    """Return what must be equal on this machine and where the sweep is submitted."""
+    """Return the versions that must be equal on this machine and on the cluster."""
     return {"hpxfer": hpxfer.__version__, "trainer": TRAINER_VERSION, "python": platform.python_version()}
 
 
 def check(request: Request, sweep: Path) -> dict[str, Any]:
-    """Return what the cluster says of a sweep; `error` in it is why it cannot be run."""
+    """Return what the cluster finds about a sweep. `error` in it is the reason why the sweep cannot run there."""
     root = where(request.root)
     said: dict[str, Any] = {"versions": versions(), "host": socket.gethostname(), "root": root}
     try:
@@ -72,14 +73,14 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
 
 
 def require_writable(root: Path) -> None:
-    """Raise HpxferError unless a results folder can be made below `root`; makes none."""
+    """Raise HpxferError unless a results folder can be made below `root`. It makes none."""
     there = next(one for one in (root, *root.parents) if one.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise HpxferError(f"--results: must be a folder that can be written, got {root}; name another")
 
 
 def look(spec: SweepSpec) -> list[dict[str, Any]]:
-    """Return what each alive node that can train says of itself and of the data."""
+    """Return what each live node that can train reports about itself and the data."""
     task = ray.remote(num_cpus=0, max_retries=1)(_look_here)
     nodes = able(ray.nodes(), spec)  # type: ignore[no-untyped-call]
     asked = [
@@ -93,7 +94,7 @@ def look(spec: SweepSpec) -> list[dict[str, Any]]:
 
 
 def able(nodes: list[dict[str, Any]], spec: SweepSpec) -> list[dict[str, Any]]:
-    """Return the alive nodes that a stack of the sweep fits on; raise HpxferError if there is none."""
+    """Return the live nodes that a stack of the sweep fits on. Raise HpxferError if there are none."""
     alive = [node for node in nodes if node["Alive"]]
     gpus = spec.resources.device == "cuda" or (
         spec.resources.device == "auto" and any(node["Resources"].get("GPU", 0) > 0 for node in alive)
@@ -109,7 +110,7 @@ def able(nodes: list[dict[str, Any]], spec: SweepSpec) -> list[dict[str, Any]]:
 
 
 def _look_here(data: dict[str, Any]) -> dict[str, Any]:
-    """Return this node's versions and the digest of the data here, None if it is not here."""
+    """Return this node's versions, and the digest of its copy of the data, or None if it has none."""
     spec = DataSpec.model_validate(data)
     try:
         here = open_dataset(spec.source) is not None
@@ -122,5 +123,5 @@ def _result(ref: Any) -> dict[str, Any]:
     try:
         found: dict[str, Any] = ray.get(ref, timeout=NODE_S)
         return found
-    except Exception as error:  # a node without hpxfer, one that went away: each is that node's answer
+    except Exception as error:  # a node without hpxfer, or one that left: the error is that node's answer
         return {"error": (str(error).strip().splitlines() or [type(error).__name__])[-1]}

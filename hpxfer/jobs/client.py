@@ -1,7 +1,7 @@
-"""Jobs: what a shell far from a Ray cluster asks of the cluster's job server, over HTTP with Ray's own client.
+"""The client of a cluster's job server. It talks HTTP through Ray's own client, from a shell outside the cluster.
 
-Ray's client reads its address from the environment before the one it is given, waits for ever for a server that is
-silent, and raises for each mistake another exception: all of that ends here, in `HpxferError`.
+Ray's client prefers an address from the environment to the one it is given, waits for a silent server for ever, and
+raises a different exception for each mistake. This module ends all of that in `HpxferError`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from hpxfer.errors import HpxferError
 from hpxfer.jobs.request import ENTRYPOINT, VARIABLE, Answer, Request, is_job_id, packed, read_answer
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
-# Each request; the server answers from memory, but uploads and long logs take a while.
+# Per request. The server answers from memory, but uploads and long logs take a while.
 ANSWER_S = 120.0
-# The first word of a server; one that is silent for longer is no job server.
+# For the first answer of a server. One that is silent for longer is no job server.
 FIRST_ANSWER_S = 15.0
-# An answer of the cluster: its processes start, import and look at data, perhaps on loaded machines.
+# For an answer of a job on the cluster: its processes start, import hpxfer and read data, perhaps on loaded machines.
 ASK_S = 300.0
-# How long a job that is stopped may store what it has before Ray kills it; Ray's default is 3 s.
+# How long a stopped job may take to store its results before Ray kills it. Ray's default is 3 s.
 STOP_S = 60
-# How long after its start a head may have nobody yet who takes jobs, and what it says so long.
+# How long after its start a head may refuse jobs, and the message that it refuses them with.
 STARTING_S = 90.0
 _STARTING = "No available agent to submit job"
 _POLL_S = 0.3
@@ -44,7 +44,7 @@ _POLL_S = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class JobInfo:
-    """What the cluster knows of a job. Times are the head's, in seconds since 1970."""
+    """A job, as the cluster knows it. Times are those of the head, in seconds since 1970."""
 
     id: str
     state: str  # PENDING | RUNNING | STOPPED | SUCCEEDED | FAILED
@@ -60,7 +60,7 @@ class JobInfo:
 
 
 class _Client(JobSubmissionClient):
-    """Ray's client, which gives up on a server that is silent."""
+    """Ray's client with a time limit: it gives up on a silent server."""
 
     def _do_request(self, method: str, endpoint: str, **kwargs: Any) -> requests.Response:
         kwargs.setdefault("timeout", (FIRST_ANSWER_S, ANSWER_S))
@@ -76,7 +76,7 @@ class Cluster:
             self._client = _Client(address, headers=headers)
 
     def submit(self, request: Request, sweep: str, *, job: str, metadata: dict[str, str] | None = None) -> None:
-        """Start a job under an id of ours; a head that has just been started is waited for."""
+        """Start a job under the id that we chose. Wait for a head that has just started."""
         variables = {VARIABLE: packed(request, sweep), "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
         deadline = time.monotonic() + STARTING_S
         while True:
@@ -100,7 +100,7 @@ class Cluster:
             time.sleep(_POLL_S)
 
     def info(self, job: str) -> JobInfo:
-        """Return what the cluster knows of a job; raise HpxferError if it knows none of that id."""
+        """Return what the cluster knows of a job. Raise HpxferError if it knows no job of that id."""
         with _speaking(self.address, job):
             found = self._client.get_job_info(job)
         return JobInfo(
@@ -114,7 +114,7 @@ class Cluster:
         )
 
     def logs(self, job: str) -> str:
-        """Return all that a job has printed."""
+        """Return everything that a job has printed."""
         with _speaking(self.address, job):
             return str(self._client.get_job_logs(job))
 
@@ -127,7 +127,7 @@ class Cluster:
                 yield lines
 
     def stop(self, job: str) -> JobInfo:
-        """Ask a job to end, wait until it has, and return what has become of it. One that is over is left alone."""
+        """Ask a job to end, wait until it has, and return its last state. Do nothing to a job that has ended already."""
         info = self.info(job)
         if info.over:
             return info
@@ -141,9 +141,10 @@ class Cluster:
         return info
 
     def ask(self, request: Request, sweep: str) -> Answer:
-        """Return what a short job on the head answers.
+        """Return the answer of a short job on the head.
 
-        It stays in the cluster's list of jobs: Ray's monitor brings a job back, as failed, that is deleted early.
+        The job stays in the cluster's list of jobs. If it were deleted early, Ray's monitor would bring it back as
+        failed.
         """
         job = f"hpxfer-{request.action}-{request.nonce}"
         self.submit(request, sweep, job=job)
@@ -173,34 +174,36 @@ def connect(address: str) -> Cluster:
 
 
 def _is_dashboards(address: str) -> bool:
-    """Return whether an address may be that of Ray's dashboard: http or https, a host, perhaps a port, nothing more."""
+    """Return whether an address may be that of Ray's dashboard: http or https, a host, perhaps a port, and nothing
+    more.
+    """
     try:
         parts = urlsplit(address)
         legal = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, half of an IPv6 address
+    except ValueError:  # a port that is no number, or half of an IPv6 address
         return False
     return legal and not (parts.username or parts.path not in ("", "/") or parts.query or parts.fragment)
 
 
 def new_id(name: str) -> str:
-    """Return an id for a job of the sweep `name`."""
+    """Return a new id for a job of the sweep `name`."""
     return f"hpxfer-{name}-{secrets.token_hex(4)}"
 
 
 def new_nonce() -> str:
-    """Return what marks the lines of one answer."""
+    """Return a random mark for the lines of one answer."""
     return secrets.token_hex(8)
 
 
 def known(job: str) -> str:
-    """Return the id as given; raise HpxferError if no job can have it."""
+    """Return the id unchanged. Raise HpxferError if no job can have it."""
     if not is_job_id(job):
         raise HpxferError(f"JOB must be an id that `hpxfer submit` printed, got {job!r}")
     return job
 
 
 def _headers() -> dict[str, str]:
-    """Return the header with Ray's token, if there is one and it is not switched off."""
+    """Return the header with Ray's token, if there is one and authentication is on."""
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return {}
     token = os.environ.get("RAY_AUTH_TOKEN")
@@ -253,7 +256,7 @@ def _refuse_token(status: int) -> None:
 
 @contextmanager
 def _speaking(address: str, job: str = "") -> Iterator[None]:
-    """Turn what Ray's client and HTTP raise into one message."""
+    """Turn the errors of Ray's client and of HTTP into one message."""
     try:
         yield
     except requests.exceptions.Timeout:
@@ -279,7 +282,7 @@ def _speaking(address: str, job: str = "") -> Iterator[None]:
 
 @contextmanager
 def _address_alone() -> Iterator[None]:
-    """Keep Ray's client from taking another address out of the environment."""
+    """Keep Ray's client from taking another address from the environment."""
     names = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
     kept = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
@@ -311,7 +314,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a connection failed in the system's words, e.g. `Connection refused`."""
+    """Return why a connection failed, in the system's words, e.g. `Connection refused`."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, OSError) and inner.strerror:

@@ -1,6 +1,6 @@
-"""Submit a sweep to a cluster, say how its job is doing, bring its results home.
+"""Submit a sweep to a cluster, report how its job is doing, and fetch its results.
 
-What a job's metadata says, its sweep and where its results are, is all that a later command needs of the submission.
+A job's metadata names its sweep and its results. Later commands need nothing else of the submission.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SWEEP_KEY, ROOT_KEY, HOST_KEY, VERSION_KEY = "hpxfer_sweep", "hpxfer_root", "hpx
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A sweep that the cluster has looked at and can run: its plan there, and where its results will be."""
+    """A sweep that the cluster has checked and can run: its plan there, and where its results will be."""
 
     spec: SweepSpec
     root: str
-    host: str  # the head's, where a root that is no URI lies
+    host: str  # name of the head, where a root lies that is no URI
     plan: dict[str, Any]
     text: str
     warnings: tuple[str, ...]
-    reuse: tuple[str, ...] = ()  # results folders there, whose trials are copied
+    reuse: tuple[str, ...] = ()  # results folders on the cluster, whose trials are copied
 
     @property
     def num_left(self) -> int:
@@ -65,11 +65,11 @@ def offer(
     price_per_hour: float | None = None,
     early_stopping: str | None = None,
 ) -> Offer:
-    """Return what the cluster says of a sweep; raise HpxferError if versions, data or folder there do not fit.
+    """Return what the cluster finds about a sweep. Raise HpxferError if its versions, data or folder do not fit.
 
-    A relative data path starts at the sweep file's folder on this machine, and must be there under the same absolute
-    path on every node. `results` is the root on the cluster; default: the sweep's `storage`, else DEFAULT_ROOT. `reuse`
-    are results folders there, `early_stopping` (none) overrides the sweep's.
+    A relative data path starts at the sweep file's folder on this machine. The data must be at the same absolute path
+    on every node. `results` is the root on the cluster; the default is the sweep's `storage`, else DEFAULT_ROOT.
+    `reuse` names results folders on the cluster. `early_stopping` (none) replaces the sweep's.
     """
     spec = load_sweep(sweep)
     if early_stopping is not None:
@@ -120,7 +120,7 @@ def submit(cluster: Cluster, offered: Offer) -> str:
 
 
 def refusals(said: dict[str, Any], address: str) -> Iterator[str]:
-    """Yield why a sweep cannot run on a cluster that answered so, one line a reason."""
+    """Yield the reasons why a sweep cannot run on the cluster that gave this answer, one line each."""
     import hpxfer
 
     here = {"hpxfer": hpxfer.__version__, "trainer": TRAINER_VERSION}
@@ -145,18 +145,18 @@ def refusals(said: dict[str, Any], address: str) -> Iterator[str]:
 
 
 def _difference(here: dict[str, Any], there: dict[str, Any]) -> str:
-    """Return what differs, e.g. `hpxfer 0.1.0, not 0.2.0`."""
+    """Return the versions that differ, e.g. `hpxfer 0.1.0, not 0.2.0`."""
     names = [name for name, version in here.items() if there.get(name) != version]
     return ", ".join(f"{name} {there.get(name, 'unknown')}, not {here[name]}" for name in names)
 
 
 def root_of(spec: SweepSpec, results: str | None) -> str:
-    """Return the results root on the cluster: as asked, else the sweep's, else below the home of Ray's user there."""
+    """Return the results root on the cluster: the given one, else the sweep's, else a folder in the home of Ray's user."""
     return _there("--results", results or spec.storage or DEFAULT_ROOT)
 
 
 def _there(option: str, folder: str) -> str:
-    """Return a folder on the cluster as given; raise HpxferError if it would be another one there."""
+    """Return a folder on the cluster as given. Raise HpxferError if the cluster would read it as another folder."""
     try:
         found = parse_root(folder)
     except HpxferError as error:
@@ -171,7 +171,7 @@ def _there(option: str, folder: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """A job, and how far its sweep is: `state` of the run and its run_status, as `hpxfer.progress.file` has them."""
+    """A job and the run of its sweep: `state` and `progress` as `hpxfer.progress.file` has them."""
 
     info: JobInfo
     progress: dict[str, Any]
@@ -203,7 +203,7 @@ def status(cluster: Cluster, job: str) -> JobStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """What `fetch` did: trials that are new in `folder`, and trials that it had."""
+    """What `fetch` did: how many trials in `folder` are new, and how many it had before."""
 
     folder: Path
     num_new: int
@@ -212,9 +212,9 @@ class Fetched:
 
 
 def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], None] | None = None) -> Fetched:
-    """Bring what a job has stored so far into `results`/SWEEP; raise HpxferError if that holds something else.
+    """Fetch what a job has stored so far into `results`/SWEEP. Raise HpxferError if that folder holds another sweep.
 
-    Results that are there stay: trials that are done there are not replaced, a different sweep.yaml is kept beside.
+    Stored results stay: finished trials are not replaced, and a different sweep.yaml is kept beside the new one.
     """
     info = cluster.info(known(job))
     if SWEEP_KEY not in info.metadata:
@@ -245,7 +245,7 @@ def _merge(source: Path, target: Path, on_wait: Callable[[str], None] | None) ->
 
 @contextmanager
 def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
-    """Yield a folder on this machine with a job's results: its own, a copy of its storage, or what it sent."""
+    """Yield a folder on this machine with a job's results: its own folder, a copy of its storage, or the files it sent."""
     location = _place_here(info)
     if location is not None:
         yield location.folder
@@ -260,7 +260,9 @@ def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
 
 
 def _place_here(info: JobInfo) -> ResultsLocation | None:
-    """Return where a job's results are if this machine sees them: in storage, or in a folder with the job's mark."""
+    """Return the location of a job's results if this machine can see it: in storage, or in a folder with the job's
+    mark.
+    """
     location = open_location(info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY])
     return location if location.is_remote or has_mark(location.folder, info.id) else None
 

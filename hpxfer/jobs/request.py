@@ -1,8 +1,8 @@
-"""What travels to a cluster with a job, and how a job answers in its log.
+"""The request that travels to a cluster with a job, and the answer that comes back in its log.
 
-Ray runs a job's entrypoint through a shell. So the entrypoint is a constant, and whatever a user wrote travels in an
-environment variable, as base64 of compressed JSON. Not in a `working_dir`: nodes on one machine share Ray's folder of
-those, and the first that has no more use for one removes it for all.
+Ray runs a job's entrypoint through a shell. So the entrypoint is a constant, and the request travels in an environment
+variable, as base64 of compressed JSON. Nothing is passed through a shell. A `working_dir` would not do: nodes on one
+machine share Ray's folder for it, and the first node that no longer needs it deletes it for all.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, Literal, get_args
 
 from hpxfer.errors import HpxferError
 
-# `exec`: a signal meant for the job reaches Python, not a shell around it. `-P`: nothing is imported from the folder in
+# `exec`: a signal for the job reaches Python and not a shell around it. `-P`: nothing is imported from the folder in
 # which somebody started Ray.
 ENTRYPOINT = "exec python -P -m hpxfer.cli.job_entry"
 VARIABLE = "HPXFER_JOB"
-# Linux takes variables of 128 KiB.
+# Linux limits a variable to 128 KiB.
 MOST_CHARACTERS = 100_000
-# Of the JSON, so that a small variable cannot fill the memory.
+# Limit for the JSON, so that a small variable cannot fill the memory.
 _MOST_BYTES = 64 * 2**20
 DEFAULT_ROOT = "~/hpxfer-results"
 
-# run trains; the others are asked by the shell that waits for them, and answer in their log.
+# `run` trains. The shell that waits for them asks the other three, which answer in their log.
 Action = Literal["run", "check", "progress", "fetch"]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -39,29 +39,29 @@ _CHUNK_BYTES = 48 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a job is to do."""
+    """What a job is asked to do."""
 
     action: Action
-    job: str  # the run's id: its own, or that of the run it is asked about
-    root: str  # the folder above the sweep's own on the cluster, or a URI
+    job: str  # id of the run: the job's own, or that of the run it is asked about
+    root: str  # the folder on the cluster that holds the sweep's own folder, or a URI
     name: str  # of the sweep
-    nonce: str = ""  # marks the lines of the answer
+    nonce: str = ""  # a random mark of the answer's lines
     price_per_hour: float | None = None
     reuse: tuple[str, ...] = ()  # results folders on the cluster, or URIs
 
 
 def where(root: str) -> str:
-    """Return a results root as this machine spells it: `~` is the home folder of the user who started Ray here."""
+    """Return a results root as this machine spells it. `~` is the home folder of the user who started Ray here."""
     return root if "://" in root else os.path.expanduser(root)
 
 
 def is_job_id(text: str) -> bool:
-    """Return whether a text may be a job's id: it becomes part of a URL and of file names."""
+    """Return whether a text may be a job's id, which becomes part of a URL and of file names."""
     return _ID.fullmatch(text) is not None
 
 
 def packed(request: Request, sweep: str) -> str:
-    """Return what travels with a job; raise HpxferError if the sweep is too long to."""
+    """Return the text that travels with a job. Raise HpxferError if the sweep is too long."""
     content = json.dumps({**asdict(request), "sweep": sweep}).encode()
     text = base64.b64encode(zlib.compress(content, 9)).decode("ascii")
     if len(text) > MOST_CHARACTERS or len(content) > _MOST_BYTES:
@@ -73,7 +73,7 @@ def packed(request: Request, sweep: str) -> str:
 
 
 def unpacked(text: str) -> tuple[Request, str]:
-    """Return the request and the sweep that travelled with a job; raise HpxferError if it is none of those."""
+    """Return the request and the sweep that travelled with a job. Raise HpxferError if the text holds none."""
     try:
         data = json.loads(zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _MOST_BYTES))
         sweep = data.pop("sweep")
@@ -89,16 +89,17 @@ def unpacked(text: str) -> tuple[Request, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a job said in its log: `data`, and the files that it sent."""
+    """The answer in a job's log: its `data`, and the files that it sent."""
 
     data: dict[str, Any]
     files: dict[str, bytes]
 
 
 def answer_lines(nonce: str, data: dict[str, Any], files: dict[str, bytes] | None = None) -> Iterator[str]:
-    """Yield the lines of an answer: the files in chunks, then everything about them. Without the last line it is none.
+    """Yield the lines of an answer: the files in chunks, then one line that describes them. A log without it has no
+    answer.
 
-    A log may hold lines of others between them, e.g. Ray's.
+    Lines of others, e.g. Ray's, may stand between them.
     """
     files = files or {}
     for index, content in enumerate(files.values()):
@@ -110,7 +111,7 @@ def answer_lines(nonce: str, data: dict[str, Any], files: dict[str, bytes] | Non
 
 
 def read_answer(log: str, nonce: str) -> Answer | None:
-    """Return the answer in a job's log, None if there is none; raise HpxferError if a file did not arrive whole."""
+    """Return the answer in a job's log, or None if there is none. Raise HpxferError if a file did not arrive whole."""
     last, chunks = None, dict[int, list[str]]()
     for line in log.splitlines():
         if line.startswith(_mark(nonce, "answer")):

@@ -1,4 +1,4 @@
-"""What `hpxfer status` prints of a job."""
+"""The text that `hpxfer status` prints about a job."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hpxfer.jobs.commands import HOST_KEY, ROOT_KEY, SWEEP_KEY, JobStatus
 from hpxfer.plan.text import spell_time
 from hpxfer.progress.status import RunStatus, run_status_from_dict
 
-# Of a log's end, as Ray keeps it with a job that failed.
+# How many lines of its log are shown of a job that failed.
 MOST_LINES = 12
 _RAYS_OWN = "Running entrypoint for job"
 
 
 def status_text(status: JobStatus) -> str:
-    """Return the job's state, how far its sweep is, and the end of its log if it failed."""
+    """Return the job's state, the progress of its sweep, and the end of its log if it failed."""
     return "\n".join(_lines(status))
 
 
@@ -32,7 +32,7 @@ def _lines(status: JobStatus) -> Iterator[str]:
         if info.over or status.progress["state"] == "running":
             yield _progress(run_status, running=not info.over)
         else:
-            yield "starting"  # what is there is an earlier run's
+            yield "starting"  # the progress is that of an earlier run
     if info.state in ("FAILED", "PENDING"):
         yield from _why(info)
 
@@ -42,7 +42,7 @@ def _times(info: JobInfo) -> str:
         return ""
     if info.ended is not None:
         return f" after {spell_time(max(0.0, info.ended - info.started))}"
-    # Two machines' clocks: good enough to read, nothing hangs on it.
+    # The difference of two machines' clocks: good enough to read, and nothing depends on it.
     return f" for {spell_time(max(0.0, time.time() - info.started))}"
 
 
@@ -58,7 +58,9 @@ def _progress(run_status: RunStatus, *, running: bool) -> str:
 
 
 def _why(info: JobInfo) -> Iterator[str]:
-    """Yield what Ray says of the job: of one that ran and failed the end of its log, without Ray's own first line."""
+    """Yield Ray's message about the job. Of a job that ran and failed it is the end of its log, without Ray's first
+    line.
+    """
     lines = info.message.strip().splitlines()
     if info.exit_code is not None:
         yield f"exit code {info.exit_code}; the end of its log (all of it: hpxfer logs {info.id}):"
