@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +9,7 @@ from typer.core import TyperGroup
 
 from hpxfer import __version__
 from hpxfer.cli.commands import COMMANDS, Command
+from hpxfer.cli.options import load_plugins
 from hpxfer.cli.output import say
 from hpxfer.errors import HpxferError
 
@@ -39,10 +39,7 @@ def _show_version(asked: bool) -> None:
 
 def _add_commands(context: typer.Context, plugins: list[str] | None) -> list[str]:
     """Import the plug-ins that stand before the command's name, and add the commands that they register."""
-    from hpxfer.registry import load_plugin, read_plugin
-
-    for name in plugins or ():
-        load_plugin(read_plugin(name, Path()))
+    load_plugins(plugins)
     group = context.command
     assert isinstance(group, TableGroup)
     for command in COMMANDS.rows():

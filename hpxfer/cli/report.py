@@ -23,7 +23,7 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="The folder for the files; default: the results folder itself, the folder above several, report for a URI."
+            help="The folder for the files; default: the results folder, of several the one above, report for a URI."
         ),
     ] = None,
     hp: Hp = None,

@@ -52,7 +52,7 @@ def run(
     from hpxfer.rekey import refuse_legacy_ids
 
     if executor == "local" and address is not None:
-        raise HpxferError("--address joins a Ray cluster, and --executor local uses none; leave one of them out")
+        raise HpxferError("--address joins a Ray cluster, and --executor local uses none; leave one out")
     job = prepare(
         sweep,
         results=results,
@@ -93,7 +93,7 @@ def _train(job: PreparedSweep, address: str | None) -> Results:
     except TrainingFailed as end:
         say(f"{end}\n", err=True)
         say(
-            f"the run stopped at {end.num_failed} failed trials, because the others would fail alike; all results are in "
+            f"the run stopped at {end.num_failed} failed trials, as the others would fail alike; all results are in "
             f"{job.location.where}; fix the error and give the same command again",
             err=True,
         )
