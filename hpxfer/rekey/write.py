@@ -1,6 +1,6 @@
 """Rekey: write today's ids into a results folder or URI whose files hold legacy ids.
 
-In location, the old files are first copied to `before-rekey/`. Then checkpoints are written again, then curves, then
+In place, the old files are first copied to `before-rekey/`. Then checkpoints are written again, then curves, then
 trials. Every file is replaced as a whole, and each state in between reads as the same results, so a kill at any moment
 loses nothing and the same command goes on. Into a new folder, the copy is made beside it and renamed at the end.
 """
@@ -20,7 +20,7 @@ from hpxfer.host.files import remove_half_written
 from hpxfer.rekey.checkpoints import legacy_checkpoints, rekey_checkpoint
 from hpxfer.results import Results
 from hpxfer.search import make_search
-from hpxfer.search.replay import outcomes_of
+from hpxfer.search.stored import outcomes_of
 from hpxfer.spec import load_sweep
 from hpxfer.storage.folder import StorageFolder, folder_at
 from hpxfer.storage.lease import leased
@@ -133,8 +133,8 @@ def _ids_of_sweep(folder: Path, store: Store) -> dict[str, str]:
     spec = load_sweep(folder / SWEEP_FILE)
     trials = store.read_trials().to_pandas()
     expansion = Results(folder=folder, spec=spec, trials=trials, problems=()).expansion
-    search = make_search(expansion, folder, spec.judge.loss)
-    asked = search.ask(outcomes_of(trials, spec.judge.loss), (), None)
+    search = make_search(expansion, lambda: trials)
+    asked = search.ask(outcomes_of(trials, spec.judge.loss), ())
     return {legacy_id(trial, TRAINER_VERSION): trial.id for trial in asked} | store.todays_ids()
 
 
@@ -153,7 +153,7 @@ def _keep(backup: StorageFolder, path: Path, name: str) -> None:
 def _into(location: ResultsLocation, to: str | Path) -> Rekeyed:
     """Make a copy of the results with today's ids in a new folder."""
     if is_uri(to):
-        raise HpxferError(f"--to {to}: must be a folder, got a URI; give a folder, or leave it out to rekey in location")
+        raise HpxferError(f"--to {to}: must be a folder, got a URI; give a folder, or leave it out to rekey in place")
     target = Path(to)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         if _is_copy(target, location):
