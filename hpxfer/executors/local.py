@@ -111,7 +111,7 @@ def _receive(worker: _Worker) -> Event | None:
 
 
 def _end(worker: _Worker) -> str:
-    """End a worker and return how it ended. An idle worker exits when its pipe closes; a lost one has exited already."""
+    """End a worker and return how it ended. An idle worker exits when its pipe closes."""
     worker.pipe.close()
     try:
         worker.process.wait(_SOFT_STOP_S)

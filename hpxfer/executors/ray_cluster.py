@@ -39,7 +39,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """The resources that one worker needs on a node: CPUs, and a share of a GPU (0: none), perhaps of one type of GPU."""
+    """The resources that one worker needs on a node: CPUs, and a share of a GPU (0: none), perhaps of one type."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -140,7 +140,7 @@ def device_here(device: str, gpu_type: str | None) -> Device:
 
 
 def _gpu_bytes(there: list[Node]) -> int | None:
-    """Return the memory of the smallest GPU of these nodes in bytes. Each node is asked; return None if none answers."""
+    """Return the memory of the smallest GPU of these nodes in bytes, or None if no node answers."""
     task = ray.remote(num_cpus=0)(gpu_bytes)
     asked = [
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)).remote()

@@ -1,4 +1,4 @@
-"""Ray Tune's side of the Tune executor: the searcher that hands it stacks, ASHA per arm, and the callback for events."""
+"""Ray Tune's side of the Tune executor: a searcher that hands it stacks, ASHA per arm, and a callback for events."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def guarded(train: Train, stack: Stack, *, cut: bool = False) -> Iterator[Event]
 
 
 def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
-    """Yield the events of the training. `halvings`, which goes into the results, is how often the stack was cut before."""
+    """Yield the events of the training. `halvings`, a part of the results, is how often the stack was cut."""
     try:
         for event in train(stack):
             yield _halved(event, halvings) if isinstance(event, Ended) else event

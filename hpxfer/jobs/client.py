@@ -127,7 +127,7 @@ class Cluster:
                 yield lines
 
     def stop(self, job: str) -> JobInfo:
-        """Ask a job to end, wait until it has, and return its last state. Do nothing to a job that has ended already."""
+        """Ask a job to end, wait until it has, and return its last state. A job that has ended is left alone."""
         info = self.info(job)
         if info.over:
             return info

@@ -151,7 +151,7 @@ def _difference(here: dict[str, Any], there: dict[str, Any]) -> str:
 
 
 def root_of(spec: SweepSpec, results: str | None) -> str:
-    """Return the results root on the cluster: the given one, else the sweep's, else a folder in the home of Ray's user."""
+    """Return the results root on the cluster: the given one, else the sweep's, else one in Ray's home."""
     return _there("--results", results or spec.storage or DEFAULT_ROOT)
 
 
@@ -195,7 +195,7 @@ def status(cluster: Cluster, job: str) -> JobStatus:
     info = cluster.info(known(job))
     if SWEEP_KEY not in info.metadata or info.state == "PENDING":
         return JobStatus(info=info, progress={})
-    location = _place_here(info)
+    location = _location_here(info)
     if location is not None:
         return JobStatus(info=info, progress=progress(location.folder))
     return JobStatus(info=info, progress=_asked(cluster, info, "progress").data)
@@ -245,8 +245,8 @@ def _merge(source: Path, target: Path, on_wait: Callable[[str], None] | None) ->
 
 @contextmanager
 def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
-    """Yield a folder on this machine with a job's results: its own folder, a copy of its storage, or the files it sent."""
-    location = _place_here(info)
+    """Yield a folder on this machine with a job's results: its own, a copy of its storage, or what it sent."""
+    location = _location_here(info)
     if location is not None:
         yield location.folder
         return
@@ -259,7 +259,7 @@ def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def _place_here(info: JobInfo) -> ResultsLocation | None:
+def _location_here(info: JobInfo) -> ResultsLocation | None:
     """Return the location of a job's results if this machine can see it: in storage, or in a folder with the job's
     mark.
     """
