@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from hpxfer.data import data_ref
-from hpxfer.data.tokens import HEADER_BYTES, MAGIC, VERSION
+from hpxfer.data.sources.tokens import HEADER_BYTES, MAGIC, VERSION
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.yaml_file import write_yaml
-from hpxfer.stack import Stack
 from hpxfer.trial import Trial, setting_of
+from hpxfer.trial.stack import Stack
 
 _SEED = 0
 

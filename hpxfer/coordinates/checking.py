@@ -24,6 +24,7 @@ from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.coordinates.stability import stability
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.registry import registry
 from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.evaluate import Parameterization, ratios
@@ -33,7 +34,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.blocks import gpt_roles
+from hpxfer.spec.blocks import model_roles
 from hpxfer.trial import DataRef, Trial, setting_of
 
 Architecture = Literal["gpt", "block"]
@@ -106,14 +107,13 @@ class _Check:
         )
 
     def _predictions(self, case: Case, facts: PathFacts) -> tuple[Prediction, ...]:
-        """Return what is claimed of the table, and for a registered table what its own rows imply of all else."""
+        """Return what the table's source claims; for a registered table, what its own rows imply."""
+        if self.is_registered:
+            return (*derive(self.choice, self.optimizer, facts), *NOT_DERIVED)
         points = case.path.points
         at = [ratios(case.spec.base_shape, point.shape) for point in points]
         claims = self.choice.claims(self.optimizer) if self.claims is None else self.claims
-        found = predict(claims, tuple(point.scale for point in points), at)
-        if not self.is_registered:
-            return found
-        return (*found, *derive(self.choice, self.optimizer, facts), *NOT_DERIVED)
+        return predict(claims, tuple(point.scale for point in points), at)
 
     def _stability(self, observations: Sequence[Observation], facts: PathFacts) -> tuple[Fit, ...]:
         """Return the sizes that a good table keeps, held against that."""
@@ -126,7 +126,7 @@ class _Check:
         """Raise HpxferError unless the table has a row for every role of the model."""
         known = {row.role for row in self.choice.rows(self.optimizer)}
         shape = case.path.points[-1].shape
-        if missing := [role for role in gpt_roles(shape, case.spec.model) if role not in known]:
+        if missing := [role for role in model_roles(shape, case.spec.model) if role not in known]:
             raise HpxferError(
                 f"parameterization {self.choice.name}: must have a row for every role of the model {shape.label()}, "
                 f"got none for {', '.join(missing)}; add them to its {self.optimizer} column"
@@ -275,7 +275,8 @@ def _everywhere(observations: Sequence[Observation], num_scales: int) -> Iterato
 
 
 def _column(sweep: SweepSpec) -> Optimizer:
-    return "sgd" if sweep.training.optimizer == "sgd" else "adam"
+    found: Optimizer = registry("optimizer").get(sweep.training.optimizer).column
+    return found
 
 
 @contextmanager

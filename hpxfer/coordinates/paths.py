@@ -20,7 +20,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 from hpxfer.spec import Path, SweepSpec, parse_sweep, paths
 from hpxfer.spec.axes import DIMENSION
-from hpxfer.spec.blocks import gpt_roles
+from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.sweep import AxisSpec, ShapeChange
 from hpxfer.trial import base_hps
 
@@ -113,7 +113,7 @@ def own_case(
         lr=LR[optimizer],
     )
     spec = parse_sweep(text, "the check's own sweep")
-    hps, roles = base_hps(spec), gpt_roles(spec.base_shape, spec.model)
+    hps, roles = base_hps(spec), model_roles(spec.base_shape, spec.model)
     for role, factor in LR_MULTS[optimizer].items():
         if role in roles:
             hps = hps.with_value(f"{role}.lr_mult", factor)

@@ -1,6 +1,6 @@
-"""Data: from the `data` section of a sweep to the batches of token ids that a trainer reads. numpy only."""
+"""Data: from the `data` section of a sweep to the batches of token ids that a trainer reads. It needs numpy only."""
 
 from hpxfer.data.batches import TokenData, open_data
-from hpxfer.data.reference import check_length, data_ref, require_here
+from hpxfer.data.reference import check_length, data_ref, require_data
 
-__all__ = ["TokenData", "check_length", "data_ref", "open_data", "require_here"]
+__all__ = ["TokenData", "check_length", "data_ref", "open_data", "require_data"]

@@ -1,8 +1,8 @@
-"""Batches: which tokens a trainer sees at a step, and the fixed held-out ones.
+"""Batches: the tokens that a trainer reads at each step, and the fixed held-out tokens.
 
-The last validation_tokens + 1 tokens of the data are the held-out tail; what stands before it is the training region.
-The region is cut into windows of `context` tokens that share no input, each with one token more as its last target.
-A seed visits every window once, in an order of its own: a single epoch.
+The last validation_tokens + 1 tokens of the data are the held-out tail. The tokens before it are the training region.
+The region is cut into windows of `context` tokens that share no input. Each window has one more token, its last target.
+Each seed reads every window once, in its own order: a single epoch.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.corpus import Corpus, load
+from hpxfer.data.corpus import Corpus, load_corpus
 from hpxfer.data.digest import digest
 from hpxfer.data.reference import require_length
-from hpxfer.data.sources import find
+from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.data.windows import shuffled
 from hpxfer.errors import HpxferError
 from hpxfer.trial import Setting
@@ -27,9 +27,9 @@ Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenData:
-    """An opened data set, cut for one setting. A batch is (inputs, targets), int64 [batch_rows, context] each.
+    """A data set cut into the batches of one setting. A batch is (inputs, targets), int64 [batch_rows, context] each.
 
-    Targets are the inputs shifted by one token.
+    The targets are the inputs shifted by one token.
     """
 
     corpus: Corpus
@@ -61,7 +61,7 @@ class TokenData:
         return (self.tail_start - 1) // self.context
 
     def train_batch(self, seed: int, step: int) -> Batch:
-        """Return the batch of a step (from 0): a function of data, seed and step, not of the length of the run."""
+        """Return the batch of a step, counted from 0. It depends on data, seed and step, not on the run's length."""
         inputs, targets = self.train_batches(seed, step, 1)
         return inputs[0], targets[0]
 
@@ -76,7 +76,7 @@ class TokenData:
         return inputs.reshape(size), targets.reshape(size)
 
     def validation_batches(self) -> Iterator[Batch]:
-        """Yield the batches of the held-out tail in order: `validation_tokens` targets in all, each token once."""
+        """Yield the batches of the held-out tail in order. They hold `validation_tokens` targets, each token once."""
         for begin in range(self.tail_start, self.num_tokens - 1, self.batch_tokens):
             yield self._batch(np.arange(begin, begin + self.batch_tokens, self.context))
 
@@ -86,9 +86,10 @@ class TokenData:
 
 
 def open_data(setting: Setting) -> TokenData:
-    """Return the data of a setting, opened once per process; text is held in memory, shards are memory-mapped.
+    """Return the data of a setting, opened once per process. Text is read into memory, shards are memory-mapped.
 
-    Raises HpxferError if the data is not here, is not what the sweep was planned with, or is shorter than the run.
+    Raise HpxferError if the data is not on this machine, has another digest than the sweep's, or is shorter than the
+    run.
     """
     corpus = _corpus(setting.data_source, setting.data_digest, setting.tokenizer, setting.vocab_size)
     require_length(
@@ -106,20 +107,19 @@ def open_data(setting: Setting) -> TokenData:
     )
 
 
-# Few: text stays in memory as long as it is here. A sweep has one.
+# Few, because text stays in memory as long as it is cached. A sweep has one data set.
 @lru_cache(maxsize=2)
 def _corpus(name: str, expected: str, tokenizer: str, vocab_size: int) -> Corpus:
-    source = find(name)
-    if source is None:
+    source, dataset = source_of(name), open_dataset(name)
+    if dataset is None:
         raise HpxferError(
-            f"data.source: must be on every machine that trains, got {name}, which no file matches here; "
-            f"put the data there, or share the folder"
+            f"data.source: must be on every machine that trains, got {name}, which no file on this machine matches; "
+            f"copy the data to it, or share the folder"
         )
-    found = digest(source, vocab_size)
+    found = digest(dataset, vocab_size if source.holds_ids else None)
     if found != expected:
-        fix = "run the same Python on all" if name.startswith("builtin:") else "copy the sweep's data to it"
         raise HpxferError(
             f"data.source: the data at {name} on this machine differs from the sweep's: its digest must be "
-            f"{expected}, got {found}; {fix}"
+            f"{expected}, got {found}; {source.mismatch_fix}"
         )
-    return load(source, tokenizer, vocab_size)
+    return load_corpus(source, dataset, tokenizer, vocab_size)

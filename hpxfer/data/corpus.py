@@ -1,4 +1,4 @@
-"""Corpus: all tokens of a data set behind one index, in memory (text) or memory-mapped (shards)."""
+"""Corpus: all token ids of a data set behind one index, in memory (text) or memory-mapped (shards)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hpxfer.data.sources import Source, cumulative, read_piece, spans
-from hpxfer.data.tokens import check_ids
+from hpxfer.data.sources import Dataset, DataSource
+from hpxfer.data.sources.dataset import check_ids, cumulative, spans
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Token ids, [num_tokens] in all. `parts` are uint8 or uint16; `names` says for each where it came from."""
+    """Token ids, [num_tokens] in all. `parts` are unsigned integers. `names` says where each part comes from."""
 
     parts: tuple[NDArray[Any], ...]
     names: tuple[str, ...]
@@ -24,7 +24,7 @@ class Corpus:
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Where each part starts, and at last where the tokens end."""
+        """Where each part starts, and finally where the tokens end."""
         return cumulative(len(part) for part in self.parts)
 
     @property
@@ -34,7 +34,7 @@ class Corpus:
     def rows(self, begins: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """Return the `length` tokens from each of `begins` on, int64 [len(begins), length].
 
-        Raises HpxferError on an id beyond the vocabulary.
+        Raise HpxferError if an id is not in the vocabulary.
         """
         out = np.empty((len(begins), length), np.int64)
         starts = np.array(self.starts)
@@ -46,7 +46,7 @@ class Corpus:
             out[rows] = windows[begins[rows] - self.starts[part]]
         for index in np.flatnonzero(~whole).tolist():
             self._join(out[index], int(begins[index]))
-        # One look at the whole batch; only a bad one is walked again to say where.
+        # One check of the whole batch. Only a bad batch is read again, to find the position.
         if out.max(initial=0) >= self.vocab_size:
             self._check_rows(begins, length)
         return out
@@ -63,22 +63,10 @@ class Corpus:
                 check_ids(self.parts[part][low:high], self.vocab_size, self.names[part], low)
 
 
-def load(source: Source, tokenizer: str, vocab_size: int) -> Corpus:
-    """Return the tokens of a data set; with tokenizer `ascii`, every byte of 128 and above is `?`."""
-    if source.kind == "tokens":
-        names = tuple(piece.path for piece in source.pieces)
-        return Corpus(
-            parts=tuple(_mapped(source, part) for part in range(len(names))), names=names, vocab_size=vocab_size
-        )
-    text = np.empty(source.num_tokens, source.dtype)
-    for piece, start in zip(source.pieces, source.starts, strict=False):  # starts has one entry more: the end
-        text[start : start + piece.num_tokens] = read_piece(piece, source.dtype, 0, piece.num_tokens)
-    if tokenizer == "ascii":
-        text[text >= 128] = ord("?")
-    return Corpus(parts=(text,), names=(source.name,), vocab_size=vocab_size)
-
-
-def _mapped(source: Source, part: int) -> NDArray[Any]:
-    piece = source.pieces[part]
-    whole = np.memmap(piece.path, source.dtype, mode="r")  # with its header: a map of no bytes is an error
-    return whole[len(piece.header) // source.dtype.itemsize :]
+def load_corpus(source: DataSource, dataset: Dataset, tokenizer: str, vocab_size: int) -> Corpus:
+    """Return the token ids of a data set."""
+    parts = source.load(dataset, tokenizer)
+    names = tuple(part.path for part in dataset.parts)
+    if len(parts) != len(names):  # joined, e.g. text
+        names = (source.name,) * len(parts)
+    return Corpus(parts=parts, names=names, vocab_size=vocab_size)

@@ -1,20 +1,19 @@
-"""The digest of a data set: its identity, which a move or a rename of the files leaves alone."""
+"""The digest of a data set: its identity. Moving or renaming files does not change it."""
 
 from __future__ import annotations
 
 import hashlib
 
-from hpxfer.data.sources import Source, read_piece, spans
-from hpxfer.data.tokens import check_ids
+from hpxfer.data.sources.dataset import Dataset, check_ids, spans
 
 NUM_BLOCKS = 64
 BLOCK_BYTES = 64 * 1024
 
 
 def blocks(num_tokens: int, token_bytes: int) -> list[tuple[int, int]]:
-    """Return the ranges of tokens that are digested: everything, or 64 blocks of 64 KiB spaced evenly over the data.
+    """Return the ranges of tokens that the digest covers: all, or 64 blocks of 64 KiB spaced evenly over the data.
 
-    The first block starts at the first token, the last one ends at the last.
+    The first block starts at the first token, and the last block ends at the last token.
     """
     block = BLOCK_BYTES // token_bytes
     if num_tokens <= NUM_BLOCKS * block:
@@ -23,27 +22,27 @@ def blocks(num_tokens: int, token_bytes: int) -> list[tuple[int, int]]:
     return [(start, start + block) for start in starts]
 
 
-def digest(source: Source, vocab_size: int) -> str:
-    """Return the digest of a data set, 32 hex digits, reading at most 4 MiB of tokens.
+def digest(dataset: Dataset, vocab_size: int | None = None) -> str:
+    """Return the digest of a data set, 32 hex digits. It reads at most 4 MiB of tokens.
 
-    It is the 16-byte blake2b of, one after the other:
-    1. `text` or `tokens` (built-in data is text), a space, the number of files in decimal, a newline;
-    2. for each file in order, its number of tokens in decimal, a newline, and the bytes of its header: 1024 for a
-       token shard, none for text;
-    3. the bytes of the tokens in the ranges of `blocks`, the tokens of all files being one row.
+    The digest is the 16-byte blake2b of these bytes, in this order:
+    1. the format (`text` or `tokens`; built-in data is text), a space, the number of files in decimal, a newline;
+    2. for each file, its number of tokens in decimal, a newline, and its header: 1024 bytes for a token shard, none
+       for text;
+    3. the tokens in the ranges of `blocks`, which index the tokens of all files in order.
 
-    Paths are not in it, the order of the files is. The tokenizer is not in it: it stands beside the digest in a
-    trial's identity. The token ids that are read on the way must be below `vocab_size`, else HpxferError.
+    The digest covers the order of the files, not their paths. It does not cover the tokenizer, which is a separate part
+    of a trial's identity. If `vocab_size` is given, raise HpxferError for a token read here that is not below it.
     """
     state = hashlib.blake2b(digest_size=16)
-    state.update(f"{source.kind} {len(source.pieces)}\n".encode())
-    for piece in source.pieces:
-        state.update(f"{piece.num_tokens}\n".encode() + piece.header)
-    for begin, end in blocks(source.num_tokens, source.dtype.itemsize):
-        for part, low, high in spans(source.starts, begin, end):
-            piece = source.pieces[part]
-            ids = read_piece(piece, source.dtype, low, high)
-            if source.kind == "tokens":
-                check_ids(ids, vocab_size, piece.path, low)
+    state.update(f"{dataset.format} {len(dataset.parts)}\n".encode())
+    for part in dataset.parts:
+        state.update(f"{part.num_tokens}\n".encode() + part.header)
+    for begin, end in blocks(dataset.num_tokens, dataset.token_bytes):
+        for index, low, high in spans(dataset.starts, begin, end):
+            part = dataset.parts[index]
+            ids = part.read(low, high)
+            if vocab_size is not None:
+                check_ids(ids, vocab_size, part.path, low)
             state.update(ids.tobytes())
     return state.hexdigest()

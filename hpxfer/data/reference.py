@@ -1,9 +1,9 @@
-"""What planning needs of the data: its identity and its length. Reads blocks, never all of it."""
+"""What planning needs to know about the data: its identity and its length. It never reads all of the data."""
 
 from __future__ import annotations
 
 from hpxfer.data.digest import digest
-from hpxfer.data.sources import find
+from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.check_shapes import AT_BASE, placed_shapes
@@ -16,26 +16,27 @@ from hpxfer.trial import DataRef
 def data_ref(spec: DataSpec) -> DataRef:
     """Return the identity of a sweep's data: digest (see `hpxfer.data.digest`), tokenizer and size of the vocabulary.
 
-    Data that is not on this machine is known by `spec.digest`. Raises HpxferError if neither is there, and if the
-    data that is here has another digest.
+    Where the data is not on this machine, `spec.digest` is taken. Raise HpxferError if there is neither data nor
+    digest, or if the data has another digest.
     """
     tokenizer, vocab_size = vocabulary(spec)
     if spec.digest is None:
-        require_here(spec)
-    source = find(spec.source)
-    found = spec.digest if source is None else digest(source, vocab_size)
+        require_data(spec)
+    dataset = open_dataset(spec.source)
+    checked = vocab_size if source_of(spec.source).holds_ids else None
+    found = spec.digest if dataset is None else digest(dataset, checked)
     assert found is not None
     if spec.digest not in (None, found):
         raise HpxferError(
-            f"data.digest: must be that of the data at {spec.source}, {found}, got {spec.digest}; name the data that "
-            f"the digest was taken of, or remove the key to accept this data"
+            f"data.digest: must be the digest of the data at {spec.source}, {found}, got {spec.digest}; name the data "
+            f"that has this digest, or remove the key to accept this data"
         )
     return DataRef(digest=found, tokenizer=tokenizer, vocab_size=vocab_size)
 
 
-def require_here(spec: DataSpec) -> None:
+def require_data(spec: DataSpec) -> None:
     """Raise HpxferError unless the data is on this machine."""
-    if find(spec.source) is None:
+    if open_dataset(spec.source) is None:
         raise HpxferError(
             f"data.source: must name data on this machine, got {spec.source}, which no file matches; correct the path "
             f"(a relative one starts at the sweep file's folder), or give data.digest to plan without the data"
@@ -43,15 +44,15 @@ def require_here(spec: DataSpec) -> None:
 
 
 def check_length(spec: SweepSpec) -> None:
-    """Raise HpxferError if the data is shorter than a run of the sweep; do nothing if it is not on this machine."""
-    source = find(spec.data.source)
-    if source is None:
+    """Raise HpxferError if the data is shorter than a run of the sweep. Do nothing if it is not on this machine."""
+    dataset = open_dataset(spec.data.source)
+    if dataset is None:
         return
     for place, shape in placed_shapes(spec):
         try:
             require_length(
-                name=source.name,
-                num_tokens=source.num_tokens,
+                name=spec.data.source,
+                num_tokens=dataset.num_tokens,
                 steps=shape.steps,
                 batch_tokens=shape.batch_tokens,
                 validation_tokens=spec.training.validation_tokens,
@@ -65,9 +66,9 @@ def check_length(spec: SweepSpec) -> None:
 
 
 def require_length(*, name: str, num_tokens: int, steps: int, batch_tokens: int, validation_tokens: int) -> None:
-    """Raise HpxferError unless a run fits in one epoch of `num_tokens`, with the held-out tail kept apart.
+    """Raise HpxferError unless a run fits in one epoch of `num_tokens`, without the held-out tail.
 
-    The training region and the tail each need one token more: the last target.
+    The training region and the tail each need one more token, the last target.
     """
     needed = steps * batch_tokens + 1 + validation_tokens + 1
     if num_tokens >= needed:

@@ -1,19 +1,19 @@
-"""The order of the training windows: a keyed bijection, so that no permutation of the data is ever written out."""
+"""The order of the training windows: a keyed bijection, so that no permutation is ever held in memory."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Four rounds make a Feistel network pseudo-random (Luby and Rackoff 1988) in a large domain; ours may be small.
+# Four rounds make a Feistel network pseudo-random in a large domain (Luby and Rackoff 1988). This one may be small.
 ROUNDS = 8
 
 
 def shuffled(index: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
-    """Return where a permutation of range(size), chosen by `seed`, sends each index; shape as `index`, [N].
+    """Return where a permutation of range(size), chosen by `seed`, sends each index, [N] as `index`.
 
-    The Feistel network permutes the numbers below a power of 4, at most 4 times size; a value outside range(size)
-    walks on along its cycle until it is back inside.
+    The Feistel network permutes the numbers below a power of 4, which is at most 4 times size. A value outside
+    range(size) is sent on along its cycle until it is inside.
     """
     assert index.ndim == 1, index.shape
     assert index.size == 0 or (index.min() >= 0 and index.max() < size), f"an index is outside range({size})"

@@ -1,5 +1,4 @@
-"""ParameterSpec: the name, the role and the size of one trained parameter. It knows no torch: planning counts with it.
-"""
+"""ParameterSpec: the name, the role and the size of one trained parameter. It needs no torch, so planning uses it."""
 
 from __future__ import annotations
 

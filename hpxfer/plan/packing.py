@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hpxfer.model.cost import count_params, train_flops
+from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import moe_blocks
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.stack import Stack
 
@@ -35,8 +35,6 @@ HOST_SHARE = 0.8
 WORKER_BYTES = 400 * 2**20
 # The parts of a GPU that a stack may have. Powers of two fill a GPU without a rest.
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
-# float32: parameters, gradient, both Adam moments, and on a few steps a copy to see the update by.
-STATE_BYTES_PER_PARAM = 5 * 4
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 # What a stack's peak is over what it holds for long. On a CPU 1.16, 1.28, 1.31 and 1.43 were measured at widths 64 to
 # 512 (depth 2, E4A1, stacks of 4 to 16, over an idle worker; AMD EPYC, torch 2.13, 2026-11); on a GPU nobody has.
@@ -163,14 +161,10 @@ def trial_bytes(shape: Shape, setting: Setting) -> int:
     precision of the computation; and PEAK over it, measured on a CPU alone.
     """
     size = FLOAT_BYTES[setting.precision]
-    state = STATE_BYTES_PER_PARAM + (size if size < 4 else 0)  # and a rounded copy of the parameters
-    hidden = 3 if setting.ffn == "swiglu" else 2  # before and after the activation, and the gate
-    num_moe = len(moe_blocks(shape, setting))
-    routed = shape.num_active * (2 * shape.width + hidden * shape.expert_width) + 2 * shape.num_experts
-    moe = routed + shape.num_shared * hidden * shape.shared_width + shape.width
-    dense = shape.width + hidden * shape.dense_width
-    features = shape.depth * 9 * shape.width + num_moe * moe + (shape.depth - num_moe) * dense
-    features += 2 * shape.width + setting.vocab_size
+    # float32: the parameters, their gradient, on a few steps a copy to see the update by, and the moments.
+    vectors = 3 + registry("optimizer").get(setting.optimizer).num_moments
+    state = 4 * vectors + (size if size < 4 else 0)  # and a rounded copy of the parameters
+    features = registry("family").get(setting.family).features_per_token(shape, setting)
     return int(PEAK * (state * count_params(shape, setting).total + size * features * setting.batch_tokens))
 
 

@@ -61,7 +61,7 @@ def _dims(kind: str, config: Any) -> dict[str, int]:
 
 
 def gate_of(model: torch.nn.Module) -> str | None:
-    """Return which of `sites.GATES` the gates of a known MoE model are, up to a constant; None for any other model."""
+    """Return the name of the gate of a known MoE model, up to a constant factor, or None for any other model."""
     config: Any = getattr(unwrapped(model), "config", None)
     kind = kind_of(config)
     if kind == "mixtral":

@@ -9,17 +9,17 @@ from pydantic import BeforeValidator
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.upgrade import VERSION_KEY, upgraded
+from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
-from hpxfer.spec.fields import Section, Seq
+from hpxfer.spec.fields import Registered, Section, Seq
 from hpxfer.spec.sections import validated
 from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec
 from hpxfer.spec.yaml_file import Path_, YamlFile, write_yaml
 
 # Raised by whoever changes a field: a file of a newer version is refused, not guessed at.
 RECIPE_VERSION: Final = 2
-FAMILIES = ("gpt",)
 
 COMMENT = """\
 # Tuned base hyperparameters, how they scale and where that was measured. From Python:
@@ -60,7 +60,7 @@ class ModelPart(Section):
     """What the base model was, beside its shape; null is not known. Another model may want other HPs."""
 
     context: int | None  # tokens
-    gate: Literal["sigmoid", "softmax", "normalized_sigmoid", "normalized_softmax"]  # as `sites.GATES` spells them
+    gate: Annotated[str, Registered("gate")]
     ffn: Literal["gelu", "swiglu"] | None
     moe_every: int | None
     dense_first: int | None
@@ -135,9 +135,9 @@ class RecipeFile(Section):
     """One recipe file."""
 
     hpxfer_recipe: Literal[2]
-    family: Literal["gpt"]
+    family: str  # checked before all else, because nothing else means the same in another family
     parameterization: ParameterizationSpec
-    optimizer: Literal["adamw", "sgd"]
+    optimizer: Annotated[str, Registered("optimizer")]
     base_shape: dict[str, int]
     hps: HPsPart
     init: InitPart
@@ -192,9 +192,10 @@ def _check_kind(file: YamlFile) -> None:
             "or write the recipe again from its results with this one"
         )
     family = file.data.get("family")
-    if family is not None and family not in FAMILIES:
+    families = registry("family").names()
+    if family is not None and family not in families:
         raise HpxferError(
-            f"{file.where(('family',))}: must be a model family that this hpxfer knows, {', '.join(FAMILIES)}, "
+            f"{file.where(('family',))}: must be a model family that this hpxfer knows, {', '.join(families)}, "
             f"got {family!r}; its roles and base model mean nothing here: use the hpxfer that wrote the recipe"
         )
 
@@ -204,7 +205,7 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
     yield from _origin(recipe)
     try:
         chosen = recipe.parameterization
-        parameterization(chosen.name, chosen.conventions).rows("sgd" if recipe.optimizer == "sgd" else "adam")
+        parameterization(chosen.name, chosen.conventions).rows(registry("optimizer").get(recipe.optimizer).column)
     except HpxferError as error:
         yield ("parameterization",), str(error)
     try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import sites
 from hpxfer.recipe.apply import BALANCED
 from hpxfer.recipe.file import RecipeFile
 from hpxfer.recipe.reach import Rule
+from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization
 from hpxfer.scaling.hps import HPs
@@ -35,7 +37,13 @@ class Base:
 
     @property
     def column(self) -> Optimizer:
-        return "sgd" if self.file.optimizer == "sgd" else "adam"
+        column: Optimizer = self.optimizer.column
+        return column
+
+    @property
+    def optimizer(self) -> Any:
+        """The row of the optimizer."""
+        return registry("optimizer").get(self.file.optimizer, "optimizer")
 
     @cached_property
     def shape(self) -> Shape:
@@ -107,8 +115,9 @@ class Numbers:
 
     @property
     def betas(self) -> tuple[float, float] | None:
-        """Adam's, at the target; None for SGD."""
-        return None if self.base.column == "sgd" else (self.globals.beta1, self.globals.beta2)
+        """The betas at the target, or None if the optimizer has none."""
+        has_betas = "beta1" in self.base.optimizer.hps
+        return (self.globals.beta1, self.globals.beta2) if has_betas else None
 
     @property
     def forward(self) -> dict[str, float]:

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-BRANCH = "before it is added to the residual stream, its bias included"
+from hpxfer.registry import registry
 
-# The gates that a recipe's base may have had. Those below the first are route_scale times numbers that sum to one.
-GATES = {
-    "sigmoid": "gate = sigmoid(router logit)",
-    "softmax": "gate = route_scale * softmax(router logits), over all experts",
-    "normalized_sigmoid": "gate = route_scale * sigmoid(router logit) / sum over the active experts",
-    "normalized_softmax": "gate = route_scale * softmax(router logits), over the active experts",
-}
-NORMALIZED = tuple(gate for gate in GATES if gate != "sigmoid")
+BRANCH = "before it is added to the residual stream, its bias included"
 
 
 def sites(gate: str) -> dict[str, str]:
     """Return key of a forward multiplier -> what it multiplies, for a model with this gate."""
+    row = registry("gate").get(gate, "model.gate")
     out = {
         "attn_logits": "the products q.k before the softmax: `scale` of F.scaled_dot_product_attention",
         "attn_out": f"the output of attention, {BRANCH}",
         "router": "the router's logits; with a router without a bias, its input as well",
         "expert_out": (
-            f"the SUM of gate * expert output over the active experts, {BRANCH}; {GATES[gate]}; "
+            f"the SUM of gate * expert output over the active experts, {BRANCH}; gate = {row.formula}; "
             "the base's 1/num_active is in the number: do not average besides"
         ),
         "shared_out": f"the SUM of the shared experts' outputs, {BRANCH}",
         "dense_out": f"the output of a dense FFN, {BRANCH}",
         "readout": "the logits",
     }
-    if gate in NORMALIZED:
+    if row.sums_to_one_over is not None:
         out["route_scale"] = "the gates, which sum to one (of softmax: over all experts) without it"
     else:
         out["expert_out"] += ", do not normalize the gates"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization, ratios
 from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.regimes import regime_warning
@@ -13,6 +14,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 
 SAME = 1e-9
+UNKNOWN = "unknown"
 # What may move -> the axes of a table that speak of it. Any one is enough.
 MOVES = {
     "width": ("width",),
@@ -32,10 +34,6 @@ TENSORS = {
     "num_shared": ("shared_in", "shared_out"),
     "dense_width": ("dense_in", "dense_out"),
 }
-# Gates that sum to one over the active experts.
-ACTIVE_GATES = ("normalized_sigmoid", "normalized_softmax")
-# Gates that sum to one: with equal logits and equal experts, nothing tells two experts apart.
-NORMALIZED_GATES = ("softmax", *ACTIVE_GATES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,7 @@ def coverage_warnings(
 
 def gate_warnings(shape: Shape, gate: str | None) -> list[str]:
     """Return what is wrong with a gate at a shape, whatever the table."""
-    if gate in ACTIVE_GATES and shape.num_active == 1:
+    if _sums_to_one_over(gate) == "active" and shape.num_active == 1:
         return [f"gate {gate} with num_active 1 ({shape.label()}): the gate is constant, the router does not learn"]
     return []
 
@@ -137,7 +135,8 @@ def _router(choice: Parameterization, target: Shape, facts: ModelFacts, optimize
     router = next((row for row in choice.rows(optimizer) if row.role == "router"), None)
     if router is None or router.init_std != ZERO or choice.structure().router_bias_std or not target.num_experts:
         return
-    if target.num_active == target.num_experts and facts.gate in (None, *NORMALIZED_GATES):
+    # With a gate that sums to one, equal logits and equal experts, nothing distinguishes two experts.
+    if target.num_active == target.num_experts and _sums_to_one_over(facts.gate) is not None:
         gate = "with a softmax gate" if facts.gate is None else f"with the gate {facts.gate}"
         noise = "set the convention router_bias_std, or " if "router_bias_std" in dict(choice.conventions) else ""
         yield (
@@ -148,11 +147,22 @@ def _router(choice: Parameterization, target: Shape, facts: ModelFacts, optimize
 
 def _not_of_active(shape: Shape, gate: str | None) -> str | None:
     """Return how a gate does not sum to one over the active experts, or None if it does or is not known."""
-    if not shape.num_experts or gate is None:
+    over = _sums_to_one_over(gate)
+    if not shape.num_experts or over == UNKNOWN:
         return None
-    if gate == "softmax" and shape.num_active < shape.num_experts:
-        return "softmax does over all, so that the sum of the active ones falls as experts are added"
-    return None if gate in NORMALIZED_GATES else f"{gate} does not, so the route scale has nothing to act on"
+    if over == "all" and shape.num_active < shape.num_experts:
+        return f"{gate} does over all, so that the sum of the active ones falls as experts are added"
+    return None if over is not None else f"{gate} does not, so the route scale has nothing to act on"
+
+
+def _sums_to_one_over(gate: str | None) -> str | None:
+    """Return what the weights of a gate sum to one over: `active`, `all` or None.
+
+    Return UNKNOWN for a gate that is not given, and for one of a plug-in that is not loaded.
+    """
+    gates = registry("gate")
+    over: str | None = gates.get(gate).sums_to_one_over if gate in gates else UNKNOWN
+    return over
 
 
 def _embeddings(choice: Parameterization, facts: ModelFacts) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 
 
@@ -30,6 +31,13 @@ class Options(Blocks, Protocol):
     def biases(self) -> bool: ...
 
 
+class Model(Options, Protocol):
+    """A sweep's model, or a trial's setting."""
+
+    @property
+    def family(self) -> str: ...
+
+
 def moe_blocks(shape: Shape, blocks: Blocks) -> tuple[int, ...]:
     """Return the blocks (from 0, ascending) that hold a MoE layer; the others hold a dense FFN.
 
@@ -46,14 +54,7 @@ def has_dense(shape: Shape, blocks: Blocks) -> bool:
     return len(moe_blocks(shape, blocks)) < shape.depth
 
 
-def gpt_roles(shape: Shape, options: Options) -> tuple[str, ...]:
-    """Return the roles of the built-in GPT's tensors at `shape`."""
-    roles = ["embedding", "position", "attn_q", "attn_k", "attn_v", "attn_out", "readout"]
-    moe = bool(moe_blocks(shape, options))
-    branches = {"expert": moe, "shared": moe and shape.num_shared > 0, "dense": has_dense(shape, options)}
-    parts = ("in", "gate", "out") if options.ffn == "swiglu" else ("in", "out")
-    roles += ["router", "router_bias"] if moe else []
-    roles += [f"{branch}_{part}" for branch, there in branches.items() if there for part in parts]
-    roles += ["norm", "final_norm"] if options.norm_gains else []
-    roles += ["hidden_bias"] if options.biases else []
-    return tuple(roles)
+def model_roles(shape: Shape, model: Model) -> tuple[str, ...]:
+    """Return the roles of a model's parameters at `shape`, and `router_bias` where there are routers."""
+    roles: tuple[str, ...] = registry("family").get(model.family).roles(shape, model)
+    return roles

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.axes import DIMENSION, entries, shape_at
-from hpxfer.spec.blocks import gpt_roles, has_dense, moe_blocks
+from hpxfer.spec.blocks import has_dense, model_roles, moe_blocks
+from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import shortest_run
 from hpxfer.spec.sweep import AxisSpec, ShapeSpec, SweepSpec
 from hpxfer.spec.yaml_file import Path_
 
-Problem = tuple[Path_, str]
 Placed = tuple[Path_, Shape]
 
 # Below a whole multiple of this, vectorized sigmoid and GELU treat the tail of a stack differently (measured, float32
@@ -164,13 +165,13 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iter
         at: Path_ = ("parameterizations", index)
         try:
             choice = parameterization(one.name, one.conventions)
-            rows = choice.rows("sgd" if spec.training.optimizer == "sgd" else "adam")
+            rows = choice.rows(registry("optimizer").get(spec.training.optimizer).column)
         except HpxferError as error:
             yield at, str(error)
             continue
         known = {row.role for row in rows}
         for where, shape in shapes:
-            if missing := sorted(set(gpt_roles(shape, spec.model)) - known):
+            if missing := sorted(set(model_roles(shape, spec.model)) - known):
                 model = "this model" if where == AT_BASE else f"the model {shape.label()} of axis {where[1]}"
                 yield at, f"{one.name} has no rule for {', '.join(missing)}, which {model} has"
                 break

@@ -7,14 +7,14 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.registry import registry
 from hpxfer.scaling.hps import HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.resolve import resolve_globals
 from hpxfer.scaling.roles import ROLES
-from hpxfer.spec.blocks import gpt_roles
+from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.check_search import search_problems
 from hpxfer.spec.check_shapes import (
     Placed,
-    Problem,
     axis_problems,
     base_problems,
     batch_problems,
@@ -24,6 +24,7 @@ from hpxfer.spec.check_shapes import (
     placed_shapes,
 )
 from hpxfer.spec.fields import GridValues, power_of_two
+from hpxfer.spec.problem import Problem
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import Path_
 from hpxfer.storage.uri import storage_problem
@@ -49,7 +50,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from parameterization_problems(spec, shapes)
     yield from () if broken_base else axis_problems(spec)
     yield from _betas(spec, shapes)
-    roles = {role for _, shape in shapes for role in gpt_roles(shape, spec.model)}
+    roles = {role for _, shape in shapes for role in model_roles(shape, spec.model)}
     broken = [*broken_base, *_hps(spec, roles), *_grid(spec, roles)]
     yield from broken[len(broken_base) :]
     yield from search_problems(spec, broken=bool(broken), why_not=lambda name: _useless(spec, name, roles))
@@ -66,26 +67,29 @@ def _name(spec: SweepSpec) -> Iterator[Problem]:
 
 
 def _data(spec: SweepSpec) -> Iterator[Problem]:
-    data = spec.data
+    data, sources = spec.data, registry("data source")
     kind, colon, rest = data.source.partition(":")
     at: Path_ = ("data", "source")
-    if kind not in ("builtin", "text", "tokens") or not colon:
-        yield at, f"must be builtin:stdlib, text:PATH-or-glob or tokens:GLOB, got {data.source!r}"
-    elif kind == "builtin" and rest != "stdlib":
-        yield at, f"unknown built-in data {rest!r}; legal: stdlib"
-    elif not rest:
+    if kind not in sources or not colon:
+        *usages, last = (source.usage for source in sources.rows())
+        yield at, f"must be {', '.join(usages)} or {last}, got {data.source!r}"
+        return
+    source = sources.get(kind)
+    if not rest:
         yield at, f"must name a path after {kind}:, got {data.source!r}"
-    elif kind != "tokens":
-        if data.vocab_size is not None:
-            yield ("data", "vocab_size"), f"only for tokens: data; {kind}: data has the vocabulary of its tokenizer"
-        if data.tokenizer == "gpt2":
-            yield ("data", "tokenizer"), f"{kind}: data is read as bytes; legal: ascii, bytes"
+    elif (why := source.problem(rest)) is not None:
+        yield at, why
+    elif data.vocab_size is not None and source.max_vocab_size is None:
+        of_ids = " and ".join(f"{row.name}:" for row in sources.rows() if row.max_vocab_size is not None)
+        yield ("data", "vocab_size"), f"only for {of_ids} data; {kind}: data has the vocabulary of its tokenizer"
     elif data.vocab_size is not None and data.tokenizer is not None:
         yield ("data", "vocab_size"), "must give one of tokenizer and vocab_size, got both"
-    elif data.tokenizer in ("ascii", "bytes"):
-        yield ("data", "tokenizer"), f"tokens: data holds token ids; legal: gpt2, or vocab_size, got {data.tokenizer!r}"
-    elif data.vocab_size is not None and data.vocab_size > 2**16:
-        yield ("data", "vocab_size"), f"tokens: shards hold uint16, so at most {2**16}, got {data.vocab_size}"
+    elif data.tokenizer is not None and data.tokenizer not in source.tokenizers:
+        legal = ", ".join(sorted(source.tokenizers)) + (", or vocab_size" if source.max_vocab_size else "")
+        yield ("data", "tokenizer"), f"{kind}: data has no tokenizer {data.tokenizer!r}; legal: {legal}"
+    elif data.vocab_size is not None and data.vocab_size > source.max_vocab_size:
+        limit = f"{kind}: data holds ids below {source.max_vocab_size}"
+        yield ("data", "vocab_size"), f"{limit}, so it must be at most that, got {data.vocab_size}"
 
 
 def _training(spec: SweepSpec) -> Iterator[Problem]:
@@ -112,7 +116,7 @@ def _betas_are_legal(spec: SweepSpec) -> bool:
 
 def _betas(spec: SweepSpec, shapes: Sequence[Placed]) -> Iterator[Problem]:
     """Yield the shapes at which a table takes a beta out of [0, 1), for the base's betas and the ends of the grid's."""
-    if spec.training.optimizer == "sgd" or not _betas_are_legal(spec):
+    if "beta1" not in registry("optimizer").get(spec.training.optimizer).hps or not _betas_are_legal(spec):
         return
     points = [HPs(lr=1.0, beta1=spec.training.betas[0], beta2=spec.training.betas[1])]
     for name in ("beta1", "beta2"):
@@ -135,9 +139,14 @@ def _schedule(spec: SweepSpec) -> Iterator[Problem]:
             (*at, "warmup_steps"),
             f"the warm-up must not be longer than the run of {spec.steps} steps, got {schedule.warmup_steps}",
         )
-    if (schedule.decay == "wsd") != (schedule.decay_steps is not None):
+    schedules = registry("schedule")
+    if schedules.get(schedule.decay).last_steps_only != (schedule.decay_steps is not None):
         given = "none" if schedule.decay_steps is None else str(schedule.decay_steps)
-        yield (*at, "decay_steps"), f"must be given with decay wsd and only there, got {given} with {schedule.decay}"
+        names = " or ".join(row.name for row in schedules.rows() if row.last_steps_only)
+        yield (
+            (*at, "decay_steps"),
+            f"must be given with decay {names} and only there, got {given} with {schedule.decay}",
+        )
     elif schedule.decay_steps is not None and schedule.warmup_steps + schedule.decay_steps > spec.steps:
         yield (
             (*at, "decay_steps"),
@@ -164,7 +173,7 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     others = [name for name in spec.grid if name != "lr"]
     if hps.lr is None and "lr" not in spec.grid:
         yield ("hps", "lr"), "must be given, because the grid does not scan lr"
-    elif hps.lr is None and others and not spec.product and spec.search.kind not in ("random", "optuna"):
+    elif hps.lr is None and others and not spec.product and not spec.search.row.is_box:
         yield ("hps", "lr"), f"must be given: the line of {others[0]} runs through it"
 
 
@@ -177,8 +186,9 @@ def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str |
     if not dot:
         if name == "router_bias_lr" and roles and "router_bias" not in roles:
             return "router_bias_lr has no effect: no shape of this sweep has experts; take it out"
-        adam_only = spec.training.optimizer == "sgd" and name in ("eps", "beta1", "beta2")
-        return f"{name} has no effect under sgd; take it out" if adam_only else None
+        optimizer = registry("optimizer").get(spec.training.optimizer)
+        unused = name in ("eps", "beta1", "beta2") and name not in optimizer.hps
+        return f"{name} has no effect under {optimizer.name}; take it out" if unused else None
     there = [one for one in roles if one != "readout" or not spec.model.tied_embeddings]
     if roles and role not in there:
         return f"this model has no tensor of role {role}; {nearest(role, there)}"
@@ -199,7 +209,7 @@ def _useless(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
 def _nothing_to_tune(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
     """Return why the base cannot tune an HP of the grid that the sweep's larger models have, or None."""
     role = "router_bias" if name == "router_bias_lr" else name.partition(".")[0]
-    if role not in roles or role in gpt_roles(spec.base_shape, spec.model):
+    if role not in roles or role in model_roles(spec.base_shape, spec.model):
         return None
     return (
         f"the base {spec.base_shape.label()} has no tensor of role {role}, so {name} has no optimum there that could "
@@ -216,7 +226,7 @@ def _value(at: Path_, name: str, value: float) -> Iterator[Problem]:
 
 
 def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
-    if not spec.grid and spec.search.kind != "coordinate":
+    if not spec.grid and spec.search.row.needs_grid:
         yield ("grid",), "must scan at least one HP"
     for name, values in spec.grid.items():
         at: Path_ = ("grid", name)

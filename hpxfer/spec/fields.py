@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchem
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import nearest
 from hpxfer.registry import registry
 
 T = TypeVar("T")
@@ -111,8 +111,7 @@ class Registered:
     def _known(self, name: str) -> str:
         rows = registry(self._kind)
         if name not in rows:
-            try:
-                rows.get(name)
-            except HpxferError as error:
-                raise PydanticCustomError("unregistered", "{why}", {"why": str(error)}) from None
+            got = repr(name) if len(name) <= 78 else repr(name)[:77] + "..."
+            why = f"unknown {self._kind} {got}; {nearest(name, rows.names())}"
+            raise PydanticCustomError("unregistered", "{why}", {"why": why})
         return name

@@ -6,8 +6,9 @@ import glob
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
+from hpxfer.registry import registry
+from hpxfer.spec.budget import budget_text
 from hpxfer.spec.checks import problems
-from hpxfer.spec.search_defaults import budget_text
 from hpxfer.spec.sections import in_file, validated
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import YamlFile, parse_yaml, read_yaml, write_yaml
@@ -20,7 +21,7 @@ def load_sweep(path: str | Path) -> SweepSpec:
     """
     spec = _checked(read_yaml(path))
     kind, _, rest = spec.data.source.partition(":")
-    if kind == "builtin" or Path(rest).is_absolute():
+    if not registry("data source").get(kind).is_path or Path(rest).is_absolute():
         return spec
     absolute = Path(glob.escape(str(Path(path).resolve().parent))) / rest
     return spec.model_copy(update={"data": spec.data.model_copy(update={"source": f"{kind}:{absolute}"})})
@@ -41,6 +42,9 @@ def _checked(file: YamlFile) -> SweepSpec:
         got = "an empty file" if file.data is None else type(file.data).__name__
         raise HpxferError(f"{file.where(())}: must be a mapping that starts with name:, got {got}")
     spec = validated(SweepSpec, file)
+    settings = spec.search.row.settings
+    own = {key: value for key, value in spec.search.given.items() if key in settings.model_fields}
+    validated(settings, file, own, at=("search",))
     broken = [f"{file.where(in_file(file, path))}: {message}" for path, message in problems(spec)]
     if broken:
         raise HpxferError("\n".join(broken))

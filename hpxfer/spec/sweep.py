@@ -102,14 +102,14 @@ class ShapeChange(Section):
 class ModelSpec(Section):
     """The base model. An option that the source paper leaves at nanoGPT's value defaults to that value."""
 
-    family: Literal["gpt"]
+    family: Annotated[str, Registered("family")]
     """The architecture: `gpt` is a decoder-only transformer with learned positions and layer norm before each branch.
     """
     base: ShapeSpec
     """The base shape."""
     context: Count
     """Tokens per sequence."""
-    gate: Literal["sigmoid", "softmax", "normalized_sigmoid"] = "sigmoid"
+    gate: Annotated[str, Registered("gate")] = "sigmoid"
     """How router logits become the weights of the active experts."""
     ffn: Literal["gelu", "swiglu"] = "gelu"
     """The form of experts, shared experts and dense FFNs alike."""
@@ -148,7 +148,7 @@ class DataSpec(Section):
 
     source: str
     """`builtin:stdlib`, `text:PATH` or `tokens:PATH`. A path may be a glob such as `data/*.bin`."""
-    tokenizer: Literal["ascii", "bytes", "gpt2"] | None = None
+    tokenizer: str | None = None
     """The vocabulary: ascii (128 ids), bytes (256) or gpt2 (50257, padded to 50304).
 
     The default is ascii for `builtin:`, bytes for `text:` and gpt2 for `tokens:`. `tokens:` data is never ascii or
@@ -165,7 +165,7 @@ class ScheduleSpec(Section):
     Warm-up and decay must fit into the run.
     """
 
-    decay: Literal["constant", "cosine", "linear", "wsd"] = "constant"
+    decay: Annotated[str, Registered("schedule")] = "constant"
     """The shape of the decay. wsd (warm-up, stable, decay) is constant until the last decay_steps steps."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """The steps of the linear warm-up."""
@@ -184,7 +184,7 @@ class TrainingSpec(Section):
     """Optimizer steps."""
     tokens: Count | None = None
     """Tokens of the run, a multiple of batch_tokens. The data must hold more than these: a run is at most one epoch."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Annotated[str, Registered("optimizer")] = "adamw"
     """The optimizer."""
     betas: Seq[float] = (0.9, 0.95)
     """The two betas of AdamW, each in [0, 1)."""

@@ -28,7 +28,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.machine import cpu_name
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout
-from hpxfer.storage.blobs import shelf_at
+from hpxfer.storage.folder import folder_at
 from hpxfer.train.checkpoints import FORMAT, BadCheckpoint, Checkpoints, CheckpointSpec, name_of, sealed, unsealed
 from hpxfer.train.device import Setup
 from hpxfer.train.log import Series
@@ -83,10 +83,10 @@ class Checkpointer:
             _log.warning("%s: passed over: %s", name_of(self._stack), problem)
         for name in candidates:
             try:
-                with folder.shelf.here(name) as path:
+                with folder.files.here(name) as path:
                     checkpoint = read(path, self._stack, self._setup)
             except (BadCheckpoint, OSError) as error:
-                _log.warning("%s/%s: passed over: %s", folder.shelf.where, name, error)
+                _log.warning("%s/%s: passed over: %s", folder.files.where, name, error)
                 continue
             # A checkpoint in which all of them have diverged saves nothing: they diverge again soon.
             if own & {checkpoint.trials[index] for index in checkpoint.live}:
@@ -104,7 +104,9 @@ class Checkpointer:
         began = time.monotonic()
         if self._spec.is_here():
             try:
-                shelf_at(self._spec.folder).put(name_of(self._stack), lambda path: write(path, checkpoint(), self._setup))
+                folder_at(self._spec.folder).put(
+                    name_of(self._stack), lambda path: write(path, checkpoint(), self._setup)
+                )
             except (*_FAILURES, HpxferError) as error:
                 if not self._warned:
                     _log.warning("the training goes on without a checkpoint in %s: %s", self._spec.folder, error)

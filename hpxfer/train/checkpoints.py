@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage.blobs import Shelf, shelf_at
+from hpxfer.storage.folder import StorageFolder, folder_at
 from hpxfer.storage.uri import Uri
 from hpxfer.trial import TRAINER_VERSION, Trial
 from hpxfer.trial.stack import Stack
@@ -53,7 +53,7 @@ class CheckpointSpec:
     def is_here(self) -> bool:
         """Return whether the folder is this run's, and not one of the same name on another machine."""
         try:
-            with shelf_at(self.folder).open(MARKER) as file:
+            with folder_at(self.folder).open(MARKER) as file:
                 return file.read() == self.marker.encode()
         except (OSError, HpxferError):
             return False
@@ -133,9 +133,9 @@ class Checkpoints:
         self._read: dict[str, tuple[Any, Found | BadCheckpoint]] = {}
 
     @cached_property
-    def shelf(self) -> Shelf:
+    def files(self) -> StorageFolder:
         """Where they lie. Raises HpxferError if that is storage that cannot be reached."""
-        return shelf_at(self._folder)
+        return folder_at(self._folder)
 
     def start(self, every_s: float) -> CheckpointSpec | None:
         """Return what workers need, for one run of the driver; None where there is nowhere to write.
@@ -144,14 +144,14 @@ class Checkpoints:
         """
         marker = secrets.token_hex(16)
         try:
-            shelf = self.shelf
-            shelf.make()
-            shelf.put(MARKER, lambda path: path.write_bytes(marker.encode()))
-            self._sweep(shelf)
+            files = self.files
+            files.make()
+            files.put(MARKER, lambda path: path.write_bytes(marker.encode()))
+            self._sweep(files)
         except (OSError, HpxferError) as error:
             _log.warning("training without checkpoints: %s: %s", self._folder, error)
             return None
-        return CheckpointSpec(folder=shelf.where, every_s=every_s, marker=marker)
+        return CheckpointSpec(folder=files.where, every_s=every_s, marker=marker)
 
     def find(self, trial_ids: Collection[str]) -> str | None:
         """Return the name of the checkpoint from which a stack of these trials goes on, the furthest; None if none."""
@@ -164,7 +164,7 @@ class Checkpoints:
     def found(self) -> list[Found]:
         """Return all usable checkpoints, the furthest first."""
         try:
-            looked = self._look(self.shelf)
+            looked = self._look(self.files)
         except (OSError, HpxferError) as error:
             _log.warning("%s: its checkpoints cannot be listed: %s", self._folder, error)
             return []
@@ -203,23 +203,23 @@ class Checkpoints:
         self.clear(done_ids)
         self._remove(MARKER)
         with suppress(OSError, HpxferError):
-            self._sweep(self.shelf)
-            self.shelf.unmake()
+            self._sweep(self.files)
+            self.files.unmake()
 
-    def _look(self, shelf: Shelf) -> dict[str, Found | BadCheckpoint]:
+    def _look(self, files: StorageFolder) -> dict[str, Found | BadCheckpoint]:
         """Return name -> what the header of each checkpoint says."""
-        stamps = {name: stamp for name, stamp in shelf.stamps().items() if _NAME.fullmatch(name)}
+        stamps = {name: stamp for name, stamp in files.stamps().items() if _NAME.fullmatch(name)}
         self._read = {name: old for name, old in self._read.items() if old[0] == stamps.get(name)}
         for name in sorted(stamps.keys() - self._read.keys()):
-            self._read[name] = stamps[name], _looked(shelf, name)
+            self._read[name] = stamps[name], _looked(files, name)
         return {name: one for name, (_, one) in self._read.items()}
 
-    def _sweep(self, shelf: Shelf) -> None:
+    def _sweep(self, files: StorageFolder) -> None:
         """Remove half-written files, and whole ones that nobody can use any more."""
-        for name in shelf.stamps():
+        for name in files.stamps():
             if _HALF_WRITTEN.fullmatch(name):
                 self._remove(name)
-        for name, one in self._look(shelf).items():
+        for name, one in self._look(files).items():
             if isinstance(one, BadCheckpoint):
                 _log.warning("%s/%s: passed over: %s", self._folder, name, one)
                 if one.useless:
@@ -227,7 +227,7 @@ class Checkpoints:
 
     def _remove(self, name: str) -> None:
         with suppress(OSError, HpxferError):
-            self.shelf.remove(name)
+            self.files.remove(name)
 
 
 def name_of(stack: Stack) -> str:
@@ -235,9 +235,9 @@ def name_of(stack: Stack) -> str:
     return stack.id + SUFFIX
 
 
-def _looked(shelf: Shelf, name: str) -> Found | BadCheckpoint:
+def _looked(files: StorageFolder, name: str) -> Found | BadCheckpoint:
     try:
-        with shelf.open(name) as file:
+        with files.open(name) as file:
             facts = read_facts(file)
     except BadCheckpoint as error:
         return error

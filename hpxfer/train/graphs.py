@@ -28,7 +28,7 @@ class GraphCapture:
         current.wait_stream(side)
 
     def capture(self, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        """Return what `work` returned, and a function that computes it again, in the same tensors, from the same inputs.
+        """Return what `work` returned, and a function that computes it again in place, from the same inputs.
 
         The work is only recorded here. Call the function to do it.
         """

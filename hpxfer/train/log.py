@@ -40,7 +40,7 @@ def balance_steps(steps: int) -> set[int]:
 
 
 def probe_steps(steps: int) -> set[int]:
-    """Return the steps at which gradient and update RMS are logged: a few, in even ratios from the first to the last."""
+    """Return the few steps at which gradient and update RMS are logged, in even ratios from first to last."""
     last = steps - 1
     ratio = (last + 1) ** (1 / max(1, PROBE_POINTS - 1))
     return {min(last, math.ceil(ratio**k) - 1) for k in range(PROBE_POINTS)} | {last}
@@ -92,7 +92,7 @@ class MetricLog:
             self._series[key] = list(steps), [[row[trial] for trial in trials] for row in rows]
 
     def curves(self, trial: int, before: int | None) -> tuple[Curve, ...]:
-        """Return the curves of one trial before step `before`, where it diverged. Values that are not finite are left out."""
+        """Return the finite values of one trial as curves, before step `before`, where it diverged."""
         out = []
         for (metric, layer, role), (steps, rows) in self._series.items():
             kept = [

@@ -34,9 +34,7 @@ def copy_trials(source: Tensor, dim: int, rows: Sequence[int], out: Tensor) -> N
     out.copy_(source.index_select(dim, _index(source, rows)))
 
 
-def copy_flat_trials(
-    source: FlatLayout, flat: Tensor, target: FlatLayout, out: Tensor, rows: Sequence[int]
-) -> None:
+def copy_flat_trials(source: FlatLayout, flat: Tensor, target: FlatLayout, out: Tensor, rows: Sequence[int]) -> None:
     """Write those trials of `flat` that `rows` names to `out`, a vector of the layout `target`."""
     index = _index(flat, rows)
     stored, own = source.weights(flat), target.weights(out)

@@ -21,10 +21,10 @@ from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.train.compaction import fits_memory, saves_time
 from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.log import MetricLog, balance_steps, loss_curve, probe_steps, rms_by_role
+from hpxfer.train.monitor import mean_losses
 from hpxfer.train.provenance import provenance
 from hpxfer.train.snapshot import Snapshot
 from hpxfer.train.step import StepCache
-from hpxfer.train.monitor import mean_losses
 from hpxfer.trial.events import Ended, Progress
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack

@@ -12,7 +12,7 @@ from hpxfer.scaling.evaluate import Parameterization, evaluate, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, paths
-from hpxfer.spec.blocks import gpt_roles
+from hpxfer.spec.blocks import model_roles
 from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
 from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of
 from hpxfer.trial.trial import TRAINER_VERSION, Trial
@@ -147,7 +147,7 @@ class Expansion:
         if shape != self.spec.base_shape:
             return choice
         plain = parameterization("sp")
-        roles, column = gpt_roles(shape, self.spec.model), self.setting.column
+        roles, column = model_roles(shape, self.spec.model), self.setting.column
         mine, its = (evaluate(one, shape, shape, column) for one in (choice, plain))
         same = all(mine[role] == its[role] for role in roles)
         # A structure is one of experts and routers: a dense base has none to differ in.

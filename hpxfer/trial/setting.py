@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpxfer.registry import registry
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
@@ -54,7 +55,8 @@ class Setting:
     @property
     def column(self) -> Optimizer:
         """The optimizer's column in a table."""
-        return "sgd" if self.optimizer == "sgd" else "adam"
+        column: Optimizer = registry("optimizer").get(self.optimizer).column
+        return column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,7 @@ def setting_of(spec: SweepSpec, data: DataRef, shape: Shape | None = None) -> Se
     """Return the setting of a checked sweep's trials at `shape`, by default the base shape."""
     model, training, at = spec.model, spec.training, shape or spec.base_shape
     schedule = schedule_at(spec, at.steps)
+    decays = registry("schedule").get(training.schedule.decay).decay is not None
     return Setting(
         family=model.family,
         context=model.context,
@@ -92,7 +95,7 @@ def setting_of(spec: SweepSpec, data: DataRef, shape: Shape | None = None) -> Se
         decay=training.schedule.decay,
         warmup_steps=schedule.warmup_steps,
         decay_steps=schedule.decay_steps,
-        final_fraction=0.0 if training.schedule.decay == "constant" else training.schedule.final_fraction,
+        final_fraction=training.schedule.final_fraction if decays else 0.0,
         final_window_steps=schedule.final_window_steps,
         validation_tokens=training.validation_tokens,
         gradient_clip=training.gradient_clip,

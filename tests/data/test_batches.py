@@ -159,7 +159,7 @@ def test_opening_twice_reads_once(tmp_path: Path, make_sweep: Make) -> None:
 
 def test_data_that_is_not_here_is_refused(make_sweep: Make) -> None:
     asked = setting(make_sweep("tokens:/nowhere/*.bin", digest="abc"))
-    with pytest.raises(HpxferError, match=r"must be on every machine that trains, got tokens:/nowhere.*put the data"):
+    with pytest.raises(HpxferError, match=r"must be on every machine that trains, got tokens:/nowhere.*copy the data"):
         open_data(asked)
 
 

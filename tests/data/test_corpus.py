@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpxfer.data.corpus import Corpus, load
-from hpxfer.data.sources import find
+from hpxfer.data.corpus import Corpus, load_corpus
+from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.errors import HpxferError
 
 Write = Callable[..., Path]
 
 
 def loaded(name: str, tokenizer: str, vocab_size: int) -> Corpus:
-    source = find(name)
-    assert source is not None
-    return load(source, tokenizer, vocab_size)
+    dataset = open_dataset(name)
+    assert dataset is not None
+    return load_corpus(source_of(name), dataset, tokenizer, vocab_size)
 
 
 def everything(corpus: Corpus) -> list[int]:

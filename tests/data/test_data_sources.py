@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpxfer.data.sources import Piece, cumulative, find, matching_files, read_piece, spans, stdlib_files
+from hpxfer.data.sources import DataFile, open_dataset
+from hpxfer.data.sources.builtin import stdlib_files
+from hpxfer.data.sources.dataset import cumulative, spans
+from hpxfer.data.sources.files import matching_files
 from hpxfer.errors import HpxferError
 
 
-def names(source_name: str) -> list[str]:
-    source = find(source_name)
-    assert source is not None
-    return [os.path.basename(piece.path) for piece in source.pieces]
+def names(source: str) -> list[str]:
+    dataset = open_dataset(source)
+    assert dataset is not None
+    return [os.path.basename(part.path) for part in dataset.parts]
 
 
 def write(root: Path, *paths: str) -> None:
@@ -52,50 +55,50 @@ def test_glob_characters_in_a_literal_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", ["missing.txt", "*.missing"])
 def test_no_file_is_no_source(tmp_path: Path, pattern: str) -> None:
     write(tmp_path, "a.txt")
-    assert find(f"text:{tmp_path}/{pattern}") is None
+    assert open_dataset(f"text:{tmp_path}/{pattern}") is None
 
 
 def test_empty_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     (tmp_path / "b.txt").touch()
     with pytest.raises(HpxferError, match=r"must hold tokens, got 2 empty file\(s\) at text:.*name other files"):
-        find(f"text:{tmp_path}/*.txt")
+        open_dataset(f"text:{tmp_path}/*.txt")
 
 
 @pytest.mark.parametrize("pattern", ["folder", "fold*"])
 def test_folder_is_refused(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(HpxferError, match=r"must name files, got the folder .*/folder; for all below it: .*/\*\*/\*"):
-        find(f"text:{tmp_path}/{pattern}")
+        open_dataset(f"text:{tmp_path}/{pattern}")
 
 
 def test_dangling_link_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt").symlink_to(tmp_path / "gone")
     with pytest.raises(HpxferError, match=r"a\.txt: cannot be read: No such file"):
-        find(f"text:{tmp_path}/a.txt")
+        open_dataset(f"text:{tmp_path}/a.txt")
 
 
 def test_file_that_vanishes_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match=r"gone: cannot be read: No such file"):
-        read_piece(Piece(path=str(tmp_path / "gone"), num_tokens=1), np.dtype("u1"), 0, 1)
+        DataFile(path=str(tmp_path / "gone"), num_tokens=1, dtype="u1").read(0, 1)
 
 
 def test_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(HpxferError, match=r"pipe: must be a regular file"):
-        find(f"text:{tmp_path}/pipe")
+        open_dataset(f"text:{tmp_path}/pipe")
 
 
-def test_read_piece_skips_the_header_and_stops(tmp_path: Path) -> None:
+def test_reading_skips_the_header_and_stops(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"head" + np.arange(10, dtype="<u2").tobytes())
-    piece = Piece(path=str(tmp_path / "a"), num_tokens=10, header=b"head")
-    assert read_piece(piece, np.dtype("<u2"), 3, 6).tolist() == [3, 4, 5]
+    file = DataFile(path=str(tmp_path / "a"), num_tokens=10, dtype="<u2", header=b"head")
+    assert file.read(3, 6).tolist() == [3, 4, 5]
 
 
 def test_file_that_shrinks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     with pytest.raises(HpxferError, match="became shorter while it was read; start again"):
-        read_piece(Piece(path=str(tmp_path / "a"), num_tokens=4), np.dtype("u1"), 0, 4)
+        DataFile(path=str(tmp_path / "a"), num_tokens=4, dtype="u1").read(0, 4)
 
 
 def test_stdlib_leaves_out_tests_packages_and_what_is_local(tmp_path: Path) -> None:
@@ -127,12 +130,12 @@ def test_stdlib_order_is_a_hash_of_the_relative_path(tmp_path: Path) -> None:
 
 
 def test_stdlib_of_this_python() -> None:
-    source = find("builtin:stdlib")
-    assert source is not None
-    assert source.kind == "text"
-    assert source.num_tokens > 3_000_000
+    dataset = open_dataset("builtin:stdlib")
+    assert dataset is not None
+    assert dataset.format == "text"
+    assert dataset.num_tokens > 3_000_000
     root = Path(sysconfig.get_path("stdlib"))
-    found = {Path(piece.path).relative_to(root).as_posix() for piece in source.pieces}
+    found = {Path(part.path).relative_to(root).as_posix() for part in dataset.parts}
     assert {"os.py", "json/decoder.py"} <= found
     assert not any("site-packages" in path or path.startswith("test/") for path in found)
 

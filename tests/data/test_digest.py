@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpxfer.data.digest import BLOCK_BYTES, NUM_BLOCKS, blocks, digest
-from hpxfer.data.sources import find
+from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.errors import HpxferError
 
 Write = Callable[..., Path]
@@ -21,9 +21,9 @@ READ_BYTES = NUM_BLOCKS * BLOCK_BYTES
 
 
 def of(name: str, vocab_size: int = 2**16) -> str:
-    source = find(name)
-    assert source is not None
-    return digest(source, vocab_size)
+    dataset = open_dataset(name)
+    assert dataset is not None
+    return digest(dataset, vocab_size if source_of(name).holds_ids else None)
 
 
 def test_text_by_hand(tmp_path: Path) -> None:

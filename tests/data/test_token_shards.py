@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpxfer.data.sources import find
-from hpxfer.data.tokens import check_ids
+from hpxfer.data.sources import open_dataset
+from hpxfer.data.sources.dataset import check_ids
 from hpxfer.errors import HpxferError
 
 Write = Callable[..., Path]
@@ -19,16 +19,16 @@ def test_good_shards_are_counted(tmp_path: Path, write_shard: Write) -> None:
     write_shard(tmp_path / "a.bin", range(10))
     write_shard(tmp_path / "b.bin", [])
     write_shard(tmp_path / "c.bin", range(5))
-    source = find(f"tokens:{tmp_path}/*.bin")
-    assert source is not None
-    assert [piece.num_tokens for piece in source.pieces] == [10, 0, 5]
-    assert source.num_tokens == 15
+    dataset = open_dataset(f"tokens:{tmp_path}/*.bin")
+    assert dataset is not None
+    assert [part.num_tokens for part in dataset.parts] == [10, 0, 5]
+    assert dataset.num_tokens == 15
 
 
 def test_shards_without_a_token_are_empty_data(tmp_path: Path, write_shard: Write) -> None:
     write_shard(tmp_path / "a.bin", [])
     with pytest.raises(HpxferError, match=r"must hold tokens, got 1 empty file"):
-        find(f"tokens:{tmp_path}/a.bin")
+        open_dataset(f"tokens:{tmp_path}/a.bin")
 
 
 @pytest.mark.parametrize(
@@ -44,20 +44,20 @@ def test_shards_without_a_token_are_empty_data(tmp_path: Path, write_shard: Writ
 def test_wrong_header_is_refused(tmp_path: Path, write_shard: Write, wrong: dict[str, int], message: str) -> None:
     write_shard(tmp_path / "a.bin", range(10), **wrong)
     with pytest.raises(HpxferError, match=message):
-        find(f"tokens:{tmp_path}/*.bin")
+        open_dataset(f"tokens:{tmp_path}/*.bin")
 
 
 def test_file_shorter_than_a_header_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"abc")
     with pytest.raises(HpxferError, match=r"a\.bin: .*a header of 1024 bytes, got a file of 3; fetch"):
-        find(f"tokens:{tmp_path}/a.bin")
+        open_dataset(f"tokens:{tmp_path}/a.bin")
 
 
 def test_one_bad_shard_among_good_ones_is_named(tmp_path: Path, write_shard: Write) -> None:
     write_shard(tmp_path / "a.bin", range(10))
     write_shard(tmp_path / "b.bin", range(10), magic=1)
     with pytest.raises(HpxferError, match=r"b\.bin: "):
-        find(f"tokens:{tmp_path}/*.bin")
+        open_dataset(f"tokens:{tmp_path}/*.bin")
 
 
 def test_first_id_beyond_the_vocabulary_is_named() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hpxfer.data.digest import digest
-from hpxfer.data.sources import find
+from hpxfer.data.sources import open_dataset
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
@@ -74,9 +74,10 @@ def text_setting(folder: Path) -> Setting:
     words = [rng.integers(97, 123, size=rng.integers(1, 7), dtype=np.uint8).tobytes() for _ in range(40)]
     path = folder / "words.txt"
     path.write_bytes(b" ".join(words[i] for i in rng.integers(0, len(words), size=8000)))
-    source = find(f"text:{path}")
-    assert source is not None
-    return replace(SETTING, data_source=source.name, data_digest=digest(source, VOCAB))
+    source = f"text:{path}"
+    dataset = open_dataset(source)
+    assert dataset is not None
+    return replace(SETTING, data_source=source, data_digest=digest(dataset))
 
 
 def trial(

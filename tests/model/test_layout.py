@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from tiny_trials import BASE, JOINT, SETTING
 
-from hpxfer.model.gpt.layout import gpt_parameters
+from hpxfer.model.gpt.layout import gpt_parameters, gpt_roles
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.roles import ROLES, fan_in_dim
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import gpt_roles, moe_blocks
+from hpxfer.spec.blocks import moe_blocks
 from hpxfer.trial import Setting
 
 SETTINGS = [

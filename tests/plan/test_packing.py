@@ -21,7 +21,6 @@ from hpxfer.plan.packing import (
     MIN_CUT,
     PEAK,
     SHARES,
-    STATE_BYTES_PER_PARAM,
     Device,
     Measured,
     gpu_share,
@@ -83,7 +82,7 @@ def test_size_is_bounded_by_memory() -> None:
 
 def test_a_trial_needs_its_state_and_its_tokens_activations() -> None:
     params = count_params(BASE, SETTING).total
-    state = int(PEAK * STATE_BYTES_PER_PARAM * params)
+    state = int(PEAK * 5 * 4 * params)
     one, two = (trial_bytes(BASE, replace(SETTING, batch_tokens=tokens)) - state for tokens in (512, 1024))
     assert two == 2 * one > 0
     rounded = trial_bytes(BASE, replace(SETTING, batch_tokens=512, precision="bfloat16")) - state

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from made_results import DATA
 from strategies import sweeps
 
-from hpxfer.model import layout
+from hpxfer.model.families import FAMILIES
+from hpxfer.model.gpt.layout import gpt_roles
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.blocks import gpt_roles, has_dense, moe_blocks
+from hpxfer.spec.blocks import has_dense, model_roles, moe_blocks
 from hpxfer.trial import Expansion
 
 MOE = Shape(width=32, depth=5, num_experts=4, num_active=1, expert_width=32, head_dim=16)
@@ -55,8 +56,8 @@ def test_the_built_in_model_has_these_roles(spec: SweepSpec) -> None:
     for shape in expansion.shapes:
         setting = expansion.setting_at(shape)
         assert moe_blocks(shape, setting) == moe_blocks(shape, spec.model)
-        # No tensor of the optimizer's: the balancing bias is a buffer, a tied readout is the embedding.
-        roles = set(gpt_roles(shape, spec.model)) - {"router_bias"}
-        assert {one.role for one in layout.tensors(shape, setting)} == roles - (
+        # The optimizer does not train the balancing bias, which is a buffer; a tied readout is the embedding.
+        roles = set(model_roles(shape, spec.model)) - {"router_bias"}
+        assert {param.role for param in FAMILIES.get(setting.family).parameters(shape, setting)} == roles - (
             {"readout"} if spec.model.tied_embeddings else set()
         )

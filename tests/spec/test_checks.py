@@ -93,7 +93,7 @@ def test_base(old: str, new: str, problem: str) -> None:
         ),
         (
             "source: text:a.txt\n  tokenizer: gpt2",
-            "8: data.tokenizer: text: data is read as bytes; legal: ascii, bytes",
+            "8: data.tokenizer: text: data has no tokenizer 'gpt2'; legal: ascii, bytes",
         ),
         (
             "source: tokens:a\n  tokenizer: gpt2\n  vocab_size: 128",
@@ -101,11 +101,11 @@ def test_base(old: str, new: str, problem: str) -> None:
         ),
         (
             "source: tokens:a\n  tokenizer: ascii",
-            "8: data.tokenizer: tokens: data holds token ids; legal: gpt2, or vocab_size, got 'ascii'",
+            "8: data.tokenizer: tokens: data has no tokenizer 'ascii'; legal: gpt2, or vocab_size",
         ),
         (
             "source: tokens:a\n  vocab_size: 65537",
-            "8: data.vocab_size: tokens: shards hold uint16, so at most 65536, got 65537",
+            "8: data.vocab_size: tokens: data holds ids below 65536, so it must be at most that, got 65537",
         ),
     ],
 )

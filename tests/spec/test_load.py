@@ -158,10 +158,11 @@ def test_derived_values() -> None:
             ("router_bias_lr: 0.01", "router_bias_lr: {log2: yes}"),
             "s.yaml:18: hps.router_bias_lr: must be a valid number, got {'log2': True}",
         ),
-        (("family: gpt", "family: llama"), "s.yaml:3: model.family: must be 'gpt', got 'llama'"),
+        (("family: gpt", "family: llama"), "s.yaml:3: model.family: unknown family 'llama'; legal: gpt"),
         (
             ("context: 64", "context: 64\n  gate: relu"),
-            "s.yaml:6: model.gate: must be 'sigmoid', 'softmax' or 'normalized_sigmoid', got 'relu'",
+            "s.yaml:6: model.gate: unknown gate 'relu'; "
+            "legal: normalized_sigmoid, normalized_softmax, sigmoid, softmax",
         ),
         (("seeds: 2", "seeds: 0"), "s.yaml:21: seeds: must be a count from 1 to 100000, or a list of seeds, got 0"),
         (("seeds: 2", "seeds: x"), "s.yaml:21: seeds: must be a count from 1 to 100000, or a list of seeds, got 'x'"),
@@ -182,7 +183,7 @@ def test_every_fault_is_named_at_once() -> None:
 
 def test_a_long_value_is_cut() -> None:
     line = message_of(edited(("family: gpt", "family: " + "x" * 500)))
-    assert line == "s.yaml:3: model.family: must be 'gpt', got '" + "x" * 76 + "..."
+    assert line == "s.yaml:3: model.family: unknown family '" + "x" * 76 + "...; legal: gpt"
 
 
 @pytest.mark.parametrize(

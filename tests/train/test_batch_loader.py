@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hpxfer.train.batch_loader import CHUNK_STEPS, BatchLoader
 from tiny_trials import JOINT, trial
 
 from hpxfer.data import open_data
 from hpxfer.data.batches import TokenData
 from hpxfer.model.draws import NOISE_STEPS, router_noise
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.train.batch_loader import CHUNK_STEPS, BatchLoader
 from hpxfer.trial import Setting, Trial
 
 CPU = torch.device("cpu")

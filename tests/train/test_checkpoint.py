@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from interrupted import always, often, run
 from tiny_trials import BASE, JOINT, numbers, trial
 
-from hpxfer.trial.events import Ended
 from hpxfer.executors.worker import guarded
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
@@ -26,6 +25,7 @@ from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.train.step import TrainStep
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.events import Ended
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 

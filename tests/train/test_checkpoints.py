@@ -204,25 +204,25 @@ def test_below_a_uri_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     assert spec.is_here()
     assert not replace(spec, marker="another").is_here()
     name = name_of(Stack(trials=tuple(TRIALS[:2])))
-    folder.shelf.put(name, lambda path: path.write_bytes(header(TRIALS[:2], 7)))
-    folder.shelf.put("left.tmp", lambda path: path.write_bytes(b"half"))
+    folder.files.put(name, lambda path: path.write_bytes(header(TRIALS[:2], 7)))
+    folder.files.put("left.tmp", lambda path: path.write_bytes(b"half"))
     assert folder.find(ids(0)) == name
     stacks, rest = folder.going_on(TRIALS[:3])
     assert [[one.id for one in stack.trials] for stack in stacks] == [ids(0, 1)]
     assert rest == TRIALS[2:3]
     folder.clear(ids(0))
     folder.end(ids(0))
-    assert set(folder.shelf.stamps()) == {name}
+    assert set(folder.files.stamps()) == {name}
     folder.end(ids(0, 1))
-    assert set(folder.shelf.stamps()) == set()
+    assert set(folder.files.stamps()) == set()
     assert not spec.is_here()
     assert caplog.messages == []
 
 
 def test_a_header_is_read_anew_only_where_its_file_has_changed(tmp_path: Path) -> None:
     folder, opened = Checkpoints(tmp_path), []
-    plain = folder.shelf.open
-    with mock.patch.object(folder.shelf, "open", lambda name: (opened.append(name), plain(name))[1]):
+    plain = folder.files.open
+    with mock.patch.object(folder.files, "open", lambda name: (opened.append(name), plain(name))[1]):
         names = [put(tmp_path, TRIALS[:2], 5).name, put(tmp_path, TRIALS[2:], 5).name]
         for _ in range(3):
             assert len(folder.found()) == 2

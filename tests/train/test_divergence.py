@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hpxfer.train.monitor import BLOW_UP
 from tiny_trials import JOINT, numbers, trained, trial
 
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.train import monitor, trainer
 from hpxfer.train.compaction import fits_memory, saves_time
 from hpxfer.train.device import CPU
+from hpxfer.train.monitor import BLOW_UP
 from hpxfer.train.step import TrainStep
 from hpxfer.trial import Setting
 from hpxfer.trial.result import TrialResult

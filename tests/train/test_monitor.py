@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hpxfer.train.monitor import BLOW_UP, DivergenceMonitor, mean_losses
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_trials import SETTING
 from torch import Tensor
 
+from hpxfer.train.monitor import BLOW_UP, DivergenceMonitor, mean_losses
 from hpxfer.train.schedules import lr_factor
 
 STEPS, TRIALS = 7, 3

@@ -1,4 +1,4 @@
-"""gpt: a decoder-only transformer with learned positions, a layer norm before each branch, and MoE layers or dense FFNs.
+"""gpt: a decoder-only transformer with learned positions, pre-norm branches, and MoE layers or dense FFNs.
 
 The row needs no torch. The forward pass does (`forward`, `ffn`, `linear`), and is imported when a stack is built.
 """

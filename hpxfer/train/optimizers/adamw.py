@@ -1,7 +1,7 @@
 """AdamW: the moments are kept without their factors 1 - beta, which saves two passes over the parameters.
 
-    m <- beta1 m + g          v <- beta2 v + g^2
-    update = lr (1 - beta1)/(1 - beta1^t) * m / (sqrt(v) * sqrt((1 - beta2)/(1 - beta2^t)) + eps)
+m <- beta1 m + g          v <- beta2 v + g^2
+update = lr (1 - beta1)/(1 - beta1^t) * m / (sqrt(v) * sqrt((1 - beta2)/(1 - beta2^t)) + eps)
 """
 
 from __future__ import annotations
