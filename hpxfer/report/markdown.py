@@ -25,7 +25,7 @@ def to_markdown(report: Report, figures: Mapping[tuple[str, str], str]) -> str:
 
 def _section(section: Section, figures: Mapping[tuple[str, str], str]) -> Iterator[str]:
     yield from (f"## {_text(section.name)}", "", f"{_text(section.question)} {_text(section.progress)}", "")
-    yield from (f"Next: {_text(section.next_step)}", "")
+    yield from (_text(section.next_step), "")
     for card in (*section.cards, *section.other_cards):
         yield from _card(card)
     if not section.cards:

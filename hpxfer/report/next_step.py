@@ -16,13 +16,13 @@ def next_step(results: Results, report: TransferReport | None, folder: str) -> s
 
     `report` is the one on the judged HP, or None without one. `folder` is how commands name the results folder.
 
-    For example: `Write the tuned lr as a recipe for your own model: hpxfer recipe results/quickstart`.
+    For example: `Next: write the tuned lr as a recipe for your own model: hpxfer recipe results/quickstart`.
     """
     hp = results.spec.judged_hp
     every = report.findings if report is not None else ()
     progress = Progress.of(results)
     if num := progress.num_missing + progress.num_failed:
-        return f"Run the sweep again: that trains the {num} trials without a result, and nothing else."
+        return f"Next: run the sweep again: that trains the {num} trials without a result, and nothing else."
     by_label: dict[str, list[Finding]] = {}
     for finding in every:
         if not finding.is_control:
@@ -30,9 +30,11 @@ def next_step(results: Results, report: TransferReport | None, folder: str) -> s
     for label, findings in by_label.items():
         if all(finding.verdict == "transfers" for finding in findings):
             which = "" if len(by_label) == 1 else f" --parameterization '{label}'"
-            return f"Write the tuned {hp} as a recipe for your own model: hpxfer recipe {folder}{which}"
+            return f"Next: write the tuned {hp} as a recipe for your own model: hpxfer recipe {folder}{which}"
     if any(finding.verdict == "undecided" for finding in every):
-        return f"Write the sweep that would decide it, and run it: hpxfer report {folder} --write-followup more.yaml"
+        return (
+            f"Next: write the sweep that would decide it, and run it: hpxfer report {folder} --write-followup more.yaml"
+        )
     if not by_label:
-        return f"Write the tuned HPs as a recipe for your own model: hpxfer recipe {folder}"
-    return f"Tune {hp} at the scale that you need, or try another parameterization: hpxfer explain lists them."
+        return f"Next: write the tuned HPs as a recipe for your own model: hpxfer recipe {folder}"
+    return f"Next: tune {hp} at the scale that you need, or try another parameterization: hpxfer explain lists them."

@@ -15,7 +15,7 @@ from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.plan.cautions import CROSSING
 from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
-from hpxfer.spec.search_defaults import budget_text
+from hpxfer.spec.budget import budget_text
 
 # Column of the trials -> its name in the report. The report says how many trials have each value.
 COLUMNS = {
