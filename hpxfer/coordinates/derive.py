@@ -112,7 +112,8 @@ def derive(choice: Parameterization, optimizer: Optimizer, facts: PathFacts) -> 
     model = _Model(choice, {row.role: row for row in choice.rows(optimizer)}, facts)
     start, gradients = dict(model.activations()), dict(model.gradients())
     found = [_prediction("activation", role, size, last=0) for role, size in start.items()]
-    found.append(_prediction("aggregate init", "expert_out", model.expert_sum(), last=0))
+    if facts.moe:
+        found.append(_prediction("aggregate init", "expert_out", model.expert_sum(), last=0))
     found += [_prediction("gradient", role, size, last=0) for role, size in gradients.items()]
     changes = {role: model.weight_change(role, size, optimizer) for role, size in gradients.items()}
     found += [_prediction("weight change", role, size, first=1, last=1) for role, size in changes.items()]
@@ -122,22 +123,17 @@ def derive(choice: Parameterization, optimizer: Optimizer, facts: PathFacts) -> 
     if not isinstance(moved, str) and moved > SAME:
         learned = dict.fromkeys(learned, INPUT_MOVES)
     found += [_prediction("effective", role, size, first=1, last=1) for role, size in learned.items()]
-    found.append(_prediction("aggregate effective", "expert_out", model.aggregate(learned), first=1, last=1))
+    if facts.moe:
+        found.append(_prediction("aggregate effective", "expert_out", model.aggregate(learned), first=1, last=1))
     return tuple(found)
 
 
 def _prediction(quantity: str, role: str, size: Size, *, first: int = 0, last: int | None = None) -> Prediction:
-    known = not isinstance(size, str)
-    zero = known and size == ZERO
-    return Prediction(
-        quantity=quantity,
-        role=role,
-        exponent=round(size, 9) + 0.0 if known and not zero else None,  # type: ignore[call-overload,operator]
-        source=SOURCE if known else str(size),
-        zero=zero,
-        first=first,
-        last=last,
-    )
+    if isinstance(size, str):  # the reason holds for every later step too
+        return Prediction(quantity=quantity, role=role, exponent=None, source=size, first=first)
+    zero = size == ZERO
+    exponent = None if zero else round(size, 9) + 0.0  # no -0
+    return Prediction(quantity=quantity, role=role, exponent=exponent, source=SOURCE, zero=zero, first=first, last=last)
 
 
 def _product(*sizes: Size) -> Size:

@@ -28,6 +28,7 @@ ROLE_ORDER = (
 HEAD: tuple[str, ...] = (
     *("role", "quantity", "step", "slope", "95% interval", "predicted", "verdict", "smallest", "largest"),
 )
+SHOWN_MISSES = 4  # features that the answer names, the farthest first; the JSON has them all
 QUANTITY_ORDER = ("activation", "change", "effective", "propagating")
 
 
@@ -227,22 +228,30 @@ def _stability(axis: AxisReport) -> str:
     )
     if axis.stable:
         return f"yes ({counts})"
-    missed = [_movement(axis, found) for found in judged if found.verdict == "miss"]
-    return f"NO: {'; '.join(missed)}" if missed else f"not shown ({counts or 'nothing measured'})"
+    missed = sorted((_first_miss(axis, found) for found in judged if found.verdict == "miss"), key=_excess)
+    if not missed:
+        return f"not shown ({counts or 'nothing measured'})"
+    rest = f"; and {len(missed) - SHOWN_MISSES} more" if len(missed) > SHOWN_MISSES else ""
+    shown = "; ".join(_movement(axis, fit) for fit in missed[:SHOWN_MISSES])
+    return f"NO ({len(missed)} miss{', ' if counts else ''}{counts}): {shown}{rest}"
 
 
-def _movement(axis: AxisReport, judged: Judged) -> str:
+def _first_miss(axis: AxisReport, judged: Judged) -> Fit:
+    asked = (judged.role, judged.quantity, judged.step)
+    return next(fit for fit in axis.stability if (fit.role, fit.quantity, fit.step) == asked)
+
+
+def _excess(fit: Fit) -> float:
+    """Return a key that sorts the farthest slope first."""
+    return -math.inf if fit.slope is None or fit.predicted is None else -abs(fit.slope - fit.predicted)
+
+
+def _movement(axis: AxisReport, fit: Fit) -> str:
     """Return how a quantity misses, e.g. `expert_in effective grows as width^+0.97`."""
-    fit = next(
-        (fit for fit in axis.stability if _key(fit) == (judged.role, judged.quantity, judged.step)), judged.shown
-    )
-    what = f"{judged.role} {judged.quantity}"
+    what = f"{fit.role} {fit.quantity}"
     if fit.slope is None or fit.predicted is None:
         return f"{what} is {_no_slope(fit.magnitudes)}"
     verb = "grows" if fit.slope > fit.predicted else "vanishes"
-    good = f" (a good table: {fit.predicted:+.2f})" if fit.predicted else ""
-    return f"{what} {verb} as {axis.scale_name}^{fit.slope:+.2f}{good}"
-
-
-def _key(fit: Fit) -> tuple[str, str, int] | None:
-    return (fit.role, fit.quantity, fit.step) if fit.layer is None else None
+    if fit.predicted:  # the sum over the blocks is what keeps its size
+        return f"{what} scales as {axis.scale_name}^{fit.slope:+.2f}, not {fit.predicted:+.2f}"
+    return f"{what} {verb} as {axis.scale_name}^{fit.slope:+.2f}"

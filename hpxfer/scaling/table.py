@@ -76,7 +76,8 @@ class Table:
     normalized_gate: bool = False  # the source's gates sum to one over the active experts
     tied_experts: bool = False  # all experts of a layer start from the same draw
     doc: str
-    # What the source claims of how features scale, for `hpxfer check`: in the built-in GPT, and in the MLP blocks.
+    # What the source claims of how features scale in the built-in GPT and in the MLP blocks. `hpxfer check` compares
+    # tables of the package with it. It holds a registered table to what follows from its rows.
     claims: Claims | None = None
     block_claims: BlockClaims | None = None
 
