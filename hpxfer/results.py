@@ -12,11 +12,12 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.search.cells import searched_cells, searched_hps
+from hpxfer.search.cells import cells_of
+from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.store import SWEEP_FILE, Store
-from hpxfer.store.location import results_here
+from hpxfer.store.location import local_results
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
 
@@ -57,7 +58,7 @@ class Results:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """A row for each cell, with its place, its HPs and what its trial gave; cells may share a trial.
+        """A row for each cell, with its location, its HPs and what its trial gave; cells may share a trial.
 
         The cells of another search than a grid are those of the trials that it has, and of those that come next.
         """
@@ -97,13 +98,7 @@ class Results:
 
     def why_no_line(self, hp: str | None = None) -> str | None:
         """Return why the sweep's search scans no line of `hp` (default: the judged one), None if it does."""
-        spec = self.spec
-        hp, kind = hp or spec.judged_hp, spec.search.kind
-        if kind == "coordinate" and hp == spec.judged_hp and hp not in spec.grid:
-            return f"coordinate held {hp} fixed: there is no line of it to judge"
-        if kind in ("random", "optuna") and len(spec.grid) > 1 and hp in spec.grid:
-            return f"the points of {kind} differ in every HP of the grid: there is no line of {hp} to judge"
-        return None
+        return kind_of(self.spec).why_no_line(self.spec, hp or self.spec.judged_hp)
 
     def _base_value(self, other: str, hp: str) -> float:
         """Return the base value of `other` as the grid spells it; raise HpxferError if the grid goes past it."""
@@ -127,7 +122,7 @@ def load_results(folder: str | Path) -> Results:
 
     Needs neither the data nor a finished run. Files that cannot be read are named in `problems`.
     """
-    path = results_here(folder)
+    path = local_results(folder)
     fix = "`hpxfer run SWEEP.yaml` makes it"
     if not (path / SWEEP_FILE).exists():
         raise HpxferError(
@@ -147,14 +142,14 @@ def load_results(folder: str | Path) -> Results:
 
 def _columns(spec: SweepSpec) -> list[str]:
     names = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "line", "seed", "trial_id")
-    return [*names, *searched_hps(spec)]
+    return [*names, *kind_of(spec).hps(spec)]
 
 
 def _cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Yield the cells of a sweep."""
     spec = expansion.spec
-    grid = spec.search.kind == "grid"
-    for cell in expansion.cells() if grid else searched_cells(expansion, trials):
+    hps = kind_of(spec).hps(spec)
+    for cell in cells_of(expansion, trials):
         trial = cell.trial
         yield {
             "axis": cell.axis,
@@ -166,5 +161,5 @@ def _cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[dict[str, Any
             "line": cell.line,
             "seed": trial.seed,
             "trial_id": trial.id,
-            **{hp: trial.hps.get(hp) for hp in searched_hps(spec)},
+            **{hp: trial.hps.get(hp) for hp in hps},
         }

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from hpxfer.analysis.search_progress import ArmProgress, Tried
 from hpxfer.search.compare import gain, pooled
+from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
 
 
@@ -73,7 +74,7 @@ def _arm_best(arm: ArmProgress, best: Tried | None, lowest: Tried | None, num: i
 def _on_edge(best: Tried, spec: SweepSpec) -> list[str]:
     """Return the HPs of the grid that the point has at an end of its box, to a hundredth of an octave."""
     out: list[str] = []
-    if spec.search.kind not in ("random", "optuna"):  # the others move on from an edge
+    if not kind_of(spec).is_box:  # other searches move on from an edge
         return out
     for name, values in spec.grid.items():
         ends = (values.numbers()[0], values.numbers()[-1])

@@ -7,14 +7,13 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.arms import Arm, arms_of
-from hpxfer.search.cells import searched_hps
-from hpxfer.search.replay import hps_of_row, outcomes_of
+from hpxfer.search.kinds import kind_of
 from hpxfer.search.rounds import mean
-from hpxfer.store import SHAPE_COLUMNS
+from hpxfer.search.stored import outcomes_of, stored_trials
 
 if TYPE_CHECKING:
     from hpxfer.analysis.gather import Stored
@@ -74,9 +73,9 @@ class ArmProgress:
 
 def search_progress(results: Stored) -> tuple[ArmProgress, ...]:
     """Return what each arm of a search tried; () for a grid, which chooses nothing."""
-    if results.spec.search.kind == "grid":
+    if kind_of(results.spec).lists_trials:
         return ()
-    expansion, hps = results.expansion, searched_hps(results.spec)
+    expansion, hps = results.expansion, kind_of(results.spec).hps(results.spec)
     found = _by_arm(results)
     shapes = {point.shape: path.label(point.shape) for path in expansion.paths for point in path.points}
     return tuple(
@@ -96,19 +95,13 @@ _Ended = dict[HPs, dict[int, tuple[str, float]]]  # point -> seed -> (when it en
 
 
 def _by_arm(results: Stored) -> dict[Arm, _Ended]:
-    """Return the stored trials that are the sweep's, by arm: their rows, made trials again, hash to their ids."""
-    expansion = results.expansion
+    """Return the stored trials of the sweep that ended, by arm."""
     outcomes = outcomes_of(results.trials, results.spec.judge.loss)
-    arms: dict[Any, list[Arm]] = {}
-    for arm in arms_of(expansion):
-        arms.setdefault(tuple(getattr(arm.shape, name) for name in SHAPE_COLUMNS), []).append(arm)
     out: dict[Arm, _Ended] = {}
-    for row in results.trials.to_dict("records"):
-        hps, seed = hps_of_row(row), int(row["seed"])
-        for arm in arms.get(tuple(int(row[name]) for name in SHAPE_COLUMNS), ()):
-            if row["trial_id"] in outcomes and row["trial_id"] == expansion.trial(arm.choice, arm.shape, hps, seed).id:
-                ended = (str(row["finished_at"] or ""), outcomes[str(row["trial_id"])].value)
-                out.setdefault(arm, {}).setdefault(hps, {})[seed] = ended
+    for arm, trial, row in stored_trials(results.expansion, results.trials):
+        if trial.id in outcomes:
+            ended = (str(row["finished_at"] or ""), outcomes[trial.id].value)
+            out.setdefault(arm, {}).setdefault(trial.hps, {})[trial.seed] = ended
     return out
 
 

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpxfer.search.coordinate import steps_of
+from hpxfer.search.coordinate import CoordinateSettings, decisions_of
+from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
-from hpxfer.spec.search_defaults import setting
 
 if TYPE_CHECKING:
     from hpxfer.analysis.gather import Stored
@@ -33,12 +33,12 @@ class CoordinateStep:
 
 def coordinate_steps(results: Stored) -> tuple[CoordinateStep, ...]:
     """Return every ratio of every step, in the order tried; () for another search."""
-    if results.spec.search.kind != "coordinate":
+    if kind_of(results.spec).shows != "steps":
         return ()
-    noise = float(setting(results.spec, "noise"))
+    noise = results.spec.search.settings(CoordinateSettings).noise
     out = []
     for played in replayed(results):
-        for number, step in enumerate(steps_of(played, noise), start=1):
+        for number, step in enumerate(decisions_of(played, results.spec), start=1):
             for at, (ratio, one) in enumerate(zip(step.ratios, step.gains, strict=True)):
                 out.append(
                     CoordinateStep(

@@ -97,7 +97,7 @@ class Dispatcher:
 
     def _ask(self) -> tuple[Trial, ...]:
         """Return the trials that the search wants next, and note its new decisions."""
-        trials = tuple(self._prepared.search.ask(self._outcomes, self._running | self._failed, None))
+        trials = tuple(self._prepared.search.ask(self._outcomes, self._running | self._failed))
         self._export.write(self._prepared.search)
         problem = [self._export.problem] if self._export.problem else []
         for decision in (*self._prepared.search.why().splitlines(), *problem):

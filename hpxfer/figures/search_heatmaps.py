@@ -18,6 +18,7 @@ from hpxfer.figures import style
 from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.search.heatmaps import Heatmap, heatmaps
+from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
 from hpxfer.search.staged_grid import STAGES
 
@@ -123,7 +124,7 @@ def _draw(axes: Axes, pair: Heatmap, best: float, top_nats: float) -> None:
 
 
 def _infos(results: Stored, analysis: Analysis) -> dict[str, Info | str]:
-    if results.spec.search.kind != "staged-grid":
+    if kind_of(results.spec).shows != "heatmaps":
         return {}
     return {
         f"{played.track.arm.name}-{stage}": heatmaps_info([pair for pair in heatmaps(played) if pair.stage == stage])

@@ -17,6 +17,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed
+from hpxfer.search.kinds import kind_of
 from hpxfer.search.refine import Bracket, Line, bracket_of
 from hpxfer.search.replay import replayed
 from hpxfer.search.rounds import Played, mean
@@ -166,7 +167,7 @@ def _handles(colors: Sequence[str]) -> Iterator[Line2D]:
 
 
 def _infos(results: Stored, analysis: Analysis) -> dict[str, Info | str]:
-    if results.spec.search.kind != "refine":
+    if kind_of(results.spec).shows != "brackets":
         return {}
     played = replayed(results)
     return {hp: refine_info(played, hp) for hp in results.spec.grid}

@@ -19,7 +19,7 @@ from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Progress
-from hpxfer.spec.search_defaults import budget_text
+from hpxfer.spec.budget import budget_text
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.trial import Expansion
 

@@ -14,52 +14,8 @@ from functools import cache
 
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.arms import arms_of
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.search_defaults import (
-    coordinate_entries,
-    grid_size,
-    lr_line_size,
-    num_points,
-    optuna_batch,
-    ratios_of,
-    refine_size,
-    setting,
-)
+from hpxfer.search.kinds import kind_of
 from hpxfer.trial import Expansion
-
-
-def rounds_of(spec: SweepSpec) -> Counter[int]:
-    """Return points -> how many rounds of so many points an arm may have, where it chooses as many as can be."""
-    match spec.search.kind:
-        case "grid":
-            return Counter([grid_size(spec)])
-        case "random":
-            return Counter([num_points(spec)])
-        case "optuna":
-            full, rest = divmod(num_points(spec), optuna_batch(spec))
-            return Counter({optuna_batch(spec): full}) + Counter({rest: 1 if rest else 0})
-        case "refine":
-            first = [len(values.numbers()) for values in spec.grid.values()]
-            # Widened and halved by one point at a time, and the base's best values at another shape.
-            more = sum(refine_size(spec, name) for name in spec.grid) - sum(first) + len(first)
-            return Counter(first) + Counter({1: more})
-        case "coordinate":
-            tried = Counter(len(ratios_of(spec, entry)) for entry in coordinate_entries(spec))
-            passes = Counter({points: number * int(setting(spec, "passes")) for points, number in tried.items()})
-            # Without a line of lr the start is trained in the first round.
-            return passes + (_lr_rounds(spec) if "lr" in spec.grid else Counter([1]))
-        case "staged-grid":
-            dimensions, moves = len(spec.search.multipliers or ()), int(setting(spec, "recenters"))
-            grids = [int(setting(spec, stage).points ** dimensions) for stage in ("broad", "fine")]
-            return Counter(grids * (1 + moves)) + _lr_rounds(spec)
-
-
-def _lr_rounds(spec: SweepSpec) -> Counter[int]:
-    """Return the rounds of the LR line, and of each move of it."""
-    size, moves = len(spec.grid["lr"].numbers()), int(setting(spec, "recenters"))
-    each = (lr_line_size(spec) - size) // moves if moves else 0
-    return Counter([size]) + Counter({each: moves})
-
 
 # From the trials of each shape that are asked for together to the most of them in a stack.
 Sizes = Callable[[Mapping[Shape, int]], Mapping[Shape, int]]
@@ -82,7 +38,7 @@ def packed_in_rounds(
     `left` are at most; `now` are those of them that are asked for first.
     """
     seeds, arms = len(expansion.spec.seeds), Counter(arm.shape for arm in arms_of(expansion))
-    rounds = {points * seeds: number for points, number in rounds_of(expansion.spec).items()}
+    rounds = {points * seeds: number for points, number in kind_of(expansion.spec).rounds(expansion.spec).items()}
     # Arms of a shape may ask at the same moment.
     together = {shape: min(count, max(now.get(shape, 0), arms[shape] * max(rounds))) for shape, count in left.items()}
     first, out = sizes(now), {}

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from hpxfer.plan.memory import UNMEASURED, spell_bytes
 from hpxfer.plan.plan import Plan, ShapePlan
+from hpxfer.search.kinds import SEARCHES
 
 
 def plan_text(plan: Plan) -> str:
@@ -47,8 +48,9 @@ def _totals(plan: Plan) -> Iterator[str]:
     tokens = _big(sum(one.tokens for one in plan.shapes))
     flops = sum(one.flops for one in plan.shapes)
     stacks = sum(one.num_stacks for one in plan.shapes)
-    at_most = f"search {plan.search}, it may end earlier: at most " if plan.at_most and plan.search != "random" else ""
-    if plan.search != "grid":
+    kind = SEARCHES.get(plan.search)
+    at_most = f"search {plan.search}, it may end earlier: at most " if plan.at_most and not kind.fixed_size else ""
+    if not kind.lists_trials:
         yield plan.budget
     yield (
         f"{at_most}{plan.num_trials} trials, {plan.num_done} done, {plan.num_left} to run in {stacks} stacks"

@@ -26,10 +26,10 @@ from hpxfer.recipe.reach import DIMS, dim
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.cells import searched_hps
-from hpxfer.search.tuned import TUNES_POINTS, tuned
+from hpxfer.search.kinds import kind_of
+from hpxfer.search.tuned import tuned
 from hpxfer.spec import SweepSpec, paths
-from hpxfer.spec.search_defaults import arm_budget
+from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.sweep import ParameterizationSpec
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.trial import base_hps
@@ -44,7 +44,7 @@ def recipe_of(results: Results, parameterization: str | None = None) -> Recipe:
 
     Raises HpxferError if nothing has been tuned at the base.
     """
-    if results.spec.search.kind in TUNES_POINTS:
+    if kind_of(results.spec).tunes == "points":
         return _recipe_of_point(results, _choice(results.spec, parameterization))
     from hpxfer.analysis import transfer_report
 
@@ -59,7 +59,7 @@ def recipe_from_results(results: Results, report: TransferReport, parameterizati
     """
     spec = results.spec
     choice = _choice(spec, parameterization)
-    if spec.search.kind in TUNES_POINTS:
+    if kind_of(spec).tunes == "points":
         return _recipe_of_point(results, choice)
     findings = [one for one in report.findings if one.parameterization == choice.label()]
     base, value = _base(findings, f"{results.folder}: no recipe for {choice.label()}", report.hp)
@@ -72,7 +72,7 @@ def _recipe_of_point(results: Results, choice: Parameterization) -> Recipe:
     spec, found = results.spec, tuned(results, choice.label())
     search = SearchPart(
         kind=spec.search.kind,
-        hps=searched_hps(spec),
+        hps=kind_of(spec).hps(spec),
         budget=arm_budget(spec),
         num_trials=found.num_trials,
         num_points=found.num_points,

@@ -1,7 +1,6 @@
-"""Search: which trials come next. Strategies are pure: what the store holds decides, so a run is resumed by asking."""
+"""Search: which trials come next. A search is pure: the stored losses decide, so a run resumes by asking anew."""
 
-from hpxfer.search.grid import GridSearch
-from hpxfer.search.make import make_search
+from hpxfer.search.kinds import SearchKind, make_search, register_search
 from hpxfer.search.protocol import Outcome, Progress, Search
 
-__all__ = ["GridSearch", "Outcome", "Progress", "Search", "make_search"]
+__all__ = ["Outcome", "Progress", "Search", "SearchKind", "make_search", "register_search"]

@@ -11,7 +11,7 @@ from hpxfer.trial import Expansion
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A parameterization at a shape. Tables that agree at the base are one arm there, named by all of them."""
+    """A parameterization at a shape. Tables that agree at the base share one arm there, named after all of them."""
 
     choice: Parameterization  # the first of them
     labels: tuple[str, ...]
@@ -20,7 +20,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """How decisions name it, e.g. `completep-moe/sp at w32-d2-E4A1`."""
+        """Its name in decisions, e.g. `completep-moe/sp at w32-d2-E4A1`."""
         return f"{'/'.join(self.labels)} at {self.shape.label(schedule=False)}"
 
 
@@ -34,6 +34,6 @@ def arms_of(expansion: Expansion) -> tuple[Arm, ...]:
         for choice in expansion.choices:
             groups.setdefault(expansion.own_parameterization(choice, shape), []).append(choice)
         for group in groups.values():
-            labels = tuple(one.label() for one in group)
+            labels = tuple(choice.label() for choice in group)
             out.append(Arm(choice=group[0], labels=labels, shape=shape, is_base=shape == base))
     return tuple(out)

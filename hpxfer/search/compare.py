@@ -1,11 +1,11 @@
-"""Compare: whether one point beats another over the same seeds by more than these differ."""
+"""Compare: whether a point beats another over the same seeds by more than the noise."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpxfer.search.rounds import SeedLosses
 
@@ -14,7 +14,7 @@ from hpxfer.search.rounds import SeedLosses
 class Gain:
     """By how much a point's loss lies below another's, in nats: the mean over the seeds and its standard error."""
 
-    mean: float  # +inf if only the other diverged, -inf if this one did; NaN if both
+    mean: float  # +inf if only the other point diverged, -inf if only this one did, NaN if both
     error: float  # NaN with one seed, or if one diverged
 
     def beats(self, noise: float) -> bool:
@@ -38,8 +38,8 @@ def gain(old: SeedLosses, new: SeedLosses) -> Gain:
 def pooled(found: Sequence[Gain], beside: Sequence[Gain]) -> list[Gain]:
     """Return the gains with no error below the median of those beside them.
 
-    Two or three seeds tell their own spread badly: by luck it may be next to nothing.
+    The spread of two or three seeds is a bad estimate: by luck it may be nearly zero.
     """
-    known = [one.error for one in beside if not math.isnan(one.error)]
+    known = [neighbor.error for neighbor in beside if not math.isnan(neighbor.error)]
     least = statistics.median(known) if known else 0.0
-    return [one if math.isnan(one.error) else Gain(mean=one.mean, error=max(one.error, least)) for one in found]
+    return [each if math.isnan(each.error) else replace(each, error=max(each.error, least)) for each in found]

@@ -41,7 +41,7 @@ def heatmaps(played: Played) -> Iterator[Heatmap]:
         if isinstance(turn.round.about, Stage) and isinstance(turn.round.points, GridAround):
             last[turn.round.about.name] = (turn.round.points, turn.losses)
     for stage, (grid, losses) in last.items():
-        means = [mean(one) for one in losses]
+        means = [mean(of_seeds) for of_seeds in losses]
         if min(means) < math.inf:
             for first, second in combinations(range(len(grid.entries)), 2):
                 yield _heatmap(played.track.arm.name, stage, grid, means, (first, second))

@@ -1,32 +1,33 @@
-"""The LR line that coordinate and staged-grid start with: what is tuned after it holds its best LR fixed."""
+"""The LR line that coordinate and staged-grid start with. What they tune afterwards keeps its best LR."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Generator
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.rounds import Losses, Round, mean
 from hpxfer.search.values import at_exponent, exponent_of
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.search_defaults import end_steps, setting
 from hpxfer.trial import base_hps
 
 ABOUT = "lr"  # of its rounds
 
 
-def best_lr(spec: SweepSpec) -> Generator[Round, Losses, tuple[HPs | None, str]]:
-    """Return the HPs with the best LR of the grid's line, and what to say of it; None if everything diverged.
+def best_lr(spec: SweepSpec, moves: int) -> Generator[Round, Losses, tuple[HPs | None, str]]:
+    """Return the HPs with the best LR of the grid's line and a sentence about it. The HPs are None if all diverged.
 
-    A best on an edge moves the line: half of it is added beyond, `recenters` times at most.
+    If the best LR lies on an edge, half of the line is added beyond that edge, at most `moves` times.
     """
-    start, moves = base_hps(spec), setting(spec, "recenters")
+    start = base_hps(spec)
     values = spec.grid["lr"].numbers()
     spelled = {exponent_of(value): value for value in values}
     low_step, high_step = end_steps(values)
     known: dict[float, float] = {}
     new, why = sorted(spelled), f"the line of lr, {len(values)} values"
     for move in range(moves + 1):
-        points = tuple(start.with_value("lr", spelled.get(one, at_exponent(one))) for one in new)
+        points = tuple(start.with_value("lr", spelled.get(exponent, at_exponent(exponent))) for exponent in new)
         losses = yield Round(points=points, why=why, about=ABOUT)
         known.update(zip(new, map(mean, losses), strict=True))
         low, high = min(known), max(known)
@@ -41,5 +42,27 @@ def best_lr(spec: SweepSpec) -> Generator[Round, Losses, tuple[HPs | None, str]]
         why = f"{text} is the {edge}: moved, to 2^{new[-1]:g}"
     if lost:
         return None, text
-    said = text if edge is None else f"{text} is still the {edge} after {moves} moves: a bound, not an optimum"
-    return start.with_value("lr", spelled.get(best, at_exponent(best))), said
+    summary = text if edge is None else f"{text} is still the {edge} after {moves} moves: a bound, not an optimum"
+    return start.with_value("lr", spelled.get(best, at_exponent(best))), summary
+
+
+def line_size(spec: SweepSpec, moves: int) -> int:
+    """Return the most points of the line, or 0 if the grid has no lr."""
+    if "lr" not in spec.grid:
+        return 0
+    size = len(spec.grid["lr"].numbers())
+    return size + moves * max(1, size // 2)
+
+
+def line_rounds(spec: SweepSpec, moves: int) -> Counter[int]:
+    """Return points -> rounds of that many points, for the line and each of its moves."""
+    size = len(spec.grid["lr"].numbers())
+    return Counter([size]) + Counter({max(1, size // 2): moves})
+
+
+def end_steps(values: tuple[float, ...]) -> tuple[float, float]:
+    """Return the steps of a line at its lower and its upper end in octaves, or one octave if it has one value."""
+    logs = [math.log2(value) for value in values]
+    if len(logs) < 2:
+        return 1.0, 1.0
+    return logs[1] - logs[0], logs[-1] - logs[-2]

@@ -1,133 +1,182 @@
-"""optuna as a search: any of its samplers, a study an arm, every arm with the same budget."""
+"""Optuna: any of its samplers, one study per arm, every arm with the same budget.
+
+A study is asked for a batch of points at a time, so that stacks stay full, and told their losses when all have ended.
+So the next points depend on losses and not on the order in which workers finished. The study lives in memory: a search
+that is resumed asks a new study for the same batches again.
+
+Stored points that the study would not ask for by itself, e.g. those of an earlier grid, are told to it before the first
+batch that was never begun.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import islice, zip_longest
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from hpxfer.scaling.hps import SCALARS, HPs
-from hpxfer.scaling.shape import Shape
+from pydantic import Field
+
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.arms import Arm, arms_of
-from hpxfer.search.optuna_arm import ArmStudy, Rules
-from hpxfer.search.optuna_study import STUDY_FILE, StudyFile
-from hpxfer.search.protocol import Outcome, Progress
-from hpxfer.search.replay import hps_of_row
-from hpxfer.spec.samplers import sampler_name
-from hpxfer.spec.search_defaults import num_points, optuna_batch, setting
-from hpxfer.store import SHAPE_COLUMNS, Store
-from hpxfer.trial import Expansion, Trial
+from hpxfer.search.checks import buys, countable, on_log_scale
+from hpxfer.search.kinds import SearchKind, Stored
+from hpxfer.search.random_search import best_in_words, box_without_lines
+from hpxfer.search.rounds import End, Round, RoundSearch, Strategy, Track, mean
+from hpxfer.search.samplers import sampler_name, sampler_problems
+from hpxfer.search.stored import is_in_box, stored_trials
+from hpxfer.spec import SweepSpec
+from hpxfer.spec.fields import Count, CountOrNone, Section
+from hpxfer.spec.problem import Problem, WhyNot
+from hpxfer.trial import Expansion, base_hps
 
-# What a batch needs that not every version of optuna does by itself: not to propose the same place many times.
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hpxfer.search.optuna_study import Params, Rules
+
+# Trials per batch, all seeds counted. A stack of 8 is nearly as fast per trial as the fullest one, see hpxfer.stack,
+# and a budget of a few dozen still has several batches to learn from.
+BATCH_TRIALS = 8
+# What a batch needs that not every version of optuna does by itself: not to propose the same point many times.
 ARGUMENTS: dict[str, dict[str, Any]] = {"TPESampler": {"constant_liar": True}}
 
 
-class OptunaSearch:
-    """optuna's answers, asked in batches so that stacks stay full. The folder's `optuna.db` records them.
+class OptunaSettings(Section):
+    """The keys of an optuna search."""
 
-    The file is written once something has been seen to run, so that planning leaves no trace.
-    """
+    sampler: str = "TPESampler"
+    """optuna: a class of `optuna.samplers`, such as `TPE`, `GP` or `cma-es`."""
+    sampler_args: dict[str, Any] = Field(default_factory=dict)
+    """optuna: the keyword arguments of the sampler. They must be numbers, text, true, false or null."""
+    batch: Count | None = None
+    """optuna: the points that it is asked for at once. The default fills a batch of 8 trials, all seeds counted."""
+    seed: CountOrNone = 0
+    """random and optuna: the seed of the search itself."""
 
-    def __init__(self, expansion: Expansion, folder: Path, metric: str) -> None:
-        spec = expansion.spec
-        sampler = sampler_name(setting(spec, "sampler"))
-        assert sampler is not None, "checked with the sweep"
-        self.expansion = expansion
-        self.metric = metric
-        self.rules = Rules(
-            expansion=expansion,
-            sampler=sampler,
-            arguments={**ARGUMENTS.get(sampler, {}), **setting(spec, "sampler_args")},
-            seed=setting(spec, "seed"),
-            batch=optuna_batch(spec),
-            most=num_points(spec),
-        )
-        self._arms = arms_of(expansion)
-        self._folder = folder
-        self._file = StudyFile(folder / STUDY_FILE)
-        self._studies: list[ArmStudy] | None = None
-        self._running = False
 
-    def ask(self, outcomes: Mapping[str, Outcome], out: Collection[str], most: int | None) -> Sequence[Trial]:
-        """Return what the arms' open batches still need, one arm's first, then the next one's first, and so on."""
-        if self._studies is None:
-            self._studies = self._restored(outcomes)
-        for study in self._studies:
-            study.advance(outcomes)
-        self._running = self._running or bool(out)
-        if self._running:
-            self._record()
-        lines = [[trial for trial in study.awaited() if trial.id not in out] for study in self._studies]
-        in_turn = (trial for row in zip_longest(*lines) for trial in row if trial is not None)
-        return tuple(islice(in_turn, most))
+def num_points(spec: SweepSpec) -> int:
+    """Return the HP points that the budget buys in an arm."""
+    return (spec.search.budget or 0) // len(spec.seeds)
 
-    def bound(self) -> Mapping[Shape, int]:
-        """Return shape -> the trials of its arms' budgets."""
-        counts = Counter(arm.shape for arm in self._arms)
-        return {shape: num * self.rules.most * len(self.expansion.spec.seeds) for shape, num in counts.items()}
 
-    def progress(self) -> Mapping[Shape, Progress]:
-        """Return shape -> what its arms' studies have had, and what their budgets still pay for."""
-        if self._studies is None:
-            return {shape: Progress(0, most) for shape, most in self.bound().items()}
-        done: Counter[Shape] = Counter()
-        left: Counter[Shape] = Counter()
-        for study in self._studies:
-            done[study.arm.shape] += len(study.done())
-            left[study.arm.shape] += study.most_left()
-        return {shape: Progress(num, left[shape]) for shape, num in done.items()}
+def batch_points(spec: SweepSpec) -> int:
+    """Return the HP points that optuna is asked for at once in an arm."""
+    return spec.search.settings(OptunaSettings).batch or max(1, BATCH_TRIALS // len(spec.seeds))
 
-    def why(self) -> str:
-        """Return a line a batch, and what is wrong with the study's file."""
-        lines = [line for study in self._studies or () for line in study.lines()]
-        return "\n".join([*lines, *([self._file.problem] if self._file.problem else [])])
 
-    def _restored(self, outcomes: Mapping[str, Outcome]) -> list[ArmStudy]:
-        """Return the arms' studies with what the file and the store know of them."""
-        studies = [ArmStudy(self.rules, arm) for arm in self._arms]
-        recorded = self._file.read([study.name for study in studies])
-        stored = self._stored(outcomes)
-        for study, arm in zip(studies, self._arms, strict=True):
-            study.restore(recorded.get(study.name, ()), stored.get(arm, ()))
-        return studies
+def optuna_search(expansion: Expansion, stored: Stored) -> RoundSearch:
+    """Return the search of a box by a sampler of optuna, in every arm."""
+    most = num_points(expansion.spec) * len(expansion.spec.seeds)
+    foreign = cache(lambda: _points_in_box(expansion, stored()))  # read when the search begins
 
-    def _stored(self, outcomes: Mapping[str, Outcome]) -> dict[Arm, list[dict[str, float]]]:
-        """Return arm -> the points of its box that the store has a result of, whoever asked for them."""
-        found: dict[Arm, dict[HPs, dict[str, float]]] = {}
-        for row in self._rows(outcomes):
-            hps = hps_of_row(row)
-            params = {name: hps.get(name) for name in self.rules.box}
-            # What lies outside the box, or differs in other HPs, is of no use to a sampler of the box.
-            if not self.rules.has(params) or self.rules.hps(params) != hps:
-                continue
-            for arm in self._arms:
-                same = all(getattr(arm.shape, name) == row[name] for name in SHAPE_COLUMNS)
-                if same and self.expansion.trial(arm.choice, arm.shape, hps, row["seed"]).id == row["trial_id"]:
-                    found.setdefault(arm, {})[hps] = params
-        return {arm: list(points.values()) for arm, points in found.items()}
+    def track(arm: Arm) -> Track:
+        def start(_: End | None) -> Strategy:
+            return _strategy(expansion, foreign().get(arm, []))
 
-    def _rows(self, outcomes: Mapping[str, Outcome]) -> Iterator[dict[str, Any]]:
-        if not self._folder.is_dir() or not outcomes:
-            return
-        columns = ["trial_id", "seed", "multipliers", *SCALARS, *SHAPE_COLUMNS]
-        for row in Store.open(self._folder, write=False).read_trials().select(columns).to_pylist():
-            if row["trial_id"] in outcomes:
-                yield row
+        return Track(arm=arm, name=_sampler(expansion.spec), start=start, budget=most, most=most)
 
-    def _record(self) -> None:
-        spec, rules = self.expansion.spec, self.rules
-        about = {
-            "hpxfer": "the results folder holds the losses; this file records what was asked",
-            "sweep": spec.name,
-            "loss": f"{self.metric}, mean over seeds",
-            "budget": rules.most * len(spec.seeds),
-            "sampler": rules.sampler,
-        }
-        studies = self._studies or []
-        self._file.write(
-            {study.name: study.entries() for study in studies},
-            rules.box,
-            {study.name: {**about, "arm": study.arm.name} for study in studies},
-        )
+    return RoundSearch(expansion, [track(arm) for arm in arms_of(expansion)])
+
+
+def _strategy(expansion: Expansion, stored: Sequence[HPs]) -> Strategy:
+    """Return the strategy of one arm. It starts from the `stored` points that it would not ask for by itself."""
+    from hpxfer.search.optuna_study import Study
+
+    spec, best, best_loss = expansion.spec, None, math.inf
+    study, left, begun = Study(_rules(expansion)), dict.fromkeys(stored), frozenset(stored)
+
+    def words(point: HPs) -> str:
+        return ", ".join(f"{name} {point.get(name):.4g}" for name in spec.grid)
+
+    def hps(params: Params) -> HPs:
+        out = base_hps(spec)
+        for name in spec.grid:
+            out = out.with_value(name, params[name])
+        return out
+
+    while (room := num_points(spec) - len(study.points)) > 0:
+        points = [hps(params) for params in study.ask(min(batch_points(spec), room))]
+        if left and not any(point in begun for point in points):
+            # This batch was never begun, so no batch led to the stored points that are left.
+            points = list(left)
+            study = study.before_batch()
+            study.give([{name: point.get(name) for name in spec.grid} for point in points])
+        if not points:
+            break
+        known = f"of {sum(len(batch) for batch, _ in study.told)} before, "
+        known += "none finished" if best is None else f"the best is {words(best)} with {best_loss:.4f} nats"
+        why = f"batch {len(study.told) + 1}: {len(points)} points; {known if study.told else 'the first'}"
+        losses = yield Round(points=tuple(points), why=why, whole=False)
+        study.tell(losses)
+        for point, loss in zip(points, map(mean, losses), strict=True):
+            left.pop(point, None)
+            if loss < best_loss:
+                best, best_loss = point, loss
+    return End(why=best_in_words(spec, best), best=best)
+
+
+def _points_in_box(expansion: Expansion, trials: pd.DataFrame) -> dict[Arm, list[HPs]]:
+    """Return arm -> the stored points that the box could hold, whichever sweep asked for them."""
+    spec, found = expansion.spec, dict[Arm, dict[HPs, str]]()
+    ended = ("finished", "diverged") if spec.early_stopping.asha is None else ("finished", "diverged", "stopped")
+    for arm, trial, row in stored_trials(expansion, trials):
+        if row["status"] in ended and is_in_box(spec, trial.hps):
+            first = expansion.trial(arm.choice, arm.shape, trial.hps, spec.seeds[0]).id
+            found.setdefault(arm, {})[trial.hps] = first
+    return {arm: sorted(points, key=points.__getitem__) for arm, points in found.items()}
+
+
+def _sampler(spec: SweepSpec) -> str:
+    name = sampler_name(spec.search.settings(OptunaSettings).sampler)
+    assert name is not None, "checked with the sweep"
+    return name
+
+
+def _rules(expansion: Expansion) -> Rules:
+    from optuna.distributions import FloatDistribution
+
+    from hpxfer.search.optuna_study import Rules
+
+    spec, name = expansion.spec, _sampler(expansion.spec)
+    settings = spec.search.settings(OptunaSettings)
+    ends = {hp: (values.numbers()[0], values.numbers()[-1]) for hp, values in spec.grid.items()}
+    return Rules(
+        box={hp: FloatDistribution(low=low, high=high, log=True) for hp, (low, high) in ends.items()},
+        sampler=name,
+        arguments={**ARGUMENTS.get(name, {}), **settings.sampler_args},
+        seed=settings.seed,
+        ceiling=math.log(expansion.data.vocab_size),
+    )
+
+
+def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
+    if spec.search.budget is None:
+        yield ("search", "budget"), "must be given with optuna: trials an arm, seeds counted"
+        return
+    settings = spec.search.settings(OptunaSettings)
+    yield from buys(spec, 1, "a point with every seed")
+    yield from countable(spec, ("search", "budget"))
+    yield from on_log_scale(spec)
+    yield from sampler_problems(settings.sampler, settings.sampler_args, len(spec.grid))
+
+
+def _rounds(spec: SweepSpec) -> Counter[int]:
+    full, rest = divmod(num_points(spec), batch_points(spec))
+    return Counter({batch_points(spec): full}) + Counter({rest: 1 if rest else 0})
+
+
+OPTUNA = SearchKind(
+    name="optuna",
+    settings=OptunaSettings,
+    problems=_problems,
+    size=num_points,
+    rounds=_rounds,
+    make=optuna_search,
+    why_no_line=box_without_lines,
+    tunes="points",
+    is_box=True,
+    replays=False,
+    can_stop_early=True,
+)

@@ -1,4 +1,4 @@
-"""Protocol: what a search is. A pure function from what is known of its trials to those that come next."""
+"""What a search is: a pure function from the known losses to the trials that come next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpxfer.trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a trial ended: finished | diverged | stopped. `loss` is the one that the sweep judges by, in nats."""
+    """How a trial ended: finished | diverged | stopped. `loss` is the loss that the sweep judges by, in nats."""
 
     status: str
     loss: float | None = None
@@ -28,31 +28,28 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a search has come at one shape. Trials that a sweep which was edited left there are not the search's."""
+    """How far a search has come at one shape. It counts the search's own trials only."""
 
-    num_done: int  # of its own trials
+    num_done: int
     most_left: int
 
 
 class Search(Protocol):
-    """Chooses trials. Holds nothing that outcomes would not give again: a run is resumed by asking anew."""
+    """Chooses trials. It holds nothing that the outcomes would not give again, so a run resumes by asking anew."""
 
-    def ask(self, outcomes: Mapping[str, Outcome], out: Collection[str], most: int | None) -> Sequence[Trial]:
-        """Return at most `most` trials to start now, none that is in `outcomes` or `out`.
+    def ask(self, outcomes: Mapping[str, Outcome], running: Collection[str]) -> Sequence[Trial]:
+        """Return the trials to start now, without those in `outcomes` or `running`.
 
-        `outcomes` is by trial id and may hold trials that the search never asked for; failed trials are not in it.
-        `out` are the ids in flight, or failed in this run. () is nothing now; when nothing is in flight: done.
+        `outcomes` maps trial ids to how they ended. It may hold trials that the search never asked for, and holds no
+        failed trial. `running` holds the ids that were started or failed in this run. The search has ended when `ask`
+        returns nothing and no trial is running.
         """
         ...
 
-    def bound(self) -> Mapping[Shape, int]:
-        """Return shape -> the most trials that the search may have there, those that are done included."""
-        ...
-
     def progress(self) -> Mapping[Shape, Progress]:
-        """Return shape -> how far the search has come there, as the last `ask` found it."""
+        """Return shape -> how far the search had come there at the last `ask`."""
         ...
 
     def why(self) -> str:
-        """Return what was decided up to the last `ask` and why, a line a decision."""
+        """Return what was decided up to the last `ask` and why, one line per decision."""
         ...

@@ -11,21 +11,39 @@ Every other shape also gets the base's best value, whose regret there is what a 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import HPs, check_hp_value
 from hpxfer.search.arms import Arm, arms_of
+from hpxfer.search.checks import buys, on_log_scale
 from hpxfer.search.compare import gain, pooled
+from hpxfer.search.kinds import SearchKind, Stored
+from hpxfer.search.lr_line import end_steps
 from hpxfer.search.rounds import End, Losses, Round, RoundSearch, SeedLosses, Strategy, Track, mean
 from hpxfer.search.values import at_exponent, exponent_of
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.search_defaults import refine_size, setting, widening_steps
+from hpxfer.spec.fields import Section
+from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.trial import Expansion, base_hps
 
 NOISE = 2.0  # standard errors
 NEAR = 4  # points whose spread is pooled
+
+
+class RefineSettings(Section):
+    """The keys of a refine search."""
+
+    until_octaves: Annotated[float, Field(gt=0, le=100)] = 0.5  # a 0.25% basin is about one octave wide
+    """refine: the search ends when the optimum is known to this width, in octaves."""
+    max_octaves: Annotated[float, Field(ge=0, le=100)] = 4.0
+    """refine: how far the line may be widened beyond either end, in octaves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +101,7 @@ def bracket_of(line: Line) -> Bracket | None:
     # How far seeds differ grows with the distance, so that of the nearest points counts.
     near = sorted((at for at in range(len(others)) if at != best), key=lambda at: abs(exponents[at] - exponents[best]))
     found = [gain(losses, others[best]) for losses in others]  # of the best over each
-    worse = [one.beats(NOISE) for one in pooled(found, [found[at] for at in near[:NEAR]])]
+    worse = [difference.beats(NOISE) for difference in pooled(found, [found[at] for at in near[:NEAR]])]
     low = max((at for at in range(best) if worse[at]), default=None)
     high = min((at for at in range(best + 1, len(others)) if worse[at]), default=None)
     return Bracket(
@@ -155,10 +173,10 @@ def _midpoints(line: Line, at: float, least: float) -> Iterator[float]:
     """Yield the middles between the best and its neighbors farther away than `least`, beside the lower loss first."""
     exponents = [exponent for exponent, _ in line.losses]
     here = exponents.index(at)
-    beside = sorted((here - 1, here + 1), key=lambda one: mean(line.losses[one][1]))
-    for one in beside:
-        if abs(exponents[one] - at) > least + 1e-9:
-            yield round((exponents[one] + at) / 2, 10)
+    beside = sorted((here - 1, here + 1), key=lambda index: mean(line.losses[index][1]))
+    for index in beside:
+        if abs(exponents[index] - at) > least + 1e-9:
+            yield round((exponents[index] + at) / 2, 10)
 
 
 def _legal(line: Line, exponent: float) -> bool:
@@ -178,7 +196,7 @@ def _measured(
     return replace(line, losses=tuple(sorted(known.items())))
 
 
-def refine_search(expansion: Expansion) -> RoundSearch:
+def refine_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return refine for every HP of the grid in every arm, and the transfer of the base's best to the other shapes."""
     spec, arms = expansion.spec, arms_of(expansion)
     lines = {arm: dict(_lines(spec, arm)) for arm in arms}
@@ -203,7 +221,8 @@ def refine_search(expansion: Expansion) -> RoundSearch:
 
 def _lines(spec: SweepSpec, arm: Arm) -> Iterator[tuple[str, Track]]:
     """Yield the line of each HP with its share of the budget: its first values, and an equal part of the rest."""
-    seeds, until, octaves = len(spec.seeds), setting(spec, "until_octaves"), setting(spec, "max_octaves")
+    seeds, settings = len(spec.seeds), spec.search.settings(RefineSettings)
+    until, octaves = settings.until_octaves, settings.max_octaves
     first = {hp: len(values.numbers()) for hp, values in spec.grid.items()}
     rest = 0
     if spec.search.budget is not None:
@@ -235,3 +254,58 @@ def _transferred(hp: str) -> Callable[[End | None], Strategy]:
         return End(why="measured", best=None)
 
     return start
+
+
+def refine_size(spec: SweepSpec, name: str) -> int:
+    """Return the most points of the line of one HP."""
+    values, settings = spec.grid[name].numbers(), spec.search.settings(RefineSettings)
+    more = widening(values, settings.max_octaves)
+    return len(values) + more + 2 * halvings(values, settings.until_octaves)
+
+
+def widening(values: tuple[float, ...], max_octaves: float) -> int:
+    """Return the most points by which a line is widened, on both sides together."""
+    return sum(math.floor(max_octaves / step + 1e-9) for step in widening_steps(values, max_octaves))
+
+
+def widening_steps(values: tuple[float, ...], max_octaves: float) -> tuple[float, float]:
+    """Return the steps by which a line is widened below and above. A coarse line too is widened once."""
+    low, high = (min(step, max_octaves or step) for step in end_steps(values))
+    return low, high
+
+
+def halvings(values: tuple[float, ...], until_octaves: float) -> int:
+    """Return the most rounds in which the step of a line is halved."""
+    logs = [math.log2(value) for value in values]
+    widest = max((high - low for low, high in pairwise(logs)), default=1.0)
+    return max(0, math.ceil(math.log2(2 * widest / until_octaves) - 1e-9))
+
+
+def _size(spec: SweepSpec) -> int:
+    # Beside its own lines, a shape may get the base's best value of each HP.
+    return sum(refine_size(spec, name) for name in spec.grid) + len(spec.grid)
+
+
+def _rounds(spec: SweepSpec) -> Counter[int]:
+    first = [len(values.numbers()) for values in spec.grid.values()]
+    # All other rounds are single points: widenings, halvings, and the base's best values at another shape.
+    return Counter(first) + Counter({1: _size(spec) - sum(first)})
+
+
+def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
+    sizes = [len(values.numbers()) for values in spec.grid.values()]
+    more = len(sizes) if spec.search.where == "all" else 0
+    yield from buys(spec, sum(sizes) + more, "the first line of every HP and, beside it, the base's best value")
+    yield from on_log_scale(spec)
+
+
+REFINE = SearchKind(
+    name="refine",
+    settings=RefineSettings,
+    problems=_problems,
+    size=_size,
+    rounds=_rounds,
+    make=refine_search,
+    tunes="lines",
+    shows="brackets",
+)

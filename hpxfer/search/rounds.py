@@ -88,7 +88,7 @@ class Played:
         """Yield a line a decision."""
         where = f"{self.track.arm.name}: {self.track.name}"
         rounds = [turn.round for turn in self.turns] + ([self.open] if self.open else [])
-        yield from (f"{where}: {one.why}" for one in rounds)
+        yield from (f"{where}: {each.why}" for each in rounds)
         yield from (f"{where}: {text}" for text in (self.unpaid, self.end.why if self.end else None) if text)
 
 
@@ -181,7 +181,7 @@ class _Player:
 
     def _paid(self, coming: Round) -> Round | None:
         """Return the part of a round that the budget buys, None if nothing, and note in `unpaid` why not the whole."""
-        if self.room is None or sum(len(one.round.points) for one in self.turns) + len(coming.points) <= self.room:
+        if self.room is None or sum(len(turn.round.points) for turn in self.turns) + len(coming.points) <= self.room:
             return coming
         had = {point for turn in self.turns for point in turn.round.points}
         new = [point for point in coming.points if point not in had]
@@ -220,23 +220,14 @@ class RoundSearch:
         self._known: Mapping[str, Outcome] = {}
         self._num_known = 0
 
-    def ask(self, outcomes: Mapping[str, Outcome], out: Collection[str], most: int | None) -> Sequence[Trial]:
+    def ask(self, outcomes: Mapping[str, Outcome], running: Collection[str]) -> Sequence[Trial]:
         """Return what the open rounds still need."""
         found: dict[str, Trial] = {}
         for player in self._played(outcomes):
             for trial in player.missing() if player else ():
-                if most is not None and len(found) >= most:
-                    return tuple(found.values())
-                if trial.id not in outcomes and trial.id not in out:
+                if trial.id not in outcomes and trial.id not in running:
                     found[trial.id] = trial
         return tuple(found.values())
-
-    def bound(self) -> Mapping[Shape, int]:
-        """Return shape -> the sum of what its arms may have."""
-        out: Counter[Shape] = Counter()
-        for track in self.tracks:
-            out[track.arm.shape] += track.bound
-        return out
 
     def progress(self) -> Mapping[Shape, Progress]:
         """Return shape -> what its tracks have had, and what those that have not ended may have yet."""
@@ -250,23 +241,27 @@ class RoundSearch:
         return {shape: Progress(len(ids), left[shape]) for shape, ids in done.items()}
 
     def why(self) -> str:
-        """Return the decisions up to the last `ask`, a line each, track by track."""
-        return "\n".join(line for played in self.play(self._known) for line in played.lines())
+        """Return the decisions up to the last `ask`, one line per decision, track by track."""
+        return "\n".join(line for played in self.play() for line in played.lines())
 
-    def play(self, outcomes: Mapping[str, Outcome]) -> tuple[Played, ...]:
-        """Return how far each track has come; one that waits for another has no turn and no open round."""
-        players = list(self._played(outcomes))
+    def play(self, outcomes: Mapping[str, Outcome] | None = None) -> tuple[Played, ...]:
+        """Return how far each track has come, given outcomes or by default those of the last `ask`.
+
+        A track that waits for another one has no turn and no open round.
+        """
+        players = list(self._played(self._known if outcomes is None else outcomes))
         return tuple(
             Played(track=track, turns=()) if player is None else player.played()
             for track, player in zip(self.tracks, players, strict=True)
         )
 
     def _played(self, outcomes: Mapping[str, Outcome]) -> Iterator[_Player | None]:
-        """Yield the player of each track, None if it waits; from the start if the outcomes are others than last time.
+        """Yield the player of each track, or None if the track waits.
 
-        They are the same if they are the same mapping, which grows during a run.
+        Players go on from where they were if the outcomes only grew since the last call. Otherwise they start anew.
         """
-        if outcomes is not self._known or len(outcomes) < self._num_known:
+        same = outcomes is self._known and len(outcomes) >= self._num_known
+        if not same and not self._known.items() <= outcomes.items():
             self._players = {}
         self._known, self._num_known = outcomes, len(outcomes)
         at = {id(track): index for index, track in enumerate(self.tracks)}

@@ -6,18 +6,56 @@ and as long as the budget lasts. Points that grids share are trained once.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import lr_line
 from hpxfer.search.arms import arms_of
+from hpxfer.search.checks import above_zero, buys, multiplied_hps, only_lr
+from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.rounds import End, Losses, OutOfBudget, Round, RoundSearch, Strategy, Track, mean
 from hpxfer.search.values import GridAround, names_in, scaled
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.search_defaults import arm_budget, setting, staged_size
+from hpxfer.spec.budget import arm_budget
+from hpxfer.spec.fields import CountOrNone, Section, Seq
+from hpxfer.spec.problem import Problem, WhyNot
+from hpxfer.spec.yaml_file import Path_
 from hpxfer.trial import Expansion
 
 STAGES = ("broad", "fine")
+MAX_POINTS = 10_000_000  # of a grid of multipliers. More is a typing error
+MAX_OCTAVES = 400  # beyond which numbers are not finite, and no optimum lies
+
+
+class GridOfRatios(Section):
+    """A grid around a center, with equal steps on a log scale."""
+
+    points: Annotated[int, Field(ge=3, le=101)]
+    """Points per dimension. The number must be odd, so that the grid has a center."""
+    ratio: Annotated[float, Field(gt=1, le=1e6)]
+    """The factor from one point to the next."""
+
+
+class StagedSettings(Section):
+    """The keys of a staged-grid search."""
+
+    multipliers: Seq[str] | None = None
+    """coordinate and staged-grid: the HPs to tune, by name. Names joined by `+` move together.
+
+    coordinate tunes them in this order. Its default is every multiplier that the base has."""
+    # An optimum may be 10^6 away from all ones, so the broad grid is wide and moves.
+    broad: GridOfRatios = GridOfRatios(points=3, ratio=16.0)
+    """staged-grid: the grid of the second stage. The default is 3 points at ratio 16."""
+    fine: GridOfRatios = GridOfRatios(points=5, ratio=4.0)
+    """staged-grid: the grid of the third stage. The default is 5 points at ratio 4."""
+    recenters: CountOrNone = 2
+    """staged-grid: how often a stage may move when its best point lies on its edge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,42 +75,45 @@ class _Found:
 
 def staged_grid(spec: SweepSpec) -> Strategy:
     """Return the strategy of one arm."""
-    best, said = yield from lr_line.best_lr(spec)
+    settings = spec.search.settings(StagedSettings)
+    best, found_so_far = yield from lr_line.best_lr(spec, settings.recenters)
     if best is None:
-        return End(why=said, best=None)
-    entries: tuple[str, ...] = spec.search.multipliers or ()
+        return End(why=found_so_far, best=None)
+    entries = settings.multipliers or ()
     for name in STAGES:
-        grid, move = setting(spec, name), 0
+        grid, move = _grid(settings, name), 0
         around = GridAround(best, entries, grid.points, float(grid.ratio))
         while True:
-            why = f"{said}: {name} grid, {grid.points}^{len(entries)} points at ratio {grid.ratio:g}"
+            why = f"{found_so_far}: {name} grid, {grid.points}^{len(entries)} points at ratio {grid.ratio:g}"
             try:
                 losses = yield Round(points=around, why=why, about=Stage(name=name, move=move))
             except OutOfBudget:
-                return End(why=f"{said}: ends before the {name} grid{' moves' if move else ''}", best=best)
+                return End(why=f"{found_so_far}: ends before the {name} grid{' moves' if move else ''}", best=best)
             found = _best(around, losses)
             if found is None:
-                return End(why=f"{said}: every point of the {name} grid diverged", best=best)
-            best, said = found.hps, found.why
+                return End(why=f"{found_so_far}: every point of the {name} grid diverged", best=best)
+            best, found_so_far = found.hps, found.why
             if not found.edges:
                 break
-            if move == setting(spec, "recenters"):
-                said += f", on its edge in {', '.join(found.edges)} after {move} moves: a bound there, not an optimum"
+            if move == settings.recenters:
+                found_so_far += (
+                    f", on its edge in {', '.join(found.edges)} after {move} moves: a bound there, not an optimum"
+                )
                 break
             move += 1
-            said += f", on its edge in {', '.join(found.edges)}, so it moves"
+            found_so_far += f", on its edge in {', '.join(found.edges)}, so it moves"
             around = GridAround(_moved(around, found), entries, around.points, around.ratio)
-    return End(why=said, best=best)
+    return End(why=found_so_far, best=best)
 
 
 def _best(grid: GridAround, losses: Losses) -> _Found | None:
-    means = [mean(one) for one in losses]
+    means = [mean(of_seeds) for of_seeds in losses]
     lowest = min(means)
     if lowest == float("inf"):
         return None
     # Of equals the one closest to the center: a dimension that changes nothing is no reason to move.
     equal = [at for at, value in enumerate(means) if value == lowest]
-    at = min(equal, key=lambda one: sum(map(abs, grid.steps(one))))
+    at = min(equal, key=lambda index: sum(map(abs, grid.steps(index))))
     steps, hps = grid.steps(at), grid[at]
     edges = tuple(entry for entry, step in zip(grid.entries, steps, strict=True) if abs(step) == grid.points // 2)
     values = ", ".join(f"{entry} {hps.get(names_in(entry)[0]):.4g}" for entry in grid.entries)
@@ -88,11 +129,11 @@ def _moved(grid: GridAround, found: _Found) -> HPs:
     return center
 
 
-def staged_search(expansion: Expansion) -> RoundSearch:
+def staged_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return the staged grid in every arm, by default in those of the base."""
     spec = expansion.spec
     seeds, budget = len(spec.seeds), None if spec.search.budget is None else arm_budget(spec)
-    most = staged_size(spec, moves=setting(spec, "recenters")) * seeds
+    most = staged_size(spec) * seeds
 
     def start(_: End | None) -> Strategy:
         return staged_grid(spec)
@@ -101,3 +142,72 @@ def staged_search(expansion: Expansion) -> RoundSearch:
         expansion,
         [Track(arm=arm, name="staged grid", start=start, budget=budget, most=most) for arm in arms_of(expansion)],
     )
+
+
+def _grid(settings: StagedSettings, stage: str) -> GridOfRatios:
+    return settings.broad if stage == "broad" else settings.fine
+
+
+def _dimensions(spec: SweepSpec) -> int:
+    return len(spec.search.settings(StagedSettings).multipliers or ())
+
+
+def _grid_sizes(spec: SweepSpec) -> list[int]:
+    settings = spec.search.settings(StagedSettings)
+    return [int(_grid(settings, stage).points ** _dimensions(spec)) for stage in STAGES]
+
+
+def staged_size(spec: SweepSpec, moves: int | None = None) -> int:
+    """Return the points of an arm if each of its grids moves so many times, by default as often as it may."""
+    moves = spec.search.settings(StagedSettings).recenters if moves is None else moves
+    return lr_line.line_size(spec, moves) + (1 + moves) * sum(_grid_sizes(spec))
+
+
+def _rounds(spec: SweepSpec) -> Counter[int]:
+    moves = spec.search.settings(StagedSettings).recenters
+    return Counter(_grid_sizes(spec) * (1 + moves)) + lr_line.line_rounds(spec, moves)
+
+
+def _hps(spec: SweepSpec) -> tuple[str, ...]:
+    given = spec.search.settings(StagedSettings).multipliers or ()
+    return tuple(dict.fromkeys([*spec.grid, *(name for entry in given for name in names_in(entry))]))
+
+
+def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
+    settings = spec.search.settings(StagedSettings)
+    at: Path_ = ("search", "multipliers")
+    if not settings.multipliers:
+        yield at, "must name the HPs of the grid with staged-grid, e.g. [init_scale, router.lr_mult]"
+        return
+    if "lr" not in spec.grid:
+        yield ("grid", "lr"), "must be given with staged-grid, whose first stage is the line of lr"
+        return
+    yield from only_lr(spec)
+    yield from above_zero("lr", spec.grid["lr"])
+    yield from multiplied_hps(spec, settings.multipliers, why_not, dotted=False)
+    too_large = False
+    for stage in STAGES:
+        grid = _grid(settings, stage)
+        if grid.points % 2 == 0:
+            yield ("search", stage, "points"), f"must be odd, so that the grid has a center, got {grid.points}"
+        if grid.points ** _dimensions(spec) > MAX_POINTS:
+            too_large = True
+            yield ("search", stage, "points"), f"must leave at most {MAX_POINTS} points in all the dimensions"
+        if (1 + settings.recenters) * (grid.points // 2) * math.log2(grid.ratio) > MAX_OCTAVES:
+            yield ("search", stage), f"must stay within {MAX_OCTAVES} octaves of its center, its moves counted"
+    if not too_large:
+        yield from buys(spec, staged_size(spec, moves=0), "each of the three stages once")
+
+
+STAGED_GRID = SearchKind(
+    name="staged-grid",
+    settings=StagedSettings,
+    problems=_problems,
+    size=staged_size,
+    rounds=_rounds,
+    make=staged_search,
+    hps=_hps,
+    where="base",
+    tunes="points",
+    shows="heatmaps",
+)

@@ -1,23 +1,16 @@
-"""Tuned: the point that a search leaves a recipe. Of a grid and of refine the report on the judged line tells it."""
+"""Tuned: the best point of a search that tunes points. A search that scans lines leaves it to the transfer report."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.replay import hps_of_row, outcomes_of, replayed
+from hpxfer.search.kinds import kind_of
+from hpxfer.search.replay import replayed
 from hpxfer.search.rounds import Played, SeedLosses, lowest_point, mean
-from hpxfer.spec import SweepSpec
-from hpxfer.trial import base_hps
-
-if TYPE_CHECKING:
-    from hpxfer.results import Results
-
-# What they leave is a point, not the bottom of a line.
-TUNES_POINTS = ("random", "optuna", "coordinate", "staged-grid")
+from hpxfer.search.stored import StoredCells, hps_of_row, is_in_box, outcomes_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,18 +24,18 @@ class Tuned:
     why: str
 
 
-def tuned(results: Results, label: str) -> Tuned:
-    """Return the tuned point; raise HpxferError if the search has none yet.
+def tuned(results: StoredCells, label: str) -> Tuned:
+    """Return the tuned point. Raise HpxferError if the search has none yet.
 
-    Random and optuna: the lowest mean over the seeds. Coordinate: what it kept, which need not be the lowest by luck.
-    Staged grid: the best of its last stage.
+    In a box it is the point of the lowest mean over the seeds. Otherwise it is the point that the search ended with:
+    for coordinate what it kept, for a staged grid the best of its last stage.
     """
-    kind = results.spec.search.kind
-    where, fix = f"{results.folder}: no point tuned by {kind} for {label}", "run the sweep again"
+    kind = kind_of(results.spec)
+    where, fix = f"{results.folder}: no point tuned by {kind.name} for {label}", "run the sweep again"
     points = points_at_base(results, label)
-    if kind in ("random", "optuna"):
-        # What a sweep that was edited left elsewhere was not in the box that the budget was for.
-        points = {hps: losses for hps, losses in points.items() if _is_in_box(results.spec, hps)}
+    if kind.is_box:
+        # The budget was for the box, so points outside it, which an edited sweep left, do not count.
+        points = {hps: losses for hps, losses in points.items() if is_in_box(results.spec, hps)}
         best, why = lowest_point(list(points.items())), f"the lowest mean of {len(points)} points"
     else:
         played = _track(replayed(results), label)
@@ -55,7 +48,7 @@ def tuned(results: Results, label: str) -> Tuned:
     return Tuned(hps=best, losses=points[best], num_points=len(points), num_trials=num_trials, why=why)
 
 
-def points_at_base(results: Results, label: str) -> dict[HPs, SeedLosses]:
+def points_at_base(results: StoredCells, label: str) -> dict[HPs, SeedLosses]:
     """Return point -> losses of its seeds, for each point at the base that ended with all of them."""
     cells = results.cells
     ids = set(cells.loc[cells["is_base"] & (cells["parameterization"] == label), "trial_id"])
@@ -70,16 +63,5 @@ def points_at_base(results: Results, label: str) -> dict[HPs, SeedLosses]:
     return {hps: tuple(of[seed] for seed in seeds) for hps, of in found.items() if of.keys() >= set(seeds)}
 
 
-def _is_in_box(spec: SweepSpec, hps: HPs) -> bool:
-    """Return whether a point lies between the ends of the grid and has all else at its base value."""
-    inside = base_hps(spec)
-    for name, values in spec.grid.items():
-        low, high = values.numbers()[0], values.numbers()[-1]
-        if not low <= hps.get(name) <= high:
-            return False
-        inside = inside.with_value(name, hps.get(name))
-    return inside == hps
-
-
 def _track(played: tuple[Played, ...], label: str) -> Played:
-    return next(one for one in played if one.track.arm.is_base and label in one.track.arm.labels)
+    return next(each for each in played if each.track.arm.is_base and label in each.track.arm.labels)

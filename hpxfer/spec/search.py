@@ -5,34 +5,16 @@ An arm is a parameterization at a shape; tables that agree at the base share one
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from hpxfer.spec.fields import Count, CountOrNone, Section, Seq, Values, into
+from hpxfer.registry import registry
+from hpxfer.spec.fields import Count, Registered, Section, into
 
-Kind = Literal["grid", "random", "optuna", "refine", "coordinate", "staged-grid"]
-KINDS = ("grid", "random", "optuna", "refine", "coordinate", "staged-grid")
-# The searches that tune the base; what they find is for other shapes to be given.
-OF_THE_BASE = ("coordinate", "staged-grid")
-# What each kind reads beside kind, budget and at.
-READS: dict[str, tuple[str, ...]] = {
-    "grid": (),
-    "random": ("points", "sequence", "seed"),
-    "optuna": ("sampler", "sampler_args", "batch", "seed"),
-    "refine": ("until_octaves", "max_octaves"),
-    "coordinate": ("multipliers", "values", "values_of", "passes", "noise"),
-    "staged-grid": ("multipliers", "broad", "fine", "recenters"),
-}
-
-
-class GridOfRatios(Section):
-    """A grid around a center, with equal steps on a log scale."""
-
-    points: Annotated[int, Field(ge=3, le=101)]
-    """Points per dimension. The number must be odd, so that the grid has a center."""
-    ratio: Annotated[float, Field(gt=1, le=1e6)]
-    """The factor from one point to the next."""
+S = TypeVar("S", bound=Section)
 
 
 class SearchSpec(Section):
@@ -41,52 +23,43 @@ class SearchSpec(Section):
     A bare name is short for `{kind: NAME}`. Each kind reads its own keys and refuses the others.
     """
 
-    kind: Kind = "grid"
+    model_config = ConfigDict(extra="allow")  # the keys of the kind, which its row in the registry declares
+
+    kind: Annotated[str, Registered("search")] = "grid"
     """The search. `grid` trains every cell of the grid. `docs/search.md` describes the others."""
     budget: Count | None = None
     """The most trials per arm, counted over all seeds. Every arm gets the same budget."""
     at: Literal["base", "all"] | None = None
     """The shapes that are searched. The default is `base` for coordinate and staged-grid, and `all` for the others."""
-    points: Count | None = None
-    """random: the HP points per arm. Each point is trained with every seed. The default is what the budget buys."""
-    sequence: Literal["sobol", "uniform"] | None = None
-    """random: how the points are drawn. The default is `sobol`."""
-    seed: CountOrNone | None = None
-    """random and optuna: the seed of the search itself. The default is 0."""
-    sampler: str | None = None
-    """optuna: a class of `optuna.samplers`, such as `TPE`, `GP` or `cma-es`. The default is TPESampler."""
-    sampler_args: dict[str, Any] | None = None
-    """optuna: the keyword arguments of the sampler. They must be numbers, text, true, false or null."""
-    batch: Count | None = None
-    """optuna: the points that it is asked for at once. The default fills a batch of 8 trials, all seeds counted."""
-    until_octaves: Annotated[float, Field(gt=0, le=100)] | None = None
-    """refine: the search ends when the optimum is known to this width, in octaves. The default is 0.5."""
-    max_octaves: Annotated[float, Field(ge=0, le=100)] | None = None
-    """refine: how far the line may be widened beyond either end, in octaves. The default is 4."""
-    multipliers: Seq[str] | None = None
-    """coordinate and staged-grid: the HPs to tune, by name. Names joined by `+` move together.
 
-    coordinate tunes them in this order. Its default is every multiplier that the base has."""
-    values: Values | None = None
-    """coordinate: the ratios to try, relative to the value that was kept last. The default is 1/16 to 16 in steps of 4.
-    """
-    values_of: dict[str, Values] | None = None
-    """coordinate: other ratios for one multiplier, or for a kind of multiplier such as `init_mult`."""
-    passes: Count | None = None
-    """coordinate: how often it goes through all multipliers. The default is 1."""
-    noise: Annotated[float, Field(ge=0)] | None = None
-    """coordinate: a change is kept if it wins by this many standard errors. The default is 2."""
-    broad: GridOfRatios | None = None
-    """staged-grid: the grid of the second stage. The default is 3 points at ratio 16."""
-    fine: GridOfRatios | None = None
-    """staged-grid: the grid of the third stage. The default is 5 points at ratio 4."""
-    recenters: CountOrNone | None = None
-    """staged-grid: how often a stage may move when its best point lies on its edge. The default is 2."""
+    @property
+    def row(self) -> Any:
+        """The row of the kind: a `hpxfer.search.kinds.SearchKind`."""
+        return registry("search").get(self.kind)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The keys of the kind as the file spells them."""
+        return dict(self.model_extra or {})
+
+    def settings(self, model: type[S]) -> S:
+        """Return the keys of the kind, with defaults for what the file leaves out."""
+        return model.model_validate({key: value for key, value in self.given.items() if key in model.model_fields})
 
     @property
     def where(self) -> Literal["base", "all"]:
         """The shapes that are searched at."""
-        return self.at or ("base" if self.kind in OF_THE_BASE else "all")
+        return self.at or self.row.where
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema with the keys of all kinds."""
+        schema = handler.resolve_ref_schema(handler(core))
+        for kind in registry("search").rows():
+            settings = handler.resolve_ref_schema(handler(kind.settings.__pydantic_core_schema__))
+            schema["properties"] = {**settings.get("properties", {}), **schema["properties"]}
+        schema["additionalProperties"] = False
+        return schema
 
 
 class AshaSpec(Section):
@@ -113,7 +86,10 @@ def _none(value: Any) -> Any:
     return {} if value == "none" or value is None else value
 
 
-Search = Annotated[SearchSpec, BeforeValidator(into("kind", str), json_schema_input_type=Kind | SearchSpec)]
+Search = Annotated[
+    SearchSpec,
+    BeforeValidator(into("kind", str), json_schema_input_type=Annotated[str, Registered("search")] | SearchSpec),
+]
 EarlyStopping = Annotated[
     EarlyStoppingSpec, BeforeValidator(_none, json_schema_input_type=Literal["none"] | None | EarlyStoppingSpec)
 ]

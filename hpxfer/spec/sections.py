@@ -17,12 +17,16 @@ _LEFT_OUT = ("values", "shapes", "name", "float", "str")
 _FORMS = {"ParameterizationSpec": "a name", "AxisSpec": "a list", "GridValues": "a list"}
 
 
-def validated(model: type[M], file: YamlFile) -> M:
-    """Return the file's data as `model`; raise HpxferError with one line for each broken rule."""
+def validated(model: type[M], file: YamlFile, data: Any = None, at: Path_ = ()) -> M:
+    """Return the file's data, or the `data` that it has `at` a key path, as `model`.
+
+    Raises HpxferError with one line for each broken rule.
+    """
     try:
-        return model.model_validate(file.data)
+        return model.model_validate(file.data if data is None else data)
     except ValidationError as error:
-        raise HpxferError("\n".join(dict.fromkeys(_explain(model, file, one) for one in error.errors()))) from None
+        lines = (_explain(model, file, found, at) for found in error.errors())
+        raise HpxferError("\n".join(dict.fromkeys(lines))) from None
 
 
 def in_file(file: YamlFile, path: Path_) -> Path_:
@@ -35,13 +39,14 @@ def in_file(file: YamlFile, path: Path_) -> Path_:
     return out
 
 
-def _explain(model: type[BaseModel], file: YamlFile, error: Any) -> str:
-    loc, kind = error["loc"], error["type"]
+def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: Path_) -> str:
+    loc, kind = (*at, *error["loc"]), error["type"]
     where = file.where(in_file(file, loc))
     got = repr(error["input"])
     got = got if len(got) <= 80 else got[:77] + "..."
     if kind == "extra_forbidden":
-        return f"{where}: unknown key; {nearest(str(loc[-1]), _legal_keys(model, loc[:-1]))}"
+        legal = _legal_keys(model, error["loc"][:-1])
+        return f"{where}: unknown key; {nearest(str(loc[-1]), legal)}"
     if kind == "missing":
         return f"{file.where(loc)}: must be given"
     if kind == "unregistered":
@@ -74,4 +79,4 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     """Return the first section named inside a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for one in get_args(annotation) if (found := _section(one))), None)
+    return next((found for part in get_args(annotation) if (found := _section(part))), None)

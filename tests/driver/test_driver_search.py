@@ -27,24 +27,21 @@ class Rounds:
     def __init__(self, expansion: Expansion) -> None:
         self.trials = list(expansion.trials())
 
-    def ask(self, outcomes: Mapping[str, Outcome], out: Collection[str], most: int | None) -> Sequence[trial.Trial]:
+    def ask(self, outcomes: Mapping[str, Outcome], running: Collection[str]) -> Sequence[trial.Trial]:
         first = [one for one in self.trials if one.shape == one.base]
         second = [one for one in self.trials if one.shape != one.base and one.hps.lr < 2**-6]
         wanted = first if any(one.id not in outcomes for one in first) else second
-        return [one for one in wanted if one.id not in outcomes and one.id not in out]
-
-    def bound(self) -> Mapping[Shape, int]:
-        return Counter(one.shape for one in self.trials)
+        return [one for one in wanted if one.id not in outcomes and one.id not in running]
 
     def progress(self) -> Mapping[Shape, search.Progress]:
-        return {shape: search.Progress(0, most) for shape, most in self.bound().items()}
+        return {shape: search.Progress(0, most) for shape, most in Counter(trial.shape for trial in self.trials).items()}
 
     def why(self) -> str:
         return "the base first\nthen the others"
 
 
 def test_a_search_is_asked_again_when_its_trials_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_job, "make_search", lambda expansion, folder, metric: Rounds(expansion))
+    monkeypatch.setattr(driver_job, "make_search", lambda expansion, stored: Rounds(expansion))
     sweep, executor, notes = write_tiny(tmp_path), Made(stop_after=1), list[str]()
     with pytest.raises(KeyboardInterrupt):
         run(sweep, results=tmp_path, executor=executor)
@@ -86,7 +83,7 @@ def test_a_plan_counts_a_searchs_own_trials_and_not_those_of_the_sweep_before_it
 def test_a_search_reuses_what_it_comes_to_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").mkdir()
     full = run(write_tiny(tmp_path / "one"), results=tmp_path / "one", executor=Made(fail=30 - 20)).folder
-    monkeypatch.setattr(driver_job, "make_search", lambda expansion, folder, metric: Rounds(expansion))
+    monkeypatch.setattr(driver_job, "make_search", lambda expansion, stored: Rounds(expansion))
     executor = Made()
     results = run(write_tiny(tmp_path), results=tmp_path, reuse=[full], executor=executor)
     stored = Store.open(full, write=False).done_ids()

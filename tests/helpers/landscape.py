@@ -7,11 +7,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from sweep_text import SWEEP
 
+from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.spec import parse_sweep
 from hpxfer.trial import DataRef, Expansion, Trial
@@ -53,7 +53,12 @@ def expansion_of(*edits: tuple[str, str], search: str = "grid", more: str = "") 
 
 
 def search_of(expansion: Expansion) -> Search:
-    return make_search(expansion, Path("unused"), expansion.spec.judge.loss)
+    return make_search(expansion)
+
+
+def bound_of(expansion: Expansion) -> dict[Shape, int]:
+    """Return shape -> the most trials that the search may have there."""
+    return {shape: progress.most_left for shape, progress in search_of(expansion).progress().items()}
 
 
 @dataclass(kw_only=True)
@@ -97,7 +102,7 @@ def run(
     while stop_after is None or len(trials) - len(flying) < stop_after:
         room = None if at_once is None else at_once - len(flying)
         out = {*failed, *(one.id for one in flying)}
-        asked = search.ask(outcomes, out, room) if room is None or room > 0 else ()
+        asked = search.ask(outcomes, out)[:room] if room is None or room > 0 else ()
         _check(asked, outcomes, out, room)
         trials.update((one.id, one) for one in asked)
         flying += asked

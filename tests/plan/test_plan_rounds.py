@@ -15,9 +15,10 @@ from landscape import LR, Landscape, expansion_of, search_of
 from hpxfer.plan.hardware import Rate, hardware_of, rate_of
 from hpxfer.plan.packing import Device, pack
 from hpxfer.plan.plan import Plan, make_plan, search_counts, workers_of
-from hpxfer.plan.rounds import most_stacks, rounds_of
+from hpxfer.plan.rounds import most_stacks
 from hpxfer.search import Outcome, Search
-from hpxfer.spec.search_defaults import arm_budget
+from hpxfer.search.kinds import kind_of
+from hpxfer.spec.budget import arm_budget
 from hpxfer.trial import Expansion
 from hpxfer.trial.stack import Stack
 
@@ -48,7 +49,7 @@ DEVICES = {
 
 
 def planned(expansion: Expansion, search: Search, known: dict[str, Outcome], device: Device) -> Plan:
-    now = Counter(trial.shape for trial in search.ask(known, (), None))
+    now = Counter(trial.shape for trial in search.ask(known, ()))
     counts = search_counts(search.progress(), now=now)
     return make_plan(expansion, known, device, counts=counts, bench=Path("none"))
 
@@ -60,7 +61,7 @@ def ran(
     search, flying, out = search_of(expansion), list[Stack](), list[Stack]()
     while True:
         inside = {trial.id for stack in flying for trial in stack.trials}
-        asked = search.ask(known, inside, None)
+        asked = search.ask(known, inside)
         new = [
             *pack(asked, device, asked=expansion.spec.stack_size, workers=workers_of(expansion.spec.resources, device))
         ]
@@ -107,8 +108,8 @@ def test_no_run_needs_more_than_its_plan_says(name: str, data: st.DataObject) ->
 @pytest.mark.parametrize("name", sorted(SEARCHES))
 def test_the_rounds_of_an_arm_are_what_its_budget_could_buy(name: str) -> None:
     spec = SEARCHES[name].spec
-    assert rounds_of(spec).total() > 0
-    assert sum(rounds_of(spec).elements()) * len(spec.seeds) >= arm_budget(spec)
+    assert kind_of(spec).rounds(spec).total() > 0
+    assert sum(kind_of(spec).rounds(spec).elements()) * len(spec.seeds) >= arm_budget(spec)
 
 
 def test_a_plan_is_dearer_than_one_of_full_stacks() -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from hpxfer.result import TrialResult
 from hpxfer.results import Results, load_results
 from hpxfer.search import Outcome, make_search
 from hpxfer.store import Store
 from hpxfer.trial import Expansion, Trial
+from hpxfer.trial.result import TrialResult
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -19,10 +19,10 @@ def searched(
     expansion: Expansion, land: Callable[[Trial], Outcome], folder: Path, *, at_once: int = 8, most: int | None = None
 ) -> Results:
     """Return the results of a search that ran to its end, or until so many trials; one ends every second."""
-    search = make_search(expansion, folder, expansion.spec.judge.loss)
+    search = make_search(expansion)
     outcomes: dict[str, Outcome] = {}
     ended: list[tuple[Trial, TrialResult]] = []
-    while (asked := search.ask(outcomes, (), at_once)) and (most is None or len(ended) < most):
+    while (asked := search.ask(outcomes, ())[:at_once]) and (most is None or len(ended) < most):
         for trial in asked:
             outcomes[trial.id] = land(trial)
             ended.append((trial, _result(trial, outcomes[trial.id], len(ended))))

@@ -11,9 +11,9 @@ from landscape import LR, Landscape, Ran, expansion_of, run
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
-from hpxfer.search.coordinate import Asked, coordinate_search, decide, steps_of
+from hpxfer.search.coordinate import Asked, coordinate_entries, coordinate_search, decide, decisions_of
+from hpxfer.search.kinds import no_trials
 from hpxfer.search.rounds import RoundSearch
-from hpxfer.spec.search_defaults import coordinate_entries
 
 ORDER = "multipliers: [attn_q.lr_mult + attn_k.lr_mult, router.lr_mult, attn_v.init_mult]"
 
@@ -148,8 +148,8 @@ def test_by_default_it_tunes_every_role_of_the_base() -> None:
 
 def test_its_steps_tell_what_was_kept_and_why() -> None:
     ran = tuned(Landscape(optima=PLANTED, noise=0.003))
-    search = coordinate_search(ran.search.expansion)  # type: ignore[attr-defined]
-    steps = list(steps_of(search.play(ran.outcomes)[0], noise=2.0))
+    search = coordinate_search(ran.search.expansion, no_trials)  # type: ignore[attr-defined]
+    steps = list(decisions_of(search.play(ran.outcomes)[0], search.expansion.spec))
     assert [step.entry for step in steps] == [
         "attn_q.lr_mult + attn_k.lr_mult",
         "router.lr_mult",

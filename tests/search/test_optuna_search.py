@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import math
 import random
-import sqlite3
 import statistics
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import optuna
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from landscape import Landscape, expansion_of
+from landscape import Landscape, bound_of, expansion_of
 
 from hpxfer.errors import HpxferError
-from hpxfer.result import TrialResult
-from hpxfer.search import Outcome, make_search
-from hpxfer.search.optuna_search import OptunaSearch
-from hpxfer.search.optuna_study import STUDY_FILE, TRIALS
-from hpxfer.spec.samplers import NAMES
+from hpxfer.search import Outcome, Search, make_search
+from hpxfer.search.kinds import no_trials
+from hpxfer.search.samplers import SAMPLERS
 from hpxfer.store import Store
 from hpxfer.trial import Expansion, Trial
+from hpxfer.trial.result import TrialResult
 
 BOX = (("lr: [0.01]", "lr: {log2: [-9, -3]}\n  init_scale: {log2: [-2, 2]}"), ("hps:\n", "hps:\n  lr: 0.01\n"))
 LAND = Landscape(optima={"lr": -6.3, "init_scale": 0.6}, noise=0.001, walls={"lr": -4.5})
@@ -35,7 +33,7 @@ def expansion(sampler: str = "TPESampler", budget: int = 32, more: str = "", see
 
 
 def play(
-    search: OptunaSearch,
+    search: Search,
     outcomes: dict[str, Outcome],
     *,
     land: Callable[[Trial], Outcome] = LAND,
@@ -48,7 +46,7 @@ def play(
     ended: list[Trial] = []
     while stop_after is None or len(ended) < stop_after:
         out = {one.id for one in flying}
-        asked = search.ask(outcomes, out, at_once - len(flying))
+        asked = search.ask(outcomes, out)[: at_once - len(flying)]
         assert not {one.id for one in asked} & {*out, *outcomes}
         flying += asked
         if not flying:
@@ -61,10 +59,13 @@ def play(
     return ended
 
 
-def search_in(folder: Path, one: Expansion) -> OptunaSearch:
-    found = make_search(one, folder, "validation")
-    assert isinstance(found, OptunaSearch)
-    return found
+def search_in(folder: Path, one: Expansion) -> Search:
+    """Return the search that a driver makes for a results folder."""
+
+    def stored() -> pd.DataFrame:
+        return Store.open(folder, write=False).read_trials().to_pandas() if folder.is_dir() else no_trials()
+
+    return make_search(one, stored)
 
 
 def run_to_end(folder: Path, one: Expansion, outcomes: dict[str, Outcome] | None = None) -> dict[str, Trial]:
@@ -72,16 +73,7 @@ def run_to_end(folder: Path, one: Expansion, outcomes: dict[str, Outcome] | None
     return {trial.id: trial for trial in play(search_in(folder, one), known)}
 
 
-def studies(folder: Path) -> dict[str, optuna.Study]:
-    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / STUDY_FILE}")
-    names = optuna.get_all_study_names(storage)
-    found = {name: optuna.load_study(study_name=name, storage=storage) for name in names}
-    for study in found.values():
-        study.trials  # noqa: B018 - read before the connection is closed
-    return found
-
-
-@pytest.mark.parametrize("sampler", NAMES)
+@pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_every_sampler_spends_the_same_budget_in_every_arm_and_finds_the_basin(sampler: str, tmp_path: Path) -> None:
     outcomes: dict[str, Outcome] = {}
     one = expansion(sampler, budget=22)
@@ -89,11 +81,11 @@ def test_every_sampler_spends_the_same_budget_in_every_arm_and_finds_the_basin(s
     arms = Counter((str(trial.parameterization), trial.shape) for trial in trials.values())
     assert len(arms) == 3, "the base is shared"
     assert set(arms.values()) == {22}
-    assert search_in(tmp_path, one).bound() == Counter(trial.shape for trial in trials.values())
+    assert bound_of(one) == Counter(trial.shape for trial in trials.values())
     again = search_in(tmp_path, one)
-    assert list(again.ask(outcomes, (), None)) == []
+    assert list(again.ask(outcomes, ())) == []
     assert {shape: (of.num_done, of.most_left) for shape, of in again.progress().items()} == {
-        shape: (num, 0) for shape, num in again.bound().items()
+        shape: (num, 0) for shape, num in bound_of(one).items()
     }
     best = min(outcome.value for outcome in outcomes.values())
     assert best < 2.0 + 0.35, "no better than the middle of the box"
@@ -117,13 +109,8 @@ def test_a_sampler_that_learns_beats_chance_and_keeps_away_from_the_wall(tmp_pat
     assert walled(0, "TPESampler") < 0.5 * walled(0, "RandomSampler")
 
 
-@pytest.mark.parametrize(
-    ("sampler", "kept"),
-    [(name, "file and outcomes") for name in ("TPESampler", "CmaEsSampler", "NSGAIISampler")]
-    + [("TPESampler", "outcomes")],
-)
-def test_a_killed_search_goes_on_as_if_nothing_had_happened(sampler: str, kept: str, tmp_path: Path) -> None:
-    """With the file, bit for bit. Without it no trial is doubled and the budget holds."""
+@pytest.mark.parametrize("sampler", list(SAMPLERS))
+def test_a_killed_search_goes_on_as_if_nothing_had_happened(sampler: str, tmp_path: Path) -> None:
     one = expansion(sampler, budget=12, more=", batch: 2")
     straight: dict[str, Outcome] = {}
     (tmp_path / "straight").mkdir()
@@ -131,13 +118,10 @@ def test_a_killed_search_goes_on_as_if_nothing_had_happened(sampler: str, kept: 
     outcomes: dict[str, Outcome] = {}
     (tmp_path / "killed").mkdir()
     for _ in range(10):
-        if kept == "outcomes":
-            (tmp_path / "killed" / STUDY_FILE).unlink(missing_ok=True)
         if not play(search_in(tmp_path / "killed", one), outcomes, stop_after=9):
             break
         _store(tmp_path / "killed", one, outcomes)
-    if kept == "file and outcomes":
-        assert outcomes == straight
+    assert outcomes == straight
     assert len(outcomes) == len(straight) == 36
 
 
@@ -198,6 +182,7 @@ def test_a_larger_budget_goes_on_from_the_smaller_one(tmp_path: Path) -> None:
 def test_one_more_seed_runs_that_seed_of_the_points_that_the_budget_pays_for(tmp_path: Path) -> None:
     outcomes: dict[str, Outcome] = {}
     before = run_to_end(tmp_path, expansion(budget=16), outcomes)
+    _store(tmp_path, expansion(budget=16), outcomes)
     after = run_to_end(tmp_path, expansion(budget=24, seeds=3), outcomes)
     assert {trial.seed for trial in after.values()} == {2}
     assert {trial.hps for trial in after.values()} == {trial.hps for trial in before.values()}
@@ -220,101 +205,22 @@ def test_results_that_no_study_asked_for_are_where_it_starts(tmp_path: Path) -> 
     arms = Counter((trial.parameterization, trial.shape) for trial in trials.values())
     assert sorted(arms.values()) == [10, 16, 16], "six of the eight are points of that arm's box"
     search = search_in(tmp_path, one)
-    assert search.ask(outcomes, (), None) == ()
+    assert search.ask(outcomes, ()) == ()
     assert any("batch 1: 3 points" in line for line in search.why().splitlines())
 
 
 def test_a_trial_that_fails_holds_its_arm_back_and_no_other(tmp_path: Path) -> None:
     one = expansion(budget=16)
     search = search_in(tmp_path, one)
-    bad = search.ask({}, (), 1)[0]
+    bad = search.ask({}, ())[0]
     outcomes: dict[str, Outcome] = {}
-    while asked := search.ask(outcomes, {bad.id}, None):
+    while asked := search.ask(outcomes, {bad.id}):
         outcomes.update((trial.id, LAND(trial)) for trial in asked)
     arms = Counter((_SEEN[key].parameterization, _SEEN[key].shape) for key in outcomes)
     assert sorted(arms.values()) == [7, 16, 16]
     more = run_to_end(tmp_path, one, outcomes)
     assert bad.id in more, "the next run tries it again"
     assert len(outcomes) == 48
-
-
-def test_the_file_holds_a_study_an_arm_that_optuna_opens(tmp_path: Path) -> None:
-    outcomes: dict[str, Outcome] = {}
-    trials = run_to_end(tmp_path, expansion(budget=16), outcomes)
-    found = studies(tmp_path)
-    assert sorted(name.partition(",")[0] for name in found) == ["any (base)", "completep-moe", "sp"]
-    for study in found.values():
-        assert study.user_attrs["budget"] == 16
-        for one in study.trials:
-            ids = [*one.user_attrs[TRIALS].values()]
-            assert [trials[key].hps.lr for key in ids] == [one.params["lr"]] * 2
-            values = [outcomes[key].value for key in ids]
-            if "diverged" in {outcomes[key].status for key in ids}:
-                assert one.state is optuna.trial.TrialState.FAIL, "no loss is made up"
-            else:
-                assert one.value == pytest.approx(sum(values) / 2, rel=1e-12)
-    assert sum(len(study.trials) for study in found.values()) == 24
-
-
-def test_no_pickle_is_ever_in_the_file(tmp_path: Path) -> None:
-    """optuna's CMA-ES keeps one in its study: here that study is in memory only."""
-    run_to_end(tmp_path, expansion("CmaEsSampler", budget=32, more=", sampler_args: {popsize: 4}"))
-    with sqlite3.connect(tmp_path / STUDY_FILE) as file:
-        assert file.execute("select count(*) from trial_user_attributes").fetchone()[0] > 0
-        assert file.execute("select count(*) from trial_system_attributes").fetchone()[0] == 0
-
-
-def test_planning_leaves_no_trace(tmp_path: Path) -> None:
-    outcomes: dict[str, Outcome] = {}
-    run_to_end(tmp_path, expansion(budget=8), outcomes)
-    content = (tmp_path / STUDY_FILE).read_bytes()
-    assert search_in(tmp_path, expansion(budget=16)).ask(outcomes, (), None)
-    assert (tmp_path / STUDY_FILE).read_bytes() == content
-    assert [path.name for path in tmp_path.iterdir()] == [STUDY_FILE]
-    search_in(tmp_path / "none", expansion()).ask({}, (), None)
-    assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize("damage", [b"", b"not a database at all, but long enough to be one" * 30, None])
-def test_a_file_that_cannot_be_read_is_set_aside_and_made_anew(damage: bytes | None, tmp_path: Path) -> None:
-    one = expansion(budget=16)
-    outcomes: dict[str, Outcome] = {}
-    play(search_in(tmp_path, one), outcomes, stop_after=20)
-    _store(tmp_path, one, outcomes)
-    path = tmp_path / STUDY_FILE
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2] if damage is None else damage)
-    known = dict(outcomes)
-    search = search_in(tmp_path, one)
-    play(search, outcomes)
-    assert len(outcomes) == 48
-    assert all(outcomes[key] == value for key, value in known.items())
-    assert sum(len(study.trials) for study in studies(tmp_path).values()) >= 24
-    if damage:
-        assert (tmp_path / "optuna-damaged-1.db").read_bytes() == damage
-
-
-def test_a_file_that_cannot_be_written_is_said_and_the_search_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / STUDY_FILE
-    path.mkdir()
-    search = search_in(tmp_path, expansion(budget=8))
-    outcomes: dict[str, Outcome] = {}
-    play(search, outcomes)
-    assert len(outcomes) == 24
-    assert str(path) in search.why().splitlines()[-1]
-
-
-def test_what_another_wrote_into_the_file_is_passed_over(tmp_path: Path) -> None:
-    one = expansion(budget=8)
-    outcomes: dict[str, Outcome] = {}
-    play(search_in(tmp_path, one), outcomes, stop_after=4)
-    for study in studies(tmp_path).values():
-        study.enqueue_trial({"lr": 0.5})
-        study.add_trial(optuna.trial.create_trial(value=-5.0, user_attrs={TRIALS: {"0": "../x"}, "batch": 0}))
-    play(search_in(tmp_path, one), outcomes)
-    straight: dict[str, Outcome] = {}
-    play(search_in(tmp_path / "straight", one), straight)
-    assert outcomes == straight
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from landscape import LR, Landscape, Ran, expansion_of, run
+from landscape import LR, Landscape, Ran, bound_of, expansion_of, run
 
 from hpxfer.search import Outcome
 from hpxfer.search.refine import Bracket, Line, bracket_of
-from hpxfer.spec.search_defaults import arm_budget
+from hpxfer.spec.budget import arm_budget
 from hpxfer.trial import base_hps
 
 
@@ -186,7 +186,7 @@ def test_the_bracket_reaches_to_what_is_surely_worse() -> None:
 def test_nothing_finished_is_no_bracket() -> None:
     ran = run(expansion_of(LR, search="{kind: refine, max_octaves: 1}"), lambda _: Outcome("diverged"))
     assert "everything diverged" in last_line(ran)
-    assert len(ran.search.bound()) == 2
+    assert len(ran.search.progress()) == 2
 
 
 def test_the_line_is_widened_while_the_noise_cannot_exclude_its_edge() -> None:
@@ -199,6 +199,6 @@ def test_the_line_is_widened_while_the_noise_cannot_exclude_its_edge() -> None:
 @given(salt=st.integers(0, 200), noise=st.sampled_from((0.03, 0.3)), seeds=st.integers(1, 3))
 def test_noise_of_any_size_ends_within_the_bound(salt: int, noise: float, seeds: int) -> None:
     ran = refined(Landscape(optima={"lr": -5.0}, noise=noise, salt=salt), seeds=seeds)
-    bound = {shape.width: most for shape, most in ran.search.bound().items()}
+    bound = {shape.width: most for shape, most in bound_of(ran.search.expansion).items()}  # type: ignore[attr-defined]
     assert ran.arms()[None, 32] <= bound[32]
     assert "seeds" in last_line(ran) or "interval" in last_line(ran) or "bound" in last_line(ran)

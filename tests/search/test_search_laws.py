@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from landscape import LR, Landscape, expansion_of, run, search_of
+from landscape import LR, Landscape, bound_of, expansion_of, run, search_of
 
 from hpxfer.search import Outcome
-from hpxfer.spec.search_defaults import arm_budget
+from hpxfer.spec.budget import arm_budget
 from hpxfer.trial import Expansion, Trial
 
 LANDSCAPE = Landscape(
@@ -114,7 +114,7 @@ def test_no_arm_exceeds_its_budget_nor_a_shape_its_bound(name: str) -> None:
     ran, budget = run(SEARCHES[name], LANDSCAPE), arm_budget(SEARCHES[name].spec)
     arms = ran.arms()
     assert max(arms.values()) <= budget
-    for shape, most in ran.search.bound().items():
+    for shape, most in bound_of(SEARCHES[name]).items():
         assert sum(num for (_, width), num in arms.items() if width == shape.width) <= most
         assert most <= budget * sum(1 for _, width in arms if width == shape.width)
 
@@ -128,18 +128,18 @@ def test_what_is_left_is_counted_by_the_searchs_own_trials(
     name = data.draw(st.sampled_from(NAMES))
     others = run(SEARCHES[data.draw(st.sampled_from(NAMES))], LANDSCAPE).outcomes
     ran = run(SEARCHES[name], LANDSCAPE, known=others, stop_after=data.draw(st.integers(0, 60)), at_once=5)
-    ran.search.ask(ran.outcomes, (), None)
+    ran.search.ask(ran.outcomes, ())
     known, found = complete[name][0] & ran.outcomes.keys(), ran.search.progress().values()
     assert sum(one.num_done for one in found) <= len(known)
     assert sum(one.most_left for one in found) >= len(complete[name][0]) - len(known)
-    bound = ran.search.bound()
-    assert all(one.num_done + one.most_left <= bound[shape] for shape, one in ran.search.progress().items())
+    bound, now = bound_of(SEARCHES[name]), ran.search.progress()
+    assert all(progress.num_done + progress.most_left <= bound[shape] for shape, progress in now.items())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_search_that_has_ended_has_had_all_that_it_asked_for(name: str) -> None:
     ran = run(SEARCHES[name], LANDSCAPE)
-    assert ran.search.ask(ran.outcomes, (), None) == ()
+    assert ran.search.ask(ran.outcomes, ()) == ()
     found = ran.search.progress().values()
     assert sum(one.num_done for one in found) == len(ran.trials)
     assert sum(one.most_left for one in found) == 0
@@ -162,9 +162,9 @@ def test_other_outcomes_in_the_same_mapping_object_or_another_are_seen() -> None
     """A search may keep what it has read of a mapping that grows; of another one it must start anew."""
     search = search_of(SEARCHES["refine"])
     ran = run(SEARCHES["refine"], LANDSCAPE)
-    assert search.ask(ran.outcomes, (), None) == ()
-    again = search.ask({}, (), None)
-    assert {one.id for one in again} == {one.id for one in search_of(SEARCHES["refine"]).ask({}, (), None)}
+    assert search.ask(ran.outcomes, ()) == ()
+    again = search.ask({}, ())
+    assert {one.id for one in again} == {one.id for one in search_of(SEARCHES["refine"]).ask({}, ())}
 
 
 RAISED = {

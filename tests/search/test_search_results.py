@@ -13,11 +13,11 @@ from landscape import LR, Landscape, Ran, expansion_of, run
 from hpxfer.analysis import analyze, transfer_report
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import recipe_of
-from hpxfer.result import TrialResult
 from hpxfer.results import Results, load_results
 from hpxfer.search.replay import replayed
 from hpxfer.store import Store
 from hpxfer.trial import Expansion
+from hpxfer.trial.result import TrialResult
 
 LANDSCAPE = Landscape(optima={"lr": -6.3, "router.lr_mult": -3.0, "init_scale": -2.0}, noise=0.002, walls={"lr": -4.5})
 TWO = ("[0.01]", "{log2: [-9, -4]}\n  init_scale: {log2: [-3, 3]}")

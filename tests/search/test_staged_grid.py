@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from landscape import LR, Landscape, Ran, expansion_of, run, search_of
+from landscape import LR, Landscape, Ran, bound_of, expansion_of, run, search_of
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
@@ -94,20 +94,21 @@ def test_grids_of_its_own() -> None:
     assert 0.111111 in ran.values("init_scale"), "six digits"
 
 
-def test_six_dimensions_are_15625_points_and_asked_for_lazily() -> None:
+def test_six_dimensions_are_15625_points() -> None:
     expansion = expansion_of(
         LR, ("seeds: 2", "seeds: 1"), search=f"{{kind: staged-grid, multipliers: {SIX}, recenters: 0}}"
     )
     search = search_of(expansion)
-    assert list(search.bound().values()) == [6 + 3**6 + 5**6]
+    assert list(bound_of(expansion).values()) == [6 + 3**6 + 5**6]
     landscape = Landscape(optima={"lr": -6.0, "init_scale": 1.0})
-    outcomes = run(expansion, landscape, stop_after=6 + 3**6).outcomes
-    asked = search.ask(outcomes, (), 64)
-    assert len(asked) == 64
-    (one,) = search.play(outcomes)
+    ran = run(expansion, landscape, stop_after=6 + 3**6)
+    asked = search.ask(ran.outcomes, ())
+    (one,) = search.play(ran.outcomes)
     assert one.open is not None
     assert len(one.open.points) == 5**6
     assert len(set(one.open.points)) == 5**6
+    known = {trial.hps for trial in ran.trials.values() if trial.id in ran.outcomes}
+    assert {trial.hps for trial in asked} == set(one.open.points) - known
 
 
 @given(points=st.sampled_from((3, 5, 7)), ratio=st.floats(1.5, 64), index=st.integers(0, 342))

@@ -9,7 +9,7 @@ from sweep_text import edited
 
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
-from hpxfer.spec.search_defaults import arm_budget, budget_text
+from hpxfer.spec.budget import arm_budget, budget_text
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "sweeps" / "search"
 LR = ("[0.01]", "{log2: [-9, -4]}")
@@ -67,7 +67,7 @@ def test_where_a_search_searches(kind: str, where: str) -> None:
 @pytest.mark.parametrize(
     ("search", "said"),
     [
-        ("greed", "search.kind: must be 'grid', 'random'"),
+        ("greed", "search.kind: unknown search 'greed'; did you mean 'grid'?"),
         ("{kind: grid, pints: 3}", "search.pints: unknown key; did you mean 'points'?"),
         ("{kind: grid, budget: 11}", "search.budget: must buy the whole grid: at least 12 trials an arm"),
         ("{kind: grid, points: 5}", "search.points: is read by random, not by grid; take it out"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 import optuna
@@ -9,15 +10,15 @@ import pytest
 from sweep_text import SWEEP
 
 from hpxfer.errors import HpxferError
+from hpxfer.search.samplers import SAMPLERS, make_sampler, quiet, sampler_name, sampler_problems
 from hpxfer.spec import parse_sweep
-from hpxfer.spec.samplers import NAMES, make_sampler, quiet, sampler_arguments, sampler_name, sampler_problems
 
 
 def sweep(section: str, *, grid: str = "lr: [0.005, 0.02]") -> str:
     return SWEEP.replace("lr: [0.01]", grid) + f"search: {{kind: optuna, budget: 16, {section}}}\n"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", list(SAMPLERS))
 def test_every_name_stands_for_itself_and_its_short_forms(name: str) -> None:
     short = name.removesuffix("Sampler")
     assert {sampler_name(one) for one in (name, short, short.lower(), f"{short[:2]}-{short[2:]}")} == {name}
@@ -26,7 +27,7 @@ def test_every_name_stands_for_itself_and_its_short_forms(name: str) -> None:
 
 def test_the_samplers_of_optuna_that_are_left_out_are_those_that_search_no_box() -> None:
     others = {"BaseSampler", "BaseGASampler", "GridSampler", "BruteForceSampler", "PartialFixedSampler", "nsgaii"}
-    assert set(optuna.samplers.__all__) - set(NAMES) == others
+    assert set(optuna.samplers.__all__) - set(SAMPLERS) == others
 
 
 @pytest.mark.parametrize(
@@ -70,11 +71,14 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_yaml_can_spell_is_legal_and_nothing_else() -> None:
-    assert sampler_arguments("CmaEsSampler")["sigma0"] == (float, type(None), int)
-    for name in NAMES:
-        assert not {"seed", "gamma", "weights", "constraints_func", "independent_sampler"} & set(
-            sampler_arguments(name)
-        )
+    assert set(SAMPLERS["CmaEsSampler"]["sigma0"]) == {float, int, type(None)}
+    for arguments in SAMPLERS.values():
+        assert not {"seed", "gamma", "weights", "constraints_func", "independent_sampler"} & set(arguments)
+
+
+@pytest.mark.parametrize("name", list(SAMPLERS))
+def test_the_table_names_arguments_that_optuna_has(name: str) -> None:
+    assert set(SAMPLERS[name]) <= set(inspect.signature(getattr(optuna.samplers, name)).parameters)
 
 
 def test_optuna_says_as_much_after_as_before(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,77 @@
+"""Rules that several searches share. Each yields (key path, what is wrong and how to fix it)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpxfer.spec import SweepSpec
+from hpxfer.spec.budget import arm_budget
+from hpxfer.spec.fields import GridValues
+from hpxfer.spec.problem import Problem, WhyNot
+from hpxfer.spec.yaml_file import Path_
+
+MAX_TRIALS = 1_000_000  # of an arm whose trials are all known in advance. More is a typing error, and too long a list
+
+
+def buys(spec: SweepSpec, points: int, what: str) -> Iterator[Problem]:
+    """Yield a budget that does not buy the points that the search starts with."""
+    budget, least = spec.search.budget, points * len(spec.seeds)
+    if budget is not None and budget < least:
+        text = f"must buy {what}: at least {least} trials an arm, {len(spec.seeds)} seeds counted, got {budget}"
+        yield ("search", "budget"), f"{text}; raise it, or scan less"
+
+
+def countable(spec: SweepSpec, at: Path_) -> Iterator[Problem]:
+    """Yield an arm with more trials than can be listed."""
+    number = arm_budget(spec)
+    if number > MAX_TRIALS:
+        yield at, f"must leave at most {MAX_TRIALS} trials for each arm, seeds counted, got {number:.4g}"
+
+
+def on_log_scale(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield the HPs of the grid that have no log scale."""
+    for name, values in spec.grid.items():
+        yield from above_zero(name, values)
+
+
+def above_zero(name: str, values: GridValues) -> Iterator[Problem]:
+    """Yield the values of an HP of the grid if one of them is not above zero."""
+    if any(value <= 0 for value in values.numbers()):
+        yield ("grid", name), f"must be above zero to be searched on a log scale, got {min(values.numbers()):g}"
+
+
+def only_lr(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield the HPs of the grid other than lr."""
+    for name in spec.grid:
+        if name != "lr":
+            rule = f"{spec.search.kind} scans only lr beside its multipliers"
+            yield ("grid", name), f"{rule}; take it out, or name it in search.multipliers"
+
+
+def multiplied_hps(
+    spec: SweepSpec, multipliers: tuple[str, ...] | None, why_not: WhyNot, *, dotted: bool
+) -> Iterator[Problem]:
+    """Yield what is wrong with the names of `search.multipliers`. `dotted` allows constant multipliers only."""
+    seen: set[str] = set()
+    for index, entry in enumerate(multipliers or ()):
+        at: Path_ = ("search", "multipliers", index)
+        for name in (part.strip() for part in entry.split("+")):
+            if name == "lr" or (dotted and "." not in name):
+                held = "lr and init stay fixed" if dotted else "lr has its own stage"
+                yield at, f"{held}: must be multipliers such as router.lr_mult, got {name!r}"
+            elif why := why_not(name):
+                yield at, f"{name}: {why}"
+            elif name in ("beta1", "beta2"):
+                yield at, f"{name} has no multiplicative scale; scan it in a grid"
+            elif name in seen:
+                yield at, f"{name} stands twice"
+            elif _base_value(spec, name) <= 0:
+                yield at, f"{name} must be above zero to be multiplied, got a base value of 0; give it one in the file"
+            seen.add(name)
+
+
+def _base_value(spec: SweepSpec, name: str) -> float:
+    if "." in name:
+        return spec.hps.multipliers.get(name, 1.0)
+    section = spec.training if name in ("weight_decay", "eps") else spec.hps
+    return float(getattr(section, name))

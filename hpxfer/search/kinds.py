@@ -1,0 +1,110 @@
+"""Search kinds: the registry of searches, and what a row of it says.
+
+A search is one file with its row, and one line below. `register_search(row)` adds a search from outside the package.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import pandas as pd
+
+from hpxfer.registry import Registry
+from hpxfer.search.protocol import Search
+from hpxfer.spec import SweepSpec
+from hpxfer.spec.fields import Section
+from hpxfer.spec.problem import Problem, WhyNot
+from hpxfer.trial import Expansion
+
+Stored = Callable[[], pd.DataFrame]  # reads the stored trials of the sweep's folder
+
+
+def grid_hps(spec: SweepSpec) -> tuple[str, ...]:
+    """Return the HPs of the sweep's grid."""
+    return tuple(spec.grid)
+
+
+def no_problem(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
+    """Yield nothing: every sweep suits the search."""
+    return iter(())
+
+
+def any_line(spec: SweepSpec, hp: str) -> str | None:
+    """Return None: the search scans a line of each HP of the grid."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchKind:
+    """One kind of search: what a sweep file may say about it, how many trials it needs, and how it is made."""
+
+    name: str
+    """The value of `search.kind`."""
+    settings: type[Section]
+    """The keys of the `search` section that belong to the kind, with their defaults."""
+    size: Callable[[SweepSpec], int]
+    """Returns the most HP points of one arm if no budget limits it."""
+    rounds: Callable[[SweepSpec], Counter[int]]
+    """Returns points -> the most rounds of that many points in one arm. The plan counts stacks by it."""
+    make: Callable[[Expansion, Stored], Search]
+    """Returns the search of an expansion. Only a search that starts from foreign trials reads the stored ones."""
+    problems: Callable[[SweepSpec, WhyNot], Iterator[Problem]] = no_problem
+    """Yields (key path, what is wrong and how to fix it). The keys of `settings` have been checked one by one."""
+    hps: Callable[[SweepSpec], tuple[str, ...]] = grid_hps
+    """Returns the HPs that the search varies."""
+    why_no_line: Callable[[SweepSpec, str], str | None] = any_line
+    """Returns why the search scans no line of an HP, or None if it does."""
+    where: Literal["base", "all"] = "all"
+    """The shapes that are searched if the file does not say."""
+    tunes: Literal["lines", "points"]
+    """What the recipe comes from: the fitted minimum of a line, or the best point."""
+    fixed_size: bool = False
+    """Whether every arm trains exactly as many trials as `size` says."""
+    is_box: bool = False
+    """Whether points lie anywhere between the ends of the grid, instead of on lines through the base values."""
+    lists_trials: bool = False
+    """Whether the trials are those of the sweep's grid, all known before the first one is trained."""
+    replays: bool = True
+    """Whether reports replay the search from the stored losses. It must be a `RoundSearch` and fast."""
+    can_stop_early: bool = False
+    """Whether trials may stop before their end. Not if a loss at the end of a round decides what comes next."""
+    needs_grid: bool = True
+    """Whether the sweep must scan an HP in its grid."""
+    shows: Literal["brackets", "steps", "heatmaps"] | None = None
+    """The figure that shows its rounds: `Round.about` holds what the figure reads."""
+
+
+SEARCHES: Registry[SearchKind] = Registry(
+    "search",
+    {
+        "grid": "hpxfer.search.grid:GRID",
+        "random": "hpxfer.search.random_search:RANDOM",
+        "optuna": "hpxfer.search.optuna_search:OPTUNA",
+        "refine": "hpxfer.search.refine:REFINE",
+        "coordinate": "hpxfer.search.coordinate:COORDINATE",
+        "staged-grid": "hpxfer.search.staged_grid:STAGED_GRID",
+    },
+)
+
+
+def register_search(kind: SearchKind) -> SearchKind:
+    """Add a search, which a sweep then names under `search.kind`. Raise HpxferError if the name is taken."""
+    return SEARCHES.register(kind)
+
+
+def kind_of(spec: SweepSpec) -> SearchKind:
+    """Return the kind of search that a sweep asks for."""
+    return cast(SearchKind, spec.search.row)
+
+
+def no_trials() -> pd.DataFrame:
+    """Return no stored trials."""
+    return pd.DataFrame()
+
+
+def make_search(expansion: Expansion, stored: Stored = no_trials) -> Search:
+    """Return the search that the sweep asks for. `stored` reads the trials that its results folder has."""
+    return kind_of(expansion.spec).make(expansion, stored)

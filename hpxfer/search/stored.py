@@ -1,0 +1,83 @@
+"""Stored trials as a search sees them: how they ended, their HPs, and the arm that each belongs to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hpxfer.scaling.hps import SCALARS, HPs
+from hpxfer.scaling.shape import Shape
+from hpxfer.search.arms import Arm, arms_of
+from hpxfer.search.protocol import Outcome
+from hpxfer.spec import SweepSpec
+from hpxfer.store import SHAPE_COLUMNS
+from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.trial import Expansion, Trial, base_hps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class StoredSweep(Protocol):
+    """What a replay reads of a sweep's results, see `hpxfer.results.Results`."""
+
+    @property
+    def spec(self) -> SweepSpec: ...
+
+    @property
+    def expansion(self) -> Expansion: ...
+
+    @property
+    def trials(self) -> pd.DataFrame: ...
+
+
+class StoredCells(StoredSweep, Protocol):
+    """What `tuned` reads."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def cells(self) -> pd.DataFrame: ...
+
+
+def outcomes_of(trials: pd.DataFrame, loss: str) -> dict[str, Outcome]:
+    """Return trial id -> outcome of the stored trials that ended. A failed trial runs again, so it has no outcome."""
+    ended = trials[trials["status"] != "failed"]
+    values: Any = ended[LOSS_COLUMNS[loss]]
+    return {
+        str(name): Outcome(str(status), float(value) if value == value and value is not None else None)
+        for name, status, value in zip(ended["trial_id"], ended["status"], values, strict=True)
+    }
+
+
+def hps_of_row(row: Mapping[Any, Any]) -> HPs:
+    """Return the HPs of a stored trial."""
+    multipliers = tuple(sorted((name, float(value)) for name, value in json.loads(row["multipliers"]).items()))
+    return HPs(**{name: float(row[name]) for name in SCALARS}, multipliers=multipliers)
+
+
+def stored_trials(expansion: Expansion, trials: pd.DataFrame) -> Iterator[tuple[Arm, Trial, Mapping[Any, Any]]]:
+    """Yield (arm, trial, row) of the sweep's stored trials: those that have the same id if they are made again."""
+    arms: dict[Shape, list[Arm]] = {}
+    for arm in arms_of(expansion):
+        arms.setdefault(arm.shape, []).append(arm)
+    for row in trials.to_dict("records"):
+        shape = Shape(**{name: int(row[name]) for name in SHAPE_COLUMNS})
+        for arm in arms.get(shape, ()):
+            trial = expansion.trial(arm.choice, shape, hps_of_row(row), int(row["seed"]))
+            if trial.id == row["trial_id"]:
+                yield arm, trial, row
+
+
+def is_in_box(spec: SweepSpec, hps: HPs) -> bool:
+    """Return whether a point lies between the ends of the grid and has its base value in every other HP."""
+    inside = base_hps(spec)
+    for name, values in spec.grid.items():
+        low, high = values.numbers()[0], values.numbers()[-1]
+        if not low <= hps.get(name) <= high:
+            return False
+        inside = inside.with_value(name, hps.get(name))
+    return inside == hps
