@@ -116,9 +116,7 @@ def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None
         changed["resources"] = spec.resources.model_copy(update={"executor": executor})
     if early_stopping is not None:
         if early_stopping != "none":
-            raise HpxferError(
-                f"--early-stopping must be none, got {early_stopping!r}; turn it on in the sweep file"
-            )
+            raise HpxferError(f"--early-stopping must be none, got {early_stopping!r}; turn it on in the sweep file")
         changed["early_stopping"] = type(spec.early_stopping)()
     return spec.model_copy(update=changed)
 

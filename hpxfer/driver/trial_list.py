@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpxfer.driver.prepared import PreparedSweep
+from hpxfer.host.output import aligned
 from hpxfer.search.cells import searched_cells
 from hpxfer.search.kinds import kind_of
 from hpxfer.store import Store
@@ -45,9 +46,7 @@ def trials_text(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return ""
     # rich.table takes seconds where a sweep has tens of thousands of rows.
-    cells = [tuple(rows[0]), *(tuple(map(_spelled, row.values())) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+    return "\n".join(aligned([tuple(rows[0]), *(tuple(map(_spelled, row.values())) for row in rows)]))
 
 
 def _shown(prepared: PreparedSweep) -> Iterable[str]:

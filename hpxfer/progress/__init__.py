@@ -1,1 +1,1 @@
-"""How far a run is: counts, status, the live table, the progress file and who follows it."""
+"""Progress: how far a run is, as counts and status, on the terminal, in a file, and from another shell."""

@@ -1,4 +1,4 @@
-"""RunCounts: what a run has done so far, counted from the events of its stacks. Its size does not grow with the trials."""
+"""RunCounts: how much a run has done, counted from the events of its stacks. Its size does not grow with the trials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Loss = Callable[[TrialResult], float | None]
 
 @dataclass(kw_only=True)
 class _Running:
-    """A stack on a worker; `first` is its first report there, from where its own pace counts."""
+    """A stack on a worker. `first` is its first report there, from which its throughput is measured."""
 
     stack: Stack
     host: str
@@ -40,7 +40,7 @@ class _Running:
     first: tuple[float, int] | None = None
 
     def rest_s(self, now: float) -> float:
-        """Return the seconds until it ends at its own pace, 0 if that is unknown."""
+        """Return the seconds until the stack ends at its own throughput, or 0 if that is unknown."""
         if self.first is None or self.step <= self.first[1] or now <= self.first[0]:
             return 0.0
         return (self.stack.setting.steps - self.step) * (now - self.first[0]) / (self.step - self.first[1])
@@ -53,7 +53,7 @@ class _Shape:
     label: str
     num_trials: int = 0
     num_stored: int = 0
-    trial_s: float = 0.0  # what one trial is expected to cost a worker
+    trial_s: float = 0.0  # worker seconds that one trial is expected to take
     finished: int = 0
     diverged: int = 0
     stopped: int = 0
@@ -66,18 +66,18 @@ class _Shape:
         return self.finished + self.diverged + self.stopped + self.failed
 
     def saw(self, loss: float | None, what: str) -> None:
-        """Take note of a loss; the lowest finite one is the best."""
+        """Note a loss. The lowest finite loss is the best."""
         if loss is not None and math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
             self.best_loss, self.best = loss, what
 
 
 @dataclass(kw_only=True)
 class RunCounts:
-    """What a run has done. Made by `run_counts`; `add` every event, look with `run_status` or `to_dict`."""
+    """What a run has done. Made by `run_counts`. Call `add` with every event, and `run_status` to look."""
 
     sweep: str
     at_most: bool = False
-    hps: tuple[str, ...] = ("lr",)  # what the best of a shape is named by
+    hps: tuple[str, ...] = ("lr",)  # the HPs that name the best trial of a shape
     loss: Loss = lambda result: result.validation_loss_nats
     clock: Callable[[], float] = time.monotonic
     finished: int = 0
@@ -85,16 +85,16 @@ class RunCounts:
     stopped: int = 0
     failed: int = 0
     tokens: int = 0
-    errors: list[str] = field(default_factory=list)  # one of each kind of failure, the first few kinds
+    errors: list[str] = field(default_factory=list)  # one message per kind of failure, for the first few kinds
     notes: list[str] = field(default_factory=list)  # the last decisions of the search
     num_notes: int = 0
     _noted: set[str] = field(default_factory=set)
     _shapes: dict[Shape, _Shape] = field(default_factory=dict)
     _running: dict[str, _Running] = field(default_factory=dict)
     _tokens: Throughput = field(default_factory=Throughput)
-    _work: Throughput = field(default_factory=Throughput)  # in seconds of a worker, as the plan expects them
+    _work: Throughput = field(default_factory=Throughput)  # in worker seconds, as the plan expects them
     _began: float = field(init=False)
-    # The driver counts, threads of the display and of the progress file look.
+    # The driver counts, while the threads of the display and of the progress file read.
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class RunCounts:
 
     @property
     def num_left(self) -> int:
-        """The trials that this run set out to train; of an adaptive search, at most."""
+        """The number of trials that this run set out to train; for an adaptive search, the most it may train."""
         return sum(max(one.num_trials - one.num_stored, one.ended) for one in self._shapes.values())
 
     def add(self, stack: Stack, event: Event) -> None:
@@ -121,7 +121,7 @@ class RunCounts:
                 self._end(stack, event.results, now)
 
     def note(self, text: str) -> None:
-        """Keep a decision of the search among the last few; one that was said before is not repeated."""
+        """Keep a decision of the search among the last few. A repeated decision is ignored."""
         with self._lock:
             if text and text not in self._noted:
                 self._noted.add(text)
@@ -129,7 +129,7 @@ class RunCounts:
                 self.notes = [*self.notes, text][-MOST_NOTES:]
 
     def stored(self, trial: Trial, loss: float | None) -> None:
-        """Take note of the loss of a trial that was done before this run."""
+        """Note the loss of a trial that was done before this run."""
         with self._lock:
             self._of(trial.shape).saw(loss, _named(trial, self.hps))
 
@@ -139,7 +139,7 @@ class RunCounts:
             return self._run_status(self.clock())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the run_status as JSON-ready data."""
+        """Return the status as JSON-ready data."""
         return self.run_status().to_dict()
 
     def _run_status(self, now: float) -> RunStatus:
@@ -178,13 +178,14 @@ class RunCounts:
         self._work.add(now, new * self._step_s(stack))
         one = self._running.get(stack.id)
         if one is None:
-            # An executor that says nothing of where its stacks run.
+            # The executor does not report where its stacks run.
             one = _Running(stack=stack, host="", pid=0, started=now, alive=size)
             self._running[stack.id] = one
         one.done += new
         one.step = min(steps, round(one.done) if event.step is None else event.step)
         if event.step is not None and len(event.losses) == size:
-            one.done = max(one.done, event.step)  # a stack that goes on from a checkpoint has done more than it says
+            # a stack that resumes from a checkpoint has done more steps than it reported
+            one.done = max(one.done, event.step)
         one.done = min(one.done, steps)
         one.first = one.first or (now, one.step)
         if event.losses:
@@ -205,11 +206,13 @@ class RunCounts:
                 self.errors.append(result.error)
 
     def _step_s(self, stack: Stack) -> float:
-        """Return the worker seconds that one step of a stack stands for."""
+        """Return the worker seconds of one step of a stack."""
         return self._of(stack.shape).trial_s * len(stack.trials) / stack.setting.steps
 
     def _eta_s(self, now: float) -> float | None:
-        """Return the seconds left: what is to be done at today's pace, but no less than the slowest running stack."""
+        """Return the seconds left: the remaining work at the present throughput, but at least that of the slowest
+        stack.
+        """
         rate = self._work.rate(now)
         if rate is None:
             return None
@@ -253,9 +256,10 @@ def run_counts(
     loss: Loss = lambda result: result.validation_loss_nats,
     clock: Callable[[], float] = time.monotonic,
 ) -> RunCounts:
-    """Return the counts of a run that begins now. `hps` name the best trial of a shape; `loss` is what it is judged by.
+    """Return the counts of a run that begins now. `hps` name the best trial of a shape; `loss` is the loss it is judged
+    by.
 
-    Losses of stored trials are added with `RunCounts.stored`.
+    Add the losses of stored trials with `RunCounts.stored`.
     """
     counts = RunCounts(sweep=plan.sweep, at_most=plan.at_most, hps=hps, loss=loss, clock=clock)
     for one in plan.shapes:
@@ -269,7 +273,7 @@ def run_counts(
 
 
 def _named(trial: Trial, hps: Iterable[str]) -> str:
-    """Return what tells a trial from others of its shape, e.g. `lr 2^-6 completep-moe`."""
+    """Return how a trial differs from others of its shape, e.g. `lr 2^-6 completep-moe`."""
     values = ", ".join(f"{name} {_value(trial.hps, name)}" for name in hps)
     return values + (f" {trial.parameterization.label()}" if trial.parameterization else "")
 

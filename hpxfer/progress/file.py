@@ -1,7 +1,7 @@
-"""progress.json in a results folder: how far its run is, for `hpxfer watch` from another shell.
+"""progress.json in a results folder: how far its run is, for `hpxfer watch` in another shell.
 
-The driver writes it every other second, whole or not at all. It is a picture, not the truth: nothing is resumed from
-it, and a disk that refuses it stops no run. Readers tell a driver that lives from one that is gone by the counter.
+The driver writes it every two seconds; a reader sees a whole file or none. It is only for display: nothing resumes from
+it, and a disk that refuses it stops no run. By its counter, readers tell a live driver from a dead one.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from hpxfer.progress.status import RunStatus, run_status_from_dict
 FILE = "progress.json"
 EVERY_S = 2.0
 
-# ended: the run came to its end; stopped: it was interrupted or met an error.
+# ended: the run came to its end; stopped: it was interrupted, or met an error.
 State = Literal["running", "ended", "stopped"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What progress.json says. `counter` grows with every write of one driver; `run` tells drivers apart."""
+    """The content of progress.json. `counter` grows with every write of a driver, `run` tells drivers apart."""
 
     state: State
     run: str
@@ -38,27 +38,27 @@ class Written:
     host: str
     pid: int
     machine: str | None  # tells hosts, boots and containers apart; None if unknown
-    started: str | None  # tells the process from a later one of the same number
+    started: str | None  # tells the process from a later one with the same id
     run_status: RunStatus
 
     @property
     def is_gone(self) -> bool:
-        """Whether its driver is known to have ended: it ran on this host, and that process is no more."""
+        """Whether the driver is known to have ended: it ran on this host, and its process is gone."""
         return self.machine is not None and self.machine == machine_id() and process_is_gone(self.pid, self.started)
 
 
 @contextmanager
 def writing(folder: Path, counts: RunCounts, every_s: float = EVERY_S) -> Iterator[None]:
-    """Keep `folder`/progress.json up to date while entered; at the end it says how the run ended.
+    """Keep `folder`/progress.json up to date as long as the context is open, and write at its end how the run ended.
 
-    A thread writes, so that the counter moves while all stacks are silent.
+    A thread writes, so that the counter moves while no stack reports.
     """
     run, counter, done = os.urandom(8).hex(), 0, threading.Event()
 
     def put(state: State) -> None:
         nonlocal counter
         counter += 1
-        # A full disk is for the store to speak of: it cannot go on, the run's picture can wait.
+        # A full disk is reported by the store, which cannot go on without it. This file can.
         with suppress(OSError):
             write(folder, state=state, run=run, counter=counter, run_status=counts.run_status())
 
@@ -80,7 +80,7 @@ def writing(folder: Path, counts: RunCounts, every_s: float = EVERY_S) -> Iterat
 
 
 def write(folder: Path, *, state: State, run: str, counter: int, run_status: RunStatus) -> None:
-    """Write progress.json in place of the old one; raise OSError if the disk refuses."""
+    """Replace progress.json. Raise OSError if the disk refuses."""
     pid = os.getpid()
     process = {"host": socket.gethostname(), "pid": pid, "machine": machine_id(), "started": process_started(pid)}
     data = {"state": state, "run": run, "counter": counter, **process}
@@ -94,7 +94,7 @@ def write(folder: Path, *, state: State, run: str, counter: int, run_status: Run
 
 
 def read(folder: Path) -> Written | None:
-    """Return what progress.json says, None if there is none; raise HpxferError if it says nothing that is known."""
+    """Return the content of progress.json, or None if there is none. Raise HpxferError if it cannot be understood."""
     path = folder / FILE
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The live picture of a run: tables that redraw themselves on a terminal, a plain line now and then elsewhere."""
+"""The live display of a run: tables that refresh on a terminal, and a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PLAIN_LINE_S = 10.0
 
 
 class Shown:
-    """Shows snapshots on a console while it is entered: a live picture, or plain lines where it is no terminal.
+    """Shows the status of a run on a console as long as the context is open: tables, or lines if it is no terminal.
 
-    `look` returns the run as it is now, None before it has begun. A thread of rich's draws; leaving gives the terminal
-    back as it was, whatever ended the run.
+    `look` returns the status of the run now, or None before it has begun. A thread of rich draws. At the end the
+    terminal is as it was before, however the run ended.
     """
 
     def __init__(self, console: Console, look: Callable[[], RunStatus | None], waiting: str = "") -> None:
@@ -55,11 +55,11 @@ class Shown:
             self._line(status_text(run_status))
 
     def update(self, num_notes: int) -> None:
-        """Print what is due: new decisions of the search, and, where there is no terminal, a line now and then.
+        """Print what is due: new decisions of the search and, without a terminal, a line every few seconds.
 
-        `num_notes` is how many decisions there are by now; nobody looks before something is due.
+        `num_notes` is the number of decisions so far. The status is computed only if something is due.
         """
-        self._num_notes = min(self._num_notes, num_notes)  # fewer than before: another run's
+        self._num_notes = min(self._num_notes, num_notes)  # fewer than before: this is another run
         now = time.monotonic()
         line = not self._console.is_terminal and now - self._last_plain >= PLAIN_LINE_S
         run_status = self._look() if line or num_notes > self._num_notes else None
@@ -87,14 +87,14 @@ class Shown:
 
 
 class LiveProgress(Shown):
-    """Shows a run's progress on stderr while it is entered. Call it with every event."""
+    """Shows the progress of a run on stderr as long as the context is open. Call it with every event."""
 
     def __init__(self, console: Console) -> None:
         self._counts: RunCounts | None = None
         super().__init__(console, self._run_status, waiting="starting workers")
 
     def __call__(self, stack: Stack, event: Event, counts: RunCounts) -> None:
-        """Take note of an event; on a terminal the picture refreshes by itself."""
+        """Note an event. On a terminal the display refreshes by itself."""
         self._counts = counts
         self.update(counts.num_notes)
 

@@ -1,24 +1,24 @@
-"""RunStatus: how far a run is at one moment, as data. What is drawn while it runs, here or from another shell."""
+"""RunStatus: how far a run is at one moment, as data. The display draws it, in this shell or in another."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.output import json_ready
 
-# Raised by whoever changes a field: a reader says so instead of guessing.
+# Raise it with every change of a field. A reader refuses another version and does not guess.
 SNAPSHOT_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunningStack:
-    """A stack on a worker. Seconds are counted from when that worker took it up."""
+    """A stack on a worker. Seconds count from the moment when the worker took it."""
 
     id: str
-    label: str  # its shape
+    label: str  # of its shape
     num_trials: int
     host: str
     pid: int
@@ -26,23 +26,23 @@ class RunningStack:
     steps: int
     running_s: float
     alive: int  # trials that have not diverged
-    loss_nats: float | None  # the best last training loss of its trials
+    loss_nats: float | None  # the lowest of its trials' last training losses
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeProgress:
-    """The trials of one shape. `best` is over stored trials and this run's."""
+    """The trials of one shape. `best` is the best of stored trials and of this run's."""
 
     label: str
-    num_trials: int  # of the sweep; of an adaptive search, at most
+    num_trials: int  # of the sweep; for an adaptive search, the most it may have
     num_stored: int  # done before this run
     finished: int
     diverged: int
-    stopped: int  # early, by a rule of the sweep
+    stopped: int  # early, by the sweep's early stopping
     failed: int
     running: int
     best_loss_nats: float | None
-    best: str  # what reached it, e.g. `lr 2^-6 completep-moe`
+    best: str  # which trial reached it, e.g. `lr 2^-6 completep-moe`
 
     @property
     def num_done(self) -> int:
@@ -56,7 +56,7 @@ class ShapeProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """A run at one moment. `elapsed_s` is by the driver's monotonic clock; nothing here is a time of day."""
+    """A run at one moment. `elapsed_s` is by the driver's monotonic clock. No field is a time of day."""
 
     sweep: str
     at_most: bool  # the search may end with fewer trials
@@ -72,7 +72,7 @@ class RunStatus:
     running: tuple[RunningStack, ...]
     shapes: tuple[ShapeProgress, ...]
     num_notes: int = 0  # decisions of the search so far
-    notes: tuple[str, ...] = ()  # the last of them
+    notes: tuple[str, ...] = ()  # the last few of them
     errors: tuple[str, ...] = ()
 
     @property
@@ -80,12 +80,14 @@ class RunStatus:
         return self.finished + self.diverged + self.stopped + self.failed
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the run_status as JSON-ready data; units end the names."""
-        return {"version": SNAPSHOT_VERSION, **_finite(asdict(self))}
+        """Return the status as JSON-ready data. Units end the names."""
+        return {"version": SNAPSHOT_VERSION, **json_ready(asdict(self))}
 
 
 def run_status_from_dict(data: Any, where: str) -> RunStatus:
-    """Return the RunStatus that `to_dict` gave; raise HpxferError naming `where` if it is none of this version."""
+    """Return the RunStatus that `to_dict` gave. Raise HpxferError, which names `where`, if it is not of this
+    version.
+    """
     if not isinstance(data, Mapping) or "version" not in data:
         raise HpxferError(f"{where}: must hold the progress of a run, got something else; start the run again")
     if data["version"] != SNAPSHOT_VERSION:
@@ -100,14 +102,3 @@ def run_status_from_dict(data: Any, where: str) -> RunStatus:
         return RunStatus(**rest)
     except (TypeError, KeyError) as error:
         raise HpxferError(f"{where}: must hold the progress of a run, got {error}; start the run again") from None
-
-
-def _finite(value: Any) -> Any:
-    """Return `value` with null where a float is none that JSON knows."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value

@@ -1,4 +1,4 @@
-"""What a run looks like on a terminal: a line, and below it tables of shapes and of running stacks. Pure drawing."""
+"""The display of a run on a terminal: a line, and below it tables of shapes and of running stacks. It only draws."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rich.text import Text
 from hpxfer.plan.text import spell_time
 from hpxfer.progress.status import RunningStack, RunStatus, ShapeProgress
 
-# Columns of a terminal below which a table drops what it can do without.
+# A table drops the less important columns if the terminal is narrower than this.
 NARROW = 72
 WIDE = 100
-# Rows that a table has at least, however low the terminal is.
+# The least number of rows of a table, however low the terminal is.
 LEAST_ROWS = 2
 
 
 def status_text(run_status: RunStatus) -> str:
-    """Return the line: trials done, failed and diverged, tokens/s, and the time left at that pace."""
+    """Return the line: trials done, failed and diverged, tokens/s, and the time left at the present throughput."""
     most = "at most " if run_status.at_most else ""
     trials = (
         f"trials {run_status.ended}/{most}{run_status.num_left} done, {run_status.failed} failed, "
@@ -36,9 +36,9 @@ def status_text(run_status: RunStatus) -> str:
 
 
 def progress_table(run_status: RunStatus, *, width: int, height: int) -> RenderableType:
-    """Return the line and the tables, cut so that they fit a terminal of this size."""
+    """Return the line and the tables, cut to fit a terminal of this size."""
     line = textwrap.wrap(f"{run_status.sweep}: {status_text(run_status)}", max(1, width - 1))
-    # The line, two headings, two rows that say what was left out, and one that stays free.
+    # The line, two headings, two rows that say what was left out, and one free row.
     rows = max(2 * LEAST_ROWS, height - 5 - len(line))
     shown = min(len(run_status.shapes), max(LEAST_ROWS, rows - min(len(run_status.running), rows // 2)))
     parts: list[RenderableType] = [Text("\n".join(line))]
@@ -49,7 +49,7 @@ def progress_table(run_status: RunStatus, *, width: int, height: int) -> Rendera
 
 
 def _shapes(shapes: tuple[ShapeProgress, ...], most: int, width: int) -> list[RenderableType]:
-    """Return the table of shapes; where they are too many, those with something going on or to come go first."""
+    """Return the table of shapes. If they are too many, those with work running or left go first."""
     table = _table(("shape", "left"), ("done", "right"))
     for name in ("diverged", "failed"):
         table.add_column(name if width >= NARROW else name[:3], justify="right", no_wrap=True)
@@ -73,7 +73,7 @@ def _shapes(shapes: tuple[ShapeProgress, ...], most: int, width: int) -> list[Re
 
 
 def _running(running: tuple[RunningStack, ...], most: int, width: int) -> list[RenderableType]:
-    """Return the table of running stacks; where they are too many, those that began first."""
+    """Return the table of running stacks. If they are too many, those that began first stay."""
     table = _table(("running", "left"), ("trials", "right"), ("step", "right"))
     if width >= NARROW:
         table.add_column("", no_wrap=True)
@@ -112,7 +112,7 @@ def _loss(one: RunningStack) -> str:
 
 
 def _bar(step: int, steps: int, cells: int) -> str:
-    """Return a bar in plain ASCII: it is read in logs and on old terminals too."""
+    """Return a progress bar in plain ASCII, which logs and old terminals show too."""
     full = round(cells * min(1.0, step / steps)) if steps else 0
     return "#" * full + "." * (cells - full)
 

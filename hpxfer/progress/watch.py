@@ -1,4 +1,4 @@
-"""Watch: how far the run of a results folder is, seen from another shell. Takes no lease and no lock while it looks."""
+"""Watch: follow the run of a results folder from another shell. It takes no lease and no lock."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from hpxfer.store import Store
 from hpxfer.store.location import ResultsLocation
 
 EVERY_S = 1.0
-EVERY_REMOTE_S = 10.0  # each look asks the storage
-# A driver whose report and lease have not moved for so long, by this process's own clock, counts as gone: it writes one
-# every other second, the other every ten. Times of day are never compared, hosts do not agree on them.
+EVERY_REMOTE_S = 10.0  # every look sends requests to the storage
+# A driver whose report and lease have not changed for this long, by this process's own clock, counts as gone. A driver
+# writes its report every two seconds and its lease every ten. Times of day are never compared, because hosts do not
+# agree on them.
 GONE_S = 60.0
 
-# waiting: a driver holds the folder and has not reported; none: no run is known; gone: the driver has ended or is
-# suspended without a last word; the others are the driver's own words.
+# waiting: a driver holds the folder and has not reported yet; none: no run is known; gone: the driver ended or was
+# suspended without a last report. The others are the driver's own words.
 State = Literal["waiting", "none", "running", "ended", "stopped", "gone"]
 OVER: tuple[State, ...] = ("none", "ended", "stopped", "gone")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """What one look at a results folder says."""
+    """What one look at a results folder shows."""
 
     location: ResultsLocation
     state: State
@@ -44,11 +45,11 @@ class RunView:
         return self.state in OVER
 
     def sign(self) -> tuple[object, ...]:
-        """Return what changes while the driver lives."""
+        """Return the parts that change while the driver lives."""
         return self.state, self.lease, None if self.written is None else (self.written.run, self.written.counter)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the look as JSON-ready data."""
+        """Return the view as JSON-ready data."""
         told = {} if self.written is None else {"host": self.written.host, "pid": self.written.pid}
         progress = None if self.run_status is None else self.run_status.to_dict()
         return {"results": self.location.where, "state": self.state, **told, "progress": progress}
@@ -76,17 +77,19 @@ class RunView:
 
 
 def look(location: ResultsLocation) -> RunView:
-    """Return what a results folder says at this moment; raise HpxferError if it is none.
+    """Return what a results folder shows now. Raise HpxferError if it is no results folder.
 
-    One look tells a driver that is gone only on its own host, or if it gave up its lease; `looks` tells it anywhere.
+    One look can tell that a driver is gone only on the driver's own host, or if the driver gave up its lease. `looks`
+    can tell it anywhere.
     """
     if not location.is_remote and not location.folder.is_dir():
         got = "a file" if location.folder.exists() else "nothing of that name"
         raise HpxferError(
-            f"{location.where}: must be a results folder, got {got}; name what hpxfer run makes, e.g. results/quickstart"
+            f"{location.where}: must be a results folder, got {got}; "
+            f"name one that hpxfer run made, e.g. results/quickstart"
         )
     found = _seen(location)
-    # The driver may have come or gone between lease and report: its last word counts.
+    # The driver may have come or gone between the two reads: its last report counts.
     return _seen(location) if found.state == "gone" else found
 
 
@@ -117,9 +120,9 @@ def looks(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[RunView]:
-    """Yield a look now and then until the run is over; the last one is over.
+    """Yield a view every few seconds until the run is over. The last view is of a run that is over.
 
-    Where the driver is gone, the next one is waited for so long.
+    If the driver is gone, wait this long for the next one.
     """
     sign: tuple[object, ...] = ()
     moved = clock()
@@ -139,13 +142,13 @@ def looks(
 
 
 def _given_up(found: RunView) -> State:
-    """Return what a folder in which nothing moves says: a lease that nobody keeps is no driver."""
+    """Return the view of a folder in which nothing changes: a lease that nobody keeps is no driver."""
     if found.state == "running" or found.written is None:
         return "gone"
     return "gone" if found.written.state == "running" else found.written.state
 
 
 def _stored(location: ResultsLocation) -> str:
-    """Return how many trials the store has; it is read only where no driver writes."""
+    """Return how many trials the store has. It is read only where no driver writes."""
     number = len(Store.open(location.folder, write=False).done_ids())
     return f"{number} trials are stored"

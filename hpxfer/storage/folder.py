@@ -1,4 +1,4 @@
-"""StorageFolder: files side by side that are whole or not there, in a folder or below a URI of storage."""
+"""StorageFolder: a flat folder of files on this disk, or below a URI. A file in it is whole or absent."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 
 class StorageFolder(Protocol):
-    """What may hold files. Methods raise OSError where the disk or the storage refuses."""
+    """A flat folder of files. Methods raise OSError if the disk or the storage refuses."""
 
     @property
     def where(self) -> str:
-        """Where it is, for people and for other processes."""
+        """The path or URI, for people and for other processes."""
 
     def make(self) -> None:
-        """Make it if it is not there."""
+        """Make the folder if it is absent."""
 
     def unmake(self) -> None:
-        """Remove it if it is empty."""
+        """Remove the folder if it is empty."""
 
     def stamps(self) -> Mapping[str, Any]:
-        """Return name -> what changes when the file does; empty if there is no such files."""
+        """Return name -> a stamp that changes with the file. The mapping is empty if there is no such folder."""
 
     def open(self, name: str) -> IO[bytes]:
-        """Return a file to read from."""
+        """Return a file opened for reading."""
 
     def here(self, name: str) -> AbstractContextManager[Path]:
-        """Have a file on this disk while entered; not to be changed."""
+        """Provide a file on this disk as long as the context is open. The caller must not change it."""
 
     def put(self, name: str, write: Callable[[Path], object]) -> None:
-        """Put what `write` writes to the path that it gets in the place of the file."""
+        """Replace a file by what `write` writes to the path that it gets."""
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
 
 
 class LocalFolder:
-    """A folder."""
+    """A folder on this disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -68,7 +68,7 @@ class LocalFolder:
         out = {}
         with suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
-                with suppress(OSError):  # gone by now
+                with suppress(OSError):  # removed meanwhile
                     state = entry.stat(follow_symlinks=False)
                     out[entry.name] = (state.st_ino, state.st_size, state.st_mtime_ns)
         return out
@@ -102,7 +102,7 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """Files below a URI."""
+    """A folder below a URI."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
@@ -112,7 +112,7 @@ class RemoteFolder:
         return str(self._remote.uri)
 
     def make(self) -> None:
-        """See `StorageFolder.make`. Storage knows no folders."""
+        """See `StorageFolder.make`. Object storage has no folders."""
 
     def unmake(self) -> None:
         """See `StorageFolder.unmake`."""
@@ -145,7 +145,7 @@ class RemoteFolder:
 
 
 def folder_at(where: str | Path | Uri) -> StorageFolder:
-    """Return the files in a folder or below a URI; raise HpxferError if the storage cannot be reached."""
+    """Return the folder on this disk or below a URI. Raise HpxferError if the storage cannot be reached."""
     found = where if isinstance(where, Uri) else parse_root(where)
     if isinstance(found, Path):
         return LocalFolder(found)

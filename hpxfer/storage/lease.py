@@ -1,9 +1,10 @@
 """The lease of a results folder: one driver at a time writes there, and a driver that is gone does not block it.
 
-lease.json names the driver's host and process and holds a counter that the driver moves every BUMP_S seconds. Who finds
-it there watches: a counter that moves means a driver at work. The lease is taken over if its process is dead and was
-on this host, or if the counter has stood still for STALE_S seconds of the watcher's monotonic clock; times of day are
-never compared. A driver that lost its lease, because it was suspended for so long, notices before its next write.
+lease.json names the driver's host and process, and holds a counter that the driver raises every BUMP_S seconds. A
+second driver that finds the file watches the counter: if it moves, the first driver is at work. The second takes the
+lease over if the first process ran on this host and is dead, or if the counter stands still for STALE_S seconds of the
+second's own monotonic clock. Times of day are never compared. A driver that was suspended for so long that it lost its
+lease notices before its next write.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LEASE_VERSION = 1
 BUMP_S = 10.0
 STALE_S = 60.0
 POLL_S = 0.5
-# Of the file: every lease has this length. The longest host name has 255 bytes.
+# Every lease has this length in bytes. The longest host name has 255.
 _BYTES = 1024
 _NAME_BYTES = 255
 
@@ -37,17 +38,17 @@ _NAME_BYTES = 255
 class Holder:
     """The driver that a lease names."""
 
-    nonce: str  # of this driver alone
+    nonce: str  # unique per driver
     host: str
     pid: int
-    machine: str | None = None  # this boot of the host and, in a container, its processes' namespace
-    started: str | None = None  # when the process started, by the host's own count: numbers of processes are reused
-    since: str = ""  # UTC, for a reader's eyes only
+    machine: str | None = None  # this boot of the host and, in a container, the namespace of its processes
+    started: str | None = None  # when the process started, by the host's own count, because process ids are reused
+    since: str = ""  # UTC, for people only
     counter: int = 0
 
     @property
     def is_gone(self) -> bool:
-        """Whether it can be seen from here that the process has ended."""
+        """Whether this machine can see that the process has ended."""
         same = self.host == socket.gethostname() and self.machine == machine_id()
         return same and process_is_gone(self.pid, self.started)
 
@@ -56,7 +57,7 @@ class Holder:
 
 
 class Lease:
-    """A lease that is held. Made by `leased`; its counter moves in a thread of its own."""
+    """A lease that this process holds. Made by `leased`. A thread raises its counter."""
 
     def __init__(self, lease_storage: LeaseStorage, where: str, holder: Holder) -> None:
         self._storage, self._where, self._holder = lease_storage, where, holder
@@ -64,30 +65,30 @@ class Lease:
         self._ended = threading.Event()
 
     def check(self, *, look: bool = True) -> None:
-        """Raise HpxferError if the lease is not ours any more; `look` at it now, not only at what was last seen."""
+        """Raise HpxferError if this process no longer holds the lease. With `look`, read it now."""
         if look and self._lost is None:
             self._look()
         if self._lost is not None:
             raise HpxferError(self._lost)
 
     def is_ours(self) -> bool:
-        """Return whether the lease can be seen to be ours still."""
+        """Return whether this process can be seen to hold the lease still."""
         with suppress(HpxferError):
             self.check()
             return True
         return False
 
     def bump(self) -> None:
-        """Move the counter. A disk that refuses is tried again the next time; a lease that is lost stays so."""
+        """Raise the counter. If the disk refuses, the next call tries again. A lost lease stays lost."""
         following = replace(self._holder, counter=self._holder.counter + 1)
         with suppress(OSError, HpxferError):
             if self._storage.swap(encoded(self._holder), encoded(following)):
                 self._holder = following
             elif (found := self._look()) is not None:
-                self._holder = found  # an earlier move of the counter arrived after all, though the disk said no
+                self._holder = found  # an earlier write arrived after all, although the disk reported an error
 
     def _look(self) -> Holder | None:
-        """Return what the lease says if it is ours; otherwise it is lost."""
+        """Return what the lease says if it is ours. If it is not, it is lost."""
         try:
             found = self._storage.read()
         except OSError as error:
@@ -127,9 +128,9 @@ def leased(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Lease]:
-    """Hold the lease while entered; raise HpxferError naming the driver that has it.
+    """Hold the lease as long as the context is open. Raise HpxferError, which names the driver that has it.
 
-    `where` is the folder in messages; `on_wait` is told once if an old lease has to be watched.
+    `where` names the folder in messages. `on_wait` is called once with a line if an old lease has to be watched.
     """
     mine = _new_holder()
     try:
@@ -149,7 +150,7 @@ def leased(
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """Return the driver that a results folder's lease names; None without a lease, or if it cannot be read."""
+    """Return the driver that a results folder's lease names, or None if there is no lease or it cannot be read."""
     try:
         found = LeaseFile(folder).read()
     except OSError:
@@ -158,13 +159,13 @@ def holder_of(folder: Path) -> Holder | None:
 
 
 def encoded(holder: Holder) -> bytes:
-    """Return a lease as bytes, all of one length."""
+    """Return a lease as bytes. All leases have the same length."""
     text = json.dumps({"version": LEASE_VERSION, **asdict(holder)})
     return text.encode().ljust(_BYTES - 1) + b"\n"
 
 
 def decoded(content: bytes) -> Holder | None:
-    """Return the driver that a lease names; None if it says nothing that can be read."""
+    """Return the driver that a lease names, or None if it cannot be understood."""
     data = _data(content)
     try:
         names = Holder.__dataclass_fields__
@@ -190,7 +191,7 @@ def _acquire(
     while not lease_storage.create(content):
         found = lease_storage.read()
         if found is None:
-            continue  # released between the two
+            continue  # released between the two calls
         _refuse_newer(found, where)
         holder = decoded(found)
         if watched is not None and found != watched:
@@ -198,7 +199,7 @@ def _acquire(
         if (holder is not None and holder.is_gone) or (watched is not None and clock() - since >= stale_s):
             if lease_storage.swap(found, content, takeover=True):
                 return
-            watched = found  # another was quicker: what stands there now is not what was seen
+            watched = found  # another driver was quicker: the lease is no longer the one that was read
             continue
         if watched is None:
             watched, since = found, clock()

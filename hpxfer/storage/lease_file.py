@@ -1,4 +1,4 @@
-"""Where a lease lies: one small object that is created if absent, and changed by whoever knows what it says now."""
+"""LeaseStorage: the small object that holds a lease, as a file of a results folder."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ from typing import Protocol
 from hpxfer.host.files import locked
 
 LEASE_FILE = "lease.json"
-# A change of the lease takes the time of one write. Who keeps it longer was suspended in the middle of one, and gives
-# up the lease when it looks again.
+# How long to wait for the lock of the file. A change takes one write. A process that holds the lock longer was
+# suspended, and gives up the lease when it looks again.
 _LOCK_WAIT_S = 5.0
 
 
 class LeaseStorage(Protocol):
-    """One small object. All methods raise OSError where the place refuses."""
+    """One small object. All methods raise OSError if the disk or the storage refuses."""
 
     def read(self) -> bytes | None:
-        """Return what it says, None if it is not there."""
+        """Return the content, or None if the object is absent."""
 
     def create(self, content: bytes) -> bool:
-        """Make it, whole, unless it is there; return whether it was made."""
+        """Create the object with all of its content, unless it exists. Return whether it was created."""
 
     def swap(self, old: bytes, new: bytes, *, takeover: bool = False) -> bool:
-        """Change it from `old` to `new`; return False, changing nothing, if it says something else or is gone."""
+        """Change the content from `old` to `new`. Return False and change nothing if the content is another, or
+        absent.
+        """
 
     def drop(self, old: bytes) -> None:
-        """Remove it if it says `old`."""
+        """Remove the object if its content is `old`."""
 
 
 @dataclass(frozen=True)
 class LeaseFile:
     """A file in a results folder.
 
-    It is changed in place, under a lock of its own: a full disk does not keep the counter from moving, nor does the
-    store's lock while much is written. All that is written is of one length, so no tail of an older text is left.
+    It is changed in place, under a lock of its own. So neither a full disk nor a long write of the store, which has
+    another lock, keeps the counter from moving. Every content has the same length, so nothing of an older text remains.
     """
 
     folder: Path
@@ -71,7 +73,7 @@ class LeaseFile:
             temporary.unlink(missing_ok=True)
 
     def swap(self, old: bytes, new: bytes, *, takeover: bool = False) -> bool:
-        """See `LeaseStorage.swap`. A takeover waits until a write of the store that has begun is over."""
+        """See `LeaseStorage.swap`. A takeover waits until the store's current write has ended."""
         if takeover:
             with locked(self.folder, exclusive=True):
                 return self.swap(old, new)
@@ -97,7 +99,7 @@ class LeaseFile:
         except FileExistsError:
             return False
         except OSError:
-            # A file system without hard links. Here a crash may leave an empty lease, which costs the next run a wait.
+            # The file system has no hard links. A crash here may leave an empty lease, which makes the next run wait.
             try:
                 handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             except FileExistsError:
@@ -111,7 +113,7 @@ class LeaseFile:
 
     @contextmanager
     def _opened(self) -> Iterator[int | None]:
-        """Yield the file, open and locked; None if it is gone."""
+        """Yield the file, open and locked, or None if it is gone."""
         try:
             handle = os.open(self.path, os.O_RDWR)
         except FileNotFoundError:
@@ -119,7 +121,8 @@ class LeaseFile:
             return
         try:
             _lock(handle)
-            # Another driver may have removed it while this one waited for the lock: no name, no lease.
+            # Another driver may have removed the file while this one waited for the lock. A file without a name is no
+            # lease.
             yield handle if self._is_named(handle) else None
         finally:
             os.close(handle)
@@ -132,7 +135,7 @@ class LeaseFile:
 
 
 def _lock(handle: int) -> None:
-    """Lock an open file; go on without where there are no locks, or where a stopped process keeps it."""
+    """Lock an open file. Go on without the lock if there are no locks, or if a suspended process holds it."""
     deadline = time.monotonic() + _LOCK_WAIT_S
     with suppress(OSError):
         while True:

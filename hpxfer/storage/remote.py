@@ -1,7 +1,7 @@
-"""Remote: the files of one results folder in object storage. Whole or not there, as those of a local folder are.
+"""Remote: the files of one results folder in object storage. A file there is whole or absent, as in a local folder.
 
-pyarrow speaks S3 and GCS itself; other schemes go through fsspec, if the package for them is installed. The files lie
-side by side, without folders.
+pyarrow talks to S3 and GCS itself. Other schemes go through fsspec, if the package for the scheme is installed. The
+files lie side by side, without folders.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from hpxfer.storage.uri import Uri
 
 T = TypeVar("T")
 
-# How long a network that is down is waited for, and the longest pause between two tries.
+# How long to wait for a network that is down, and the longest pause between two tries.
 RETRY_S = 300.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _CHUNK = 2**23
-# Google's client would otherwise try for a quarter of an hour, without a word.
+# Without it, Google's client would try silently for a quarter of an hour.
 _GCS_RETRY_S = "30"
-# What waiting does not mend, in the words of the clouds.
+# Errors that do not go away by waiting, in the words of the clouds.
 _FOR_GOOD = (
     "ACCESS_DENIED",
     "NO_SUCH_BUCKET",
@@ -50,21 +50,21 @@ _FOR_GOOD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """What a listing says of a file."""
+    """What a listing says about a file."""
 
     size: int
     mtime_ns: int | None
 
 
 class Remote:
-    """The files below a URI. Methods raise OSError where the storage refuses; `waiting` puts that in words."""
+    """The files below a URI. Methods raise OSError if the storage refuses; `waiting` turns that into a message."""
 
     def __init__(self, uri: Uri) -> None:
         self.uri = uri
         self._fs = _file_system(uri)
 
     def list(self) -> dict[str, Stamp]:
-        """Return name -> stamp of every file; empty if there is none. Raises FileNotFoundError without a bucket."""
+        """Return name -> stamp of every file. Raise FileNotFoundError if there is no such bucket."""
         selector = fs.FileSelector(self.uri.key, allow_not_found=True)
         found = {info.base_name: _stamp(info) for info in self._fs.get_file_info(selector) if info.is_file}
         if not found and self._fs.get_file_info(self.uri.host).type is fs.FileType.NotFound and self._has_buckets:
@@ -72,7 +72,7 @@ class Remote:
         return found
 
     def stamps(self, names: Sequence[str]) -> dict[str, Stamp]:
-        """Return name -> stamp of those of the files that are there."""
+        """Return name -> stamp of those of the files that exist."""
         infos = self._fs.get_file_info([self._key(name) for name in names]) if names else []
         return {name: _stamp(info) for name, info in zip(names, infos, strict=True) if info.is_file}
 
@@ -81,11 +81,11 @@ class Remote:
         self._fs.get_file_info(self.uri.key)
 
     def open(self, name: str) -> Any:
-        """Return a file to read parts of."""
+        """Return a file of which parts can be read."""
         return self._fs.open_input_file(self._key(name))
 
     def fetch(self, name: str, target: Path) -> None:
-        """Copy a file here."""
+        """Copy a file from the storage to this disk."""
         temporary = target.with_name(f"{target.name}.{secrets.token_hex(4)}.tmp")
         try:
             with self._fs.open_input_stream(self._key(name)) as source, open(temporary, "wb") as file:
@@ -95,13 +95,13 @@ class Remote:
             temporary.unlink(missing_ok=True)
 
     def put(self, source: Path, name: str, *, replace: bool) -> None:
-        """Copy a file there; `replace`: over one of the name, which stands until the new one is whole."""
+        """Copy a file to the storage. With `replace`, a file of the same name stays until the new one is whole."""
         with pa.memory_map(str(source)) as file:
             content = file.read_buffer()
             self._put(content, name, replace=replace)
 
     def read(self, name: str) -> bytes | None:
-        """Return what a small file says, None if it is not there."""
+        """Return the content of a small file, or None if it is absent."""
         try:
             with self._fs.open_input_stream(self._key(name)) as file:
                 content: bytes = file.read()
@@ -110,16 +110,16 @@ class Remote:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small file, in one piece."""
+        """Write a small file in one piece."""
         self._put(pa.py_buffer(content), name, replace=False)
 
     def delete(self, name: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
         with suppress(FileNotFoundError):
             self._fs.delete_file(self._key(name))
 
     def waiting(self, action: Callable[[], T], what: str, fix: str, *, retry_s: float | None = None) -> T:
-        """Return what the action gives; while the network is down it is tried again. Raises HpxferError in the end."""
+        """Return what `action` returns. Try again while the network is down, and raise HpxferError in the end."""
         deadline = time.monotonic() + (RETRY_S if retry_s is None else retry_s)
         pause = _FIRST_PAUSE_S
         while True:
@@ -141,7 +141,8 @@ class Remote:
     def _put(self, content: Any, name: str, *, replace: bool) -> None:
         if not self._has_buckets:
             self._fs.create_dir(self.uri.key, recursive=True)
-        # A stream that is closed too early would leave a file that is cut off; a copy within the storage is whole.
+        # A stream that breaks off would leave part of a file, so write under another name; a copy within the storage is
+        # whole.
         key = self._key(f"{name}.{secrets.token_hex(4)}.tmp" if replace else name)
         with self._fs.open_output_stream(key) as file:
             file.write(content)
@@ -156,10 +157,10 @@ class Remote:
 
 
 def _file_system(uri: Uri) -> fs.FileSystem:
-    """Return the file system behind a URI; raise HpxferError if it cannot be had."""
+    """Return the file system of a URI. Raise HpxferError if it cannot be reached."""
     options = dict(uri.options)
     if uri.scheme == "s3":
-        options["allow_delayed_open"] = "true"  # one request for a small file, and none is left half done
+        options["allow_delayed_open"] = "true"  # a small file takes one request, and is never left half written
     elif uri.scheme == "gs":
         options.setdefault("retry_limit_seconds", _GCS_RETRY_S)
     else:
@@ -187,7 +188,7 @@ def _through_fsspec(uri: Uri) -> fs.FileSystem:
         ) from None
     except ImportError as error:
         raise HpxferError(f"{uri}: needs a package that is not installed: {error}") from None
-    except Exception as error:  # whatever the package raises where its own settings are missing
+    except Exception as error:  # whatever the package raises if its own settings are missing
         raise HpxferError(f"{uri}: cannot be reached: {type(error).__name__}: {_reason(error)}; {FIX}") from None
 
 
@@ -201,6 +202,6 @@ def _is_for_good(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error without what only its cloud can read."""
+    """Return the first line of an error, without the parts that only the cloud provider can use."""
     text = str(error).strip().partition("\n")[0].partition(" (Request ID")[0].partition("; Details:")[0]
     return text.rstrip(".") or type(error).__name__

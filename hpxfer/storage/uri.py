@@ -1,4 +1,4 @@
-"""URIs of storage, e.g. s3://bucket/prefix: read, checked, spelled. What is behind them is `hpxfer.storage`'s."""
+"""URIs of storage, e.g. s3://bucket/prefix: parsed, checked, and printed."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 from hpxfer.errors import HpxferError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-# What is left of a URI that went through a path.
+# A URI that went through pathlib has only one slash left.
 _ONE_SLASH = re.compile(r"(s3a?|gs|gcs|file|abfss?|az):/")
-# What may be said after a question mark. Neither keys nor tokens: a URI stands in files that travel.
+# Options that may follow a question mark. Keys and tokens are not among them, because URIs stand in files that travel.
 _OPTIONS = {
     "s3": ("region", "scheme", "endpoint_override"),
     "gs": ("scheme", "endpoint_override", "project_id", "retry_limit_seconds"),
 }
-# They can be read at most, and a sweep is written.
+# Schemes that can only be read. A sweep must be written.
 _READ_ONLY = ("http", "https", "github", "git", "data", "reference", "zip", "tar")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uri:
-    """A place in storage. The path is taken as it stands: `%20` is three characters, a space is a space."""
+    """A location in storage. The path is taken literally: `%20` is three characters, and a space is a space."""
 
     scheme: str
     host: str  # the bucket or container
-    path: tuple[str, ...] = ()  # its segments
+    path: tuple[str, ...] = ()  # the segments between slashes
     options: tuple[tuple[str, str], ...] = ()
 
     def __truediv__(self, name: str) -> Uri:
-        """Return what is called `name` below this."""
+        """Return the URI of `name` below this one."""
         assert "/" not in name, name
         assert name not in ("", ".", ".."), name
         return replace(self, path=(*self.path, name))
@@ -42,7 +42,7 @@ class Uri:
 
     @property
     def key(self) -> str:
-        """Host and path, as file systems want it."""
+        """Host and path, in the form that file systems take."""
         return "/".join((self.host, *self.path))
 
     @property
@@ -54,14 +54,14 @@ class Uri:
 
 
 def is_uri(text: str | Path) -> bool:
-    """Return whether a results root is meant as a URI and not as a folder."""
+    """Return whether a results root is a URI and not a folder."""
     return isinstance(text, str) and _SCHEME.fullmatch(text) is not None
 
 
 def parse_root(text: str | Path) -> Uri | Path:
-    """Return a results root as a URI, or as the folder that it is: a path, or file:///path.
+    """Return a results root as a URI, or as a folder if it is a path or file:///path.
 
-    Raises HpxferError without the text's name, which the caller puts before it.
+    Raises HpxferError without the name of the key or option, which the caller puts in front.
     """
     match = _SCHEME.fullmatch(text) if isinstance(text, str) else None
     if match is None:
@@ -72,7 +72,7 @@ def parse_root(text: str | Path) -> Uri | Path:
         return Path(text)
     scheme, rest = match.group(1).lower(), match.group(2)
     if "@" in rest.partition("/")[0] and (scheme in _OPTIONS or ":" in rest.partition("@")[0]):
-        # Not quoted: it may be a secret.
+        # The message does not quote the text, which may hold a secret.
         raise HpxferError(
             f"must hold no credentials, got some before the @ of {scheme}://; set them in the environment, e.g. "
             f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
@@ -118,12 +118,12 @@ def _options(scheme: str, query: str) -> tuple[tuple[str, str], ...]:
     return tuple(out)
 
 
-# Folders on this disk that stand for a URI.
+# Folders on this disk that are mirrors of a URI.
 _MIRRORS: dict[str, str] = {}
 
 
 def know_mirror(folder: Path, uri: Uri) -> None:
-    """Remember that a folder stands for a URI."""
+    """Remember that a folder is the mirror of a URI."""
     _MIRRORS[str(folder)] = str(uri)
 
 
@@ -135,7 +135,7 @@ def spelled(text: str) -> str:
 
 
 def storage_problem(text: str) -> str | None:
-    """Return what is wrong with `storage:` in a sweep file, None if nothing is."""
+    """Return what is wrong with the value of `storage:` in a sweep file, or None."""
     try:
         root = parse_root(text)
     except HpxferError as error:

@@ -1,10 +1,12 @@
-"""ResultsLocation: where the results of one sweep lie. A folder is used in location; a URI through a mirror.
+"""ResultsLocation: where the results of one sweep are. A folder is used directly, a URI through a mirror on this disk.
 
-location = open_location("s3://bucket/prefix", "quickstart")
-location.folder                    where the store works
-with leased(location.lease_storage, ...):
-    location.begin()               what others wrote since is here, what an earlier run could not push is there
-    location.push(lease.check)     after every write of the store
+Example:
+
+    location = open_location("s3://bucket/prefix", "quickstart")
+    location.folder                    # the store works here
+    with leased(location.lease_storage, ...):
+        location.begin()               # fetch what others wrote, push what an earlier run could not
+        location.push(lease.check)     # after every write of the store
 """
 
 from __future__ import annotations
@@ -24,42 +26,42 @@ from hpxfer.store.mirror import Mirror, new_mirror, remove, waiting
 
 
 class ResultsLocation(Protocol):
-    """A sweep's results folder, wherever it lies."""
+    """The results folder of a sweep, on this disk or in object storage."""
 
     @property
     def folder(self) -> Path:
-        """The folder on this disk that the store works on."""
+        """The folder on this disk that the store works in."""
 
     @property
     def where(self) -> str:
-        """Where the results lie, for people and for commands."""
+        """The path or URI of the results, for people and for commands."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether the folder is a mirror, and results are stored only once they have been pushed."""
+        """Whether the folder is a mirror. Results in a mirror are stored only once they have been pushed."""
 
     @property
     def lease_storage(self) -> LeaseStorage:
-        """Where the lease lies."""
+        """The object that holds the lease."""
 
     def begin(self) -> None:
-        """Bring in what was written since the location was opened. Under the lease."""
+        """Fetch what was written since the location was opened. Call it with the lease."""
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
-        """Bring home what was written; `check` raises if this process may not write any more."""
+        """Push what was written. `check` raises if this process may no longer write."""
 
     def refresh(self) -> None:
-        """Bring in what was written since; for readers."""
+        """Fetch what was written since. For readers."""
 
     def shown(self, path: Path) -> str:
-        """Return how to name a file of the folder."""
+        """Return the name of a file of the folder, for messages."""
 
     def close(self) -> None:
-        """Give up the folder if it is a mirror; it is no more, unless it holds what is nowhere else."""
+        """Remove the folder if it is a mirror, unless it holds results that are nowhere else."""
 
 
 class LocalLocation:
-    """A folder, used in location."""
+    """A folder on this disk, used directly."""
 
     is_remote = False
 
@@ -116,7 +118,7 @@ class RemoteLocation:
         return LeaseObject(self._remote)
 
     def begin(self) -> None:
-        """See `ResultsLocation.begin`. What an earlier run of this machine could not push is pushed first."""
+        """See `ResultsLocation.begin`. What an earlier run on this machine could not push is pushed first."""
         self.refresh()
         rescued = self._mirror.rescue()
         self._push(self._mirror.sweep)
@@ -125,7 +127,9 @@ class RemoteLocation:
             remove(run)
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
-        """See `ResultsLocation.push`. A network that is down is waited for, then HpxferError says where the results are."""
+        """See `ResultsLocation.push`. It waits for a network that is down; then HpxferError says where the results
+        are.
+        """
         self._push(self._remote.probe)  # `check` asks the storage once
         check()
         self._push(self._mirror.push)
@@ -149,19 +153,21 @@ class RemoteLocation:
 
 
 def open_location(root: str | Path, name: str) -> ResultsLocation:
-    """Return where the results of sweep `name` lie below a folder or URI; raise HpxferError if it cannot be reached."""
+    """Return the location of sweep `name` below a folder or URI. Raise HpxferError if it cannot be reached."""
     found = _parsed(root)
     return LocalLocation(found / name) if isinstance(found, Path) else RemoteLocation(found / name)
 
 
 def location_at(results: str | Path) -> ResultsLocation:
-    """Return the location of a results folder or of its URI; raise HpxferError if it cannot be reached."""
+    """Return the location of a results folder or of its URI. Raise HpxferError if it cannot be reached."""
     found = _parsed(results)
     return LocalLocation(found) if isinstance(found, Path) else RemoteLocation(found)
 
 
 def local_results(results: str | Path) -> Path:
-    """Return a results folder as a folder on this disk, the mirror of a URI; raise HpxferError if a URI holds none."""
+    """Return a results folder on this disk: the folder itself, or the mirror of a URI. Raise HpxferError if a URI
+    has none.
+    """
     location = location_at(results)
     if location.is_remote and not (location.folder / SWEEP_FILE).exists():
         raise HpxferError(

@@ -1,12 +1,13 @@
-"""Mirror: a results folder in storage as a folder on this disk. The store works here; what it writes is pushed home.
+"""Mirror: a copy on this disk of a results folder in object storage. The store works in it, and its files are pushed.
 
-    <cache>/hpxfer/storage/<hash of the URI>/run-<random>/NAME/      one process's mirror of the results of sweep NAME
+    <cache>/hpxfer/storage/<hash of the URI>/run-<random>/NAME/      the mirror of sweep NAME, of one process
     <cache>/hpxfer/storage/<hash of the URI>/run-<random>.lock       locked while that process lives
-    <cache>/hpxfer/storage/<hash of the URI>/run-<random>.home.json  what of it is known to be at home
+    <cache>/hpxfer/storage/<hash of the URI>/run-<random>.home.json  which of its files have been pushed
 
-A mirror is pulled anew by every process and removed by it, so that no old one can hide what is stored. One stays only
-if its process died, or gave up, before all was pushed; the next driver with the lease pushes what it holds. Files go
-home in the order in which the store writes them, so whatever is interrupted leaves there what a crash would leave here.
+Every process makes its own mirror and removes it, so that no old mirror can hide what is stored. A mirror remains only
+if its process died, or gave up, before everything was pushed. The next driver with the lease pushes what it holds.
+Files are pushed in the order in which the store writes them. So an interrupted push leaves in the storage what a crash
+would leave in a folder.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from hpxfer.storage.remote import FIX, Remote, Stamp
 from hpxfer.storage.uri import Uri
 from hpxfer.store.parts import Kind, Part, list_parts, part_path
 
-# A file that changed twice within this time may bear one stamp: the clocks of clouds count seconds.
+# Two changes of a file within this time may have the same stamp, because clouds count time in seconds.
 _FRESH_NS = 5 * 10**9
 _DOWNLOADS = 16
-# How often a listing may be overtaken by a driver that merges files meanwhile.
+# How often a listing may be out of date because a driver merges files meanwhile.
 _PULLS = 5
 _LOCAL_ONLY = (LEASE_FILE,)
 
@@ -46,12 +47,12 @@ class Mirror:
         self.run = run
         self.folder = run / remote.uri.name
         self._remote, self._lock, self._pid = remote, lock, os.getpid()
-        self._seen: dict[str, Stamp] = {}  # what was pulled, as the listing had it
+        self._seen: dict[str, Stamp] = {}  # name -> stamp of the files as they were fetched
         self._seen_ns = 0
-        self._home: dict[str, _State] = {}  # local files that are at home as they are
+        self._home: dict[str, _State] = {}  # name -> state of the local files that have been pushed
 
     def pull(self) -> None:
-        """Make the folder what the storage holds. Not for one that has something to push."""
+        """Make the folder equal to the storage. Do not call it on a mirror that has something to push."""
         for _ in range(_PULLS):
             listed = self._remote.list()
             with suppress(FileNotFoundError):
@@ -60,7 +61,9 @@ class Mirror:
         raise OSError("files come and go; another run is merging them")
 
     def push(self) -> None:
-        """Bring home what is new, then remove there what the store has merged. Raises OSError where that fails."""
+        """Push new files, then remove from the storage the files that the store has merged. Raises OSError if that
+        fails.
+        """
         local = _states(self.folder)
         changed = [name for name, state in local.items() if self._home.get(name) != state]
         gone = [name for name in self._home if name not in local and name.endswith(".parquet")]
@@ -69,7 +72,7 @@ class Mirror:
         there = self._remote.stamps(changed)
         for name in sorted(changed, key=_order):
             if name in there and name not in self._home and not _replaceable(name):
-                # Under the lease nobody else writes here. Should it happen, neither file is lost.
+                # With the lease, nobody else writes here. If it happens all the same, neither file is lost.
                 raise HpxferError(
                     f"{self._remote.uri}: {name} was written by another run; the results of this one are in "
                     f"{self.run}; run again to add them"
@@ -89,7 +92,7 @@ class Mirror:
         return all(self._home.get(name) == state for name, state in local.items() if name.endswith(".parquet"))
 
     def rescue(self) -> list[Path]:
-        """Take over what mirrors of processes that are gone still hold; return these mirrors."""
+        """Take over what the mirrors of dead processes still hold, and return these mirrors."""
         found = []
         for run in sorted(self.run.parent.glob("run-*")):
             if run.is_dir() and run != self.run and (lock := _locked(run)) is not None:
@@ -101,13 +104,13 @@ class Mirror:
         return found
 
     def sweep(self) -> None:
-        """Remove from the storage what a process that died there left half-written."""
+        """Remove from the storage the half-written files of a process that died."""
         for name in self._remote.list():
             if name.endswith(".tmp"):
                 self._remote.delete(name)
 
     def close(self) -> None:
-        """Remove the mirror, unless it holds what is nowhere else."""
+        """Remove the mirror, unless it holds results that are nowhere else."""
         if self._lock < 0 or os.getpid() != self._pid:
             return
         if self.is_home:
@@ -136,7 +139,7 @@ class Mirror:
         )
 
     def _take_over(self, run: Path) -> None:
-        """Add the parts of a dead process's mirror that never came home as new ones."""
+        """Add the parts of a dead process's mirror that were never pushed, as new parts."""
         folder = run / self.folder.name
         if not folder.is_dir():
             return
@@ -151,7 +154,9 @@ class Mirror:
                 self._forget_half(part, home)
 
     def _forget_half(self, part: Part, home: Mapping[str, _State]) -> None:
-        """Remove curves that came home without the trials that commit them; they have just been added with these."""
+        """Remove curves that were pushed without the trials that commit them; they have just been added with their
+        trials.
+        """
         trials = part_path(self.folder, "trials", part.number)
         if part.curves is not None and part.curves.name in home and not trials.exists():
             (self.folder / part.curves.name).unlink(missing_ok=True)
@@ -162,7 +167,7 @@ class Mirror:
 
 
 def new_mirror(remote: Remote) -> Mirror:
-    """Return an empty mirror of this process's own; raise HpxferError if there is no room for one."""
+    """Return an empty mirror of this process. Raise HpxferError if there is no room for one."""
     base = _cache() / _hash(remote.uri)
     run = base / f"run-{os.urandom(8).hex()}"
     try:
@@ -180,20 +185,20 @@ def new_mirror(remote: Remote) -> Mirror:
 
 
 def _hash(uri: Uri) -> str:
-    """Return a name for a place: that of a bucket on one server, however the rest of its URI is spelled."""
+    """Return a name for the mirrors of a URI: that of a bucket on one server, however the rest is spelled."""
     server = dict(uri.options).get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
     return hashlib.blake2b(f"{server} {uri.scheme}://{uri.key}".encode(), digest_size=12).hexdigest()
 
 
 def remove(run: Path) -> None:
-    """Remove a process's mirror and what lies beside it."""
+    """Remove the mirror of a process and the files beside it."""
     shutil.rmtree(run, ignore_errors=True)
     for path in (_home_file(run), _lock_file(run)):
         path.unlink(missing_ok=True)
 
 
 def waiting(remote: Remote, action: Callable[[], None], what: str, *, retry_s: float | None = None) -> None:
-    """Do it; while the network is down, try again. Raises HpxferError."""
+    """Call `action`, and try again while the network is down. Raises HpxferError in the end."""
     remote.waiting(action, what, FIX, retry_s=retry_s)
 
 
@@ -202,7 +207,7 @@ def _cache() -> Path:
 
 
 def _locked(run: Path) -> int | None:
-    """Return the lock of a mirror whose process is gone, None if it lives."""
+    """Return the lock of a mirror whose process is gone, or None if the process lives."""
     try:
         lock = os.open(_lock_file(run), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:
@@ -224,7 +229,7 @@ def _home_file(run: Path) -> Path:
 
 
 def _read_home(run: Path) -> dict[str, _State]:
-    """Return what is known to be at home; nothing where that cannot be read, so that too much is pushed, never less."""
+    """Return what has been pushed, or nothing if that cannot be read: then too much is pushed, never too little."""
     try:
         data = json.loads(_home_file(run).read_bytes())
         return {name: (state[0], state[1], state[2]) for name, state in data.items()}
@@ -233,7 +238,9 @@ def _read_home(run: Path) -> dict[str, _State]:
 
 
 def _states(folder: Path) -> dict[str, _State]:
-    """Return name -> state of the files that belong home. Folders stay here: checkpoints lie in the storage itself."""
+    """Return name -> state of the files to push. Folders are not pushed: checkpoints are written to the storage
+    directly.
+    """
     return dict(_scan(folder))
 
 
@@ -247,7 +254,9 @@ def _scan(folder: Path) -> Iterator[tuple[str, _State]]:
 
 
 def _is_read(name: str) -> bool:
-    """Whether anybody reads the file: the store, a search, `hpxfer watch`. Figures and reports are only written."""
+    """Return whether anything reads the file: the store, a search, or `hpxfer watch`. Figures and reports are only
+    written.
+    """
     return _is_ours(name) and name.endswith((".parquet", ".yaml", ".json", ".db"))
 
 
@@ -256,11 +265,11 @@ def _is_ours(name: str) -> bool:
 
 
 def _replaceable(name: str) -> bool:
-    """Whether a file is written over and over; the numbered parts of the store are not."""
+    """Return whether a file is written repeatedly. The numbered parts of the store are not."""
     return not name.startswith(("trials-", "curves-"))
 
 
 def _order(name: str) -> tuple[int, str]:
-    """The store's order: the sweep, then curves, then the trials that commit them, then what is made of them."""
+    """Return the store's order: the sweep, then curves, then the trials that commit them, then what is made of them."""
     starts = ("sweep-", "sweep", "curves", "trials")
     return next((rank for rank, start in enumerate(starts) if name.startswith(start)), len(starts)), name
