@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from hpxfer.cli.plan import plan_data
 from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
+    from hpxfer.analysis import TransferReport
     from hpxfer.driver import PreparedSweep
     from hpxfer.results import Results
 
@@ -101,31 +102,27 @@ def _train(job: PreparedSweep, address: str | None) -> Results:
 
 
 def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
-    """Report on a run: summary, figure, recipe, where they are; exit 1 if trials failed."""
-    from hpxfer.analysis import transfer_report
-    from hpxfer.recipe import recipe_from_results, write_recipe
+    """Report on a run: its verdict, report and recipe, and what to do next. Exit with 1 if trials failed."""
+    from hpxfer.report.write import write_report
 
-    found = transfer_report(outcome)
-    files = [*_tables(outcome), *_draw(outcome, found, outcome.folder)]
-    try:
-        path = outcome.folder / "recipe.yaml"
-        write_recipe(recipe_from_results(outcome, found), path)
-        files.append(path)
-        no_recipe = None
-    except HpxferError as error:
-        no_recipe = f"no recipe: {error}"
+    found = write_report([outcome.folder], option="--results")
+    recipe, no_recipe = _write_recipe(outcome, found.reports[0])
     job.location.push()
-    names = [job.location.shown(file) for file in files]
+    # On an object store the figures are in the page alone: folders are not copied there.
+    new = [path for path in (*found.files, *recipe) if path.is_file() or not job.location.is_remote]
+    names = [job.location.shown(path) for path in (*_tables(outcome), *new)]
     # Of this sweep: the store may hold failures of cells that an edit has since removed.
     trials = outcome.trials[outcome.trials["trial_id"].isin(outcome.cells["trial_id"])]
     failed = trials[trials["status"] == "failed"]
     if as_json:
-        data = {"plan": plan_data(job), "report": found.to_dict(), "num_failed": len(failed), "no_recipe": no_recipe}
-        say(json.dumps({**data, "files": names}))
+        report = found.reports[0].to_dict()
+        data = {"plan": plan_data(job), "report": report, "num_failed": len(failed), "no_recipe": no_recipe}
+        say(json.dumps({**data, "files": names, "next_step": found.next_steps[0]}))
     else:
-        say(found.summary() + "\n\n" + written(names))
+        say(f"{found.text()}\n\n{written(names)}")
         if no_recipe:
             say(no_recipe)
+        say(found.next_steps[0])
     if len(failed):
         kinds = failed["error"].drop_duplicates()
         say(f"{len(failed)} trials failed; the next run tries them again. First errors:", err=True)
@@ -134,18 +131,24 @@ def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
         raise typer.Exit(TRIALS_FAILED)
 
 
+def _write_recipe(outcome: Results, report: TransferReport) -> tuple[list[Path], str | None]:
+    """Write recipe.yaml and return its path. Return why there is no recipe where there can be none."""
+    from hpxfer.recipe import recipe_from_results, write_recipe
+
+    path = outcome.folder / "recipe.yaml"
+    try:
+        write_recipe(recipe_from_results(outcome, report), path)
+    except HpxferError as error:
+        return [], f"no recipe: {error}"
+    return [path], None
+
+
 def _tables(outcome: Results) -> list[Path]:
-    """Return the Parquet files that hold the results: what was passed over in the folder is none of them."""
+    """Return the Parquet files that hold the results, without those in the folder that were passed over."""
     from hpxfer.store.parts import list_parts
 
     files = [file for part in list_parts(outcome.folder).parts for file in (part.trials, part.curves)]
     return [file for file in files if file and not any(text.startswith(f"{file}: ") for text in outcome.problems)]
-
-
-def _draw(outcome: Results, found: Any, folder: Path) -> list[Path]:
-    from hpxfer.figures import save_transfer, transfer_info
-
-    return save_transfer(transfer_info(found, outcome.line(found.hp, found.loss)), folder, option="--results")
 
 
 RUN = Command(name="run", run=run)

@@ -61,12 +61,14 @@ def write_report(
     form: str = "html",
     followup: Path | None = None,
     show: bool = False,
+    option: str = "--output",
 ) -> Written:
     """Write the report of one or several results folders and return what was found.
 
     `form` is html, md, json, or text, which writes the transfer figure alone. `hp` and `loss` judge by others than the
     sweep does. `followup` is where to write the sweep that undecided verdicts ask for. `show` opens the report in a
-    browser. Raises HpxferError where the input is at fault.
+    browser. `option` is the option that names another folder, for messages. Raises HpxferError where the input is at
+    fault.
     """
     if form not in FORMATS:
         raise HpxferError(f"--format: must be one of {', '.join(FORMATS)}, got {form!r}; {nearest(form, FORMATS)}")
@@ -78,7 +80,7 @@ def write_report(
     if followup is not None and followup.exists():
         raise HpxferError(f"{followup}: must not be there yet, as it would be overwritten; name another file")
     with garbage_collection_paused():
-        written = _write_report(folders, hp, loss, form, target, followup)
+        written = _write_report(folders, hp, loss, form, target, followup, option)
     if show:
         webbrowser.open(next(path for path in written.files if path.stem == "report").resolve().as_uri())
     return written
@@ -101,15 +103,21 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 def _write_report(
-    folders: Sequence[Path], hp: str | None, loss: str | None, form: str, target: Path, followup: Path | None
+    folders: Sequence[Path],
+    hp: str | None,
+    loss: str | None,
+    form: str,
+    target: Path,
+    followup: Path | None,
+    option: str,
 ) -> Written:
     sweeps = [_judged_by(load_results(folder), hp, loss) for folder in folders]
     sources = [] if form == "text" and followup is None else [_source(results) for results in sweeps]
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
-    files = _draw(sweeps, reports, target)
+    files = _draw(sweeps, reports, target, option)
     warnings = [problem for results in sweeps for problem in results.problems]
     if form != "text":
-        files += _write(sources, form, target)
+        files += _write(sources, form, target, option)
     if followup is not None:
         more, why_not = _follow_up(sources[0], followup)
         files += more
@@ -154,11 +162,11 @@ def _source(results: Results) -> Source:
     return Source(results=results, analysis=analysis, pictures=pictures, not_drawn=not_drawn)
 
 
-def _draw(sweeps: Sequence[Results], reports: Sequence[TransferReport], target: Path) -> list[Path]:
+def _draw(sweeps: Sequence[Results], reports: Sequence[TransferReport], target: Path, option: str) -> list[Path]:
     return [
         path
         for results, report, folder in zip(sweeps, reports, _output_folders(sweeps, target), strict=True)
-        for path in save_transfer(transfer_info(report, results.line(report.hp, report.loss)), folder)
+        for path in save_transfer(transfer_info(report, results.line(report.hp, report.loss)), folder, option=option)
     ]
 
 
@@ -172,7 +180,7 @@ def _output_folders(sweeps: Sequence[Results], target: Path) -> list[Path]:
     return [target / FIGURES / name for name in names]
 
 
-def _write(sources: Sequence[Source], form: str, target: Path) -> list[Path]:
+def _write(sources: Sequence[Source], form: str, target: Path, option: str) -> list[Path]:
     """Write the report and the files of its figures, and return the report and the folders of the figures."""
     report = make_report(sources)
     folders = _output_folders([source.results for source in sources], target)
@@ -198,7 +206,7 @@ def _write(sources: Sequence[Source], form: str, target: Path) -> list[Path]:
         write_files(writers)
     except OSError as error:
         raise HpxferError(
-            f"{target}: the report cannot be written: {error.strerror}; choose another folder with --output"
+            f"{target}: the report cannot be written: {error.strerror}; choose another folder with {option}"
         ) from None
     return [path, *dict.fromkeys(folder for folder, _ in pictures.values())]
 
