@@ -35,7 +35,7 @@ def plan(
       hpxfer plan sweeps/quickstart.yaml
       hpxfer plan sweeps/quickstart.yaml --hardware h100 --price-per-hour 2.5
       hpxfer plan sweeps/quickstart.yaml --trials
-      hpxfer plan sweeps/quickstart.yaml --why 090b
+      hpxfer plan sweeps/quickstart.yaml --why 6e70
     """
     from hpxfer.cli.consent import keep_within
     from hpxfer.driver import prepare
