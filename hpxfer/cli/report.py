@@ -57,7 +57,10 @@ def report(
         output = OUTPUT  # results on an object store are read, never written
     found = write_report(folders, output=output, hp=hp, loss=loss, form=form, followup=write_followup, show=show)
     warn(found.warnings)
-    say(json.dumps(found.to_dict()) if as_json else f"{found.text()}\n\n{written(list(found.files))}")
+    if as_json:
+        say(json.dumps(found.to_dict()))
+    else:
+        say("\n".join([found.text(), "", written(found.files), *found.next_steps]))
 
 
 REPORT = Command(name="report", run=report)

@@ -16,7 +16,7 @@ def next_step(results: Results, report: TransferReport | None, folder: str) -> s
 
     `report` is the one on the judged HP, or None without one. `folder` is how commands name the results folder.
 
-    For example: `Next: write the tuned lr as a recipe for your own model: hpxfer recipe results/quickstart`.
+    For example: `Next: use the tuned lr in your own model, with the recipe of: hpxfer recipe results/quickstart`.
     """
     hp = results.spec.judged_hp
     every = report.findings if report is not None else ()
@@ -30,11 +30,11 @@ def next_step(results: Results, report: TransferReport | None, folder: str) -> s
     for label, findings in by_label.items():
         if all(finding.verdict == "transfers" for finding in findings):
             which = "" if len(by_label) == 1 else f" --parameterization '{label}'"
-            return f"Next: write the tuned {hp} as a recipe for your own model: hpxfer recipe {folder}{which}"
+            return f"Next: use the tuned {hp} in your own model, with the recipe of: hpxfer recipe {folder}{which}"
     if any(finding.verdict == "undecided" for finding in every):
         return (
             f"Next: write the sweep that would decide it, and run it: hpxfer report {folder} --write-followup more.yaml"
         )
     if not by_label:
-        return f"Next: write the tuned HPs as a recipe for your own model: hpxfer recipe {folder}"
+        return f"Next: use the tuned HPs in your own model, with the recipe of: hpxfer recipe {folder}"
     return f"Next: tune {hp} at the scale that you need, or try another parameterization: hpxfer explain lists them."

@@ -51,7 +51,8 @@ def test_a_finished_sweep_runs_nothing_again_and_says_where_everything_is(
     assert code == 0
     assert "30 trials, all done" in out
     assert "trials " not in err
-    for name in ("trials.parquet", "curves.parquet", "transfer.png", "transfer.svg", "recipe.yaml"):
+    assert out.splitlines()[-1].startswith("Next: ")
+    for name in ("trials.parquet", "curves.parquet", "transfer.png", "transfer.svg", "report.html", "recipe.yaml"):
         assert str(done / "results" / "tiny" / name) in out
         assert (done / "results" / "tiny" / name).stat().st_size > 0
 
@@ -62,6 +63,7 @@ def test_json_is_alone_on_stdout(done: Path, capsys: pytest.CaptureFixture[str])
     assert (code, json.loads(out)["num_done"]) == (0, 30)
     code, out, _ = hpxfer(capsys, "run", sweep, "--results", results, "--json")
     assert (code, json.loads(out)["num_failed"]) == (0, 0)
+    assert json.loads(out)["next_step"].startswith("Next: ")
     code, out, _ = hpxfer(capsys, "report", results / "tiny", "--json")
     assert code == 0
     assert {one["parameterization"] for one in json.loads(out)["findings"]} == {"completep-moe", "sp"}

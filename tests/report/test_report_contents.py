@@ -141,7 +141,7 @@ def test_the_next_step_follows_from_the_verdict(tmp_path: Path) -> None:
     one_seed = ("seeds: 2", "seeds: 1")
     control_alone = ("parameterizations: [completep-moe, sp]", "parameterizations: [sp]")
     assert steps(write_store(tmp_path / "a")) == (
-        "Next: write the tuned lr as a recipe for your own model: hpxfer recipe a"
+        "Next: use the tuned lr in your own model, with the recipe of: hpxfer recipe a"
     )
     assert steps(write_store(tmp_path / "b", every=2)).startswith(
         "Next: run the sweep again: that trains the 18 trials"
