@@ -18,7 +18,7 @@ class TableGroup(TyperGroup):
     """The group of all commands, in the order of the table. Typer itself puts groups such as `bench` last."""
 
     def __init__(self, *, commands: dict[str, Any], **attributes: Any) -> None:
-        super().__init__(commands={name: commands[name] for name in COMMANDS}, **attributes)
+        super().__init__(commands={name: commands[name] for name in COMMANDS if name in commands}, **attributes)
 
 
 app = typer.Typer(

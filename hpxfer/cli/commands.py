@@ -47,3 +47,8 @@ COMMANDS: Registry[Command] = Registry(
         "fetch": "hpxfer.cli.jobs:FETCH",
     },
 )
+
+
+def register_command(command: Command) -> Command:
+    """Add a command of your own. Raise HpxferError if its name is taken."""
+    return COMMANDS.register(command)

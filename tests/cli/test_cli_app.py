@@ -1,0 +1,113 @@
+"""The table of commands: its order, shell completion, the version, and a command of a plug-in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import shellingham
+from command_line import hpxfer
+
+from hpxfer import __version__
+from hpxfer.cli.commands import COMMANDS
+from hpxfer.registry import Registry, read_plugin
+
+PLUGIN = '''
+from hpxfer.cli.commands import Command, register_command
+
+def hello(name: str, loud: bool = False) -> None:
+    """Greet somebody."""
+    print("HELLO" if loud else "hello", name)
+
+register_command(Command(name="hello", run=hello))
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[Path]:
+    """A plug-in that registers the command `hello`, forgotten afterwards."""
+    path = tmp_path / "greet.py"
+    path.write_text(PLUGIN)
+    yield path
+    module = read_plugin(str(path), Path()).plugin.module
+    sys.modules.pop(module, None)
+    Registry.remove_module(module)
+
+
+def completed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
+    """Return what bash is offered after a line."""
+    with monkeypatch.context() as patch:
+        patch.setenv("_HPXFER_COMPLETE", "complete_bash")
+        patch.setenv("COMP_WORDS", line)
+        patch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+        return hpxfer(capsys)[1].splitlines()
+
+
+def test_help_lists_the_commands_in_the_order_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = hpxfer(capsys, "--help")
+    assert code == 0
+    lines = out.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == [*COMMANDS]
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hpxfer(capsys, "--version") == (0, f"hpxfer {__version__}\n", "")
+
+
+def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = hpxfer(capsys, "recip")
+    assert code == 2
+    assert "Did you mean 'recipe'" in err
+
+
+@pytest.mark.parametrize(("shell", "word"), [("bash", "COMPREPLY="), ("zsh", "#compdef"), ("fish", "complete ")])
+def test_completion_prints_the_script_of_the_shell(
+    shell: str, word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shellingham, "detect_shell", lambda: (shell, f"/bin/{shell}"))
+    code, out, _ = hpxfer(capsys, "--show-completion")
+    assert code == 0
+    assert word in out
+    assert f"_HPXFER_COMPLETE=complete_{shell}" in out
+
+
+def test_commands_and_options_are_completed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert completed(capsys, monkeypatch, "hpxfer re") == ["report", "rekey", "recipe"]
+    assert completed(capsys, monkeypatch, "hpxfer run --max") == ["--max-gpu-hours"]
+    assert completed(capsys, monkeypatch, "hpxfer bench tr") == ["trainer"]
+    assert completed(capsys, monkeypatch, "hpxfer init --example st") == ["staged_grid"]
+    assert set(completed(capsys, monkeypatch, "hpxfer plan --")) >= {"--results", "--why", "--hardware", "--json"}
+
+
+def test_a_plugin_adds_a_command(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hpxfer(capsys, "hello", "you")[0] == 2
+    assert hpxfer(capsys, "--plugin", plugin, "hello", "you", "--loud") == (0, "HELLO you\n", "")
+    code, out, _ = hpxfer(capsys, "--plugin", plugin, "hello", "--help")
+    assert (code, "Greet somebody." in out) == (0, True)
+
+
+def test_a_plugin_of_the_sweep_stands_after_the_command(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = hpxfer(capsys, "--plugin", plugin, "plan", "sweep.yaml")
+    assert (code, out) == (2, "")
+    assert f"put the option after the name: hpxfer plan ... --plugin {plugin}\n" in err
+
+
+def test_a_plugin_may_not_take_the_name_of_a_command(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin.write_text(PLUGIN.replace('name="hello"', 'name="plan"'))
+    code, _, err = hpxfer(capsys, "--plugin", plugin, "plan", "x")
+    assert code == 2
+    assert "command 'plan' is registered already; choose another name" in err
+
+
+def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
+    code = "import sys; sys.argv = ['hpxfer', '--help']\nfrom hpxfer.cli import main\n"
+    code += "try:\n    main()\nexcept SystemExit:\n    print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    loaded = set(end.stdout.splitlines()[-1].split())
+    assert "typer" in loaded
+    assert loaded.isdisjoint({"torch", "ray", "pandas", "numpy", "pydantic", "matplotlib", "pyarrow", "scipy"})
