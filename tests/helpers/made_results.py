@@ -49,7 +49,7 @@ def made(trial: Trial, status: Status = "finished", *, at: int = 0) -> Pair:
     return trial, result
 
 
-def snapshot(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+def stored(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Return all rows of both tables of a store, in an order of their own; a curve's NaN equals itself."""
     store = Store.open(folder, write=False)
     return store.read_trials().to_pylist(), sorted(map(repr, store.read_curves().to_pylist()))

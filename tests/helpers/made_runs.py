@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tiny_trials import SETTING, trial
 
 from hpxfer.plan.plan import Plan, ShapePlan
-from hpxfer.progress.status import RunningStack, ShapeProgress, Snapshot
+from hpxfer.progress.status import RunningStack, RunStatus, ShapeProgress
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial.stack import Stack
 
@@ -86,7 +86,7 @@ def running_stack(label: str = "w16 d1", **changed: object) -> RunningStack:
     return RunningStack(**{**data, **changed})  # type: ignore[arg-type]
 
 
-def snapshot(**changed: object) -> Snapshot:
+def run_status(**changed: object) -> RunStatus:
     data: dict[str, object] = {
         "sweep": "made",
         "at_most": False,
@@ -102,4 +102,4 @@ def snapshot(**changed: object) -> Snapshot:
         "running": (),
         "shapes": (shape_progress(),),
     }
-    return Snapshot(**{**data, **changed})  # type: ignore[arg-type]
+    return RunStatus(**{**data, **changed})  # type: ignore[arg-type]

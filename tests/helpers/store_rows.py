@@ -10,7 +10,7 @@ from sweep_text import SWEEP
 
 from hpxfer.spec.load import parse_sweep
 from hpxfer.store import Store
-from hpxfer.store.location import StoragePlace
+from hpxfer.store.location import RemoteLocation
 from hpxfer.store.rows import Pair
 from hpxfer.testing.planted_store import DIGEST, PlantedStore, planted_result
 from hpxfer.trial import DataRef, Expansion
@@ -35,7 +35,7 @@ def num_points(folder: Path) -> int:
     return len(Store.open(folder, write=False).read_curves())
 
 
-def abandon(place: StoragePlace) -> Path:
+def abandon(place: RemoteLocation) -> Path:
     """End the place as a kill would: its mirror stays, its lock is free."""
     atexit.unregister(place._mirror.close)
     os.close(place._mirror._lock)

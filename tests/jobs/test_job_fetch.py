@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_results import DIGEST, SPEC, files, made, run_status, trials_of
+from made_results import DIGEST, SPEC, files, made, stored, trials_of
 
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import answers
@@ -62,7 +62,7 @@ def test_results_come_home_as_they_are(tmp_path: Path) -> None:
     store(tmp_path / "far" / SPEC.name, FIRST, made(TRIALS[1], "diverged"))
     found = bring(far, tmp_path / "here")
     assert (found.folder, found.num_new, found.num_known) == (tmp_path / "here" / SPEC.name, 2, 0)
-    assert run_status(found.folder) == run_status(tmp_path / "far" / SPEC.name)
+    assert stored(found.folder) == stored(tmp_path / "far" / SPEC.name)
     assert load_sweep(found.folder / "sweep.yaml").data.digest == DIGEST
     assert far.asked == ["fetch"]
     again = bring(far, tmp_path / "here")

@@ -141,7 +141,7 @@ def far(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.setenv(name, cluster.environment[name])
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    monkeypatch.setattr(job_commands, "_place_here", lambda info: None)
+    monkeypatch.setattr(job_commands, "_location_here", lambda info: None)
     return cluster
 
 

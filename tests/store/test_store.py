@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_results import DIGEST, SPEC, files, made, snapshot, trials_of
+from made_results import DIGEST, SPEC, files, made, stored, trials_of
 
 from hpxfer.model.cost import count_params
 from hpxfer.store import CURVES, SHAPE_COLUMNS, TRIALS, Store
@@ -139,7 +139,7 @@ def test_one_result_stands_for_a_trial_with_its_own_curves(
         store.compact()
     alone = Store.open(tmp_path / "alone", write=True)
     alone.append([pairs[1]])
-    assert snapshot(tmp_path) == snapshot(tmp_path / "alone")
+    assert stored(tmp_path) == stored(tmp_path / "alone")
 
 
 def test_twice_in_one_write_is_stored_once(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_twice_in_one_write_is_stored_once(tmp_path: Path) -> None:
     store = Store.open(tmp_path, write=True)
     store.append([made(trial, at=5), made(trial, "failed", at=9), made(trial, at=2)])
     Store.open(tmp_path / "alone", write=True).append([made(trial, at=5)])
-    assert snapshot(tmp_path) == snapshot(tmp_path / "alone")
+    assert stored(tmp_path) == stored(tmp_path / "alone")
     assert len(pq.read_table(tmp_path / "trials-000001.parquet")) == 1
 
 
@@ -188,10 +188,10 @@ def test_any_split_and_order_gives_the_same_table(
             store.compact()
         else:
             store.append([pairs[index] for index in indices])
-    assert snapshot(folder) == snapshot(plain)
+    assert stored(folder) == stored(plain)
     assert store.problems == []
     standing = {pairs[index][1].finished_at for index in (1, 2, 5, 7)}
-    assert {row["finished_at"] for row in snapshot(plain)[0]} == standing
+    assert {row["finished_at"] for row in stored(plain)[0]} == standing
 
 
 def test_compacting_again_changes_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_results import files, made, snapshot, trials_of
+from made_results import files, made, stored, trials_of
 
 from hpxfer.store import Store
 
@@ -58,15 +58,15 @@ def filled(folder: Path, *, compacted: bool) -> Store:
 @pytest.mark.parametrize("compacted", [False, True])
 def test_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool) -> None:
     filled(tmp_path / "plain", compacted=False)
-    expected = snapshot(tmp_path / "plain")
+    expected = stored(tmp_path / "plain")
     num_steps, died = 0, True
     while died:
         folder = tmp_path / str(num_steps)
         died = die_after(num_steps, monkeypatch, filled(folder, compacted=compacted).compact)
-        assert snapshot(folder) == expected
+        assert stored(folder) == expected
         store = Store.open(folder, write=True)
         store.compact()
-        assert snapshot(folder) == expected
+        assert stored(folder) == expected
         tidy = {name for name in files(folder) if not name.endswith(".tmp")}
         assert tidy == {"trials.parquet", "curves.parquet"}
         num_steps += 1
@@ -79,13 +79,13 @@ def test_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then_compact: b
     new = made(TRIALS_OF_SPEC[6], at=7)
     filled(tmp_path / "before", compacted=True)
     filled(tmp_path / "after", compacted=True).append([new])
-    before, after = snapshot(tmp_path / "before"), snapshot(tmp_path / "after")
+    before, after = stored(tmp_path / "before"), stored(tmp_path / "after")
     num_steps, died, seen = 0, True, []
     while died:
         folder = tmp_path / str(num_steps)
         store = filled(folder, compacted=True)
         died = die_after(num_steps, monkeypatch, lambda store=store: store.append([new]))
-        found = snapshot(folder)
+        found = stored(folder)
         seen.append(found == after)
         assert found in (before, after)
         again = Store.open(folder, write=True)
@@ -93,7 +93,7 @@ def test_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then_compact: b
             again.append([new])
         if then_compact:
             again.compact()
-        assert snapshot(folder) == after
+        assert stored(folder) == after
         num_steps += 1
     # Both files are flushed, the curves renamed and that flushed: the trials' new name is what commits.
     assert seen == [False] * 5 + [True] * 2
