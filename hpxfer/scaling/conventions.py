@@ -1,4 +1,4 @@
-"""Conventions that several tables share, and what they do to rows. A table is written in its source's own form."""
+"""Conventions that several tables share, and their effect on rows. A table is written in the form of its source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROUTER_BIAS_STD = Convention(
 
 
 def readout_convention(default: str) -> Convention:
-    """Return the convention of where an output-like layer's factor goes."""
+    """Return the convention that decides where the factor of an output-like layer goes."""
     return Convention(
         default=default,
         legal=("forward", "init_lr"),
@@ -48,7 +48,7 @@ def readout_convention(default: str) -> Convention:
 
 
 def init_convention(role: str) -> Convention:
-    """Return the convention of how a role may start at zero."""
+    """Return the convention that lets a role start at zero."""
     return Convention(
         default="random",
         legal=("random", "zero"),
@@ -57,7 +57,7 @@ def init_convention(role: str) -> Convention:
 
 
 def rescaled(row: Row, factor: Monomial, optimizer: Optimizer) -> Row:
-    """Return the row that trains alike with `factor` more in front of the weight (abc symmetry).
+    """Return the row that trains in the same way with an additional `factor` in front of the weight (abc symmetry).
 
     With W = M w: (M, std, LR, eps) ~ (M q, std/q, LR/q, eps q) for Adam and (M q, std/q, LR/q^2) for SGD; decoupled
     decay shrinks w by LR times decay, which stays. (2203.03466, Lemma J.1.)
@@ -83,9 +83,10 @@ def with_readout(
     written: str,
     roles: Collection[str] = ("readout",),
 ) -> tuple[Row, ...]:
-    """Return the rows with the output-like ones in the form asked for, out of the form that the table is `written` in.
+    """Return the rows with the output-like rows in the form that the convention `readout` asks for.
 
-    `forward` is the multiplier of the forward form. A tied readout keeps nothing but it.
+    `written` is the form in which the table is written, and `forward` is the multiplier of the form `forward`. A tied
+    readout keeps only that multiplier.
     """
     asked = conventions["readout"]
     shift = ONE if asked == written else forward if asked == "forward" else forward**-1
@@ -107,7 +108,7 @@ def with_readout(
 
 
 def with_weight_decay(rows: Iterable[Row], conventions: Conventions) -> tuple[Row, ...]:
-    """Return the rows with the weight decay asked for; a role that is not decayed stays so."""
+    """Return the rows with the weight decay that the convention asks for. A role without decay stays without."""
     match conventions["weight_decay"]:
         case "coupled":
             return tuple(
@@ -121,7 +122,7 @@ def with_weight_decay(rows: Iterable[Row], conventions: Conventions) -> tuple[Ro
 
 
 def with_eps(rows: Iterable[Row], conventions: Conventions, single: Monomial) -> tuple[Row, ...]:
-    """Return the rows with Adam's eps per role, or all with the `single` one."""
+    """Return the rows with Adam's eps per role, or with `single` as the eps of all roles."""
     if conventions["eps"] == "per_role":
         return tuple(rows)
     return tuple(replace(row, eps=single) for row in rows)

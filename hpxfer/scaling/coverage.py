@@ -1,4 +1,4 @@
-"""Coverage: what takes a target outside what a table's source covers."""
+"""Coverage: warnings where a target shape leaves what a table's source covers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpxfer.scaling.table import Optimizer
 
 SAME = 1e-9
 UNKNOWN = "unknown"
-# What may move -> the axes of a table that speak of it. Any one is enough.
+# Property of a shape that may change -> the axes of a table that cover it. Any of them is enough.
 MOVES = {
     "width": ("width",),
     "depth": ("depth",),
@@ -28,7 +28,7 @@ MOVES = {
     "batch": ("batch",),
     "duration": ("duration",),
 }
-# Dimension of a shape -> roles that every model with it has.
+# Dimension of a shape -> roles that every model with this dimension has.
 TENSORS = {
     "num_experts": ("router", "expert_in", "expert_out"),
     "num_shared": ("shared_in", "shared_out"),
@@ -38,7 +38,7 @@ TENSORS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """What a shape does not say of a model; None where it is not known."""
+    """What a shape does not say about a model. None means that it is not known."""
 
     gate: str | None = None
     tied_embeddings: bool | None = None
@@ -51,7 +51,7 @@ def coverage_warnings(
     facts: ModelFacts | None = None,
     optimizer: Optimizer = "adam",
 ) -> list[str]:
-    """Return what takes `target` outside what the table's source covers, a sentence each."""
+    """Return one sentence per way in which `target` leaves what the table's source covers."""
     known = facts or ModelFacts()
     return [
         *_roles(choice, target, optimizer),
@@ -65,7 +65,7 @@ def coverage_warnings(
 
 def gate_warnings(shape: Shape, gate: str | None) -> list[str]:
     """Return what is wrong with a gate at a shape, whatever the table."""
-    if _sums_to_one_over(gate) == "active" and shape.num_active == 1:
+    if sums_to_one_over(gate) == "active" and shape.num_active == 1:
         return [f"gate {gate} with num_active 1 ({shape.label()}): the gate is constant, the router does not learn"]
     return []
 
@@ -129,14 +129,14 @@ def _regime(choice: Parameterization, base: Shape, target: Shape) -> Iterator[st
 
 
 def _router(choice: Parameterization, target: Shape, facts: ModelFacts, optimizer: Optimizer) -> Iterator[str]:
-    """Yield a gate of another kind than the source's, and a zero router that nothing moves away from zero."""
+    """Yield a warning for a gate of another kind than the source's, and for a zero router that would stay at zero."""
     if choice.table.normalized_gate and (why := _not_of_active(target, facts.gate)):
         yield f"{choice.name}'s gate sums to one over the active experts, and {why}; take the gate normalized_sigmoid"
     router = next((row for row in choice.rows(optimizer) if row.role == "router"), None)
     if router is None or router.init_std != ZERO or choice.structure().router_bias_std or not target.num_experts:
         return
     # With a gate that sums to one, equal logits and equal experts, nothing distinguishes two experts.
-    if target.num_active == target.num_experts and _sums_to_one_over(facts.gate) is not None:
+    if target.num_active == target.num_experts and sums_to_one_over(facts.gate) is not None:
         gate = "with a softmax gate" if facts.gate is None else f"with the gate {facts.gate}"
         noise = "set the convention router_bias_std, or " if "router_bias_std" in dict(choice.conventions) else ""
         yield (
@@ -146,8 +146,8 @@ def _router(choice: Parameterization, target: Shape, facts: ModelFacts, optimize
 
 
 def _not_of_active(shape: Shape, gate: str | None) -> str | None:
-    """Return how a gate does not sum to one over the active experts, or None if it does or is not known."""
-    over = _sums_to_one_over(gate)
+    """Return in which way a gate does not sum to one over the active experts; None if it does or is unknown."""
+    over = sums_to_one_over(gate)
     if not shape.num_experts or over == UNKNOWN:
         return None
     if over == "all" and shape.num_active < shape.num_experts:
@@ -155,7 +155,7 @@ def _not_of_active(shape: Shape, gate: str | None) -> str | None:
     return None if over is not None else f"{gate} does not, so the route scale has nothing to act on"
 
 
-def _sums_to_one_over(gate: str | None) -> str | None:
+def sums_to_one_over(gate: str | None) -> str | None:
     """Return what the weights of a gate sum to one over: `active`, `all` or None.
 
     Return UNKNOWN for a gate that is not given, and for one of a plug-in that is not loaded.

@@ -1,4 +1,4 @@
-"""The one evaluator: a table and two shapes in, the factors of every role out. Nothing here knows a table's name."""
+"""The evaluator: it turns a table and two shapes into the factors of every role. It knows no table by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 @dataclass(frozen=True, kw_only=True)
 class Multipliers:
-    """The five numbers of one role: factors relative to the base, or absolute values once resolved."""
+    """The five numbers of a role: factors relative to the base, or absolute values after `resolve`."""
 
     init_std: float
     lr: float
@@ -24,7 +24,7 @@ class Multipliers:
 
 @dataclass(frozen=True, kw_only=True)
 class Globals:
-    """The factors that belong to no role, relative to the base."""
+    """The factors relative to the base that belong to no single role."""
 
     route_scale: float  # on gates that are normalized to sum to one
     one_minus_beta: float  # on 1 - beta1 and 1 - beta2
@@ -32,7 +32,7 @@ class Globals:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """What a parameterization changes beside numbers: it then is another model at the base shape too."""
+    """What a parameterization changes apart from numbers. Such a model differs at the base shape too."""
 
     tied_experts: bool = False  # all experts of a layer start from the same draw, and are independent afterwards
     router_bias_std: float = 0.0  # of the shared router-bias schedule; 0 is none
@@ -40,7 +40,7 @@ class Structure:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameterization:
-    """A table and the conventions chosen for it, all of them spelled out. Made by `parameterization`."""
+    """A table and the value of each of its conventions. `parameterization` makes it."""
 
     name: str
     conventions: tuple[tuple[str, float | str], ...] = ()
@@ -50,18 +50,18 @@ class Parameterization:
         return PARAMETERIZATIONS.get(self.name)
 
     def label(self) -> str:
-        """Return the name, with the conventions that are not the default."""
+        """Return the name and the conventions that differ from the default, e.g. `completep[depth_alpha=0.5]`."""
         known = self.table.conventions
         changed = [f"{key}={value}" for key, value in self.conventions if value != known[key].default]
         return self.name + (f"[{','.join(changed)}]" if changed else "")
 
     def structure(self) -> Structure:
-        """Return what differs from the plain model beside numbers."""
+        """Return what differs from the plain model apart from numbers."""
         std = float(dict(self.conventions).get("router_bias_std", 0.0))
         return Structure(tied_experts=self.table.tied_experts, router_bias_std=std)
 
     def rows(self, optimizer: Optimizer) -> tuple[Row, ...]:
-        """Return the rows of the optimizer's column; raise HpxferError if the source has none."""
+        """Return the rows for an optimizer. Raise HpxferError if the source has none."""
         column = self.table.rows.get(optimizer)
         if column is None:
             legal = ", ".join(self.table.rows)
@@ -78,10 +78,10 @@ class Parameterization:
 
 
 def parameterization(name: str, conventions: Conventions | None = None) -> Parameterization:
-    """Return the named parameterization with every convention filled in; raise HpxferError on an unknown one."""
+    """Return the named parameterization with a value for every convention. Raise HpxferError for an unknown name."""
     table = PARAMETERIZATIONS.get(name)
     known = table.conventions
-    chosen = {key: one.default for key, one in known.items()}
+    chosen = {key: convention.default for key, convention in known.items()}
     for key, given in (conventions or {}).items():
         if key not in known:
             fix = nearest(key, known) if known else "it has none"
@@ -92,15 +92,15 @@ def parameterization(name: str, conventions: Conventions | None = None) -> Param
         chosen[key] = float(value) if isinstance(value, int) else value
     choice = Parameterization(name=name, conventions=tuple(sorted(chosen.items())))
     for optimizer in table.rows:
-        choice.rows(optimizer)  # conventions that exclude each other are said now
+        choice.rows(optimizer)  # raises now if two conventions exclude each other
     return choice
 
 
 def reference(shape: Shape) -> Shape:
-    """Return the shape with counterparts for what it lacks, so that any layout can be held against any other.
+    """Return the shape with a counterpart for every dimension that it lacks, so that any two layouts have ratios.
 
-    A dense FFN is one expert that is always active, and as wide as all that is active in a MoE layer; a shared expert
-    is held against a routed one.
+    A dense FFN counts as a single expert that is always active, and as a FFN as wide as all active experts together. A
+    missing shared expert counts as wide as a routed expert.
     """
     if not shape.num_experts:
         shape = replace(shape, num_experts=1, num_active=1, expert_width=shape.dense_width)
@@ -112,7 +112,7 @@ def reference(shape: Shape) -> Shape:
 
 
 def ratios(base: Shape, target: Shape) -> dict[str, float]:
-    """Return target/base of every quantity that a monomial may hold; 1 for a schedule that one does not have."""
+    """Return target/base of every symbol of a monomial. A shape without batch and duration gives 1 for them."""
     new, old = reference(target), reference(base)
 
     def over(name: str) -> float:

@@ -1,13 +1,17 @@
-"""Explain: which init std, LR, eps, weight decay and forward multiplier every role gets at a shape, and why."""
+"""Explain: the init std, LR, eps, weight decay and forward multiplier of every role at a shape, and their sources.
+
+This module is pure. It takes a table and two shapes; `hpxfer.cli.explain_source` reads them from sweeps and recipes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.output import aligned
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import (
     Globals,
@@ -21,15 +25,13 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Convention, Optimizer, Row, Table
+from hpxfer.scaling.table import FACTORS, Convention, Optimizer, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
-
-FIELDS = tuple(f.name for f in fields(Multipliers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseValues:
-    """What a sweep or a recipe knows beyond a table: the base HPs and how the base model starts."""
+    """What a sweep or a recipe adds to a table: the base HPs and how the base model starts."""
 
     hps: HPs
     init: BaseInit
@@ -37,7 +39,7 @@ class BaseValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Every role's factors at `target` relative to `base`, the rows that they follow from, and what to beware of."""
+    """The factors of every role at `target` relative to `base`, the rows that they come from, and warnings."""
 
     choice: Parameterization
     optimizer: Optimizer
@@ -47,13 +49,13 @@ class Explanation:
     factors: Mapping[str, Multipliers]
     globals: Globals
     warnings: tuple[str, ...]
-    base_values: Mapping[str, Multipliers] | None = None  # absolute; None where only the table is known
+    base_values: Mapping[str, Multipliers] | None = None  # absolute; None if only the table is known
     target_values: Mapping[str, Multipliers] | None = None
     base_globals: GlobalValues | None = None
     target_globals: GlobalValues | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the explanation as JSON-ready data: `roles` holds role -> five factors relative to the base."""
+        """Return the explanation as JSON-ready data. `roles` maps each role to its factors relative to the base."""
         out: dict[str, Any] = {
             "parameterization": self.choice.name,
             "conventions": dict(self.choice.conventions),
@@ -72,7 +74,7 @@ class Explanation:
         return out
 
     def table(self) -> str:
-        """Return the explanation as aligned text: factors and monomials, then absolute values, then warnings."""
+        """Return the explanation as aligned text: factors with their monomials, absolute values, and warnings."""
         parts = [
             [
                 f"{self.choice.label()} ({self.choice.table.source}), {self.optimizer}",
@@ -81,7 +83,7 @@ class Explanation:
             ],
             [
                 "Factors, target over base",
-                *_aligned([("role", *FIELDS, "source"), *map(self._factor_cells, self.rows)]),
+                *aligned([("role", *FACTORS, "source"), *map(self._factor_cells, self.rows)]),
                 *self._global_lines(),
             ],
         ]
@@ -92,9 +94,9 @@ class Explanation:
             if values is not None and others is not None:
                 cells = [_value_cells(row.role, values[row.role]) for row in self.rows]
                 last = f"betas {others.beta1:.6g}, {others.beta2:.6g}; route scale {others.route_scale:g}"
-                parts.append([f"Values at the {title}", *_aligned([("role", *FIELDS), *cells]), last])
+                parts.append([f"Values at the {title}", *aligned([("role", *FACTORS), *cells]), last])
         if self.warnings:
-            parts.append([f"warning: {one}" for one in self.warnings])
+            parts.append([f"warning: {warning}" for warning in self.warnings])
         return "\n\n".join("\n".join(part) for part in parts)
 
     def _global_lines(self) -> list[str]:
@@ -108,7 +110,7 @@ class Explanation:
 
     def _factor_cells(self, row: Row) -> tuple[str, ...]:
         factors = self.factors[row.role]
-        cells = (_factor_cell(getattr(factors, name), str(getattr(row, name))) for name in FIELDS)
+        cells = (_factor_cell(getattr(factors, name), str(getattr(row, name))) for name in FACTORS)
         return (row.role, *cells, row.source)
 
 
@@ -121,9 +123,10 @@ def explain(
     values: BaseValues | None = None,
     facts: ModelFacts | None = None,
 ) -> Explanation:
-    """Return what `choice` gives every role at `target`; with `values`, absolute numbers at both shapes too.
+    """Return the factors that `choice` gives every role at `target`. With `values` it has absolute numbers too.
 
-    `facts` are what a shape does not say of the model, for the warnings. Raises HpxferError if a beta leaves [0, 1).
+    `facts` are what a shape does not say about the model; some warnings need them. Raise HpxferError if a beta leaves
+    [0, 1).
     """
 
     def at(shape: Shape) -> Mapping[str, Multipliers] | None:
@@ -150,20 +153,22 @@ def explain(
 
 
 def require_covered(found: Explanation) -> None:
-    """Raise HpxferError, a line a warning, unless the source covers all of the way to the target."""
+    """Raise HpxferError, with one line per warning, unless the source covers everything up to the target."""
     if found.warnings:
-        raise HpxferError("\n".join(f"not covered by {found.choice.table.source}: {one}" for one in found.warnings))
+        raise HpxferError(
+            "\n".join(f"not covered by {found.choice.table.source}: {warning}" for warning in found.warnings)
+        )
 
 
 def list_parameterizations() -> str:
-    """Return every parameterization with its source and scope, and what each convention means, as text."""
-    conventions = {key: one for table in PARAMETERIZATIONS.rows() for key, one in table.conventions.items()}
-    spelled = (f"  {key}: {one.spell()}\n      {one.doc}" for key, one in conventions.items())
+    """Return every parameterization with its source and scope, and the meaning of each convention, as text."""
+    conventions = {key: known for table in PARAMETERIZATIONS.rows() for key, known in table.conventions.items()}
+    spelled = (f"  {key}: {convention.spell()}\n      {convention.doc}" for key, convention in conventions.items())
     return "\n\n".join([*map(_table_text, PARAMETERIZATIONS.rows()), "\n".join(["Conventions", *spelled])])
 
 
 def parameterizations_to_dict() -> dict[str, Any]:
-    """Return the same as JSON-ready data: name -> source, axes, fixed, optimizers, conventions, doc."""
+    """Return every parameterization as JSON-ready data: name -> source, axes, fixed, optimizers, conventions, doc."""
     return {
         table.name: {
             "source": table.source,
@@ -172,7 +177,7 @@ def parameterizations_to_dict() -> dict[str, Any]:
             "fixed": list(_fixed(table)),
             "regime": table.regime,
             "optimizers": list(table.rows),
-            "conventions": {key: _convention_to_dict(one) for key, one in table.conventions.items()},
+            "conventions": {key: _convention_to_dict(convention) for key, convention in table.conventions.items()},
             "doc": table.doc,
         }
         for table in PARAMETERIZATIONS.rows()
@@ -180,7 +185,7 @@ def parameterizations_to_dict() -> dict[str, Any]:
 
 
 def _table_text(table: Table) -> str:
-    defaults = ", ".join(f"{key}={one.default}" for key, one in table.conventions.items())
+    defaults = ", ".join(f"{key}={convention.default}" for key, convention in table.conventions.items())
     return "\n".join(
         [
             f"{table.name} ({table.source})",
@@ -198,7 +203,7 @@ def _adam_axes(table: Table) -> str:
 
 
 def _structure_lines(structure: Structure) -> list[str]:
-    """Return what else is another model, in words."""
+    """Return sentences on what changes apart from numbers."""
     out = []
     if structure.tied_experts:
         out.append("init: all experts of a layer start from the same draw, and train on their own")
@@ -211,7 +216,7 @@ def _structure_lines(structure: Structure) -> list[str]:
 
 
 def _fixed(table: Table) -> tuple[str, ...]:
-    """Return what must not change along an axis. The head dimension is held by every table."""
+    """Return what must not change along an axis. Every table holds the head dimension."""
     return (*table.fixed, "head_dim")
 
 
@@ -222,7 +227,7 @@ def _convention_to_dict(convention: Convention) -> dict[str, Any]:
 
 
 def _plain(roles: Mapping[str, Multipliers]) -> dict[str, dict[str, float]]:
-    return {role: asdict(one) for role, one in roles.items()}
+    return {role: asdict(numbers) for role, numbers in roles.items()}
 
 
 def _spell_shape(shape: Shape, other: Shape, name: str) -> str:
@@ -231,20 +236,14 @@ def _spell_shape(shape: Shape, other: Shape, name: str) -> str:
 
 
 def _factor_cell(factor: float, monomial: str) -> str:
-    """Return e.g. `0.25 (width^-1)`; a constant stands alone."""
+    """Return e.g. `0.25 (width^-1)`. A constant has no monomial beside it."""
     return monomial if monomial in ("0", "1") else f"{factor:.6g} ({monomial})"
 
 
 def _value_cells(role: str, values: Multipliers) -> tuple[str, ...]:
-    cells = {name: f"{getattr(values, name):.6g}" for name in FIELDS}
+    cells = {name: f"{getattr(values, name):.6g}" for name in FACTORS}
     if ROLES[role] in ("ones", "zeros"):
         cells["init_std"] = ROLES[role]  # an exact start, not a draw
     if values.lr > 0:
         cells["lr"] += f" (2^{round(math.log2(values.lr), 2):g})"
     return (role, *cells.values())
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return one line a row, every column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,4 +1,4 @@
-"""HPs: the base hyperparameters of a trial, all of which a sweep may scan."""
+"""HPs: the base hyperparameters of a trial. A sweep may scan each of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MULTIPLIERS = ("lr_mult", "init_mult")
 
 @dataclass(frozen=True, kw_only=True)
 class HPs:
-    """Base hyperparameters. `multipliers` holds the constant ones that are not 1, as (`role.lr_mult`, value)."""
+    """Base hyperparameters. `multipliers` holds pairs (`role.lr_mult`, value); those that equal 1 are left out."""
 
     lr: float
     init_scale: float = 1.0
@@ -26,18 +26,18 @@ class HPs:
     multipliers: tuple[tuple[str, float], ...] = ()
 
     def get(self, name: str) -> float:
-        """Return one HP by its dotted name."""
+        """Return the HP of this name, e.g. `lr` or `router.lr_mult`."""
         if "." in name:
             return dict(self.multipliers).get(name, 1.0)
         return float(getattr(self, name))
 
     def with_value(self, name: str, value: float) -> HPs:
-        """Return a copy with one HP changed."""
+        """Return a copy with another value of an HP."""
         if "." not in name:
             scalar: dict[str, Any] = {name: value}
             return replace(self, **scalar)
         changed = {**dict(self.multipliers), name: value}
-        return replace(self, multipliers=tuple(sorted((key, one) for key, one in changed.items() if one != 1.0)))
+        return replace(self, multipliers=tuple(sorted((key, kept) for key, kept in changed.items() if kept != 1.0)))
 
 
 SCALARS = tuple(f.name for f in fields(HPs) if f.name != "multipliers")
@@ -46,11 +46,11 @@ POSITIVE = ("lr", "init_scale", "residual_scale", "eps")
 
 
 def check_hp_name(name: str) -> None:
-    """Raise HpxferError unless `name` is an HP: a scalar one, or `role.lr_mult` / `role.init_mult`."""
+    """Raise HpxferError unless `name` is an HP: a scalar, `role.lr_mult` or `role.init_mult`."""
     role, dot, kind = name.partition(".")
     if not dot:
         if name not in SCALARS:
-            legal = [*SCALARS, *(f"{one}.{mult}" for one in ROLES for mult in MULTIPLIERS)]
+            legal = [*SCALARS, *(f"{each}.{mult}" for each in ROLES for mult in MULTIPLIERS)]
             raise HpxferError(f"unknown HP; {nearest(name, legal)}")
     elif role not in ROLES:
         raise HpxferError(f"unknown role {role!r}; {nearest(role, ROLES)}")
@@ -59,7 +59,7 @@ def check_hp_name(name: str) -> None:
 
 
 def check_hp_value(name: str, value: float) -> None:
-    """Raise HpxferError unless HP `name` may have this value."""
+    """Raise HpxferError unless this value is legal for the HP."""
     if value != value or value in (float("inf"), float("-inf")):
         raise HpxferError(f"{name} must be finite, got {value}")
     if name in POSITIVE and value <= 0:

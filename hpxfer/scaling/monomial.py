@@ -1,4 +1,4 @@
-"""Monomial: a product of powers of the ratios shape/base. The tables are written in these symbols."""
+"""Monomial: a product of powers of the ratios shape/base. Tables are written in these symbols."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Monomial:
         return _monomial({name: exponent * power for name, exponent in self.exponents}, self.coefficient)
 
     def only(self, names: Collection[str]) -> Monomial:
-        """Return the part in the named symbols."""
+        """Return the part that consists of the named symbols."""
         return _monomial({name: exponent for name, exponent in self.exponents if name in names}, self.coefficient)
 
     def __call__(self, ratios: Mapping[str, float]) -> float:
-        """Return the value at `ratios`: ratio name -> shape/base."""
+        """Return the value at `ratios`, which maps the name of each ratio to shape/base."""
         value = float(self.coefficient)
         for name, exponent in self.exponents:
             value *= ratios[name] ** exponent
@@ -47,14 +47,14 @@ def _monomial(powers: Mapping[str, float], coefficient: int) -> Monomial:
 
 
 def ratio(name: str) -> Monomial:
-    """Return the symbol of one ratio."""
+    """Return the symbol of a ratio."""
     return Monomial(((name, 1.0),))
 
 
 ONE = Monomial()
 ZERO = Monomial((), 0)
 
-# Each is target over base; `scaling.evaluate.ratios` computes them.
+# Each symbol is target over base; `scaling.evaluate.ratios` computes the values.
 width = ratio("width")
 depth = ratio("depth")
 experts = ratio("experts")
@@ -65,7 +65,7 @@ active_width = ratio("active_width")  # H_act / width: shared and active experts
 shared_width = ratio("shared_width")
 dense_width = ratio("dense_width")
 dense_ratio = ratio("dense_ratio")  # dense_width / width
-batch = ratio("batch")  # tokens a step
+batch = ratio("batch")  # tokens per step
 duration = ratio("duration")  # tokens of the run
 
 # Every symbol that a monomial may hold.
@@ -73,5 +73,5 @@ SYMBOLS = (
     *("width", "depth", "experts", "active", "expert_width", "expert_ratio", "active_width", "shared_width"),
     *("dense_width", "dense_ratio", "batch", "duration"),
 )
-# The symbols that count features: what the width part of a factor is made of.
+# The symbols that count features. They make up the width part of a factor.
 WIDTHS = ("width", "expert_width", "expert_ratio", "active_width", "shared_width", "dense_width", "dense_ratio")

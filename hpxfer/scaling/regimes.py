@@ -1,4 +1,4 @@
-"""Regimes: the three ways of MSSP (Table 1) in which width N, expert width N_e, experts M and active experts K grow.
+"""Regimes: three ways in which width N, expert width N_e, experts M and active experts K grow (MSSP, Table 1).
 
 I    N, N_e together            M, K fixed
 II   N, M, K together           N_e fixed
@@ -23,13 +23,13 @@ SAME = 1e-9
 
 
 def follows(regime: str, at: Mapping[str, float]) -> bool:
-    """Return whether the ratios lie on the regime's path: its dimensions by one factor, the others not at all."""
+    """Return whether the ratios lie on the regime's path: its dimensions grow by the same factor, the others stay."""
     growth = at["width"]
     return all(math.isclose(at[dim], growth if dim in REGIMES[regime] else 1.0, rel_tol=SAME) for dim in DIMS)
 
 
 def regime_warning(table: Table, at: Mapping[str, float]) -> str | None:
-    """Return how the path leaves the table's regime and which regime it follows, or None if it does not leave it."""
+    """Return how the path leaves the table's regime, and which regime it follows instead. Return None if it stays."""
     assert table.regime is not None
     if follows(table.regime, at):
         return None

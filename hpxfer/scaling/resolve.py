@@ -1,4 +1,4 @@
-"""From base HPs to the absolute numbers of a tensor: the one place where a factor meets a value."""
+"""From base HPs to the absolute numbers of a tensor. Only this module multiplies factors with values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpxfer.scaling.table import Optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class BaseInit:
-    """How the base model starts: matrices by fan-in or by one constant std, embedding and position by constants."""
+    """How the base model starts: matrices by fan-in or by a constant std, embedding and position by constants."""
 
     matrices: Literal["fan_in", "constant"] = "fan_in"
     matrix_std: float = 0.02  # read if matrices == "constant"
@@ -25,15 +25,15 @@ class BaseInit:
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalValues:
-    """The numbers of a shape that belong to no role."""
+    """The numbers of a shape that belong to no single role."""
 
-    route_scale: float  # what gates that sum to one are multiplied by; a plain sigmoid gate is not
+    route_scale: float  # multiplies gates that sum to one, and no plain sigmoid gate
     beta1: float
     beta2: float
 
 
 def base_init_std(role: str, base: Shape, init: BaseInit, hps: HPs) -> float:
-    """Return the init std of a role at the base shape; 0 for the roles that start at exact ones or zeros."""
+    """Return the init std of a role at the base shape. It is 0 for roles that start at exact ones or zeros."""
     mult = hps.get(f"{role}.init_mult")
     match ROLES[role]:
         case "matrix":
@@ -49,11 +49,11 @@ def base_init_std(role: str, base: Shape, init: BaseInit, hps: HPs) -> float:
 
 
 def base_forward(role: str, base: Shape, hps: HPs) -> float:
-    """Return what the base block multiplies this role's output by.
+    """Return the factor by which the base block multiplies the output of this role.
 
-    A branch is added to the residual stream times `residual_scale`; the MoE layer adds up its shared and its active
-    experts, times 1/num_active of the *base*: at any other shape, averaging is the parameterization's business. A dense
-    FFN that the base does not have stands where its experts stood.
+    A block adds each branch to the residual stream, times `residual_scale`. A MoE layer also averages: it multiplies
+    the sum of its shared and active experts by 1/num_active of the base. At other shapes the parameterization decides
+    how to average. If the base has no dense FFN, a dense FFN takes over the factor of the base's experts.
     """
     match role:
         case "attn_out":
@@ -71,8 +71,8 @@ def resolve(
 ) -> dict[str, Multipliers]:
     """Return role -> absolute init std, peak LR, eps, weight decay and forward multiplier at `target`.
 
-    `lr` of `router_bias` is the rate of the balancing rule. The forward multiplier of a branch holds the whole
-    product that its output is multiplied by: residual_scale, 1/num_active of the base and the table's factor.
+    The `lr` of `router_bias` is the rate of the balancing rule. The forward multiplier of a branch is the whole factor
+    of its output: residual_scale times 1/num_active of the base times the factor of the table.
     """
     factors = evaluate(choice, base, target, optimizer)
     out = {}
@@ -89,9 +89,9 @@ def resolve(
 
 
 def resolve_globals(choice: Parameterization, base: Shape, target: Shape, hps: HPs) -> GlobalValues:
-    """Return the route scale and the betas at `target`. Raises HpxferError if a beta leaves [0, 1).
+    """Return the route scale and the betas at `target`. Raise HpxferError if a beta leaves [0, 1).
 
-    The base's own route scale is its num_active, so that its gates have the size of a sigmoid's: about one each.
+    The route scale of the base is its num_active. Gates that sum to one then have the size of sigmoid gates, about 1.
     """
     factors = evaluate_globals(choice, base, target)
 
@@ -105,7 +105,7 @@ def resolve_globals(choice: Parameterization, base: Shape, target: Shape, hps: H
             )
         return float(value)
 
-    # Not through 1 - (1 - beta) where nothing moves: that may cost the last bit.
+    # Where nothing changes, 1 - (1 - beta) is not computed: it could differ from beta in the last bit.
     still = factors.one_minus_beta == 1.0
     return GlobalValues(
         route_scale=reference(base).num_active * factors.route_scale,

@@ -1,4 +1,4 @@
-"""Shape: the dimensions of a model, and the rules that they obey."""
+"""Shape: the dimensions of a model, and the rules for them."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from typing import Any
 
 from hpxfer.errors import HpxferError, nearest
 
-# The grouped matrix product wants rows of whole 16-byte units in every precision; bfloat16 has 8 to a unit.
+# The grouped matrix product needs rows of whole 16-byte units in every precision. A unit holds 8 bfloat16 numbers.
 ROW_MULTIPLE = 8
 MAX_DIM = 10**9
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Shape:
-    """The dimensions of a model and of its run. Counts are `num_*`; everything else is a number of features or tokens.
+    """The dimensions of a model and of its run. Counts are `num_*`; all others are numbers of features or tokens.
 
-    0 means "not there": a dense model has no experts, most models no shared ones, and a shape whose schedule nobody
-    knows no batch and no steps.
+    0 means that the model has no such part. A dense model has no experts, most models have no shared experts, and a
+    shape without a known schedule has no batch and no steps.
     """
 
     width: int  # features of the residual stream (n_embd)
     depth: int  # blocks
-    num_experts: int = 0  # experts a MoE layer
-    num_active: int = 0  # routed experts a token
-    expert_width: int = 0  # hidden features of one expert
-    head_dim: int  # features of one attention head
-    num_shared: int = 0  # experts that every token meets
-    shared_width: int = 0  # hidden features of one shared expert
-    num_groups: int = 1  # groups of experts, in each of which num_active / num_groups are chosen
+    num_experts: int = 0  # experts per MoE layer
+    num_active: int = 0  # routed experts per token
+    expert_width: int = 0  # hidden features per expert
+    head_dim: int  # features per attention head
+    num_shared: int = 0  # shared experts, which every token uses
+    shared_width: int = 0  # hidden features per shared expert
+    num_groups: int = 1  # groups of experts; num_active / num_groups experts are chosen in each
     dense_width: int = 0  # hidden features of a dense FFN
-    batch_tokens: int = 0  # tokens a step
+    batch_tokens: int = 0  # tokens per step
     steps: int = 0
 
     @property
     def num_heads(self) -> int:
+        """Number of attention heads."""
         return self.width // self.head_dim
 
     @property
     def kappa(self) -> float:
-        """Share of the experts that a token uses; 1 for a dense model, whose FFN is one expert, always active."""
+        """Share of the experts that a token uses. It is 1 for a dense model."""
         return self.num_active / self.num_experts if self.num_experts else 1.0
 
     @property
@@ -57,7 +58,7 @@ class Shape:
 
     @property
     def active_width(self) -> int:
-        """Hidden features of one FFN layer that a token meets (H_act): the dense FFN, or shared and active experts."""
+        """Hidden features per FFN layer that a token uses (H_act): the dense FFN, or shared and active experts."""
         if not self.num_experts:
             return self.dense_width
         return self.num_shared * self.shared_width + self.num_active * self.expert_width
@@ -68,7 +69,7 @@ class Shape:
         return self.batch_tokens * self.steps
 
     def label(self, *, schedule: bool = False) -> str:
-        """Return a short name, e.g. `w128 d2 E4A1 h128`; with `schedule`, batch and steps too: `... b512 t200`."""
+        """Return a short name, e.g. `w128 d2 E4A1 h128`. With `schedule` it holds batch and steps: `... b512 t200`."""
         out = f"w{self.width} d{self.depth}"
         if self.num_experts:
             out += f" E{self.num_experts}A{self.num_active} h{self.expert_width}"
@@ -81,7 +82,7 @@ class Shape:
         return out + (f" b{self.batch_tokens} t{self.steps}" if schedule else "")
 
     def dims(self) -> dict[str, int]:
-        """Return the dimensions that are present, in field order."""
+        """Return the dimensions that the model has, in field order."""
         return {name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name)}
 
 
@@ -137,7 +138,7 @@ def check_trainable(shape: Shape) -> str | None:
 
 
 def _check_schedule(shape: Shape) -> str | None:
-    # Half of it says nothing of the run's tokens, and would leave the factors of batch or duration out.
+    # With only one of the two, the number of tokens is unknown, and so are the factors of batch and duration.
     if bool(shape.batch_tokens) == bool(shape.steps):
         return None
     return (
@@ -147,7 +148,7 @@ def _check_schedule(shape: Shape) -> str | None:
 
 
 def shape_from_mapping(data: Mapping[str, Any], where: str) -> Shape:
-    """Return the Shape that `data` spells out; raise HpxferError naming `where` if it is none."""
+    """Return the Shape that `data` describes. Raise HpxferError, which names `where`, if it describes none."""
     legal = {f.name for f in fields(Shape)}
     for key, value in data.items():
         if key not in legal:
@@ -164,7 +165,7 @@ def shape_from_mapping(data: Mapping[str, Any], where: str) -> Shape:
 
 
 def load_shape(path: str | Path) -> Shape:
-    """Return the Shape in a JSON file `{"width": ..., "depth": ..., ...}`."""
+    """Return the Shape in a JSON file such as `{"width": 128, "depth": 2, ...}`."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

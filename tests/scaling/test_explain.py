@@ -12,7 +12,6 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import evaluate, parameterization
 from hpxfer.scaling.explain import (
-    FIELDS,
     BaseValues,
     explain,
     list_parameterizations,
@@ -22,6 +21,7 @@ from hpxfer.scaling.explain import (
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.table import FACTORS
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
@@ -171,7 +171,7 @@ def test_factors_are_the_ratio_of_the_values() -> None:
     assert explanation.base_values is not None
     assert explanation.target_values is not None
     for role, factors in explanation.factors.items():
-        for name in FIELDS:
+        for name in FACTORS:
             base, target = (getattr(at[role], name) for at in (explanation.base_values, explanation.target_values))
             assert math.isclose(base * getattr(factors, name), target, rel_tol=1e-12) or base == 0, (role, name)
 

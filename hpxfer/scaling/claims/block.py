@@ -33,16 +33,16 @@ BY_FIRST_READOUT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A minimal block: a linear embedding, a router, experts, a linear readout; no residual stream, no norm.
+    """A minimal block: a linear embedding, a router, experts and a linear readout, without residual stream and norm.
 
-    With two matrices an expert it is MSSP's (1.2), with one that of Why Routers Freeze (1.1).
+    With two matrices per expert it is the block of MSSP (1.2), with a single matrix that of Why Routers Freeze (1.1).
     """
 
-    experts: Literal["two", "one"] = "two"  # matrices an expert
+    experts: Literal["two", "one"] = "two"  # matrices per expert
     gate: Literal["sigmoid", "softmax"] = "sigmoid"
     activation: Literal["linear", "gelu"] = "linear"  # between the two matrices
-    router_bias: Literal["schedule", "fixed"] = "schedule"  # if the parameterization has one: b_t, or b_0 throughout
-    lr_exponent: float = 0.0  # the LR of all roles grows by width to this power; -c of the papers' `sp`
+    router_bias: Literal["schedule", "fixed"] = "schedule"  # for tables with a router bias: b_t, or always b_0
+    lr_exponent: float = 0.0  # the LR of all roles grows as width to this power; it is -c of the papers' `sp`
     inputs: int = 32  # features of a sample
     samples: int = 4
 
@@ -77,10 +77,10 @@ def claims(choice: Parameterization, optimizer: Optimizer, block: Block, *, soft
 
 
 def divergence(optimizer: Optimizer, lr_exponent: float) -> tuple[Claim, ...]:
-    """Return what Why Routers Freeze says of `sp` with one matrix an expert: how its router diverges in one step.
+    """Return how the router of `sp` diverges in a single step, with one matrix per expert (Why Routers Freeze).
 
-    Proposition 2 and the chain rule, for an LR ~ width^lr_exponent. These claims are no norm: `claims` holds `sp` to
-    flat features.
+    The claims follow from Proposition 2 and the chain rule, for an LR ~ width^lr_exponent. They describe what happens
+    and set no standard: `claims` holds `sp` to flat features.
     """
     first = lr_exponent - (0.5 if optimizer == "sgd" else 0.0)
     sizes = {
@@ -141,7 +141,7 @@ def _zero_router(choice: Parameterization) -> bool:
 
 
 def _from_rows(rows: BlockRows, source: str, *, reason: str = CROSSOVER, first: int = 0) -> Iterator[Claim]:
-    """Yield a claim for each entry; the last column holds to the end."""
+    """Yield one claim per entry. The last column holds for all later steps."""
     for role, own in rows.items():
         for quantity, row in own.items():
             columns = row.split()
@@ -160,11 +160,11 @@ def _size(text: str) -> Monomial | None:
 
 
 def _random_readout(rows: BlockRows, *, one_draw: bool) -> BlockRows:
-    """Return the rows of MSSP from a random readout, out of those from a zero one.
+    """Return the rows of MSSP for a random readout, derived from the rows for a zero readout.
 
-    Not printed: every piece is at its size as soon as everything moves, those by the initial readout at the size of
-    those by its update. Between, products of scalars that start at width^-1/2 are in the way; with a `single` draw of
-    the experts' matrices, or few experts, the router's gradient is one of them.
+    The paper does not print them. Each piece reaches its size once everything has moved; pieces through the initial
+    readout then have the size of those through its update. Before that, products of scalars that start at width^-1/2
+    interfere. With a single draw of the experts' matrices, or few experts, the router's gradient is such a product.
     """
     out: dict[str, dict[str, str]] = {}
     for role, own in rows.items():
@@ -182,7 +182,7 @@ def _random_readout(rows: BlockRows, *, one_draw: bool) -> BlockRows:
 
 
 def _in_form(claim: Claim, choice: Parameterization, optimizer: Optimizer) -> Claim:
-    """Return the claim on a weight or its gradient where a forward multiplier stands before it, by the chain rule."""
+    """Return a claim on a weight or its gradient behind a forward multiplier, by the chain rule."""
     if claim.quantity not in ("gradient", "weight change") or claim.role == "expert_out" or not claim.size:
         return claim
     forward = next(row for row in choice.rows(optimizer) if row.role == claim.role).forward

@@ -1,12 +1,12 @@
-"""What MSSP predicts of its minimal block: exponents of the width after 0, 1 and 2 updates.
+"""What MSSP predicts for its minimal block: exponents of the width after 0, 1 and 2 updates.
 
-The tables J.3.2, J.3.4, J.4.3 and J.4.5 (forward, backward) and Q.4 (gradients), for SGD, one sample, linear experts.
-The third column holds from there on. `zero` is an exact zero, `?` no prediction. muP starts from a random readout, MSSP
-from a zero one. Corrected against the print: E.2 at t = 1 is -3 (II: -5/2, III: -2 in print), and the cross piece of
-h3_i at t = 1 in III is -1/2 (-3/2 in print).
+The rows are those of tables J.3.2, J.3.4, J.4.3 and J.4.5 (forward, backward) and Q.4 (gradients), for SGD, a single
+sample and linear experts. The third column holds for all later updates. `zero` is an exact zero, and `?` is no
+prediction. muP starts from a random readout, MSSP from a zero readout. Two entries differ from the print: E.2 at t = 1
+is -3 (II: -5/2, III: -2 in print), and the cross piece of h3_i at t = 1 in III is -1/2 (-3/2 in print).
 
-Where a sum is left out although the paper has it: in muP its suppressed terms are the larger ones at every width that
-can be trained, and the exponent is between the two (the paper's own warning, Q.6).
+Some sums of the paper are left out. In muP their suppressed terms are the larger ones at every width that can be
+trained, so that the measured exponent lies between the two (the paper warns of this in Q.6).
 """
 
 from __future__ import annotations

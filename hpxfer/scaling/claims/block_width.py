@@ -1,7 +1,8 @@
-"""What is predicted of the minimal blocks where the width grows at a fixed number of experts; written as `block_mssp`.
+"""What is predicted for the minimal blocks where the width grows at a fixed number of experts.
 
-MSSP prints no such table for its regime I: its rows follow from 3.8 (every piece at one size), C (the router) and 3.7
-(gradients). With one matrix an expert: Why Routers Freeze, Propositions 2 to 4, Remarks 25 to 27 and their chain rule.
+The rows are written as in `block_mssp`. MSSP prints no such table for its regime I: the rows follow from 3.8 (all
+pieces keep their size), C (the router) and 3.7 (gradients). Those with a single matrix per expert follow from Why
+Routers Freeze, Propositions 2 to 4, Remarks 25 to 27, and the chain rule.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ MSSP_I: BlockRows = {
     },
 }
 
-# muP, one matrix an expert; the rows of the router are added by `one_matrix`.
+# muP with a single matrix per expert. `one_matrix` adds the rows of the router.
 ONE: BlockRows = {
     "embedding": {"activation": "0 0 0", "change": "zero 0 0", "gradient": "-1 -1 -1"},
     "expert_out": {
@@ -119,7 +120,7 @@ ONE: BlockRows = {
     },
     "readout": {"activation": "-1/2 ? ?", "gradient": "0 0 0", "df/dh3: W40": "-1 -1 -1", "df/dh3: dW4": "zero -1 -1"},
 }
-# The same from a zero readout: at t = 1 the readout alone has moved.
+# The same from a zero readout. At t = 1 only the readout has changed.
 ONE_ZERO_READOUT: BlockRows = {
     "embedding": {"activation": "0 0 0", "change": "zero zero 0", "gradient": "zero -1 -1"},
     "expert_out": {
@@ -130,7 +131,7 @@ ONE_ZERO_READOUT: BlockRows = {
     "readout": {"activation": "zero 0 0", "gradient": "0 0 0", "df/dh3: W40": "zero zero zero"},
 }
 
-# Under NTP what is learned fades as width^-1/2, but for the router's logits and f (derived: no paper prints it).
+# Under NTP what is learned fades as width^-1/2, except in the router's logits and f (derived; no paper prints it).
 NTP: BlockRows = {
     "embedding": {"activation": "0 0 0", "change": "zero -1/2 -1/2"},
     "router": {"init": "0 0 0", "effective": "zero 0 0", "propagating": "zero 0 0"},
@@ -150,11 +151,12 @@ FLAT: BlockRows = {
 
 
 def one_matrix(*, soft_softmax: bool, zero_router: bool, zero_readout: bool, benign: bool) -> BlockRows:
-    """Return the rows of a block with one matrix an expert, unless a bias breaks the symmetry of its experts.
+    """Return the rows of a block with a single matrix per expert, if no bias breaks the symmetry of its experts.
 
-    All gates learn nothing of order 1 at t = 1. With softmax over all experts the fluctuation width^-1/2 is all there
-    ever is (Remarks 25, 26); a sigmoid gate and top-k then begin to move, at first beside the larger fluctuation, so
-    that their exponent settles after some steps. `benign` is d = 1/2 in the router's eps, under Adam (Remark 27).
+    At t = 1 no gate has learned anything of order 1. With softmax over all experts, only the fluctuation width^-1/2
+    ever remains (Remarks 25, 26). A sigmoid gate and top-k start to learn later, at first beside the larger
+    fluctuation, so that their exponent settles after some steps. `benign` means d = 1/2 in the router's eps, under Adam
+    (Remark 27).
     """
     later = "-1/2" if soft_softmax else "?"
     moved = ("0 0" if benign else f"-1/2 {later}").split()

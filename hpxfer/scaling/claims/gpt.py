@@ -58,23 +58,23 @@ class Stable:
     """
 
     source: str
-    # The router's logits before training: of order 1, width^-1/2, or exactly zero.
+    # The router's logits before training: of order 1, of order width^-1/2, or exactly zero.
     logits: Monomial = ONE
-    # One expert's output, without gate and multiplier: W_0 on what it reads, and what training adds to W.
+    # The output of a single expert, without gate and multiplier: by W_0, and by what training adds to W.
     start: Monomial = ONE
     update: Monomial = ONE
     # The gated sum of the experts, by W_0 a_0, (W - W_0) a and W_0 (a - a_0).
     sum_start: Monomial = ONE
     sum_update: Monomial = ONE
     sum_moved: Monomial = ONE
-    # Where one of these ratios moves, nothing is claimed of W_0 (a - a_0), of one expert and of the sum.
+    # Where one of these ratios changes, nothing is claimed of W_0 (a - a_0) of a single expert and of the sum.
     still: tuple[str, ...] = ()
     sum_still: tuple[str, ...] = ()
-    # Role -> gradient, for what differs from width^-1; and the ratios that must not move for it.
+    # Role -> gradient, where it differs from width^-1; and role -> ratios that must not change for the claim.
     gradients: Mapping[str, Monomial] = field(default_factory=dict)
     gradients_still: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     otherwise: str = ALIGNED
-    # Roles whose gradient is led at first by a part that fades as width^-1/2; an SGD step is as small as it is.
+    # Roles whose first gradient is mainly a part that fades as width^-1/2, so that SGD steps are as small.
     faint: tuple[str, ...] = ()
     shared: bool = False  # the sum of shared and routed experts starts at one size, whatever their shares
 
@@ -94,7 +94,7 @@ def of_experts(
 
 @dataclass(frozen=True, kw_only=True)
 class _Hold:
-    """A claim that is not made where one of these ratios moves, and why."""
+    """The ratios that must not change for a claim to be made, and the reason."""
 
     still: tuple[str, ...] = ()
     otherwise: str = ""
@@ -167,7 +167,7 @@ def _stable(table: Stable, conventions: Conventions, optimizer: Optimizer) -> It
 
 
 def _outputs(table: Stable, branch: Monomial, inner: Monomial) -> Iterator[Claim]:
-    """What the FFNs put out: an expert without its multiplier, the others with theirs."""
+    """Yield the claims on the outputs of FFNs: of an expert without its multiplier, of the others with theirs."""
     for role, start, update, still in (
         ("expert_out", table.start, table.update * inner, table.still),
         ("dense_out", branch, branch * inner, table.still),
@@ -181,12 +181,12 @@ def _outputs(table: Stable, branch: Monomial, inner: Monomial) -> Iterator[Claim
 
 
 def _sums(table: Stable, branch: Monomial, inner: Monomial) -> Iterator[Claim]:
-    """The experts' gated sum, and what a block adds to the stream."""
+    """Yield the claims on the gated sum of the experts, and on what a block adds to the stream."""
     source, hold = table.source, _Hold(still=table.sum_still, otherwise=TWO_PARTS)
     yield from _claims(("aggregate init",), "expert_out", branch * table.sum_start, source)
     yield from _claims(("aggregate effective",), "expert_out", branch * inner * table.sum_update, source)
     yield from _claims(("aggregate propagating",), "expert_out", branch * table.sum_moved, source, hold)
-    # One power law only where what was there and what is learned scale alike.
+    # A single power law holds only where the random start and what is learned scale alike.
     alike = table.sum_start == table.sum_update == table.sum_moved
     moving = table.sum_still if alike else _names(table.sum_start)
     total = _Hold(still=(*moving, *_names(inner), "kappa"), otherwise=FADING)
@@ -232,7 +232,7 @@ def _readout(conventions: Conventions) -> Iterator[Claim]:
 
 
 def _gradients(table: Stable, conventions: Conventions, branch: Monomial, inner: Monomial) -> Iterator[Claim]:
-    """Gradients; where eps goes by role, those of the table's rows."""
+    """Yield the claims on gradients. Where eps is set per role, they equal the eps of the table's rows."""
     source = f"{table.source}, gradients"
     for role in ("embedding", "position", "final_norm"):
         yield from _claims(("gradient",), role, width**-1, source)
@@ -247,10 +247,10 @@ def _gradients(table: Stable, conventions: Conventions, branch: Monomial, inner:
 
 
 def _behind_a_zero_readout(claims: Iterable[Claim]) -> Iterator[Claim]:
-    """Yield what is claimed where the readout starts from zero: no gradient reaches the rest before it has moved.
+    """Yield the claims for a readout that starts from zero.
 
-    So all else moves from the second update on (MSSP App. J). Before, nothing is claimed of a change, as weight decay
-    and the balancing of experts move things without a gradient.
+    No gradient reaches the other roles before the readout has changed, so they change from the second update on (MSSP
+    App. J). Nothing is claimed of an earlier change: weight decay and the balancing of experts need no gradient.
     """
     for claim in claims:
         if claim.role == "readout" or claim.last == 0:
@@ -277,7 +277,7 @@ def _claims(
     *,
     last: int | None = None,
 ) -> Iterator[Claim]:
-    """Yield a claim a quantity. What changes is claimed from the first update on."""
+    """Yield one claim per quantity. Claims on changes start with the first update."""
     for quantity in quantities:
         yield Claim(
             quantity=quantity,

@@ -1,9 +1,9 @@
-"""`complete-mue`: arXiv 2605.23893, Tables 2 and 3: one dense FFN tuned, any FFN or MoE layout reached. Adam.
+"""`complete-mue`: arXiv 2605.23893, Tables 2 and 3, for Adam. It tunes a dense FFN and reaches any FFN or MoE layout.
 
 A block is y = A * sum over branches of r * o, with A = width / H_act; the routing weights sum to one over the active
 experts and r, the route scale, is num_active (1 for shared experts and dense FFNs). Table 2 gives the layers. Table 3
-gives one factor on every LR and weight decay, one on every eps and one on 1 - beta, for batch and duration. `duration`
-is in tokens: batch up at fixed tokens is `batch` alone, more steps at a fixed batch `duration` alone.
+gives three factors for batch and duration: on every LR and weight decay, on every eps, and on 1 - beta. `duration`
+counts tokens: a larger batch at the same tokens changes `batch` alone, more steps at the same batch `duration` alone.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _layers() -> tuple[Row, ...]:
 
 
 def _scheduled(row: Row) -> Row:
-    """Return the row with the factors of batch and duration. The balancing rule is not the optimizer's."""
+    """Return the row with the factors of batch and duration. They do not apply to the balancing rule."""
     if row.role == "router_bias":
         return row
     return replace(

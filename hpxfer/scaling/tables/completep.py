@@ -1,4 +1,4 @@
-"""`completep`: the dense rows of CompleteP (arXiv 2505.01618, Table 1), width and depth, Adam."""
+"""`completep`: the dense rows of CompleteP (arXiv 2505.01618, Table 1), for width and depth, with Adam."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def dense_rows(conventions: Conventions) -> tuple[Row, ...]:
 
 
 def with_conventions(rows: tuple[Row, ...], conventions: Conventions) -> tuple[Row, ...]:
-    """Return the rows under CompleteP's conventions. Its single eps is that of the hidden matrices."""
+    """Return the rows under CompleteP's conventions. A global eps is the eps of the hidden matrices."""
     rows = with_readout(rows, conventions, "adam", forward=width**-1, written="forward")
     single = width**-1 * depth ** -float(conventions["depth_alpha"])
     return with_eps(with_weight_decay(rows, conventions), conventions, single)

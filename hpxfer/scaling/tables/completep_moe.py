@@ -1,4 +1,4 @@
-"""`completep-moe`: arXiv 2601.20205, Table 1, for the MoE layer; CompleteP for the rest. Adam, kappa fixed."""
+"""`completep-moe`: arXiv 2601.20205, Table 1, for the MoE layer, and CompleteP for the rest. Adam, at a fixed kappa."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """`mup-i`, `mup-ii`, `mup-iii` and `mssp-i`, `mssp-ii`, `mssp-iii`: MSSP (HiLD 2026), Tables B.1 (SGD) and B.2 (Adam).
 
-Three ways in which a model may grow: I width and expert width, II width and experts, III all of them. LR and eps are
-those of the regime; muP and MSSP differ in the initialization alone: I a zero router, II experts' output x experts^1/2,
-III all experts from the same draw. Experts are averaged over the active ones.
+A model may grow in three regimes: I in width and expert width, II in width and experts, III in all of them. LR and eps
+depend on the regime. MSSP differs from muP only in the initialization: in regime I the router starts from zero, in
+regime II the experts' output matrices are larger by experts^1/2, in regime III all experts start from the same draw.
+The model averages over the active experts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
 TABLE: dict[Optimizer, str] = {"sgd": "MSSP Table B.1", "adam": "MSSP Table B.2"}
 BRANCH = depth**-1
 
-# Regime -> (router, expert in, expert out): gradient RMS, which is the eps inside a block but for its depth^-1.
+# Regime -> (router, expert in, expert out): gradient RMS. Times depth^-1 it is the eps inside a block.
 GRADIENT = {
     "I": (ONE, width**-1, width**-1),
     "II": (experts**-1, experts**-1, width**-1 * experts**-1),
@@ -45,7 +46,7 @@ ADAM_LR = (width**-1, width**-1, expert_width**-1)
 
 
 def _dense(optimizer: Optimizer) -> tuple[Row, ...]:
-    """Return the rows outside the MoE layer: muP with a 1/depth on every branch."""
+    """Return the rows outside the MoE layer: muP with a factor 1/depth on every branch."""
     source = TABLE[optimizer]
     vector_lr = width if optimizer == "sgd" else ONE
     outer = {"lr": vector_lr, "eps": width**-1}
@@ -131,7 +132,7 @@ def _table(regime: str, *, mssp: bool) -> Table:
             "weight_decay": WEIGHT_DECAY,
             "eps": EPS,
         },
-        route_scale=active,  # "no explicit factor for softmax gates", against the 1/active of a sigmoid
+        route_scale=active,  # "no explicit factor for softmax gates"; sigmoid gates have 1/active
         tied_experts=mssp and regime == "III",
         doc=f"Regime {regime}, {grows}; {what}.",
         claims=stable(MSSP_CLAIMS[regime] if mssp else MUP_CLAIMS[regime]),
@@ -145,7 +146,7 @@ REGIME_AXES = {
     "III": (("width", "expert_width", "experts", "active"), "width, expert width and experts grow together"),
 }
 
-# What the source claims. Gradients are those of GRADIENT (Q.4): the rows above give them as eps.
+# What the source claims. The gradients (Q.4) are those of GRADIENT, which the rows use as eps.
 SECTION_3 = "MSSP 3, Tables B.1 and B.2"
 GRADIENTS = {regime: of_experts(*sizes) for regime, sizes in GRADIENT.items()}
 ROUTER_STILL = of_experts(("width",), (), ())
@@ -159,7 +160,7 @@ MUP_CLAIMS = {
         sum_moved=experts**-0.5,
         gradients=GRADIENTS["II"],
         gradients_still=of_experts(("width",), ("width",), ()),
-        faint=("expert_in", "expert_gate"),  # of the four parts of df/dh2, W3_0 W4_0 leads (MSSP I.6.1)
+        faint=("expert_in", "expert_gate"),  # W3_0 W4_0 is the largest of the four parts of df/dh2 (MSSP I.6.1)
     ),
     "III": replace(_III, sum_start=experts**-0.5, sum_still=("width",)),
 }

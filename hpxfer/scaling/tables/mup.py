@@ -1,8 +1,10 @@
 """`mup`: Tensor Programs V (arXiv 2203.03466), Table 3, by the shape of every matrix.
 
-Input-like (one infinite dimension, fan-out): init 1, LR 1 (Adam) or fan-out (SGD). Hidden (both infinite): init
-fan-in^-1/2, LR fan-in^-1 (Adam) or fan-out/fan-in (SGD). Output-like (fan-in alone infinite; the router too): init
-fan-in^-1, LR fan-in^-1. What the shape heuristic does where experts grow is not covered.
+- Input-like weights (only fan-out is infinite) have init 1 and LR 1 (Adam) or fan-out (SGD).
+- Hidden weights (both are infinite) have init fan-in^-1/2 and LR fan-in^-1 (Adam) or fan-out/fan-in (SGD).
+- Output-like weights (only fan-in is infinite), the router among them, have init fan-in^-1 and LR fan-in^-1.
+
+The source does not cover a growing number of experts.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ OUTPUT_LIKE = ("readout", "router")
 
 
 def _vector(role: str, optimizer: Optimizer) -> Row:
-    """Return the row of a gain, bias or position: one infinite dimension, as an input weight; not decayed."""
+    """Return the row of a gain, bias or position: one infinite dimension, as an input weight, and no decay."""
     start = ZERO if role == "hidden_bias" else ONE
     lr = width if optimizer == "sgd" else ONE
     return Row(role=role, init_std=start, lr=lr, eps=width**-1, weight_decay=ZERO, source=TABLE_3 + EPS_SOURCE)
@@ -36,7 +38,7 @@ def _vector(role: str, optimizer: Optimizer) -> Row:
 
 def _hidden(role: str, fan_in: Monomial, fan_out: Monomial, optimizer: Optimizer) -> Row:
     lr = fan_out * fan_in**-1 if optimizer == "sgd" else fan_in**-1
-    decay = lr**-1  # as the package `mup`: the product with the LR stays
+    decay = lr**-1  # as in the package `mup`: LR times decay stays the same
     source = TABLE_3 + ", hidden weights" + EPS_SOURCE
     return Row(role=role, init_std=fan_in**-0.5, lr=lr, eps=fan_out**-1, weight_decay=decay, source=source)
 
@@ -92,8 +94,8 @@ MUP = Table(
     name="mup",
     source="arXiv 2203.03466",
     axes=("width",),
-    # A hidden layer that grows by itself is no case of SGD's fan-out/fan-in: the gradient of what it reads from falls
-    # as its size^-1/2 while the width stays (`hpxfer check --optimizer sgd --axis expert_width` misses).
+    # SGD's rule fan-out/fan-in does not cover a hidden layer that grows alone. While the width stays, the gradient by
+    # the hidden features falls as their number^-1/2 (`hpxfer check --optimizer sgd --axis expert_width` misses).
     adam_axes=("expert_width", "dense_ratio"),
     rows={"adam": lambda conventions: _rows(conventions, "adam"), "sgd": lambda conventions: _rows(conventions, "sgd")},
     conventions={

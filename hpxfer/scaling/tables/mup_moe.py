@@ -1,8 +1,8 @@
 """`mup-moe`: "Why Routers Freeze" (HiLD 2026), Tables 1 (SGD) and 2 (Adam): width, at a fixed number of experts.
 
-The tables speak of an input, a router, experts and an output; the other tensors of a transformer follow by class:
-gains, biases and embeddings are input-like, all width x width matrices expert-like, the readout output-like. There are
-no forward multipliers in the source, hence the readout by init and LR.
+The source has rows for an input, a router, experts and an output. The other tensors of a transformer follow by class:
+gains, biases and embeddings are like the input, all width x width matrices like an expert, the readout like the output.
+The source has no forward multipliers, so the readout is scaled by init and LR.
 """
 
 from __future__ import annotations

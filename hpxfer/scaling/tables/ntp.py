@@ -1,7 +1,7 @@
 """`ntp`: the neural tangent parameterization for SGD, in its form without weight multipliers.
 
-1/sqrt(fan-in) in front of every matrix but the first, turned into init std and LR. Features stop to move as the width
-grows: a baseline beside `mup`, and a table whose coordinates are predicted to shrink.
+The factor 1/sqrt(fan-in) in front of every matrix except the first becomes part of init std and LR. Features stop
+changing as the width grows. The table is a baseline beside `mup`, and one whose changes are predicted to vanish.
 """
 
 from __future__ import annotations
