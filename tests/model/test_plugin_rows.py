@@ -1,0 +1,147 @@
+"""A gate, a data source, an optimizer and a schedule of a plug-in train as the shipped ones do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpxfer.data import data_ref
+from hpxfer.model.gates import GATES, Gate
+from hpxfer.plan.packing import pack
+from hpxfer.registry import Registry, load_plugin, read_plugin, registry
+from hpxfer.spec import parse_sweep
+from hpxfer.testing.data_sources import DataSourceSuite
+from hpxfer.testing.gates import GateSuite
+from hpxfer.train.trainer import train
+from hpxfer.trial import Expansion
+from hpxfer.trial.events import Ended
+from hpxfer.trial.result import TrialResult
+
+PLUGIN = '''
+"""A gate of squared sigmoids, .npy files, signed gradients and a decay by the root."""
+import glob
+
+import numpy as np
+
+from hpxfer.data.sources import DataFile, Dataset, DataSource, register_data_source
+from hpxfer.model.gates import Gate, register_gate
+from hpxfer.train.optimizers import Optimizer, register_optimizer
+from hpxfer.train.schedules import Schedule, register_schedule
+
+register_gate(
+    Gate(
+        name="squared_sigmoid",
+        formula="sigmoid(router logit)^2",
+        sums_to_one_over=None,
+        scores=lambda logits, route_scale: logits.sigmoid() * logits.sigmoid(),
+    )
+)
+
+
+def open_npy(pattern):
+    files = []
+    for path in sorted(glob.glob(pattern)):
+        ids = np.load(path, mmap_mode="r")
+        with open(path, "rb") as file:
+            header = file.read(ids.offset)
+        files.append(DataFile(path=path, num_tokens=len(ids), dtype=ids.dtype.str, header=header))
+    return Dataset(format="npy", parts=tuple(files), token_bytes=4) if files else None
+
+
+register_data_source(DataSource(name="npy", usage="npy:GLOB", tokenizers={"mine": 64}, open=open_npy))
+
+
+def update(gradient, moments, at, out):
+    out.copy_(gradient.sign()).mul_(at["lr"])
+
+
+register_optimizer(
+    Optimizer(
+        name="signed",
+        column="adam",
+        hps=(),
+        num_moments=0,
+        numbers=lambda lr, betas, powers: {"lr": lr},
+        update=update,
+    )
+)
+register_schedule(Schedule(name="root", decay=lambda done: 1.0 - done**0.5))
+'''
+SWEEP = """
+name: plugged
+model:
+  family: gpt
+  base: {{width: 16, depth: 1, num_experts: 4, num_active: 2, expert_ratio: 1, head_dim: 16}}
+  context: 16
+  gate: {gate}
+data: {{source: "{source}"}}
+training:
+  batch_tokens: 64
+  steps: 12
+  optimizer: {optimizer}
+  schedule: {{decay: {decay}}}
+  validation_tokens: 64
+parameterizations: [sp]
+axes: {{width: [16]}}
+grid: {{lr: [0.01]}}
+seeds: 2
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    module = load_plugin(read_plugin("mine.py", tmp_path))
+    yield module.__name__
+    Registry.remove_module(module.__name__)
+    del sys.modules[module.__name__]
+
+
+@pytest.fixture
+def source(plugin: str, tmp_path: Path) -> str:
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        # Runs of equal tokens: a model can learn them.
+        np.save(tmp_path / f"{name}.npy", np.repeat(rng.integers(0, 64, 400, dtype=np.uint32), 4))
+    return f"npy:{tmp_path}/*.npy"
+
+
+class TestTheGate(GateSuite):
+    @pytest.fixture
+    def gate(self, plugin: str) -> Gate:
+        return GATES.get("squared_sigmoid")
+
+
+class TestTheDataSource(DataSourceSuite):
+    pass
+
+
+def trained(source: str, **names: str) -> tuple[TrialResult, ...]:
+    chosen = {"gate": "sigmoid", "optimizer": "adamw", "decay": "constant", **names}
+    spec = parse_sweep(SWEEP.format(source=source, **chosen))
+    (stack,) = pack(Expansion(spec, data_ref(spec.data)).trials())
+    *_, end = train(stack, "cpu")
+    assert isinstance(end, Ended)
+    return end.results
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(("kind", "name"), [("gate", "squared_sigmoid"), ("optimizer", "signed"), ("decay", "root")])
+def test_what_a_plugin_registers_trains(source: str, kind: str, name: str) -> None:
+    plain, own = trained(source), trained(source, **{kind: name})
+    for result in own:
+        (losses,) = (curve.values for curve in result.curves if curve.metric == "train_loss_nats")
+        assert result.status == "finished"
+        assert losses[-1] < losses[0]
+    assert [result.validation_loss_nats for result in own] != [result.validation_loss_nats for result in plain]
+
+
+def test_a_plugin_that_is_gone_leaves_no_row(plugin: str) -> None:
+    assert registry("gate").module("squared_sigmoid") == plugin
+    Registry.remove_module(plugin)
+    for kind, name in (("gate", "squared_sigmoid"), ("data source", "npy"), ("optimizer", "signed")):
+        assert name not in registry(kind)
