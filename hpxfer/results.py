@@ -128,7 +128,7 @@ def load_results(folder: str | Path) -> Results:
         raise HpxferError(
             f"{path}: must be a results folder with {SWEEP_FILE} and trials*.parquet, got no {SWEEP_FILE}; {fix}"
         )
-    spec = load_sweep(path / SWEEP_FILE)
+    spec = load_sweep(path / SWEEP_FILE, trusted=False)
     if spec.data.digest is None:
         raise HpxferError(f"{path / SWEEP_FILE}: data.digest: must be given, as in the file that a run leaves; {fix}")
     store = Store.open(path, write=False)

@@ -230,7 +230,7 @@ def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], No
 
 def _merge(source: Path, target: Path, on_wait: Callable[[str], None] | None) -> Fetched:
     theirs = Store.open(source, write=False)
-    spec = load_sweep(source / SWEEP_FILE)
+    spec = load_sweep(source / SWEEP_FILE, trusted=False)
     ours = Store.open(target, write=True)
     with leased(LeaseFile(target), str(target), on_wait=on_wait) as lease:
         ours.guard = lease.check

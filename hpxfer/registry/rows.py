@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
@@ -73,6 +73,12 @@ class Registry(Generic[Row]):
     def remove(self, name: str) -> None:
         """Take a row of the user's out again. A module that is loaded anew can then register it anew."""
         del self._rows[name], self._modules[name]
+
+    @classmethod
+    def registered_by(cls, owns: Callable[[str | None], bool]) -> dict[str, tuple[str, ...]]:
+        """Return kind -> the names of its rows that were registered by a module for which `owns` is true."""
+        found = {each.kind: tuple(name for name in each._modules if owns(each._modules[name])) for each in cls._every}
+        return {kind: names for kind, names in found.items() if names}
 
     @classmethod
     def remove_module(cls, module: str) -> None:

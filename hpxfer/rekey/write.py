@@ -63,8 +63,8 @@ def rekey(
     location = location_at(results)
     if not location.folder.is_dir() or not (location.folder / SWEEP_FILE).exists():
         raise HpxferError(
-            f"{location.where}: must be a results folder or URI with {SWEEP_FILE}, got none; name the folder of a sweep "
-            "that was run, e.g. results/quickstart"
+            f"{location.where}: must be a results folder or URI with {SWEEP_FILE}, got none; name the folder of a "
+            "sweep that was run, e.g. results/quickstart"
         )
     with leased(location.lease_storage, location.where, on_wait=on_wait) as lease:
         location.begin()
@@ -130,7 +130,7 @@ def _rekey(location: ResultsLocation, store: Store, *, keep: bool) -> Rekeyed:
 
 def _ids_of_sweep(folder: Path, store: Store) -> dict[str, str]:
     """Return legacy id -> today's id of the sweep's trials that are still to be trained: checkpoints are of these."""
-    spec = load_sweep(folder / SWEEP_FILE)
+    spec = load_sweep(folder / SWEEP_FILE, trusted=False)
     trials = store.read_trials().to_pandas()
     expansion = Results(folder=folder, spec=spec, trials=trials, problems=()).expansion
     search = make_search(expansion, lambda: trials)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal
 
-import pandas as pd
-
+from hpxfer.errors import HpxferError
 from hpxfer.registry import Registry
 from hpxfer.search.protocol import Search
 from hpxfer.spec import SweepSpec
@@ -19,7 +18,10 @@ from hpxfer.spec.fields import Section
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.trial import Expansion
 
-Stored = Callable[[], pd.DataFrame]  # reads the stored trials of the sweep's folder
+if TYPE_CHECKING:
+    import pandas as pd
+
+Stored = Callable[[], "pd.DataFrame"]  # reads the stored trials of the sweep's folder
 
 
 def grid_hps(spec: SweepSpec) -> tuple[str, ...]:
@@ -96,12 +98,32 @@ def register_search(kind: SearchKind) -> SearchKind:
 
 
 def kind_of(spec: SweepSpec) -> SearchKind:
-    """Return the kind of search that a sweep asks for."""
-    return cast(SearchKind, spec.search.row)
+    """Return the kind of search that a sweep asks for.
+
+    Results of a search that this process does not know, because a plug-in registered it, are read as stored.
+    """
+    if spec.search.kind in SEARCHES:
+        return SEARCHES.get(spec.search.kind)
+    return SearchKind(
+        name=spec.search.kind,
+        settings=Section,
+        size=lambda spec: 0,
+        rounds=lambda spec: Counter[int](),
+        make=_unknown,
+        tunes="lines",
+        replays=False,
+    )
+
+
+def _unknown(expansion: Expansion, stored: Stored) -> Search:
+    kind = expansion.spec.search.kind
+    raise HpxferError(f"search.kind: {kind} is registered by a plug-in; name it with --plugin")
 
 
 def no_trials() -> pd.DataFrame:
     """Return no stored trials."""
+    import pandas as pd
+
     return pd.DataFrame()
 
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import qmc
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.arms import arms_of
@@ -75,6 +74,8 @@ def _unit_cube(spec: SweepSpec, dimensions: int, count: int) -> NDArray[np.float
     settings = spec.search.settings(RandomSettings)
     if settings.sequence == "uniform":
         return np.random.default_rng(settings.seed).random((count, dimensions))
+    from scipy.stats import qmc  # slow to import
+
     # Sobol's points are balanced in powers of two. The points beyond `count` are not used.
     sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(settings.seed))
     out: NDArray[np.float64] = sequence.random_base2((count - 1).bit_length())[:count]

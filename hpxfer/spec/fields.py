@@ -7,7 +7,15 @@ import sys
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -95,22 +103,23 @@ Values = Annotated[
 class Registered:
     """The rule that a text is the name of a registered row: `gate: Annotated[str, Registered("gate")]`.
 
-    A row is looked up by name alone, so that the code behind it is not imported.
+    A row is looked up by name alone, so that the code behind it is not imported. The validation context may hold more
+    names by kind: those that the plug-ins of a stored sweep registered.
     """
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._known, handler(source))
+        return core_schema.with_info_after_validator_function(self._known, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Offer an editor the names known here. Any other text is legal too, because a plug-in may register it."""
         return {"anyOf": [{"enum": list(registry(self._kind).names())}, handler(schema)]}
 
-    def _known(self, name: str) -> str:
+    def _known(self, name: str, info: ValidationInfo) -> str:
         rows = registry(self._kind)
-        if name not in rows:
+        if name not in rows and name not in (info.context or {}).get(self._kind, ()):
             got = repr(name) if len(name) <= 78 else repr(name)[:77] + "..."
             why = f"unknown {self._kind} {got}; {nearest(name, rows.names())}"
             raise PydanticCustomError("unregistered", "{why}", {"why": why})

@@ -1,47 +1,74 @@
-"""From a sweep file to a SweepSpec and back; every error says where, what rule, what was given and the fix."""
+"""From a sweep file to a SweepSpec and back. Every error says where, what rule, what was given and the fix."""
 
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from pathlib import Path
+
+from pydantic import ConfigDict
 
 from hpxfer.errors import HpxferError
 from hpxfer.registry import registry
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.checks import problems
+from hpxfer.spec.fields import Section, Seq
+from hpxfer.spec.plugins import are_registered, import_plugin, import_plugins, stored_names
 from hpxfer.spec.sections import in_file, validated
-from hpxfer.spec.sweep import SweepSpec
+from hpxfer.spec.sweep import Plugin, SweepSpec
 from hpxfer.spec.yaml_file import YamlFile, parse_yaml, read_yaml, write_yaml
 
 
-def load_sweep(path: str | Path) -> SweepSpec:
-    """Return the checked sweep in a YAML file.
+class _Plugins(Section):
+    """The part of a sweep file that is read before the rest."""
 
-    A relative data path in it starts at the file's folder. Raises HpxferError with one line for each broken rule.
+    model_config = ConfigDict(extra="ignore")
+
+    plugins: Seq[Plugin] | None = None
+    """As in `SweepSpec`."""
+
+
+def load_sweep(path: str | Path, *, plugins: Sequence[str] = (), trusted: bool = True) -> SweepSpec:
+    """Return the checked sweep in a YAML file. A relative data path or plug-in file starts at the file's folder.
+
+    The plug-ins of the file are imported before its names are checked, and after them more `plugins`, of which a
+    relative file starts at the current folder. A file that is not `trusted`, such as that of a results folder, imports
+    nothing: names that its plug-ins registered are accepted as they are. Raises HpxferError with one line for each
+    broken rule.
     """
-    spec = _checked(read_yaml(path))
+    file, folder = read_yaml(path), Path(path).resolve().parent
+    spec = _checked(file, folder, trusted, plugins)
     kind, _, rest = spec.data.source.partition(":")
-    if not registry("data source").get(kind).is_path or Path(rest).is_absolute():
+    sources = registry("data source")
+    if kind not in sources or not sources.get(kind).is_path or Path(rest).is_absolute():
         return spec
-    absolute = Path(glob.escape(str(Path(path).resolve().parent))) / rest
+    absolute = Path(glob.escape(str(folder))) / rest
     return spec.model_copy(update={"data": spec.data.model_copy(update={"source": f"{kind}:{absolute}"})})
 
 
-def parse_sweep(text: str, name: str = "<sweep>") -> SweepSpec:
-    """Return the checked sweep in `text`; `name` stands for the file in messages."""
-    return _checked(parse_yaml(text, name))
+def parse_sweep(text: str, name: str = "<sweep>", *, plugins: Sequence[str] = (), trusted: bool = True) -> SweepSpec:
+    """Return the checked sweep in `text`, as `load_sweep` does. `name` stands for the file in messages."""
+    return _checked(parse_yaml(text, name), Path(), trusted, plugins)
 
 
 def dump_sweep(spec: SweepSpec) -> str:
     """Return YAML that loads to an equal sweep. Its first line states the budget."""
-    return f"# {budget_text(spec)}\n" + write_yaml(spec.model_dump(mode="json", exclude_none=True))
+    budget = f"# {budget_text(spec)}\n" if spec.search.kind in registry("search") else ""
+    return budget + write_yaml(spec.model_dump(mode="json", exclude_none=True))
 
 
-def _checked(file: YamlFile) -> SweepSpec:
+def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]) -> SweepSpec:
     if not isinstance(file.data, dict):
         got = "an empty file" if file.data is None else type(file.data).__name__
         raise HpxferError(f"{file.where(())}: must be a mapping that starts with name:, got {got}")
-    spec = validated(SweepSpec, file)
+    given = validated(_Plugins, file).plugins or ()
+    if trusted:
+        loaded = (*import_plugins(file, given, folder), *(import_plugin(name, Path()) for name in plugins))
+        given = tuple({plugin.name: plugin for plugin in loaded}.values())
+    names = stored_names(given)
+    spec = validated(SweepSpec, file, stored=names).model_copy(update={"plugins": given or None})
+    if not are_registered(names):
+        return spec  # it was checked when it was stored, and its rules need the code
     settings = spec.search.row.settings
     own = {key: value for key, value in spec.search.given.items() if key in settings.model_fields}
     validated(settings, file, own, at=("search",))

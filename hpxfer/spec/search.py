@@ -49,7 +49,9 @@ class SearchSpec(Section):
     @property
     def where(self) -> Literal["base", "all"]:
         """The shapes that are searched at."""
-        return self.at or self.row.where
+        if self.at is not None:
+            return self.at
+        return self.row.where if self.kind in registry("search") else "all"
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

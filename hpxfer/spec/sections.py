@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -14,16 +15,18 @@ M = TypeVar("M", bound=BaseModel)
 # Parts of a key path that a short form leaves out, and the members of a union, which no file spells.
 _LEFT_OUT = ("values", "shapes", "name", "float", "str")
 # What may stand where a section with a short form is wanted.
-_FORMS = {"ParameterizationSpec": "a name", "AxisSpec": "a list", "GridValues": "a list"}
+_FORMS = {"ParameterizationSpec": "a name", "PluginSpec": "a name", "AxisSpec": "a list", "GridValues": "a list"}
 
 
-def validated(model: type[M], file: YamlFile, data: Any = None, at: Path_ = ()) -> M:
+def validated(
+    model: type[M], file: YamlFile, data: Any = None, at: Path_ = (), *, stored: Mapping[str, Collection[str]] = {}
+) -> M:
     """Return the file's data, or the `data` that it has `at` a key path, as `model`.
 
-    Raises HpxferError with one line for each broken rule.
+    `stored` holds names by kind that count as registered. Raises HpxferError with one line for each broken rule.
     """
     try:
-        return model.model_validate(file.data if data is None else data)
+        return model.model_validate(file.data if data is None else data, context=dict(stored))
     except ValidationError as error:
         lines = (_explain(model, file, found, at) for found in error.errors())
         raise HpxferError("\n".join(dict.fromkeys(lines))) from None

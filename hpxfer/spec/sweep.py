@@ -320,6 +320,21 @@ Seeds = Annotated[
 ]
 
 
+class PluginSpec(Section):
+    """Python code of yours that registers rows. A bare name is short for `{name: NAME}`. A run fills in the rest."""
+
+    name: str
+    """A module such as `mypackage.gates`, or a file such as `./gates.py`. A relative file starts at the sweep's folder.
+    """
+    digest: str | None = None
+    """The hash of the file, or the version that the file sets. Written by a run."""
+    registers: dict[str, Seq[str]] | None = None
+    """The names of the rows that the plug-in registers, by kind. Written by a run."""
+
+
+Plugin = Annotated[PluginSpec, BeforeValidator(into("name", str), json_schema_input_type=str | PluginSpec)]
+
+
 class SweepSpec(Section):
     """One sweep file: one question about transfer."""
 
@@ -354,6 +369,9 @@ class SweepSpec(Section):
     """The precision of compute. Master weights, optimizer state, router and loss are float32."""
     resources: ResourcesSpec = ResourcesSpec()
     """Where and how wide to run."""
+    plugins: Seq[Plugin] | None = None
+    """Code that registers rows which the sweep names, e.g. a parameterization. It is imported before the sweep is
+    checked, and by every worker. The digest of its file is part of the identity of the trials that use it."""
     storage: str | None = None
     """The folder or URI above the results. `--results` wins over it. Never part of a trial's identity."""
 

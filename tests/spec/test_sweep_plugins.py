@@ -1,0 +1,122 @@
+"""Plug-ins of a sweep: imported before its names are checked, never by what reads results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sweep_text import SWEEP
+
+from hpxfer.errors import HpxferError
+from hpxfer.registry import Registry
+from hpxfer.spec import dump_sweep, load_sweep, parse_sweep
+from hpxfer.spec.plugins import digests_used, plugin_files, rows_without_plugin, stored_names, used_rows
+
+SOURCE = """
+from dataclasses import replace
+
+from hpxfer.registry import registry
+
+tables = registry("parameterization")
+tables.register(replace(tables.get("sp"), name="my_table"))
+"""
+LISTED = "parameterizations: [completep-moe, sp]"
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Forget the plug-ins of a test: a process imports each once."""
+    before = set(sys.modules)
+    yield
+    for module in set(sys.modules) - before:
+        if module.startswith(("hpxfer_plugin_", "a_plugin_module")):
+            Registry.remove_module(module)
+            del sys.modules[module]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """A sweep file that names a table of the plug-in beside it."""
+    (tmp_path / "mine.py").write_text(SOURCE)
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP.replace(LISTED, "parameterizations: [my_table, sp]") + "plugins: [./mine.py]\n")
+    return path
+
+
+def test_a_sweep_may_name_what_its_plugin_registers(sweep: Path) -> None:
+    spec = load_sweep(sweep)
+    (plugin,) = spec.plugins or ()
+    assert plugin.name == str(sweep.parent / "mine.py")
+    assert plugin.registers == {"parameterization": ("my_table",)}
+    assert ("parameterization", "my_table") in set(used_rows(spec))
+    assert digests_used(spec) == {"parameterization:my_table": plugin.digest}
+    assert rows_without_plugin(spec) == []
+    assert plugin_files(spec)[0].source == SOURCE
+
+
+def test_the_stored_sweep_holds_name_digest_and_what_it_registers_and_loads_to_the_same(sweep: Path) -> None:
+    spec = load_sweep(sweep)
+    stored = parse_sweep(dump_sweep(spec), trusted=False)
+    assert stored == spec
+    assert [set(plugin.model_dump()) for plugin in stored.plugins or ()] == [{"name", "digest", "registers"}]
+
+
+def test_reading_results_imports_no_code_and_accepts_the_stored_names(sweep: Path) -> None:
+    text = dump_sweep(load_sweep(sweep))
+    for module in [module for module in sys.modules if module.startswith("hpxfer_plugin_")]:
+        Registry.remove_module(module)
+        del sys.modules[module]
+    (sweep.parent / "mine.py").write_text("raise RuntimeError('imported')\n")
+    spec = parse_sweep(text, trusted=False)
+    assert [choice.name for choice in spec.parameterizations] == ["my_table", "sp"]
+    assert stored_names(spec.plugins or ()) == {"parameterization": {"my_table"}}
+    assert not any(module.startswith("hpxfer_plugin_") for module in sys.modules)
+    with pytest.raises(HpxferError, match=r"plugins\[0\]: .*mine.py: importing it failed: RuntimeError: imported"):
+        parse_sweep(text)
+
+
+def test_a_name_that_no_stored_plugin_registered_is_refused_without_code_too(sweep: Path) -> None:
+    text = dump_sweep(load_sweep(sweep)).replace("- my_table\n", "- another\n")
+    for module in [module for module in sys.modules if module.startswith("hpxfer_plugin_")]:
+        Registry.remove_module(module)
+    gate = text.replace("gate: sigmoid", "gate: my_gate")
+    with pytest.raises(HpxferError, match="unknown gate 'my_gate'"):
+        parse_sweep(gate, trusted=False)
+
+
+def test_a_module_may_be_named_and_one_more_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_plugin_module.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = SWEEP.replace(LISTED, "parameterizations: [my_table, sp]")
+    spec = parse_sweep(text, plugins=["a_plugin_module"])
+    assert [plugin.name for plugin in spec.plugins or ()] == ["a_plugin_module"]
+    assert parse_sweep(text + "plugins: [a_plugin_module]\n", plugins=["a_plugin_module"]) == spec
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        ("[./none.py]", r"plugins\[0\]: .*none.py: cannot be read"),
+        ("[no_such_package.gates]", r"plugins\[0\]: 'no_such_package.gates': no Python module has this name here"),
+        ("[3]", r"plugins\[0\]: must be a name or a mapping, got 3"),
+        ("./mine.py", r"plugins: must be a list, got './mine.py'"),
+        ("[{name: a, digset: x}]", r"plugins\[0\].digset: unknown key; did you mean 'digest'"),
+    ],
+)
+def test_what_cannot_be_imported_is_said_with_its_line(listed: str, message: str) -> None:
+    with pytest.raises(HpxferError, match=rf"^<sweep>:22: {message}"):
+        parse_sweep(f"{SWEEP}plugins: {listed}\n")
+
+
+def test_a_row_that_only_this_process_knows_is_named(sweep: Path) -> None:
+    load_sweep(sweep)
+    spec = parse_sweep(SWEEP.replace(LISTED, "parameterizations: [my_table, sp]"))
+    assert rows_without_plugin(spec) == ["parameterization my_table"]
+
+
+def test_a_sweep_without_plugins_does_not_mention_them() -> None:
+    assert "plugins" not in dump_sweep(parse_sweep(SWEEP))
