@@ -1,11 +1,11 @@
-"""Coordinates of the built-in GPT: the sizes of its features and of what changes them, on a fixed batch, in training.
+"""Sizes of features, of their changes and of gradients in the built-in GPT, on a fixed batch during training.
 
     W_t x_t - W_0 x_0 = (W_t - W_0) x_t + W_0 (x_t - x_0)                effective + propagating, of every linear map
     routed experts    = sum_i c g_i,t [ W_0 a_i,0 + (W_t - W_0) a_i,t + W_0 (a_i,t - a_i,0) ]          W = expert_out
 
-Every expert is evaluated on every token; its own output is measured without its gate and the multiplier c, the
-aggregates have both. All other outputs have the forward multiplier of their role in them. (2601-router-freeze,
-Appendix B; MSSP, section 4.)
+Every expert is evaluated on every token. The output of a single expert is measured without its gate and without the
+multiplier c; the gated sums include both. All other outputs include the forward multiplier of their role. (Why Routers
+Freeze, Appendix B; MSSP, section 4.)
 
 Letters: K seeds, T tokens, I in, O out, D width, E experts, H hidden features.
 """
@@ -29,15 +29,15 @@ from hpxfer.trial.stack import Stack
 
 LINEAR = ("attn_q", "attn_k", "attn_v", "attn_out", "router", "readout", "dense_in", "dense_gate", "dense_out")
 SHARED = ("shared_in", "shared_gate", "shared_out")
-EXPERTS = ("expert_in", "expert_gate")  # what reads the stream; expert_out reads what they make of it
-# Parts of the model that are no linear map: their output and its change.
+EXPERTS = ("expert_in", "expert_gate")  # these read the stream; expert_out reads their output
+# Parts of the model that are no linear map. Their output and its change are measured.
 PARTS = ("embedding", "stream", "gates", "moe", "dense", "final_norm")
 OUTSIDE = ("embedding", "final_norm", "readout")
-# No trial of a sweep reads the data in this seed's order.
+# No trial of a sweep uses this seed.
 PROBE_SEED = 2**62
 PROBE_TOKENS = 64
 
-Place = tuple[str, int | None]  # name, and its block; None outside the blocks
+Part = tuple[str, int | None]  # the name of a part, and its block; None outside the blocks
 Values = dict[str, Tensor]  # quantity -> [K, ...]
 
 
@@ -66,33 +66,31 @@ def observe(
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """What a forward pass on the probe batch showed, [K, T, ...]; and every expert's, [K, E, T, ...], by block."""
+    """Inputs and outputs of a forward pass on the probe batch, [K, T, ...]; those of experts are [K, E, T, ...]."""
 
-    inputs: Mapping[Place, Tensor]
-    outputs: Mapping[Place, Tensor]
+    inputs: Mapping[Part, Tensor]
+    outputs: Mapping[Part, Tensor]
     experts: Mapping[int, Mapping[str, Tensor]]  # block -> name of a matrix -> its input
 
 
 class _Probe:
-    """The probe batch, and what the model made of it before training."""
+    """The probe batch, and the activations of the model on it before training."""
 
     def __init__(self, state: TrainState) -> None:
         self._state = state
         self._blocks = {tensor.name: tensor.blocks for tensor in state.layout.parameters}
         num_rows = max(1, PROBE_TOKENS // state.setting.context)
-        inputs, targets = (one[:num_rows] for one in state.data.train_batch(PROBE_SEED, 0))
+        inputs, targets = (rows[:num_rows] for rows in state.data.train_batch(PROBE_SEED, 0))
         self._inputs, self._targets = state.for_all((inputs, targets))
         self._start = state.layout.weights(state.initial())
         self._before = self._look()
 
     @torch.no_grad()
-    def sizes(self) -> list[tuple[Place, str, Tensor]]:
-        """Return place, quantity and the RMS [K] of everything that is measured."""
+    def sizes(self) -> list[tuple[Part, str, Tensor]]:
+        """Return (part, quantity, RMS [K]) of everything that is measured."""
         seen = self._look()
         out = [
-            (place, quantity, value)
-            for place in seen.outputs
-            for quantity, value in self._quantities(place, seen).items()
+            (part, quantity, value) for part in seen.outputs for quantity, value in self._quantities(part, seen).items()
         ]
         for block in seen.experts:
             for name in seen.experts[block]:
@@ -111,22 +109,22 @@ class _Probe:
 
     @torch.no_grad()
     def _look(self) -> _Seen:
-        inputs: dict[Place, Tensor] = {}
-        outputs: dict[Place, Tensor] = {}
+        inputs: dict[Part, Tensor] = {}
+        outputs: dict[Part, Tensor] = {}
 
         def tap(name: str, block: int, x: Tensor, y: Tensor) -> None:
             if name in (*LINEAR, *SHARED, *PARTS):
-                place = (name, None if name in OUTSIDE else block)
-                inputs[place], outputs[place] = x, y
+                part = (name, None if name in OUTSIDE else block)
+                inputs[part], outputs[part] = x, y
             if name == "final_norm":
-                inputs["stream", None], outputs["stream", None] = x, x  # as it leaves the last block
+                inputs["stream", None], outputs["stream", None] = x, x  # the output of the last block
 
         self._state.forward(self._inputs, self._targets, self._state.setting.steps, tap=tap)
         experts = {block: self._expert_inputs(block, inputs["moe", block]) for block in self._state.moe_blocks}
         return _Seen(inputs=inputs, outputs=outputs, experts=experts)
 
     def _expert_inputs(self, block: int, h_KTD: Tensor) -> dict[str, Tensor]:
-        """Return what every expert's matrices read on every token, [K, 1 or E, T, I]."""
+        """Return the inputs of every expert's matrices on every token, [K, 1 or E, T, I]."""
         x, weights = h_KTD.unsqueeze(1), self._state.weights
         out: dict[str, Tensor] = {name: x for name in EXPERTS if name in weights}
         hidden = {name: x @ self._matrix(weights, (name, block)) + self._bias(name, block) for name in out}
@@ -134,24 +132,24 @@ class _Probe:
         gate = hidden.get("expert_gate")
         return {**out, "expert_out": F.gelu(up) if gate is None else F.silu(gate) * up}
 
-    def _quantities(self, place: Place, seen: _Seen) -> Values:
-        """Return the RMS [K] of output, change and, of a linear map, its two parts."""
-        name = place[0]
-        y, y_0 = seen.outputs[place], self._before.outputs[place]
-        if name == "gates":  # zero outside the active set: the mean is over what is active
+    def _quantities(self, part: Part, seen: _Seen) -> Values:
+        """Return the RMS [K] of an output and its change. For a linear map, add the two parts of the change."""
+        name = part[0]
+        y, y_0 = seen.outputs[part], self._before.outputs[part]
+        if name == "gates":  # gates are zero outside the active set, so the mean is over the active experts
             share = (y != 0).flatten(1).double().mean(1).sqrt()
             return {"activation": _rms(y) / share, "change": _rms(y - y_0) / share}
         out = {"activation": _rms(y), "change": _rms(y - y_0)}
         if name in (*LINEAR, *SHARED):
-            x, x_0 = seen.inputs[place], self._before.inputs[place]
-            start = self._matrix(self._start, place)
-            factor = self._state.model.forward[name].double() if name in FORWARD_ROLES else 1.0
-            out["effective"] = _rms(x @ (self._matrix(self._state.weights, place) - start)) * factor
+            x, x_0 = seen.inputs[part], self._before.inputs[part]
+            start = self._matrix(self._start, part)
+            factor = self._state.model.numbers()[name].double() if name in FORWARD_ROLES else 1.0
+            out["effective"] = _rms(x @ (self._matrix(self._state.weights, part) - start)) * factor
             out["propagating"] = _rms((x - x_0) @ start) * factor
         return out
 
     def _of_expert(self, name: str, block: int, seen: _Seen) -> Values:
-        """Return output, change and its two parts of all experts [K, E, T, O], without gates and multiplier."""
+        """Return output, change and the two parts of the change of all experts [K, E, T, O], without gate and multiplier."""
         x, x_0 = seen.experts[block][name], self._before.experts[block][name]
         start = self._matrix(self._start, (name, block))
         effective = x @ (self._matrix(self._state.weights, (name, block)) - start)
@@ -165,7 +163,7 @@ class _Probe:
 
     def _aggregates(self, block: int, seen: _Seen) -> Iterator[tuple[str, Tensor]]:
         """Yield the three parts of the routed experts' sum, [K, T, D]."""
-        gates_KTE = seen.outputs["gates", block] * self._state.model.forward["expert_out"].view(-1, 1, 1)
+        gates_KTE = seen.outputs["gates", block] * self._state.model.numbers()["expert_out"].view(-1, 1, 1)
         x, x_0 = seen.experts[block]["expert_out"], self._before.experts[block]["expert_out"]
         start = self._matrix(self._start, ("expert_out", block))
         change = self._matrix(self._state.weights, ("expert_out", block)) - start
@@ -174,9 +172,9 @@ class _Probe:
         yield "aggregate effective", ((weighted * x) @ change).sum(1)
         yield "aggregate propagating", ((weighted * (x - x_0)) @ start).sum(1)
 
-    def _matrix(self, weights: Weights, place: Place) -> Tensor:
-        """Return the weight of a linear map as the model applies it, [K, I, O] or [K, E, I, O]; no multiplier."""
-        name, block = place
+    def _matrix(self, weights: Weights, part: Part) -> Tensor:
+        """Return the weight of a linear map as the model applies it, [K, I, O] or [K, E, I, O], without multiplier."""
+        name, block = part
         if name == "readout" and name not in weights:
             return weights["embedding"][0].transpose(1, 2)  # tied
         matrix = weights[name][0 if block is None else self._blocks[name].index(block)]
@@ -194,11 +192,11 @@ def _rms(x: Tensor) -> Tensor:
     return x.flatten(1).double().square().mean(1).sqrt()
 
 
-def _by_role(state: TrainState, tensors: Weights, quantity: str) -> Iterator[tuple[Place, str, Tensor]]:
+def _by_role(state: TrainState, tensors: Weights, quantity: str) -> Iterator[tuple[Part, str, Tensor]]:
     """Yield the RMS of every role's tensors, block by block."""
-    parts: dict[Place, list[Tensor]] = {}
+    parts: dict[Part, list[Tensor]] = {}
     for tensor in state.layout.parameters:
         for block, copy in zip(tensor.blocks or (None,), tensors[tensor.name], strict=True):
             parts.setdefault((tensor.role, block), []).append(copy.flatten(1))
-    for place, found in parts.items():
-        yield place, quantity, _rms(torch.cat(found, 1))
+    for part, found in parts.items():
+        yield part, quantity, _rms(torch.cat(found, 1))

@@ -161,7 +161,7 @@ def sums_to_one_over(gate: str | None) -> str | None:
     Return UNKNOWN for a gate that is not given, and for one of a plug-in that is not loaded.
     """
     gates = registry("gate")
-    over: str | None = gates.get(gate).sums_to_one_over if gate in gates else UNKNOWN
+    over: str | None = gates.get(gate).sums_to_one_over if gate is not None and gate in gates else UNKNOWN
     return over
 
 
