@@ -59,7 +59,8 @@ class SearchSpec(Section):
         schema = handler.resolve_ref_schema(handler(core))
         for kind in registry("search").rows():
             settings = handler.resolve_ref_schema(handler(kind.settings.__pydantic_core_schema__))
-            schema["properties"] = {**settings.get("properties", {}), **schema["properties"]}
+            for key, entry in settings.get("properties", {}).items():
+                schema["properties"].setdefault(key, entry)
         schema["additionalProperties"] = False
         return schema
 
