@@ -1,1 +1,1 @@
-"""What a sweep will do and what it costs, before anything runs."""
+"""Plan: what a sweep will do and what it will cost, before anything runs."""

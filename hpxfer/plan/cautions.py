@@ -1,4 +1,4 @@
-"""Cautions: what a sweep's author should know before it runs, because a result would mean less than it seems."""
+"""Cautions: what the author of a sweep should know before it runs, because a result would mean less than it seems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ CROSSING = (
 
 
 def cautions(expansion: Expansion) -> tuple[str, ...]:
-    """Return the cautions of a sweep: of early stopping, its model, each table at the base and along each axis."""
+    """Return the cautions of a sweep: of early stopping, of its model, and of each table at the base and along each
+    axis.
+    """
     out = [*_of_early_stopping(expansion), *_of_gate(expansion)]
     for choice in expansion.choices:
         at_base = _warnings(expansion, choice, expansion.spec.base_shape)
@@ -42,7 +44,9 @@ def _of_gate(expansion: Expansion) -> Iterator[str]:
 
 
 def _along(expansion: Expansion, choice: Parameterization, path: Path, known: set[str]) -> list[str]:
-    """Return what is warned of along a path and not at the base; of warnings that differ in numbers only, the last."""
+    """Return the warnings along a path that the base does not have. Of warnings that differ only in numbers, keep
+    the last.
+    """
     found: dict[str, str] = {}
     for point in path.points:
         for text in _warnings(expansion, choice, point.shape):

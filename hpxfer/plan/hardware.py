@@ -1,10 +1,10 @@
-"""Hardware: what a plan may be priced on, as data, and how fast it is: measured where it was, else assumed.
+"""Hardware: the devices that a plan can be made for, as data, and how fast each is: measured if possible, else assumed.
 
     a CPU core    seconds = tokens x CPU_S_PER_TOKEN + FLOPs / CPU_FLOP_PER_S, both measured
-    a GPU         seconds = FLOPs / (peak x share of it) + steps x GPU_STEP_S / trials of the stack; the peak is
-                  published, the share assumed until a benchmark says, the time of a step assumed
+    a GPU         seconds = FLOPs / (peak x share) + steps x GPU_STEP_S / trials of the stack; the peak is
+                  published, the share is assumed until a benchmark measures it, the time of a step is assumed
 
-What the store says of its own trials goes before all of this, see `hpxfer.plan.plan`.
+Measurements of the sweep's own stored trials replace all of this, see `hpxfer.plan.plan`.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from hpxfer.plan.speeds import Record, latest
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
-# One CPU core in float32, full stacks, `hpxfer bench trainer` on two AMD EPYC cores (2026-11, torch 2.13): what a
-# token costs whatever the width, and the rate of the rest.
+# One CPU core in float32 with full stacks: the time per token at any width, and the rate of the rest. Measured by
+# `hpxfer bench trainer` on two AMD EPYC cores (2026-11, torch 2.13).
 CPU_S_PER_TOKEN = 3e-6
 CPU_FLOP_PER_S = 54e9
-# Of a GPU's peak, what a full stack of small models is assumed to reach; unmeasured. float32 has fewer FLOPs to reach.
+# The share of a GPU's peak that a full stack of small models is assumed to reach. Unmeasured. float32 has a lower peak.
 ASSUMED_MFU: Mapping[str, float] = {"bfloat16": 0.1, "float32": 0.3}
-# What a step of a stack takes however small it is: its launches, and the host's looks. Assumed, unmeasured.
+# The least time of a step, however small the stack: kernel launches, and the host's reads. Assumed, unmeasured.
 GPU_STEP_S = 2e-3
 BENCH = Path("results/bench")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """One kind of device. Peaks are dense, in FLOP/s; a CPU is one core and has no peak here."""
+    """One kind of device. Peaks are dense, in FLOP/s. A CPU means one core, and has no peak here."""
 
-    name: str  # as `--hardware` takes it
+    name: str  # the name that `--hardware` takes
     title: str
     cuda: bool = True
     memory_bytes: int | None = None
     peak: Mapping[str, float] | None = None  # precision -> FLOP/s
     source: str = ""
-    marker: str = ""  # what the name that CUDA gives the device holds
+    marker: str = ""  # a part of the name that CUDA gives the device
 
 
 def _gpu(name: str, title: str, gib: int, bfloat16: float, float32: float, marker: str) -> Hardware:
@@ -58,7 +58,7 @@ def _gpu(name: str, title: str, gib: int, bfloat16: float, float32: float, marke
     )
 
 
-# TFLOP/s in bfloat16 and in float32 without tensor cores. GiB are what CUDA reports, rounded down.
+# TFLOP/s in bfloat16, and in float32 without tensor cores. GiB as CUDA reports them, rounded down.
 HARDWARE = (
     Hardware(name="cpu", title="one core of a two-core AMD EPYC", cuda=False, source="measured 2026-11"),
     _gpu("b200", "NVIDIA B200", 178, 2250, 75, "B200"),
@@ -73,20 +73,20 @@ HARDWARE = (
 )
 _BY_NAME = {one.name: one for one in HARDWARE}
 CPU_CORE = _BY_NAME["cpu"]
-# A GPU whose name nobody knows, or that is not in the table.
+# A GPU whose name is unknown, or not in the table.
 OTHER_GPU = replace(_BY_NAME["h200"], name="gpu", title="GPU taken for an NVIDIA H200 SXM", memory_bytes=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """How a plan's seconds are made: the formula above, and what a benchmark measured on that hardware."""
+    """How the seconds of a plan are computed: by the formula above, with what a benchmark measured on that hardware."""
 
     hardware: Hardware
     source: str  # e.g. `assumed: 10% of an NVIDIA H200 SXM's peak`
-    measured: tuple[tuple[float, float], ...] = ()  # (parameters, FLOP/s) of a benchmark's cases
+    measured: tuple[tuple[float, float], ...] = ()  # (parameters, FLOP/s) per case of a benchmark
 
     def trial_s(self, shape: Shape, setting: Setting, num_trials: float = 1) -> float:
-        """Return the seconds that one of so many trials in a stack keeps a core, or a whole GPU, busy."""
+        """Return the seconds that one of this many trials in a stack keeps a core, or a whole GPU, busy."""
         flops = train_flops(shape, setting)
         if not self.hardware.cuda:
             return setting.steps * setting.batch_tokens * CPU_S_PER_TOKEN + flops / CPU_FLOP_PER_S
@@ -101,7 +101,7 @@ class Rate:
 
 
 def hardware_named(name: str) -> Hardware:
-    """Return the hardware of this name; raise HpxferError naming the nearest if there is none."""
+    """Return the hardware of this name. Raise HpxferError, which names the nearest, if there is none."""
     found = _BY_NAME.get(name.lower())
     if found is None:
         raise HpxferError(f"--hardware must be one of {', '.join(_BY_NAME)}, got {name!r}; {nearest(name, _BY_NAME)}")
@@ -109,7 +109,9 @@ def hardware_named(name: str) -> Hardware:
 
 
 def hardware_of(device: Device) -> Hardware:
-    """Return the hardware that a device is, a GPU by the name that CUDA gives it; one of unknown name is OTHER_GPU."""
+    """Return the hardware that a device is. A GPU is found by the name that CUDA gives it; an unknown one is
+    OTHER_GPU.
+    """
     if not device.cuda:
         return CPU_CORE
     return _gpu_named(device.name or "") or OTHER_GPU
@@ -121,7 +123,7 @@ def _gpu_named(name: str) -> Hardware | None:
 
 
 def device_of(hardware: Hardware, device: Device) -> Device:
-    """Return the device to plan for where a user names hardware: as many of it as there are of the user's own kind."""
+    """Return the device to plan for if the user names hardware: as many devices as the user's own machine has."""
     if not hardware.cuda:
         return device if not device.cuda else Device(num_cpus=device.num_cpus, host_bytes=device.host_bytes)
     number = device.num_gpus if device.cuda else None
@@ -130,7 +132,7 @@ def device_of(hardware: Hardware, device: Device) -> Device:
 
 
 def rate_of(hardware: Hardware, precision: str, bench: Path = BENCH) -> Rate:
-    """Return how fast this hardware is: what benchmark records in `bench` say of it, else what is assumed."""
+    """Return how fast this hardware is: as the benchmark records in `bench` measured it, else as assumed."""
     if not hardware.cuda:
         return Rate(hardware=hardware, source=f"{hardware.source} on {hardware.title}")
     record = _record(bench) if precision == "bfloat16" else None
@@ -144,7 +146,7 @@ def _record(bench: Path) -> Record | None:
     try:
         return latest(bench, "trainer", "cuda")
     except HpxferError:
-        return None  # a line that somebody broke is for `hpxfer bench` to speak of; a plan can do without
+        return None  # `hpxfer bench` reports a damaged record; a plan can do without it
 
 
 def _measured(record: Record, hardware: Hardware) -> tuple[tuple[float, float], ...]:
@@ -157,7 +159,7 @@ def _measured(record: Record, hardware: Hardware) -> tuple[tuple[float, float], 
 
 
 def here(asked: str = "auto") -> Device:
-    """Return this machine as stacks see it; `asked` is auto (a GPU if there is one), cpu or cuda."""
+    """Return this machine as a device for stacks. `asked` is auto (a GPU if there is one), cpu or cuda."""
     cuda = has_cuda(asked)
     return Device(
         cuda=cuda,

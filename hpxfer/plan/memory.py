@@ -1,4 +1,4 @@
-"""Memory cautions: where stacks of a sweep will not fit, or fit only as far as an unmeasured model is right."""
+"""Cautions about memory: where the stacks of a sweep will not fit, or fit only if an unmeasured estimate is right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNMEASURED = "by a model of memory that was never measured on a GPU"
 
 
 class Sized(Protocol):
-    """A shape's stacks, as a plan has them."""
+    """The stacks of one shape, as a plan has them."""
 
     @property
     def shape(self) -> Shape: ...
@@ -28,7 +28,7 @@ class Sized(Protocol):
 def memory_cautions(
     shapes: Sequence[Sized], device: Device, resources: ResourcesSpec, workers: int, label: Callable[[Shape], str]
 ) -> tuple[str, ...]:
-    """Return what a user should know of memory before a run: of each kind, the shape that is worst off."""
+    """Return what the user should know about memory before a run: per kind of caution, the shape that is worst off."""
     left = [one for one in shapes if one.num_stacks]
     if not left:
         return ()
@@ -42,7 +42,7 @@ def memory_cautions(
 def _too_large(
     left: Sequence[Sized], device: Device, resources: ResourcesSpec, workers: int, label: Callable[[Shape], str]
 ) -> Iterator[str]:
-    """Yield where one trial alone is too large."""
+    """Yield the shapes of which a single trial is too large."""
     room = _room(device, resources, workers)
     over = [one for one in left if one.stack_size == 1 and one.stack_bytes > room]
     if not over:
@@ -61,7 +61,9 @@ def _too_large(
 def _clamped(
     left: Sequence[Sized], device: Device, resources: ResourcesSpec, workers: int, label: Callable[[Shape], str]
 ) -> Iterator[str]:
-    """Yield where fewer trials are stacked than were asked for; a round of a search may simply have no more."""
+    """Yield the shapes of which fewer trials are stacked than asked for, unless a round of a search simply has no
+    more.
+    """
     asked = resources.stack_size
     if asked is None:
         return
@@ -77,7 +79,7 @@ def _clamped(
 
 
 def _room(device: Device, resources: ResourcesSpec, workers: int) -> float:
-    """Return the bytes that a stack may need, whatever was asked for."""
+    """Return the bytes that a stack may need, whatever size was asked for."""
     return device.room(resources.gpus_per_stack or 1.0) if device.cuda else device.most(workers)
 
 
@@ -86,7 +88,7 @@ def _trials(one: Sized) -> int:
 
 
 def _crowded(left: Sequence[Sized], device: Device, workers: int) -> Iterator[str]:
-    """Yield where the workers of a machine together need more than it has."""
+    """Yield the shapes at which the workers of a machine together need more memory than it has."""
     if device.cuda or device.host_bytes is None:
         return
     busy = min(workers, sum(one.num_stacks for one in left))
@@ -99,5 +101,5 @@ def _crowded(left: Sequence[Sized], device: Device, workers: int) -> Iterator[st
 
 
 def spell_bytes(count: float) -> str:
-    """Return e.g. `300 MiB`, `1.5 GiB`."""
+    """Return a size as text, e.g. `300 MiB` or `1.5 GiB`."""
     return f"{count / 2**20:.0f} MiB" if count < 2**30 else f"{count / 2**30:.3g} GiB"

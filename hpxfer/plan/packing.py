@@ -12,58 +12,64 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.stack import Stack
 
-# 16 trials of 512 tokens. Of 4, 8, 16 and 32 trials, 16 took the least time a trial at widths 64 to 256 (2 to 10% less
-# than 8 at 32 to 128, the same at 256); 32 won at width 32 alone, by 6%, and lost up to a third at 256 (one core of a
-# two-core AMD EPYC, float32, depth 2, E4A1, 2026-11).
+# Tokens per step of a full stack on a CPU core: 16 trials of 512 tokens. Of 4, 8, 16 and 32 trials, 16 took the least
+# time per trial at widths 64 to 256: 2 to 10% less than 8 at widths 32 to 128, and the same at 256. 32 trials were 6%
+# faster at width 32 only, and up to a third slower at 256 (one core of a two-core AMD EPYC, float32, depth 2, E4A1,
+# 2026-11).
 CPU_STEP_TOKENS = 8192
-# A stack is cut so that the longest is at most this part of a worker's share: what is left over at the end is short.
-# Not below so many trials, where stacking would be lost.
+# A stack takes at most this part of a worker's share of the work, so that workers end at nearly the same time. Stacks
+# are not cut below MIN_CUT trials, where the gain of stacking would be lost.
 SHARE_OF_WORKER = 0.5
 MIN_CUT = 4
-# On a GPU a step of 64k tokens fills the chip (derived from its occupancy; unmeasured here).
+# Tokens per step that fill a GPU. Derived from its occupancy, unmeasured.
 GPU_STEP_TOKENS = 65536
-# What a stack may need of memory. A CPU is shared by as many workers as it has cores; of a GPU that nobody could ask
-# for its size, the smallest that is worth training on is assumed. A guess too high costs a halving, which is recorded.
+# The memory that a stack may need. A CPU's memory is shared by as many workers as it has cores. If the size of a GPU is
+# unknown, it counts as the smallest that is worth training on. If the guess is too high, a stack is halved, and the
+# result records it.
 CPU_STACK_BYTES = 4 * 2**30
 GPU_STACK_BYTES = 20 * 2**30
-GPU_SHARE = 0.85  # of a GPU's memory, the rest is for CUDA itself and for fragments
-# What CUDA itself takes of a GPU for each process that uses it (derived from its kernels and workspaces; unmeasured).
+GPU_SHARE = 0.85  # of a GPU's memory; the rest is for CUDA itself and for fragmentation
+# The memory that CUDA takes per process on a GPU. Derived from its kernels and workspaces, unmeasured.
 CUDA_BYTES = 600 * 2**20
-# Of a machine's memory, what all workers together may use; and what one needs before it has a stack: an interpreter
-# with torch takes 218 MiB (torch 2.13 for CPUs, 2026-11), its buffers and the data the rest.
+# HOST_SHARE: the part of a machine's memory that all workers together may use. WORKER_BYTES: the memory of a worker
+# without a stack. An interpreter with torch takes 218 MiB (torch 2.13 for CPUs, 2026-11); its buffers and the data take
+# the rest.
 HOST_SHARE = 0.8
 WORKER_BYTES = 400 * 2**20
-# The parts of a GPU that a stack may have. Powers of two fill a GPU without a rest.
+# The shares of a GPU that a stack may have. Powers of two fill a GPU completely.
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
-# What a stack's peak is over what it holds for long. On a CPU 1.16, 1.28, 1.31 and 1.43 were measured at widths 64 to
-# 512 (depth 2, E4A1, stacks of 4 to 16, over an idle worker; AMD EPYC, torch 2.13, 2026-11); on a GPU nobody has.
+# Peak memory of a stack over the memory that it holds for long. Measured on a CPU: 1.16, 1.28, 1.31 and 1.43 at widths
+# 64 to 512 (depth 2, E4A1, stacks of 4 to 16, above an idle worker; AMD EPYC, torch 2.13, 2026-11). Unmeasured on a
+# GPU.
 PEAK = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What earlier stacks of a shape say of it: medians over stored trials."""
+    """The time and the memory of a shape's earlier stacks: medians over stored trials."""
 
-    trial_s: float | None = None  # worker seconds of one trial: its share of its stack
-    trial_bytes: float | None = None  # the largest share of a device's peak memory; None on a CPU
-    most: int | None = None  # the largest stack that fitted, where a larger one was cut in half for lack of memory
-    stack_size: float | None = None  # trials of the stacks that `trial_s` is from
+    trial_s: float | None = None  # worker seconds of one trial: its part of its stack's time
+    trial_bytes: float | None = None  # the largest part of a device's peak memory that one trial had; None on a CPU
+    most: int | None = None  # the largest stack that fitted, if a larger one was halved for lack of memory
+    stack_size: float | None = None  # trials of the stacks that `trial_s` was measured on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """What stacks run on, as far as planning needs to know it. None is what nobody could say."""
+    """What stacks run on, as far as the planner needs to know. None means unknown."""
 
     cuda: bool = False
     memory_bytes: int | None = None  # of one GPU
-    num_gpus: int | None = None  # of the machine or the cluster
+    num_gpus: int | None = None  # of the machine or of the cluster
     num_cpus: int | None = None
-    host_bytes: int | None = None  # memory that all workers share, of all machines
+    host_bytes: int | None = None  # memory that all workers share, on all machines
     name: str | None = None  # of the GPU
 
     def room(self, share: float = 1.0, workers: int = 1) -> float:
-        """Return the bytes that one stack may need, given its share of a GPU, or the workers that share the memory."""
+        """Return the bytes that one stack may need, given its share of a GPU, or the number of workers that share
+        the memory.
+        """
         if self.cuda:
             return share * (GPU_STACK_BYTES if self.memory_bytes is None else GPU_SHARE * self.memory_bytes)
         if self.host_bytes is None:
@@ -71,7 +77,7 @@ class Device:
         return min(CPU_STACK_BYTES, self.most(workers))
 
     def most(self, workers: int = 1) -> float:
-        """Return the bytes beyond which a stack surely finds no memory; infinity where nobody could say."""
+        """Return the bytes above which a stack certainly finds no memory. Infinity if that is unknown."""
         if self.cuda:
             return self.room()
         if self.host_bytes is None:
@@ -83,10 +89,11 @@ CPU = Device()
 
 
 def gpu_share(stack: Stack, device: Device, *, measured: Measured | None = None) -> float:
-    """Return the part of a GPU that a stack needs: 1/8, 1/4, 1/2 or 1, the smallest that covers its memory and tokens.
+    """Return the share of a GPU that a stack needs: the smallest of 1/8, 1/4, 1/2 and 1 that covers its memory and
+    tokens.
 
-    Stacks whose shares add up to 1 or less fit on a GPU together, as far as the memory model is right: each may use
-    `memory_fraction` of it, and what CUDA takes for each process fits into the rest.
+    Stacks whose shares add up to at most 1 fit on a GPU together, if the memory estimate is right: each may use
+    `memory_fraction` of the GPU, and the memory that CUDA takes per process fits into the rest.
     """
     return share_of(stack.shape, stack.setting, len(stack.trials), device, measured=measured)
 
@@ -94,7 +101,7 @@ def gpu_share(stack: Stack, device: Device, *, measured: Measured | None = None)
 def share_of(
     shape: Shape, setting: Setting, num_trials: int, device: Device, *, measured: Measured | None = None
 ) -> float:
-    """Return `gpu_share` of a stack of so many trials."""
+    """Return the share of a GPU that a stack of this many trials needs, see `gpu_share`."""
     need = num_trials * ((measured.trial_bytes if measured else None) or trial_bytes(shape, setting))
     tokens = num_trials * setting.batch_tokens
     total = device.memory_bytes or GPU_STACK_BYTES / GPU_SHARE
@@ -103,7 +110,7 @@ def share_of(
 
 
 def memory_fraction(share: float) -> float:
-    """Return the part of a GPU's memory that a worker with this share of it may allocate."""
+    """Return the part of a GPU's memory that a worker with this share of the GPU may allocate."""
     return GPU_SHARE * share
 
 
@@ -117,9 +124,11 @@ def stack_size(
     share: float | None = None,
     workers: int = 1,
 ) -> int:
-    """Return how many trials of this shape train together: what was asked, or what fills the device and fits in it.
+    """Return how many trials of this shape train together: the number asked for, or what fills the device and fits into
+    it.
 
-    `share` is the part of a GPU that each stack has; None: as much as it needs. More than can fit is not given.
+    `share` is the share of a GPU per stack. None means that each stack gets what it needs. A number that cannot fit is
+    cut.
     """
     known = measured or Measured()
     each = known.trial_bytes or trial_bytes(shape, setting)
@@ -141,7 +150,7 @@ def stack_sizes(
     workers: int = 1,
     share: float | None = None,
 ) -> dict[tuple[Shape, Setting], int]:
-    """Return shape and setting -> most trials a stack, given the trials of each that are to be shared by workers."""
+    """Return (shape, setting) -> most trials per stack, given how many trials of each the workers share."""
     flops = {group: train_flops(*group) for group in counts}
     part = SHARE_OF_WORKER * sum(flops[group] * count for group, count in counts.items()) / workers
     out = {}
@@ -155,13 +164,14 @@ def stack_sizes(
 
 
 def trial_bytes(shape: Shape, setting: Setting) -> int:
-    """Return the bytes that one trial needs in a stack: its state, and what the backward pass keeps of its tokens.
+    """Return the bytes that one trial needs in a stack: its state, and the tensors that the backward pass keeps.
 
-    A model: per token and block the norms, projections, hidden features and branches, and once the logits, all in the
-    precision of the computation; and PEAK over it, measured on a CPU alone.
+    The estimate counts, per token and block, the norms, projections, hidden features and branches, and once the logits,
+    all in the precision of the computation. It multiplies the sum by PEAK, which was measured on a CPU only.
     """
     size = FLOAT_BYTES[setting.precision]
-    # float32: the parameters, their gradient, on a few steps a copy to see the update by, and the moments.
+    # float32: the parameters, their gradient, the moments, and on a few steps a copy of the parameters to measure the
+    # update.
     vectors = 3 + registry("optimizer").get(setting.optimizer).num_moments
     state = 4 * vectors + (size if size < 4 else 0)  # and a rounded copy of the parameters
     features = registry("family").get(setting.family).features_per_token(shape, setting)
@@ -177,9 +187,10 @@ def pack(
     workers: int = 1,
     share: float | None = None,
 ) -> Iterator[Stack]:
-    """Yield stacks of equal shape and setting; every trial is in exactly one.
+    """Yield stacks of equal shape and setting. Every trial is in exactly one.
 
-    The trials of a shape are spread evenly over as few stacks as their size allows, so no worker gets a short rest.
+    The trials of a shape are spread evenly over as few stacks as their size allows, so no worker gets a small
+    remainder.
     """
     groups: dict[tuple[Shape, Setting], list[Trial]] = {}
     for trial in trials:

@@ -1,4 +1,4 @@
-"""Plan: what a sweep will run and what it will cost, said before anything runs. Pure counting; no torch, no ray."""
+"""Plan: what a sweep will run and what it will cost, before anything runs. It only counts, without torch and ray."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ class ShapePlan:
     shape: Shape
     num_trials: int
     num_done: int
-    num_stacks: int  # of what is left
-    stack_size: int  # trials of the largest of these stacks; with none left, of a full one
-    stack_bytes: int  # what that stack needs of memory, as the model has it or as was measured
-    gpu_share: float  # the part of a GPU that such a stack has; 0 on a CPU
+    num_stacks: int  # of the missing trials
+    stack_size: int  # trials of the largest of these stacks; of a full stack if no trial is missing
+    stack_bytes: int  # the memory that this stack needs, as estimated or as measured
+    gpu_share: float  # the share of a GPU that this stack has; 0 on a CPU
     params_total: int
     params_active: int
-    tokens: int  # of what is left, as are the next two
+    tokens: int  # of the missing trials, as are the next two fields
     flops: float
     worker_s: float
     trial_s: float  # worker seconds of one trial
-    is_measured: bool  # whether the store says so
+    is_measured: bool  # whether they were measured on stored trials
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a sweep will run. Tokens, FLOPs, seconds, hours and price count what is left."""
+    """What a sweep will run. Tokens, FLOPs, seconds, hours and price are those of the missing trials."""
 
     sweep: str
     shapes: tuple[ShapePlan, ...]
     workers: int
-    rate_from: str  # where the estimate of time has its rate from
+    rate_from: str  # where the rate of the time estimate comes from
     device: Device = CPU
-    fills_gpus: bool = False  # as many stacks on each GPU as fit, and each of `workers` stands for a GPU
+    fills_gpus: bool = False  # whether each GPU holds as many stacks as fit; each of `workers` then stands for a GPU
     hardware: str = "cpu"
-    ratio: float | None = None  # what stored trials took over what the rate says of them, their median
+    ratio: float | None = None  # median over shapes of measured time / estimated time
     at_most: bool = False  # an adaptive search may end with fewer trials
     search: str = "grid"
     budget: str = ""  # what every arm may have, in words
     price_per_hour: float | None = None  # of one GPU, or of one CPU worker
-    cautions: tuple[str, ...] = ()  # what makes a result mean less than it seems, a line each
+    cautions: tuple[str, ...] = ()  # what makes a result mean less than it seems, one line each
 
     @property
     def num_trials(self) -> int:
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def wall_s(self) -> float:
-        """Seconds until the last trial ends: workers share the stacks, but no stack is cut."""
+        """Seconds until the last trial ends. Workers share the stacks, but no stack is split."""
         longest = max((one.worker_s / one.num_stacks for one in self.shapes if one.num_stacks), default=0.0)
         busy = sum(one.worker_s * (one.gpu_share if self.fills_gpus else 1.0) for one in self.shapes)
         return max(longest, busy / self.workers)
@@ -87,12 +87,12 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float:
-        """Hours of a whole GPU; a stack with half of one counts half. 0 on a CPU."""
+        """Hours of whole GPUs: a stack with half of one counts half. 0 on a CPU."""
         return sum(one.worker_s * one.gpu_share for one in self.shapes) / 3600
 
     @property
     def price(self) -> float | None:
-        """GPU-hours, on a CPU worker hours, times what one costs; None if nobody said."""
+        """GPU-hours (on a CPU worker hours) times the price of one. None without a price."""
         if self.price_per_hour is None:
             return None
         return self.price_per_hour * (self.gpu_hours if self.device.cuda else self.worker_hours)
@@ -103,11 +103,11 @@ class Plan:
         return max((one.stack_bytes for one in self.shapes if one.num_stacks), default=0)
 
     def label(self, shape: Shape) -> str:
-        """Return a shape's name, with its schedule where the shapes differ in it."""
+        """Return a shape's name, with its batch and steps if the shapes differ in them."""
         return shape.label(schedule=len({(one.shape.batch_tokens, one.shape.steps) for one in self.shapes}) > 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON-ready data; units end the names."""
+        """Return the plan as JSON-ready data. Units end the names."""
         return {
             "sweep": self.sweep,
             "search": self.search,
@@ -137,19 +137,19 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Trials by shape: all that a sweep may have, and those of them that are done."""
+    """Trials per shape: all that a sweep may have, and those that are done."""
 
     total: Mapping[Shape, int]
     done: Mapping[Shape, int]
     at_most: bool = False
-    now: Mapping[Shape, int] = field(default_factory=dict)  # what a search that chooses asks for first
+    now: Mapping[Shape, int] = field(default_factory=dict)  # the trials that an adaptive search asks for first
 
 
 def grid_counts(expansion: Expansion, done: Collection[str]) -> Counts:
-    """Return the counts of a grid, whose trials are known."""
+    """Return the counts of a grid, whose trials are all known."""
     total: Counter[Shape] = Counter()
     stored: Counter[Shape] = Counter()
-    # Trials of a shape come one after the other, and a shape is slow to hash.
+    # Trials of one shape follow each other, and hashing a shape is slow.
     for shape, trials in itertools.groupby(expansion.trials(), key=lambda trial: trial.shape):
         known = [trial.id in done for trial in trials]
         total[shape] += len(known)
@@ -158,9 +158,9 @@ def grid_counts(expansion: Expansion, done: Collection[str]) -> Counts:
 
 
 def search_counts(progress: Mapping[Shape, Progress], *, now: Mapping[Shape, int]) -> Counts:
-    """Return the counts of a search that chooses and asks for `now` first: what may follow is at most.
+    """Return the counts of an adaptive search, which asks for `now` first. They are upper bounds.
 
-    One that asks for nothing is over.
+    A search that asks for nothing is over.
     """
     done = {shape: one.num_done for shape, one in progress.items()}
     total = {shape: one.num_done + one.most_left for shape, one in progress.items()} if now else done
@@ -179,11 +179,11 @@ def make_plan(
     price_per_hour: float | None = None,
     bench: Path = BENCH,
 ) -> Plan:
-    """Return the plan of a sweep, given the ids that are done.
+    """Return the plan of a sweep, given the ids of the trials that are done.
 
-    `measured` is what the store says of shapes; the time of others is scaled by the same ratio to the rate of the
-    hardware. `counts` are by default those of a grid. `hardware` is planned for in place of the device: then the
-    store's times, made elsewhere, say nothing. `warnings` go before the sweep's own cautions.
+    `measured` is the time and memory of stored shapes. The estimates for other shapes are scaled by the ratio of
+    measured to estimated time. `counts` default to those of a grid. `hardware` replaces the device; measurements of the
+    device then count for nothing. `warnings` go before the sweep's own cautions.
     """
     spec = expansion.spec
     if hardware is not None and hardware != hardware_of(device):
@@ -219,9 +219,9 @@ def make_plan(
 def num_workers(
     asked: int | None, *, cuda: bool, device: Device = CPU, cpus_per_stack: float = 1.0, share: float | None = None
 ) -> int:
-    """Return how many stacks run at once: as many as asked, or as the GPUs or the CPUs allow.
+    """Return how many stacks run at once: as many as asked for, or as the GPUs or the CPUs allow.
 
-    Where the planner chooses what share of a GPU a stack has, one a GPU counts.
+    If the planner chooses the stacks' shares of a GPU, one per GPU counts.
     """
     if asked is not None:
         return asked
@@ -299,9 +299,9 @@ def _shape_plans(
 
 
 def _trial_s(one: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) -> float:
-    """Return the worker seconds of a trial: measured, else by the rate.
+    """Return the worker seconds of a trial: as measured, else as estimated.
 
-    Smaller stacks than were measured take longer a trial, by what the rate says of that.
+    Stacks smaller than the measured ones take longer per trial, by the ratio of the two estimates.
     """
     each = (one.num_trials - one.num_done) / one.num_stacks if one.num_stacks else one.stack_size
     rated = _rated_s(one, expansion, rate, each)
@@ -311,13 +311,13 @@ def _trial_s(one: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) 
 
 
 def _fared(one: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) -> float:
-    """Return what the trials of a measured shape took over what the rate says of such stacks."""
+    """Return measured time / estimated time of the trials of a measured shape."""
     assert known.trial_s is not None, "it was measured"
     return known.trial_s / _rated_s(one, expansion, rate, known.stack_size or one.stack_size)
 
 
 def _rated_s(one: ShapePlan, expansion: Expansion, rate: Rate, stack_size: float) -> float:
-    """Return the worker seconds of a trial by the rate: a stack with half of a GPU takes twice as long."""
+    """Return the estimated worker seconds of a trial. A stack with half of a GPU takes twice as long."""
     return rate.trial_s(one.shape, expansion.setting_at(one.shape), stack_size) / (one.gpu_share or 1.0)
 
 
@@ -326,7 +326,7 @@ def _slower(one: ShapePlan, ratio: float) -> ShapePlan:
 
 
 def _rate_from(num_known: int, num_shapes: int, ratio: float | None, rate: Rate) -> str:
-    """Return where the seconds are from, and how the rate has fared where the store can tell."""
+    """Return where the seconds come from, and how good the estimate was where trials are stored."""
     if ratio is None:
         return rate.source
     fared = f"they took {ratio:.2g}x of what the rate says ({rate.source})"

@@ -1,8 +1,7 @@
-"""Rounds: the most stacks that a search which decides in rounds may need. Pure counting.
+"""Rounds: the most stacks that a search in rounds may need. It only counts.
 
-A round waits for the one before it, so its trials share a stack with those of no other round of their arm. How many
-rounds there will be, and how full they are, nobody knows before: this counts from above, and the cost of a plan that
-is refused for its cost rests on it.
+A round waits for the one before it, so its trials share stacks only with the same round of their arm. The number of
+rounds and their sizes are not known in advance. This is an upper bound, and `--max-gpu-hours` checks it.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from hpxfer.search.arms import arms_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.trial import Expansion
 
-# From the trials of each shape that are asked for together to the most of them in a stack.
+# Maps the trials of each shape that run together to the most of them in one stack.
 Sizes = Callable[[Mapping[Shape, int]], Mapping[Shape, int]]
 
 
 def packed_at_once(left: Mapping[Shape, int], sizes: Sizes) -> dict[Shape, tuple[int, int]]:
-    """Return shape -> how many stacks its trials come in that are all there at once, and the trials of the largest."""
+    """Return shape -> the number of stacks if all its trials run together, and the trials of the largest stack."""
     out = {}
     for shape, most in sizes(left).items():
         number = math.ceil(left[shape] / most)
@@ -33,13 +32,13 @@ def packed_at_once(left: Mapping[Shape, int], sizes: Sizes) -> dict[Shape, tuple
 def packed_in_rounds(
     expansion: Expansion, left: Mapping[Shape, int], now: Mapping[Shape, int], sizes: Sizes
 ) -> dict[Shape, tuple[int, int]]:
-    """Return shape -> the most stacks that the trials of a search may come in, and the trials of the largest.
+    """Return shape -> the most stacks that the trials of a search may need, and the trials of the largest stack.
 
-    `left` are at most; `now` are those of them that are asked for first.
+    `left` are upper bounds. `now` are the trials among them that are asked for first.
     """
     seeds, arms = len(expansion.spec.seeds), Counter(arm.shape for arm in arms_of(expansion))
     rounds = {points * seeds: number for points, number in kind_of(expansion.spec).rounds(expansion.spec).items()}
-    # Arms of a shape may ask at the same moment.
+    # Arms of one shape may ask at the same moment.
     together = {shape: min(count, max(now.get(shape, 0), arms[shape] * max(rounds))) for shape, count in left.items()}
     first, out = sizes(now), {}
     for shape, most in sizes(together).items():
@@ -57,10 +56,11 @@ def packed_in_rounds(
 
 
 def most_stacks(later: int, rounds: Mapping[int, int], stacks: Callable[[int], int]) -> int:
-    """Return the most stacks that so many trials come in, in some of the `rounds`: trials -> rounds of so many.
+    """Return the most stacks that this many trials need in some of the `rounds`, which map trials -> rounds of that
+    size.
 
-    `stacks` says how many stacks so many trials make that are asked for together. Rounds that need the most stacks for
-    their trials are taken to come first, until no trial is left for another.
+    `stacks` returns how many stacks a round of so many trials makes. The bound fills the rounds that need the most
+    stacks per trial first, until no trial is left.
     """
     total = 0
     for trials in sorted(rounds, key=lambda trials: stacks(trials) / trials, reverse=True):

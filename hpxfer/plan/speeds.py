@@ -1,4 +1,4 @@
-"""Records: what a benchmark run found, as rows, and the JSON lines that keep it. Knows no torch."""
+"""Speeds: the rows that a benchmark measured, and the JSON lines that keep them. The module needs no torch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Literal
 from hpxfer.errors import HpxferError
 
 Kind = Literal["cpu", "cuda"]
-# Raised when the rows change their meaning: lines of another version stay in the file as history and are not read.
+# Raise it when the rows change their meaning. Lines of another version stay in the file as history, and are not read.
 RECORD_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One measured number. `numbers` are what it was made of, by name with the unit at its end."""
+    """One measured number. `numbers` are what it was computed from, by name, with the unit at its end."""
 
-    key: str  # of `goals.GOALS`, or one of its own
+    key: str  # a key of `goals.GOALS`, or the row's own
     what: str
     value: float
     unit: str
@@ -44,7 +44,7 @@ class Record:
         return {"version": RECORD_VERSION, **asdict(self)}
 
     def row(self, key: str) -> Row | None:
-        """Return the row of this key, or None if the run measured none."""
+        """Return the row with this key, or None if the run did not measure it."""
         return next((row for row in self.rows if row.key == key), None)
 
     def place(self) -> str:
@@ -63,7 +63,7 @@ def append(record: Record, folder: Path) -> Path:
 
 
 def require_writable(name: str, folder: Path) -> None:
-    """Raise HpxferError if a record of this benchmark could not be appended: said before minutes of measuring."""
+    """Raise HpxferError if a record of this benchmark could not be appended. Call it before minutes of measuring."""
     _append(folder / f"{name}.jsonl", "")
 
 

@@ -14,7 +14,7 @@ from hpxfer.search.kinds import SEARCHES
 
 
 def plan_text(plan: Plan) -> str:
-    """Return the plan as an aligned table with lines of totals, time, memory and price."""
+    """Return the plan as an aligned table, then lines of totals, time, memory and price."""
     table = Table(box=None, pad_edge=False, header_style="")
     table.add_column("shape")
     for name in ("trials", "done", "stacks", "params", "active", "tokens", "FLOPs", "memory", "worker time"):
@@ -73,12 +73,12 @@ def _device(plan: Plan) -> str:
 
 
 def _if_full(plan: Plan) -> str:
-    """Return what the time of a search rests on: its rounds wait for one another."""
+    """Return the condition of a search's time estimate: its rounds wait for each other."""
     return ", if its rounds keep the workers busy" if plan.at_most and plan.search != "random" else ""
 
 
 def _hours(plan: Plan) -> str:
-    """Return what is paid for: GPU-hours, on a CPU worker hours, and their price if one was given."""
+    """Return what is paid for: GPU-hours (on a CPU worker hours), and their price if one was given."""
     hours, unit = (plan.gpu_hours, "GPU-hours") if plan.device.cuda else (plan.worker_hours, "worker hours")
     text = f"{hours:.3g} {unit}" if hours >= 0.01 else f"under 0.01 {unit}"
     if plan.price is not None:
@@ -87,7 +87,7 @@ def _hours(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    """Return what stacks need of memory, beside what there is, and whether anybody ever measured it."""
+    """Return the memory that stacks need, the memory that there is, and whether the estimate was ever measured."""
     text = f"memory: up to {spell_bytes(plan.stack_bytes)} a stack"
     if plan.device.cuda:
         of = plan.device.memory_bytes
@@ -101,7 +101,7 @@ def _memory(plan: Plan) -> str:
 
 
 def spell_time(seconds: float) -> str:
-    """Return e.g. `45 s`, `12 min`, `3.5 h`."""
+    """Return a time as text, e.g. `45 s`, `12 min` or `3.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
