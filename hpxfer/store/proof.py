@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.resolve import BaseInit
@@ -45,7 +46,7 @@ def identity_of_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
             trainer_version=row["trainer_version"] or FIRST_STORED_VERSION,
             plugins=json.loads(row["plugins"] or "{}"),
         )
-    except (KeyError, TypeError, ValueError):
+    except (HpxferError, KeyError, TypeError, ValueError):
         return None
 
 

@@ -22,7 +22,8 @@ import pyarrow as pa
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked, prove_writable, write_files
 from hpxfer.spec import SweepSpec
-from hpxfer.store import legacy, merge, parquet
+from hpxfer.store import merge, parquet
+from hpxfer.store.legacy_files import FileState, LegacyFiles, file_state
 from hpxfer.store.parts import Listing, Part, list_parts, part_path
 from hpxfer.store.rows import Pair, curves_table, trials_table
 from hpxfer.store.schema import CURVES, TRIALS
@@ -30,8 +31,6 @@ from hpxfer.store.sweep_file import save_sweep
 from hpxfer.trial import FIRST_STORED_VERSION
 
 T = TypeVar("T")
-R = TypeVar("R", pa.Table, pa.RecordBatch)
-_State = tuple[int, int, int]  # inode, size and time of change of a file
 
 _ROWS_AT_ONCE = 1024
 
@@ -56,9 +55,8 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.problems: list[str] = []
-        self._whole: dict[Path, _State] = {}  # trials files of which every column was read, as they were then
-        self._versions: dict[Path, tuple[_State | None, int]] = {}
-        self._ids_of: dict[Path, tuple[_State | None, dict[str, str]]] = {}  # legacy id -> today's, of old trials files
+        self._whole: dict[Path, FileState] = {}  # trials files of which every column was read, as they were then
+        self._legacy = LegacyFiles()
         # Called before every write, under the lock. It raises if this process may not write any more.
         self.guard: Callable[[], None] = lambda: None
 
@@ -122,10 +120,11 @@ class Store:
         whole: dict[Path, pa.Table] = {}
 
         def read(path: Path, schema: pa.Schema) -> bool:
-            whole[path] = self._todays_curves(path, parquet.table(path, schema))
+            whole[path] = self._legacy.curves(path, parquet.table(path, schema), ids)
             return True
 
         with self._reading():
+            ids = self._todays_ids()
             sources = self._sources(read)
         tables = [
             merge.curves_of(whole[source.curves], source.trials["trial_id"])
@@ -194,7 +193,7 @@ class Store:
         with self._reading():
             parts = list_parts(self.folder).parts
             found = [(part.curves, CURVES) for part in parts] + [(part.trials, TRIALS) for part in parts]
-            return [path for path, schema in found if path and self._try(self._is_old, path, schema)]
+            return [path for path, schema in found if path and self._try(self._legacy.is_old, path, schema)]
 
     def todays_ids(self) -> dict[str, str]:
         """Return legacy id -> today's id of all rows in old files that prove their id."""
@@ -204,19 +203,18 @@ class Store:
     def unproven_ids(self) -> list[str]:
         """Return the ids in old files that the rows do not prove: they cannot be translated."""
         with self._reading():
-            out: list[str] = []
-            for part in list_parts(self.folder).parts:
-                if part.trials is not None and self._try(self._is_old, part.trials, TRIALS):
-                    rows = self._try(parquet.table, part.trials, TRIALS)
-                    ids = [] if rows is None else rows["trial_id"].to_pylist()
-                    out += [one for one in ids if one not in self._ids_of_old(part.trials)]
-            return out
+            return self._legacy.unproven(list_parts(self.folder).parts)
 
     def rekey(self, path: Path) -> None:
         """Write one of `old_files` again, with today's ids and schema."""
         with self._changing("nothing is lost; make room in it and run `hpxfer rekey` again"):
-            schema = CURVES if path.name.startswith("curves") else TRIALS
-            write_files({path: lambda file: parquet.write(file, schema, self._todays_batches(path, schema))})
+            if path.name.startswith("curves"):
+                ids = self._todays_ids()
+                curves = (self._legacy.curves(path, batch, ids) for batch in parquet.batches(path, CURVES))
+                write_files({path: lambda file: parquet.write(file, CURVES, curves)})
+            else:
+                rows = self._coded_table(path, TRIALS, None)
+                write_files({path: lambda file: parquet.write(file, TRIALS, _plain_batches(rows))})
 
     def _check_files(self) -> None:
         """Note every file that will be passed over; raise HpxferError on one of a newer schema."""
@@ -224,8 +222,8 @@ class Store:
         for path in listing.strangers:
             self._pass_over(path, "not a name that the store gives")
         for part in listing.parts:
-            self._try(parquet.check, part.trials, TRIALS)
-            if self._try(parquet.check, part.curves, CURVES) and part.curves and not part.trials:
+            self._try(self._legacy.is_old, part.trials, TRIALS)
+            if self._try(self._legacy.is_old, part.curves, CURVES) is not None and part.curves and not part.trials:
                 self._pass_over(part.curves, "has no trials file beside it")
 
     def _done_ids(self) -> set[str]:
@@ -271,63 +269,30 @@ class Store:
         Otherwise a trial would be done for the driver, which reads few columns, and nowhere for who reads all. So a
         file is read in full, but only once: the parts of a run that was killed may be thousands.
         """
-        state = _state(path)
+        state = file_state(path)
         if columns is not None and state is not None and self._whole.get(path) == state:
             return parquet.table(path, schema, columns, coded=True)
-        rows = parquet.table(path, schema, coded=True)
-        if self._is_old(path, schema):
-            rows = legacy.renamed(rows, self._ids_of_old(path))
-        elif state is not None:
+        rows = self._legacy.trials(path, parquet.table(path, schema, coded=True))
+        if state is not None and not self._legacy.is_old(path, schema):
             self._whole[path] = state
         return rows if columns is None else rows.select(columns)
 
-    def _is_old(self, path: Path, schema: pa.Schema) -> bool:
-        """Return whether a file may hold legacy ids."""
-        state = _state(path)
-        if path not in self._versions or self._versions[path][0] != state:
-            self._versions[path] = (state, parquet.check(path, schema))
-        return self._versions[path][1] < legacy.IDS_SINCE
-
-    def _ids_of_old(self, path: Path) -> dict[str, str]:
-        """Return legacy id -> today's id of the rows of an old trials file."""
-        state = _state(path)
-        if path not in self._ids_of or self._ids_of[path][0] != state:
-            self._ids_of[path] = (state, legacy.todays_ids(parquet.table(path, TRIALS)))
-        return self._ids_of[path][1]
-
-    def _todays_batches(self, path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file with today's ids."""
-        if schema is TRIALS:
-            yield from _plain_batches(self._coded_table(path, TRIALS, None))
-        else:
-            yield from (self._todays_curves(path, batch) for batch in parquet.batches(path, CURVES))
-
-    def _todays_ids(self) -> dict[str, str]:
-        ids: dict[str, str] = {}
-        for part in list_parts(self.folder).parts:
-            if part.trials is not None and self._try(self._is_old, part.trials, TRIALS):
-                ids.update(self._try(lambda path, _: self._ids_of_old(path), part.trials, TRIALS) or {})
-        return ids
-
-    def _todays_curves(self, path: Path, rows: R) -> R:
-        """Return rows of a curves file with today's ids; the trials of an old file may stand in any old part."""
-        if not self._is_old(path, CURVES):
-            return rows
-        return legacy.renamed(rows, self._todays_ids())
-
     def _curves(self, sources: Sequence[_Source]) -> Iterator[pa.RecordBatch]:
         """Yield the curves of each source's own trials."""
+        ids = self._todays_ids()
         for source in sources:
             if source.curves is not None and len(source.trials):
-                ids = source.trials["trial_id"].to_pylist()
+                wanted = source.trials["trial_id"].to_pylist()
                 for batch in parquet.batches(source.curves, CURVES):
-                    yield merge.of_trials(self._todays_curves(source.curves, batch), ids)
+                    yield merge.of_trials(self._legacy.curves(source.curves, batch, ids), wanted)
 
     def _ids_of_curves(self, path: Path, schema: pa.Schema) -> set[str]:
-        found: set[str] = set()
-        for batch in parquet.batches(path, schema):
-            found.update(self._todays_curves(path, batch).column("trial_id").unique().to_pylist())
-        return found
+        ids = self._todays_ids()
+        batches = (self._legacy.curves(path, batch, ids) for batch in parquet.batches(path, schema))
+        return {one for batch in batches for one in batch.column("trial_id").unique().to_pylist()}
+
+    def _todays_ids(self) -> dict[str, str]:
+        return self._legacy.ids(list_parts(self.folder).parts)
 
     def _replaceable(self, listing: Listing, sources: Sequence[_Source]) -> bool:
         """Return whether all that the compacted part holds is known, so that a merged one may take its place."""
@@ -400,14 +365,6 @@ class Store:
         except OSError as error:
             tail = fix if isinstance(fix, str) else fix()
             raise HpxferError(f"{self.folder}: cannot be written: {_reason(error)}; {tail}") from None
-
-
-def _state(path: Path) -> _State | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _plain_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
