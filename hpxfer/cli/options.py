@@ -59,17 +59,17 @@ Plugins = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE|MODULE",
-        help="Python code that registers a row, e.g. a parameterization; may be repeated.",
+        help="Import this Python code first, which registers e.g. a gate; may be repeated.",
     ),
 ]
 
 
 def load_plugins(names: list[str] | None) -> None:
     """Import the plug-ins that `--plugin` names; a relative file starts at the current folder."""
-    from hpxfer.registry import load_plugin, read_plugin
+    from hpxfer.spec.plugins import import_plugin
 
     for name in names or ():
-        load_plugin(read_plugin(name, Path()))
+        import_plugin(name, Path())
 
 
 def column(optimizer: str | None) -> Optimizer | None:
@@ -81,5 +81,5 @@ def column(optimizer: str | None) -> Optimizer | None:
     if optimizer in optimizers:
         optimizer = optimizers.get(optimizer).column
     if optimizer is not None and optimizer not in columns:
-        raise HpxferError(f"--optimizer must be adam or sgd, got {optimizer!r}")
+        raise HpxferError(f"--optimizer must be {' or '.join(columns)}, got {optimizer!r}")
     return cast("Optimizer | None", optimizer)

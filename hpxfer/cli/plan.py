@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, MaxGpuHours, OnHardware, Price, ReuseFrom, RootOrUri, Sweep
+from hpxfer.cli.options import AsJson, MaxGpuHours, OnHardware, Plugins, Price, ReuseFrom, RootOrUri, Sweep
 from hpxfer.cli.output import say, warn
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def plan(
     hardware: OnHardware = None,
     price_per_hour: Price = None,
     max_gpu_hours: MaxGpuHours = None,
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a sweep will run and what it will cost. Nothing runs.
@@ -42,7 +43,14 @@ def plan(
     from hpxfer.driver.trial_list import trials_of, trials_text
     from hpxfer.plan.text import plan_text
 
-    job = prepare(sweep, results=results, reuse=reuse or (), hardware=hardware, price_per_hour=price_per_hour)
+    job = prepare(
+        sweep,
+        results=results,
+        reuse=reuse or (),
+        hardware=hardware,
+        price_per_hour=price_per_hour,
+        plugins=plugin or (),
+    )
     if why is not None:
         _say_why(job, why, as_json=as_json)
         return

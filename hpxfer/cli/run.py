@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, EarlyStopping, MaxGpuHours, Price, ReuseFrom, RootOrUri, Sweep, Yes
+from hpxfer.cli.options import AsJson, EarlyStopping, MaxGpuHours, Plugins, Price, ReuseFrom, RootOrUri, Sweep, Yes
 from hpxfer.cli.output import TRIALS_FAILED, say, warn, written
 from hpxfer.cli.plan import plan_data
 from hpxfer.errors import HpxferError
@@ -34,6 +34,7 @@ def run(
     max_gpu_hours: MaxGpuHours = None,
     early_stopping: EarlyStopping = None,
     yes: Yes = False,
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Train the trials of a sweep that are missing, then report.
@@ -63,6 +64,7 @@ def run(
         hardware=hardware,
         price_per_hour=price_per_hour,
         early_stopping=early_stopping,
+        plugins=plugin or (),
     )
     refuse_legacy_ids(job.location)
     warn(dict.fromkeys((*job.problems, *job.plan.cautions, *job.real.cautions)))

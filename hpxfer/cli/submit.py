@@ -9,7 +9,7 @@ import typer
 
 from hpxfer.cli.commands import Command
 from hpxfer.cli.jobs import HERE, Address
-from hpxfer.cli.options import AsJson, EarlyStopping, MaxGpuHours, Price, Sweep, Yes
+from hpxfer.cli.options import AsJson, EarlyStopping, MaxGpuHours, Plugins, Price, Sweep, Yes
 from hpxfer.cli.output import say, warn
 
 
@@ -34,6 +34,7 @@ def submit(
     max_gpu_hours: MaxGpuHours = None,
     early_stopping: EarlyStopping = None,
     yes: Yes = False,
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Send a sweep to a Ray cluster as a job, and print the job's id.
@@ -58,6 +59,7 @@ def submit(
         reuse=reuse or (),
         price_per_hour=price_per_hour,
         early_stopping=early_stopping,
+        plugins=plugin or (),
     )
     warn(offered.warnings)
     say(offered.text, err=True)

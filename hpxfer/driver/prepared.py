@@ -87,17 +87,20 @@ def prepare(
     hardware: str | None = None,
     price_per_hour: float | None = None,
     early_stopping: str | None = None,
+    plugins: Sequence[str] = (),
 ) -> PreparedSweep:
     """Return the sweep ready to run: its data is found and digested, its stored trials are read. Writes nothing.
 
     `results` is the folder or URI that holds the sweep's own folder; the default is the sweep's `storage`, else
     `results`. `executor` and `early_stopping` (none) replace what the sweep says. `reuse` names results folders whose
     trials need not be trained again. The plan is for the cluster at `address`, or for `hardware`. It has a price if
-    `price_per_hour` is given.
+    `price_per_hour` is given. `plugins` names plug-ins beside those of the sweep file.
     """
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
         raise HpxferError(f"--price-per-hour must be a number from 0, got {price_per_hour}")
-    spec = overridden(sweep if isinstance(sweep, SweepSpec) else load_sweep(sweep), executor, early_stopping)
+    spec = overridden(
+        sweep if isinstance(sweep, SweepSpec) else load_sweep(sweep, plugins=plugins), executor, early_stopping
+    )
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file):
         expansion = Expansion(spec, data_ref(spec.data))

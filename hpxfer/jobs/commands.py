@@ -64,14 +64,16 @@ def offer(
     reuse: Sequence[str] = (),
     price_per_hour: float | None = None,
     early_stopping: str | None = None,
+    plugins: Sequence[str] = (),
 ) -> Offer:
     """Return what the cluster finds about a sweep. Raise HpxferError if its versions, data or folder do not fit.
 
     A relative data path starts at the sweep file's folder on this machine. The data must be at the same absolute path
     on every node. `results` is the root on the cluster; the default is the sweep's `storage`, else DEFAULT_ROOT.
-    `reuse` names results folders on the cluster. `early_stopping` (none) replaces the sweep's.
+    `reuse` names results folders on the cluster. `early_stopping` (none) replaces the sweep's. `plugins`
+    names plug-ins beside those of the sweep file.
     """
-    spec = load_sweep(sweep)
+    spec = load_sweep(sweep, plugins=plugins)
     if early_stopping is not None:
         from hpxfer.driver.prepared import overridden
 

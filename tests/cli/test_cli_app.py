@@ -32,7 +32,7 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "greet.py"
     path.write_text(PLUGIN)
     yield path
-    module = read_plugin(str(path), Path()).plugin.module
+    module = read_plugin(str(path.resolve()), Path()).plugin.module
     sys.modules.pop(module, None)
     Registry.remove_module(module)
 
