@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -12,6 +14,7 @@ import pytest
 
 from hpxfer.host import process
 from hpxfer.host.process import machine_id, process_is_gone, process_started
+from hpxfer.storage.lease import Holder
 
 
 @pytest.fixture(params=["Linux", "no /proc"])
@@ -58,6 +61,24 @@ def test_a_process_that_may_not_be_seen_counts_as_running(monkeypatch: pytest.Mo
     monkeypatch.setattr(psutil, "Process", hidden)
     assert process_started(os.getpid()) is None
     assert not process_is_gone(os.getpid(), "a start")
+
+
+@pytest.mark.usefixtures("system")
+def test_the_holder_of_a_lease_is_gone_when_its_process_is() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    holder = Holder(
+        nonce="n",
+        host=socket.gethostname(),
+        pid=child.pid,
+        machine=machine_id(),
+        started=process_started(child.pid),
+    )
+    assert not holder.is_gone
+    assert not replace(holder, host="elsewhere").is_gone
+    child.kill()
+    child.communicate()
+    assert holder.is_gone
+    assert not replace(holder, host="elsewhere").is_gone
 
 
 def test_the_machine_is_named_by_its_boot(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
