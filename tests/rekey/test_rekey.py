@@ -23,7 +23,7 @@ from legacy_results import (
     seen,
     sweep_ids,
 )
-from store_rows import stored
+from store_rows import abandon, stored
 
 from hpxfer.driver import prepare
 from hpxfer.errors import HpxferError
@@ -34,7 +34,7 @@ from hpxfer.storage.folder import folder_at
 from hpxfer.storage.lease import leased
 from hpxfer.storage.lease_file import LeaseFile
 from hpxfer.store import Store
-from hpxfer.store.location import location_at
+from hpxfer.store.location import RemoteLocation, location_at
 from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.trial.stack import Stack
 
@@ -204,15 +204,19 @@ def test_killed_at_any_operation_it_ends_right(folder: Path, tmp_path: Path, to:
     assert int(done.stdout) > 20
 
 
-def test_a_uri_is_rekeyed_where_it_is(
-    folder: Path, s3: str, s3_names: Callable[[str], list[str]], tmp_path: Path
-) -> None:
-    location = location_at(f"{s3}/small")
-    remote = location._remote  # type: ignore[attr-defined]
+def put_there(folder: Path, uri: str) -> None:
+    """Copy a results folder below a URI, its checkpoint too."""
+    remote = location_at(uri)._remote  # type: ignore[attr-defined]
     for path in (path for path in folder.iterdir() if path.is_file()):
         remote.put(path, path.name, replace=False)
     (checkpoint,) = (folder / "checkpoints").iterdir()
-    folder_at(f"{s3}/small/checkpoints").put(checkpoint.name, lambda target: shutil.copyfile(checkpoint, target))
+    folder_at(f"{uri}/checkpoints").put(checkpoint.name, lambda target: shutil.copyfile(checkpoint, target))
+
+
+def test_a_uri_is_rekeyed_where_it_is(
+    folder: Path, s3: str, s3_names: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    put_there(folder, f"{s3}/small")
     read = seen(folder)
     done = rekey(f"{s3}/small")
     assert (len(done.files), len(done.checkpoints)) == (6, 1)
@@ -228,3 +232,28 @@ def test_a_uri_is_rekeyed_where_it_is(
     rekey(f"{s3}/small", tmp_path / "here")
     assert seen(tmp_path / "here") == read
     check_todays(tmp_path / "here")
+
+
+def test_a_uri_whose_rekey_was_killed_before_it_was_pushed_ends_right(
+    folder: Path, s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_there(folder, f"{s3}/small")
+    read = seen(folder)
+    real = RemoteLocation.push
+
+    def push(location: RemoteLocation, *check: Callable[[], None]) -> None:
+        if not check:
+            return real(location)  # of what was there before
+        abandon(location)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteLocation, "push", push)
+        with pytest.raises(KeyboardInterrupt):
+            rekey(f"{s3}/small")
+    assert seen(location_at(f"{s3}/small").folder) == read
+    rekey(f"{s3}/small")
+    fresh = location_at(f"{s3}/small")
+    assert seen(fresh.folder) == read
+    assert ids_in_files(fresh.folder) == set(sweep_ids(folder)[:NUM_STORED])
+    assert rekey(f"{s3}/small").files == ()
