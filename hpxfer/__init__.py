@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpxfer.analysis import analyze as analyze
     from hpxfer.analysis import transfer_report as transfer_report
+    from hpxfer.cli.commands import register_command as register_command
     from hpxfer.coordinates.checking import check as check
+    from hpxfer.data.sources import register_data_source as register_data_source
     from hpxfer.driver import run as run
     from hpxfer.errors import HpxferError as HpxferError
+    from hpxfer.executors.kinds import register_executor as register_executor
     from hpxfer.figures import all_figures as all_figures
     from hpxfer.figures import register_figure as register_figure
+    from hpxfer.model.families import register_family as register_family
     from hpxfer.model.gates import register_gate as register_gate
     from hpxfer.recipe import Recipe as Recipe
     from hpxfer.recipe import roles as roles
@@ -27,7 +31,10 @@ if TYPE_CHECKING:
     from hpxfer.results import load_results as load_results
     from hpxfer.scaling import register_parameterization as register_parameterization
     from hpxfer.scaling.shape import Shape as Shape
+    from hpxfer.search.kinds import register_search as register_search
     from hpxfer.spec import load_sweep as load_sweep
+    from hpxfer.train.optimizers import register_optimizer as register_optimizer
+    from hpxfer.train.schedules import register_schedule as register_schedule
 
 __version__ = "0.1.0"
 
@@ -41,9 +48,16 @@ _HOME = {
     "check": "hpxfer.coordinates.checking",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",
+    "register_command": "hpxfer.cli.commands",
+    "register_data_source": "hpxfer.data.sources",
+    "register_executor": "hpxfer.executors.kinds",
+    "register_family": "hpxfer.model.families",
     "register_figure": "hpxfer.figures",
     "register_gate": "hpxfer.model.gates",
+    "register_optimizer": "hpxfer.train.optimizers",
     "register_parameterization": "hpxfer.scaling",
+    "register_schedule": "hpxfer.train.schedules",
+    "register_search": "hpxfer.search.kinds",
     "roles": "hpxfer.recipe",
     "run": "hpxfer.driver",
     "shape_of": "hpxfer.recipe",
