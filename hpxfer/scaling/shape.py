@@ -83,12 +83,11 @@ class Shape:
 
     def dims(self) -> dict[str, int]:
         """Return the dimensions that the model has, in field order."""
-        return {name: value for name, value in asdict(self).items() if value != _DEFAULTS.get(name)}
+        return {dim.name: value for dim in fields(self) if (value := getattr(self, dim.name)) != dim.default}
 
 
 REQUIRED = ("width", "depth", "head_dim")
 EXPERT_DIMS = ("num_experts", "num_active", "expert_width")
-_DEFAULTS = {f.name: f.default for f in fields(Shape) if f.name not in REQUIRED}
 
 
 def check_shape(shape: Shape) -> str | None:
