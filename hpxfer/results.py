@@ -16,7 +16,7 @@ from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.vocabulary import vocabulary
-from hpxfer.store import SWEEP_FILE, Store
+from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import local_results
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
@@ -26,7 +26,7 @@ MISSING = "missing"
 # What a cell shows of its trial; the rest is in `trials`, under the same trial_id.
 _OF_TRIAL = ["trial_id", "status", *LOSS_COLUMNS.values(), "diverged_step", "last_finite_loss_nats"]
 _PLACE = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization"]
-_LINE = [*_PLACE, "value", "seed", "loss", "status", "trial_id"]
+_LINE = [*_PLACE, "value", "seed", "loss", "status", "trial_id", "diverged_step"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +45,9 @@ class Results:
         assert self.spec.data.digest is not None, "load_results checks it"
         tokenizer, vocab_size = vocabulary(self.spec.data)
         data = DataRef(digest=self.spec.data.digest, tokenizer=tokenizer, vocab_size=vocab_size)
-        return Expansion(self.spec, data, self.trainer_version)
+        base, dims = self.spec.base_shape, self.trials[[*SHAPE_COLUMNS]]
+        at_base = self.trials[(dims == [getattr(base, name) for name in SHAPE_COLUMNS]).all(axis=1)]
+        return Expansion(self.spec, data, self.trainer_version, own_at_base=set(at_base["parameterization"].dropna()))
 
     @cached_property
     def curves(self) -> pd.DataFrame:

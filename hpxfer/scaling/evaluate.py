@@ -51,9 +51,13 @@ class Parameterization:
 
     def label(self) -> str:
         """Return the name and the conventions that differ from the default, e.g. `completep[depth_alpha=0.5]`."""
-        known = self.table.conventions
-        changed = [f"{key}={value}" for key, value in self.conventions if value != known[key].default]
+        changed = [f"{key}={value}" for key, value in self.changed_conventions().items()]
         return self.name + (f"[{','.join(changed)}]" if changed else "")
+
+    def changed_conventions(self) -> dict[str, float | str]:
+        """Return the conventions that are not the default. Of a table that is not registered here, return all given."""
+        known = self.table.conventions if self.name in PARAMETERIZATIONS else {}
+        return {key: value for key, value in self.conventions if key not in known or value != known[key].default}
 
     def structure(self) -> Structure:
         """Return what differs from the plain model apart from numbers."""

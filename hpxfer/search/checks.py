@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.base_values import base_values
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.fields import GridValues
 from hpxfer.spec.problem import Problem, WhyNot
@@ -65,13 +66,6 @@ def multiplied_hps(
                 yield at, f"{name} has no multiplicative scale; scan it in a grid"
             elif name in seen:
                 yield at, f"{name} stands twice"
-            elif _base_value(spec, name) <= 0:
+            elif base_values(spec).get(name, 1.0) <= 0:
                 yield at, f"{name} must be above zero to be multiplied, got a base value of 0; give it one in the file"
             seen.add(name)
-
-
-def _base_value(spec: SweepSpec, name: str) -> float:
-    if "." in name:
-        return spec.hps.multipliers.get(name, 1.0)
-    section = spec.training if name in ("weight_decay", "eps") else spec.hps
-    return float(getattr(section, name))

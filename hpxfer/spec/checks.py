@@ -11,6 +11,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.hps import HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.resolve import resolve_globals
 from hpxfer.scaling.roles import ROLES
+from hpxfer.spec.base_values import base_values
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.check_search import search_problems
 from hpxfer.spec.check_shapes import (
@@ -252,13 +253,12 @@ def _product_without_base(spec: SweepSpec) -> Iterator[Problem]:
     """The judged HP's line runs through the base values of the others, which a product must therefore hold."""
     if not spec.product or spec.judged_hp not in spec.grid:
         return
-    base = {"weight_decay": spec.training.weight_decay, "eps": spec.training.eps}
-    base |= dict(zip(("beta1", "beta2"), spec.training.betas, strict=False))
+    base = base_values(spec)
     for name, values in spec.grid.items():
         if name == spec.judged_hp or any(True for _ in _grid_values(("grid", name), name, values)):
             continue
-        known = base.get(name, spec.hps.multipliers.get(name, getattr(spec.hps, name, 1.0)))
-        if known is None or not any(math.isclose(known, one, rel_tol=1e-9) for one in values.numbers()):
+        known = base.get(name, None if name == "lr" else 1.0)
+        if known is None or not any(math.isclose(known, value, rel_tol=1e-9) for value in values.numbers()):
             got = "none" if known is None else f"{known:g}"
             yield (
                 ("grid", name),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -11,8 +11,11 @@ from typing import Any
 from hpxfer.scaling.evaluate import Parameterization, evaluate, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec, paths
 from hpxfer.spec.blocks import model_roles
+from hpxfer.spec.plugins import are_registered, digests_used, stored_names
+from hpxfer.spec.sweep import ParameterizationSpec
 from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
 from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of
 from hpxfer.trial.trial import TRAINER_VERSION, Trial
@@ -32,6 +35,13 @@ class Cell:
     parameterization: str  # label
     line: str  # the HP that this line scans, or `product`
     trial: Trial
+
+
+def choice_of(chosen: ParameterizationSpec) -> Parameterization:
+    """Return the parameterization that a sweep names. One that is not registered here has the conventions given."""
+    if chosen.name in PARAMETERIZATIONS:
+        return parameterization(chosen.name, chosen.conventions)
+    return Parameterization(name=chosen.name, conventions=tuple(sorted(chosen.conventions.items())))
 
 
 def hp_points(spec: SweepSpec) -> Iterator[tuple[str, HPs]]:
@@ -78,7 +88,8 @@ class _Place:
 class Expansion:
     """The lazy expansion of one sweep over given data. Everything that cells share is computed once.
 
-    `plugins` maps `kind:name` of what the sweep uses of plug-ins to the plug-in's digest.
+    A stored sweep expands without the code of its plug-ins. Whether a table agrees with the others at the base cannot
+    be evaluated then: `own_at_base` names the tables that have trials of their own there.
     """
 
     def __init__(
@@ -87,13 +98,16 @@ class Expansion:
         data: DataRef,
         trainer_version: int = TRAINER_VERSION,
         plugins: Mapping[str, str] | None = None,
+        own_at_base: Collection[str] | None = None,
     ) -> None:
         self.spec = spec
-        self.plugins = dict(plugins or {})
+        # kind:name -> digest of the plug-in that registers what trials use, by default as the loaded sweep says
+        self.plugins = dict(digests_used(spec) if plugins is None else plugins)
+        self._own_at_base = None if are_registered(stored_names(spec.plugins or ())) else frozenset(own_at_base or ())
         self.data = data
         self.trainer_version = trainer_version  # today's, or that of the stored trials whose ids are asked for
         self.setting = setting_of(spec, data)  # of the base
-        self.choices = tuple(parameterization(one.name, one.conventions) for one in spec.parameterizations)
+        self.choices = tuple(choice_of(chosen) for chosen in spec.parameterizations)
         self.paths = paths(spec)
         self._places: dict[tuple[Parameterization, Shape], _Place] = {}
 
@@ -146,10 +160,12 @@ class Expansion:
         """Return None where `choice` gives the base model itself: at the base shape, unless it differs there."""
         if shape != self.spec.base_shape:
             return choice
+        if self._own_at_base is not None:
+            return choice if choice.name in self._own_at_base else None
         plain = parameterization("sp")
         roles, column = model_roles(shape, self.spec.model), self.setting.column
-        mine, its = (evaluate(one, shape, shape, column) for one in (choice, plain))
-        same = all(mine[role] == its[role] for role in roles)
+        factors, plain_factors = (evaluate(table, shape, shape, column) for table in (choice, plain))
+        same = all(factors[role] == plain_factors[role] for role in roles)
         # A structure is one of experts and routers: a dense base has none to differ in.
         same = same and ("router" not in roles or choice.structure() == plain.structure())
         return None if same else choice

@@ -65,7 +65,10 @@ def identity(
     }
     if choice is not None:
         chosen = {"name": choice.name, "base": base.dims()}
-        conventions = _changed_conventions(choice)
+        # Those of a plug-in's table are all spelled out. Its digest fixes their defaults, which stored results, read
+        # without the plug-in, do not know.
+        own = f"parameterization:{choice.name}" in (plugins or {})
+        conventions = dict(choice.conventions) if own else choice.changed_conventions()
         out["parameterization"] = {**chosen, "conventions": conventions} if conventions else chosen
     if plugins:
         out["plugins"] = dict(plugins)
@@ -99,8 +102,3 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     return non_defaults(value) if is_dataclass(value) else value
-
-
-def _changed_conventions(choice: Parameterization) -> dict[str, Any]:
-    known = choice.table.conventions
-    return {key: value for key, value in choice.conventions if key not in known or value != known[key].default}

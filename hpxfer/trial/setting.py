@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from hpxfer.registry import registry
 from hpxfer.scaling.hps import HPs
@@ -10,6 +11,7 @@ from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.base_values import base_values
 from hpxfer.spec.schedule import schedule_at
 
 _INIT = BaseInit()
@@ -69,53 +71,31 @@ class DataRef:
 
 
 def setting_of(spec: SweepSpec, data: DataRef, shape: Shape | None = None) -> Setting:
-    """Return the setting of a checked sweep's trials at `shape`, by default the base shape."""
-    model, training, at = spec.model, spec.training, shape or spec.base_shape
-    schedule = schedule_at(spec, at.steps)
-    decays = registry("schedule").get(training.schedule.decay).decay is not None
-    return Setting(
-        family=model.family,
-        context=model.context,
-        gate=model.gate,
-        ffn=model.ffn,
-        moe_every=model.moe_every,
-        dense_first=model.dense_first,
-        attention_scale=model.attention_scale,
-        tied_embeddings=model.tied_embeddings,
-        norm_gains=model.norm_gains,
-        biases=model.biases,
-        init=model.base_init(),
-        data_source=spec.data.source,
-        data_digest=data.digest,
-        tokenizer=data.tokenizer,
-        vocab_size=data.vocab_size,
-        batch_tokens=at.batch_tokens,
-        steps=at.steps,
-        optimizer=training.optimizer,
-        decay=training.schedule.decay,
-        warmup_steps=schedule.warmup_steps,
-        decay_steps=schedule.decay_steps,
-        final_fraction=training.schedule.final_fraction if decays else 0.0,
-        final_window_steps=schedule.final_window_steps,
-        validation_tokens=training.validation_tokens,
-        gradient_clip=training.gradient_clip,
-        precision=spec.precision,
-    )
+    """Return the setting of a checked sweep's trials at `shape`, by default the base shape.
+
+    A field that is not derived has the value of the key of its name in the sweep file.
+    """
+    at, planned = shape or spec.base_shape, spec.training.schedule
+    decays = registry("schedule").get(planned.decay).decay is not None
+    derived = {
+        "init": spec.model.base_init(),
+        "data_source": spec.data.source,
+        "data_digest": data.digest,
+        "tokenizer": data.tokenizer,
+        "vocab_size": data.vocab_size,
+        "batch_tokens": at.batch_tokens,
+        "steps": at.steps,
+        **vars(schedule_at(spec, at.steps)),
+        "final_fraction": planned.final_fraction if decays else 0.0,
+    }
+    keys: dict[str, Any] = {**vars(spec), **vars(planned), **vars(spec.training), **vars(spec.model), **derived}
+    return Setting(**{field.name: keys[field.name] for field in fields(Setting)})
 
 
 def base_hps(spec: SweepSpec) -> HPs:
     """Return the HPs that every line of the grid runs through."""
-    hps = spec.hps
-    out = HPs(
-        lr=hps.lr if hps.lr is not None else spec.grid["lr"].numbers()[0],
-        init_scale=hps.init_scale,
-        residual_scale=hps.residual_scale,
-        weight_decay=spec.training.weight_decay,
-        eps=spec.training.eps,
-        beta1=spec.training.betas[0],
-        beta2=spec.training.betas[1],
-        router_bias_lr=hps.router_bias_lr,
-    )
-    for name, value in hps.multipliers.items():
+    values = base_values(spec)
+    out = HPs(lr=values["lr"] if "lr" in values else spec.grid["lr"].numbers()[0])
+    for name, value in values.items():
         out = out.with_value(name, value)
     return out

@@ -11,7 +11,7 @@ from landscape import LR, Landscape, expansion_of
 from searched import searched
 
 from hpxfer.analysis import Analysis, analyze
-from hpxfer.analysis.search_progress import search_progress
+from hpxfer.analysis.statistics.search_progress import search_progress
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.search_heatmaps import pair_cost
 from hpxfer.report.write import write_report
@@ -73,13 +73,13 @@ def test_every_search_has_its_figures_each_with_its_data(told, kind: str) -> Non
         assert len(one.csv.splitlines()) > 1
         assert one.title
         assert one.svg.startswith("<svg")
-    assert bool(analysis.search_best) == (kind != "grid")
+    assert bool(analysis.found("search_best")) == (kind != "grid")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grid"])
 def test_a_search_that_has_only_begun_is_told_as_far_as_it_is(told, kind: str) -> None:  # type: ignore[no-untyped-def]
     _, analysis, figures = told(kind, 1)
-    assert all(one.why_not for one in analysis.search_best)
+    assert all(one.why_not for one in analysis.found("search_best"))
     assert figures == {}
 
 
@@ -96,8 +96,8 @@ def test_the_best_so_far_never_rises_and_is_the_lowest_of_what_ended(told) -> No
 def test_arms_of_a_shape_are_compared_over_as_many_trials(told) -> None:  # type: ignore[no-untyped-def]
     """The control's optimum lies an octave above at the wider shape, and the box holds both: neither is ahead."""
     results, analysis, _ = told("optuna")
-    assert {one.num_trials for one in analysis.search_best} == {24}
-    by_arm = {(one.shape.partition(" ")[0], one.parameterization): one for one in analysis.search_best}
+    assert {one.num_trials for one in analysis.found("search_best")} == {24}
+    by_arm = {(one.shape.partition(" ")[0], one.parameterization): one for one in analysis.found("search_best")}
     assert set(by_arm) == {("w32", "completep-moe = sp"), ("w64", "completep-moe"), ("w64", "sp")}
     for one in by_arm.values():
         lowest = min(p.mean for arm in search_progress(results) for p in arm.points if arm.shape == one.shape)
@@ -111,7 +111,7 @@ def test_arms_of_unequal_length_are_cut_to_the_shorter(tmp_path: Path) -> None:
     arms = {one.parameterization: one for one in search_progress(results) if not one.is_base}
     assert arms["completep-moe"].num_trials != arms["sp"].num_trials
     shorter = min(one.num_trials for one in arms.values())
-    for one in analyze(results).search_best:
+    for one in analyze(results).found("search_best"):
         if one.parameterization in arms:
             assert one.num_trials == shorter
             if one.best_nats is not None:
@@ -122,12 +122,12 @@ def test_arms_of_unequal_length_are_cut_to_the_shorter(tmp_path: Path) -> None:
 def test_a_best_on_the_edge_of_the_box_is_flagged(tmp_path: Path) -> None:
     far = Landscape(optima={"lr": 3.0, "init_scale": 0.0})
     on_edge = expansion_of(("lr: [0.01]", "lr: [0.01, 0.01005]"), search="{kind: random, points: 3}")
-    assert {one.on_edge for one in analyze(searched(on_edge, far, tmp_path)).search_best} == {"lr"}
+    assert {one.on_edge for one in analyze(searched(on_edge, far, tmp_path)).found("search_best")} == {"lr"}
 
 
 def test_coordinate_keeps_what_wins_and_says_by_how_much(told) -> None:  # type: ignore[no-untyped-def]
     _, analysis, figures = told("coordinate")
-    kept = [one for one in analysis.search_steps if one.kept]
+    kept = [one for one in analysis.found("search_steps") if one.kept]
     assert [one.multiplier for one in kept] == ["router.lr_mult"]
     assert kept[0].ratio in (2.0**-4, 2.0**-2), "both are an octave from the planted optimum"
     for one in kept:

@@ -1,0 +1,50 @@
+"""Results of a sweep that used a plug-in are read without its code, from what is stored."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+from landscape import DATA, Landscape
+from searched import searched
+from sweep_text import SWEEP
+
+from hpxfer.driver.plugins import with_conventions
+from hpxfer.registry import Registry
+from hpxfer.results import load_results
+from hpxfer.spec import load_sweep
+from hpxfer.trial import Expansion
+
+SOURCE = """
+from dataclasses import replace
+
+from hpxfer.registry import registry
+
+tables = registry("parameterization")
+tables.register(replace(tables.get("completep-moe"), name="my_table"))
+"""
+
+
+def test_a_table_and_its_trials_are_read_as_stored(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SOURCE)
+    path = tmp_path / "sweep.yaml"
+    text = SWEEP.replace("[completep-moe, sp]", "[my_table, sp]").replace("[0.01]", "{log2: [-9, -4]}")
+    path.write_text(f"{text}plugins: [./mine.py]\n")
+    expansion = Expansion(with_conventions(load_sweep(path)), DATA)
+    known = searched(expansion, Landscape(optima={"lr": -6.0}), tmp_path / "results")
+    cells = known.cells
+    assert set(cells["status"]) == {"finished"}
+    for module in [module for module in sys.modules if module.startswith("hpxfer_plugin_")]:
+        Registry.remove_module(module)
+        del sys.modules[module]
+    (tmp_path / "mine.py").unlink()
+    results = load_results(tmp_path / "results")
+    label = "parameterization"
+    pd.testing.assert_frame_equal(results.cells.drop(columns=label), cells.drop(columns=label))
+    # Without the table's code, its label cannot leave the conventions out that are the default.
+    assert [name.partition("[")[0] for name in results.cells[label]] == list(cells[label])
+    (plugin,) = results.spec.plugins or ()
+    assert plugin.registers == {"parameterization": ("my_table",)}
+    used = {key for trial in expansion.trials() for key, _ in trial.plugins}
+    assert used == {"parameterization:my_table"}
