@@ -1,4 +1,4 @@
-"""The plug-ins of docs/extend.md: each file registers what the page says, and nothing else needs to change."""
+"""The plug-ins of docs/extend.md: each file registers what the page says, and the page's sweeps find it."""
 
 from __future__ import annotations
 
@@ -10,41 +10,58 @@ from pathlib import Path
 import pytest
 from docs_markdown import blocks
 
-from hpxfer.registry import KINDS, PluginFile, load_plugin, read_plugin, registry
+from hpxfer.registry import KINDS, load_plugin, read_plugin, registry
+from hpxfer.spec import load_sweep
+from hpxfer.spec.yaml_file import parse_yaml, read_yaml, write_yaml
 
-PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
-FILES = {
-    found.group(1): block
-    for block in blocks(PAGE.read_text(encoding="utf-8"), "python")
-    if (found := re.match(r"# (\w+\.py)\n", block))
-}
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+FILES = {found.group(1): block for block in blocks(PAGE, "python") if (found := re.match(r"# (\w+\.py)\n", block))}
 REGISTERS = {
     "gates.py": ("gate", "softplus"),
     "tables.py": ("parameterization", "mine"),
     "statistics.py": ("statistic", "spread"),
 }
+SWEEPS = list(blocks(PAGE, "yaml"))
+
+
+def registered() -> set[tuple[str, str]]:
+    """Return (kind, name) of every row that is not hpxfer's."""
+    return {(kind, name) for kind in KINDS for name in registry(kind) if registry(kind).module(name) is not None}
 
 
 @pytest.fixture
-def plugin(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PluginFile]:
-    """A file of the page, loaded as the plug-in of a sweep, and taken out again."""
-    name = request.param
-    (tmp_path / name).write_text(FILES[name])
-    file = read_plugin(f"./{name}", tmp_path)
-    load_plugin(file)
-    yield file
-    for kind in KINDS:
-        rows = registry(kind)
-        for row in [row for row in rows.names() if file.registers(rows.module(row))]:
-            rows.remove(row)
-    del sys.modules[file.plugin.module]
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder with the files of the page. What they register is taken out again."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    before, modules = registered(), set(sys.modules)
+    yield tmp_path
+    for kind, name in registered() - before:
+        registry(kind).remove(name)
+    for module in set(sys.modules) - modules:
+        if module.startswith("hpxfer_plugin_"):
+            del sys.modules[module]
 
 
 def test_the_page_has_a_gate_a_table_and_a_statistic() -> None:
     assert set(FILES) == set(REGISTERS)
 
 
-@pytest.mark.parametrize("plugin", sorted(FILES), indirect=True)
-def test_a_plug_in_of_the_page_registers_one_row(plugin: PluginFile) -> None:
-    found = [(kind, name) for kind in KINDS for name in registry(kind) if plugin.registers(registry(kind).module(name))]
-    assert found == [REGISTERS[plugin.plugin.name.removeprefix("./")]]
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_plug_in_of_the_page_registers_one_row(folder: Path, name: str) -> None:
+    before = registered()
+    load_plugin(read_plugin(f"./{name}", folder))
+    assert registered() - before == {REGISTERS[name]}
+
+
+@pytest.mark.parametrize("index", range(len(SWEEPS)))
+def test_the_sweeps_of_the_page_load(folder: Path, index: int) -> None:
+    data = {**read_yaml(ROOT / "sweeps" / "quickstart.yaml").data, **parse_yaml(SWEEPS[index], "extend.md").data}
+    (folder / "sweep.yaml").write_text(write_yaml(data))
+    spec = load_sweep(folder / "sweep.yaml")
+    assert spec.plugins
+
+
+def test_the_page_has_sweeps() -> None:
+    assert len(SWEEPS) >= 3
