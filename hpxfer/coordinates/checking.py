@@ -16,9 +16,9 @@ from typing import Literal, get_args
 import torch
 
 from hpxfer.coordinates import block, gpt
+from hpxfer.coordinates.cases import Case, block_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.coordinates.derive import NOT_DERIVED, PathFacts, derive, path_facts
 from hpxfer.coordinates.measure import TOLERANCE, Fit, Observation, Prediction, fit, over_layers
-from hpxfer.coordinates.paths import Case, block_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.coordinates.predict import predict
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.coordinates.stability import stability
@@ -119,7 +119,7 @@ class _Check:
         """Return the sizes that a good table keeps, held against that."""
         starts = {row.role: row.init_std for row in self.choice.rows(self.optimizer)}
         good = stability(facts, self.optimizer, zero_readout=starts.get("readout") == ZERO)
-        asked = [seen for seen in observations if any(expected.speaks_of(seen) for expected in good)]
+        asked = [seen for seen in observations if any(expected.is_about(seen) for expected in good)]
         return fit(asked, good, self.tolerance)
 
     def _require_rows(self, case: Case) -> None:

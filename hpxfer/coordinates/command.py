@@ -1,4 +1,4 @@
-"""What the command line asks a check for, and what comes of it."""
+"""`hpxfer check` below its options: reads the sweep, runs the check, writes the files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def check(
     architecture: str,
     output: Path | None,
 ) -> tuple[CheckReport, list[Path]]:
-    """Return the report, and the files written to `output`; shows on stderr what is being trained."""
+    """Return the report and the files written to `output`. Show on stderr what is being trained."""
     spec = None if sweep is None else load_sweep(sweep)
     choice, values = chosen(name, conventions, spec), numbers(points)
     if output is not None:
-        make_folder(output)  # refused before minutes of training
+        make_folder(output)  # fails now, and not after minutes of training
     with Console(stderr=True).status("") as status:
         found = checking.check(
             choice,
@@ -49,8 +49,8 @@ def check(
 
 
 def chosen(name: str | None, conventions: Conventions, sweep: SweepSpec | None) -> Parameterization:
-    """Return the parameterization named, or the sweep's first; conventions are added to those that a sweep gives it."""
-    named = {one.name: one.conventions for one in reversed(sweep.parameterizations)} if sweep else {}
+    """Return the named parameterization, or the sweep's first. Add the conventions to those that the sweep gives it."""
+    named = {choice.name: choice.conventions for choice in reversed(sweep.parameterizations)} if sweep else {}
     if name is None and sweep is not None:
         name = sweep.parameterizations[0].name
     if name is None:
@@ -59,10 +59,10 @@ def chosen(name: str | None, conventions: Conventions, sweep: SweepSpec | None) 
 
 
 def numbers(text: str | None) -> tuple[float, ...] | None:
-    """Return the numbers in a text such as `32,64,128`, ascending."""
+    """Return the numbers in a text such as `32,64,128`, in ascending order."""
     if text is None:
         return None
     try:
-        return tuple(sorted({float(one) for one in text.split(",")}))
+        return tuple(sorted({float(number) for number in text.split(",")}))
     except ValueError:
         raise HpxferError(f"--points: must be numbers with commas between them, got {text!r}") from None

@@ -1,4 +1,4 @@
-"""What the rows of a table imply for the built-in GPT along one path, by the general scaling argument. Knows no torch.
+"""What the rows of a table imply for the built-in GPT along a path, by the general scaling argument.
 
 Each size is a power of the path's scale, and this module computes the exponents from the monomials of the rows alone:
 
@@ -9,7 +9,8 @@ Each size is a power of the path's scale, and this module computes the exponents
 
 (arXiv 2203.03466, section J; MSSP, section 4.) The argument needs sizes with one leading part. Where two parts scale
 differently, or where features grow out of the range in which updates add up, nothing is derived, and the reason is
-kept. The exponents hold before training and for the first update: later ones depend on all that has moved before.
+kept. The exponents hold before training and for the first update: later ones depend on all that has moved before. This
+module knows no torch.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 from hpxfer.coordinates.measure import Prediction
 from hpxfer.coordinates.predict import exponent_of
+from hpxfer.scaling.coverage import sums_to_one_over
 from hpxfer.scaling.evaluate import Parameterization, ratios
 from hpxfer.scaling.monomial import Monomial
 from hpxfer.scaling.roles import ROLES, fan_in_dim
@@ -74,7 +76,7 @@ class PathFacts:
     dense: bool
     shared: bool
     gated: bool  # the FFNs are SwiGLU
-    gate: str
+    gate_sums_over: str | None  # what the gates sum to one over: `active`, `all`, None or `unknown`
     tied_embeddings: bool
     decays: bool  # the weight decay is not 0
 
@@ -100,7 +102,7 @@ def path_facts(
         moe=path[0].num_experts > 0,
         dense=path[0].dense_width > 0,
         shared=path[0].num_shared > 0,
-        gate=gate,
+        gate_sums_over=sums_to_one_over(gate),
         gated=gated,
         tied_embeddings=tied_embeddings,
         decays=decays,
@@ -137,7 +139,7 @@ def _prediction(quantity: str, role: str, size: Size, *, first: int = 0, last: i
 
 
 def _product(*sizes: Size) -> Size:
-    """Return the exponent of a product; the first reason, if one of the factors has no exponent."""
+    """Return the exponent of a product, or the first reason why a factor has no exponent."""
     for size in sizes:
         if isinstance(size, str):
             return size
@@ -145,7 +147,7 @@ def _product(*sizes: Size) -> Size:
 
 
 def _sum(why: str, *sizes: Size) -> Size:
-    """Return the exponent of a sum whose parts scale alike; `why` there is none, if they do not."""
+    """Return the exponent of a sum whose parts scale alike, or `why` there is none."""
     total = _product(*(0.0 if size == ZERO else size for size in sizes))
     if isinstance(total, str):
         return total
@@ -156,7 +158,7 @@ def _sum(why: str, *sizes: Size) -> Size:
 
 
 def _led(why: str, leader: Size, *others: Size) -> Size:
-    """Return the exponent of a sum in which nothing outgrows the leader."""
+    """Return the exponent of a sum that the leader dominates, or `why` there is none."""
     for size in (leader, *others):
         if isinstance(size, str):
             return size
@@ -223,12 +225,12 @@ class _Model:
         if self.facts.kappa_moves:
             return SPARSE
         scale = self._power(self.choice.table.route_scale)
-        match self.facts.gate:
-            case "sigmoid":
+        match self.facts.gate_sums_over:
+            case None:
                 return 0.0
-            case "softmax":
+            case "all":
                 return scale - self.facts.symbols["experts"]
-            case "normalized_sigmoid" | "normalized_softmax":
+            case "active":
                 return scale - self.facts.symbols["active"]
             case _:
                 return GATE

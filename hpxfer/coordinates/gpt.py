@@ -149,7 +149,7 @@ class _Probe:
         return out
 
     def _of_expert(self, name: str, block: int, seen: _Seen) -> Values:
-        """Return output, change and the two parts of the change of all experts [K, E, T, O], without gate and multiplier."""
+        """Return output, change and its two parts, of all experts [K, E, T, O], without gate and multiplier."""
         x, x_0 = seen.experts[block][name], self._before.experts[block][name]
         start = self._matrix(self._start, (name, block))
         effective = x @ (self._matrix(self._state.weights, (name, block)) - start)

@@ -1,13 +1,15 @@
-"""Measured sizes against predicted exponents: slopes in log-log, their intervals, and a verdict each. Knows no torch.
+"""Compare measured sizes with predicted exponents: slopes in log-log, their intervals, and a verdict for each.
 
 A verdict is about size ~ scale^exponent over at least three scales:
 
-    ok             the slope is within the tolerance of the prediction, and its interval no wider than that on a side
+    ok             the slope is within the tolerance of the prediction, and so is half the width of its interval
     miss           the whole interval is farther away than the tolerance; or the size is not finite somewhere; or it is
-                   exactly zero where it should not be, or the other way round
-    unclear        neither: noise leaves the question open; it counts neither as passed nor as failed
-    zero           exactly zero at every scale, and nothing says that it should not be
-    no prediction  nothing is known about it; it passes nothing
+                   exactly zero and should not be, or should be zero and is not
+    unclear        neither: noise leaves the question open, so it counts neither as passed nor as failed
+    zero           exactly zero at every scale, and no prediction says otherwise
+    no prediction  nothing is predicted, so it passes nothing
+
+A prediction may also be an upper bound. Then a slope below it is ok as well. This module knows no torch.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Verdict = Literal["ok", "miss", "unclear", "no prediction", "zero"]
 # Whether a slope must be as predicted, or may also be smaller.
 Bound = Literal["equal", "at most"]
 
-# Exponents are multiples of 1/2: less than half way to the next one.
+# Exponents are multiples of 1/2, and this is less than half the distance between two of them.
 TOLERANCE = 0.15
 CONFIDENCE = 0.95
 MIN_SCALES = 3
@@ -34,41 +36,41 @@ MIN_SCALES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """The size of one quantity at one scale: an RMS over coordinates (and tokens), one for each seed."""
+    """The size of a quantity at one scale: the RMS over coordinates (and tokens), with one value per seed."""
 
     quantity: str
     role: str
-    layer: int | None  # a block, from 0; None: outside the blocks, or the RMS over all of them
-    step: int  # updates taken
+    layer: int | None  # a block, from 0. None is outside the blocks, or the RMS over all blocks
+    step: int  # number of updates before
     scale: float
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What theory says of a quantity along one path: size ~ scale^exponent at steps `first` to `last`."""
+    """A prediction for a quantity along a path: size ~ scale^exponent at steps `first` to `last`."""
 
     quantity: str
     role: str
-    exponent: float | None  # None: none is made, and `source` says why
+    exponent: float | None  # None predicts nothing, and `source` gives the reason
     source: str
     zero: bool = False  # exactly zero
     first: int = 0
     last: int | None = None
     bound: Bound = "equal"
 
-    def speaks_of(self, one: Observation) -> bool:
+    def is_about(self, seen: Observation) -> bool:
         """Return whether the prediction is about this observation."""
-        there = (self.quantity, self.role) == (one.quantity, one.role) and one.step >= self.first
-        return there and (self.last is None or one.step <= self.last)
+        same = (self.quantity, self.role) == (seen.quantity, seen.role)
+        return same and self.first <= seen.step and (self.last is None or seen.step <= self.last)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """One quantity at one step: the slope of log size on log scale with its interval, and what was predicted.
+    """The slope of a quantity at one step: of log size on log scale, with its interval and the prediction.
 
-    `slope`, `low` and `high` are None where some size is zero or not finite. `magnitudes`: the RMS over seeds at each
-    of `scales`, ascending.
+    `slope`, `low` and `high` are None where a size is zero or not finite. `magnitudes` holds the RMS over seeds at each
+    of the ascending `scales`.
     """
 
     quantity: str
@@ -82,26 +84,26 @@ class Fit:
     verdict: Verdict
     scales: tuple[float, ...]
     magnitudes: tuple[float, ...]
-    source: str | None = None  # of the prediction, or why there is none
+    source: str | None = None  # of the prediction, or the reason why there is none
 
 
 def fit(
     observations: Iterable[Observation], predictions: Sequence[Prediction], tolerance: float = TOLERANCE
 ) -> tuple[Fit, ...]:
-    """Return one line for each quantity, role, layer and step, in the order in which they first stand.
+    """Return one slope per quantity, role, layer and step, in the order of the observations.
 
-    The first prediction that speaks of an observation counts.
+    The first prediction that is about an observation counts.
     """
     groups: dict[tuple[str, str, int | None, int], list[Observation]] = {}
-    for one in observations:
-        groups.setdefault((one.quantity, one.role, one.layer, one.step), []).append(one)
-    lines = []
+    for seen in observations:
+        groups.setdefault((seen.quantity, seen.role, seen.layer, seen.step), []).append(seen)
+    fits = []
     for group in groups.values():
-        members = sorted(group, key=lambda one: one.scale)
-        assert len({one.scale for one in members}) == len(members), f"{members[0]} stands twice at one scale"
-        found = next((one for one in predictions if one.speaks_of(members[0])), None)
-        lines.append(_line(members, found, tolerance))
-    return tuple(lines)
+        members = sorted(group, key=lambda seen: seen.scale)
+        assert len({seen.scale for seen in members}) == len(members), f"{members[0]} was seen twice at one scale"
+        found = next((prediction for prediction in predictions if prediction.is_about(members[0])), None)
+        fits.append(_fit(members, found, tolerance))
+    return tuple(fits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,15 +116,15 @@ class Slope:
 
 
 def slope_of(scales: Sequence[float], values: Sequence[Sequence[float]]) -> Slope:
-    """Return the slope of log RMS-over-seeds on log scale; `values` holds one size for each seed at each scale, > 0.
+    """Return the slope of log RMS-over-seeds on log scale. `values` holds one size > 0 per seed at each scale.
 
-    The variance of a point is the larger of two estimates: what the seeds scatter about a common curve, and what the
-    residuals do, so that a curve which is no power law gets an interval that says so. A seed stands for the same data
-    at every scale, hence its own offset is no noise of the slope. The freedom is that of both estimates together: at
-    four scales and six seeds the interval holds the truth in 93 of 100 cases where seeds scatter, and in 83 where the
-    scales do and the seeds agree.
+    The variance of a point is the larger of two estimates. The first is the scatter of the seeds about a common curve.
+    The second is the scatter of the residuals, which gives a curve that is no power law a wide interval. A seed has the
+    same data at every scale, so its own offset is no noise of the slope. The degrees of freedom are those of both
+    estimates together. At four scales and six seeds the interval holds the truth in 93 of 100 cases if the seeds
+    scatter, and in 83 if the scales scatter and the seeds agree.
     """
-    x, y = np.log(scales), np.array([math.log(_rms(one)) for one in values])
+    x, y = np.log(scales), np.array([math.log(_rms(of_scale)) for of_scale in values])
     dx = x - x.mean()
     spread = float(np.sum(dx**2))
     slope = float(np.sum(dx * y)) / spread
@@ -141,7 +143,7 @@ def slope_of(scales: Sequence[float], values: Sequence[Sequence[float]]) -> Slop
 
 
 def judge(slope: Slope, predicted: float, tolerance: float, bound: Bound = "equal") -> Verdict:
-    """Return the verdict on a slope (see the module)."""
+    """Return the verdict on a slope, as the docstring of the module defines it."""
     if slope.low > predicted + tolerance:
         return "miss"
     if bound == "at most":
@@ -154,28 +156,28 @@ def judge(slope: Slope, predicted: float, tolerance: float, bound: Bound = "equa
 
 
 def over_layers(observations: Iterable[Observation]) -> list[Observation]:
-    """Return the RMS over the blocks of every quantity that stands in them alone, as observations of layer None."""
+    """Return the RMS over the blocks of every quantity inside blocks, as observations of layer None."""
 
-    def key(one: Observation) -> tuple[str, str, int, float]:
-        return one.quantity, one.role, one.step, one.scale
+    def key(seen: Observation) -> tuple[str, str, int, float]:
+        return seen.quantity, seen.role, seen.step, seen.scale
 
     every = list(observations)
-    outside = {(one.quantity, one.role) for one in every if one.layer is None}
-    inside = [one for one in every if one.layer is not None and (one.quantity, one.role) not in outside]
+    outside = {(seen.quantity, seen.role) for seen in every if seen.layer is None}
+    inside = [seen for seen in every if seen.layer is not None and (seen.quantity, seen.role) not in outside]
     out = []
     for (quantity, role, step, scale), group in groupby(sorted(inside, key=key), key=key):
-        values = np.array([one.values for one in group])
-        rms = tuple(float(one) for one in np.sqrt(np.mean(values**2, axis=0)))
+        values = np.array([seen.values for seen in group])
+        rms = tuple(float(size) for size in np.sqrt(np.mean(values**2, axis=0)))
         out.append(Observation(quantity=quantity, role=role, layer=None, step=step, scale=scale, values=rms))
     return out
 
 
-def _line(members: Sequence[Observation], found: Prediction | None, tolerance: float) -> Fit:
-    values = [one.values for one in members]
-    magnitudes = tuple(_rms(one) for one in values)
+def _fit(members: Sequence[Observation], found: Prediction | None, tolerance: float) -> Fit:
+    values = [seen.values for seen in members]
+    magnitudes = tuple(_rms(of_scale) for of_scale in values)
     slope = None
-    if len(members) >= MIN_SCALES and all(math.isfinite(one) and one > 0 for of_scale in values for one in of_scale):
-        slope = slope_of([one.scale for one in members], values)
+    if len(members) >= MIN_SCALES and all(_has_log(size) for of_scale in values for size in of_scale):
+        slope = slope_of([seen.scale for seen in members], values)
     first = members[0]
     return Fit(
         quantity=first.quantity,
@@ -187,7 +189,7 @@ def _line(members: Sequence[Observation], found: Prediction | None, tolerance: f
         high=slope.high if slope else None,
         predicted=found.exponent if found else None,
         verdict=_verdict(slope, magnitudes, found, tolerance),
-        scales=tuple(one.scale for one in members),
+        scales=tuple(seen.scale for seen in members),
         magnitudes=magnitudes,
         source=found.source if found else None,
     )
@@ -203,7 +205,11 @@ def _verdict(slope: Slope | None, magnitudes: Sequence[float], found: Prediction
         return judge(slope, found.exponent, tolerance, found.bound)
     if nothing and found.bound == "at most":
         return "zero"
-    return "unclear" if all(math.isfinite(one) and one > 0 for one in magnitudes) else "miss"
+    return "unclear" if all(_has_log(size) for size in magnitudes) else "miss"
+
+
+def _has_log(size: float) -> bool:
+    return math.isfinite(size) and size > 0
 
 
 def _rms(values: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""From claims, which are monomials, to the exponents that they mean along one path of shapes."""
+"""Turn claims, which are monomials, into the exponents that they imply along a path of shapes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SAME = 1e-9
 def predict(
     claims: Iterable[Claim], scales: Sequence[float], ratios: Sequence[Mapping[str, float]]
 ) -> tuple[Prediction, ...]:
-    """Return what the claims say along a path; `ratios[i]` are those of its point at `scales[i]` to the base.
+    """Return what the claims predict along a path. `ratios[i]` are the ratios to the base at `scales[i]`.
 
-    A claim may hold still what a monomial may hold, and `kappa`, the share of active experts.
+    The `still` of a claim may name any ratio, and `kappa`, the share of active experts.
     """
     ratios = [{**at, "kappa": at["active"] / at["experts"]} for at in ratios]
     values = {name: [at[name] for at in ratios] for name in ratios[0]}

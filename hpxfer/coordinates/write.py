@@ -1,4 +1,4 @@
-"""A check as files: its figures, the table as text, and what was judged, with its provenance, as JSON."""
+"""Write a check to files: figures, the table as text, and the verdicts with their provenance as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpxfer.host.files import write_files
 
 
 def write_check(report: CheckReport, folder: Path) -> list[Path]:
-    """Return the paths of check.txt, check.json and the figures in `folder`."""
+    """Write check.txt, check.json and the figures to `folder`, and return their paths."""
     make_folder(folder)
     data = {**report.to_dict(lines=False), "provenance": provenance()}
     texts = {"check.txt": report.table(), "check.json": json.dumps(data, allow_nan=False)}
@@ -31,7 +31,7 @@ def write_check(report: CheckReport, folder: Path) -> list[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder; raise HpxferError where there can be none."""
+    """Make the folder. Raise HpxferError if it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -39,7 +39,7 @@ def make_folder(folder: Path) -> None:
 
 
 def provenance() -> dict[str, Any]:
-    """Return when, and with which versions."""
+    """Return the time and the versions."""
     return {
         "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "hpxfer": hpxfer.__version__,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from hpxfer.coordinates.cases import Case, own_axes, own_case
 from hpxfer.coordinates.derive import (
     DECAYS,
     FOLLOWS,
@@ -22,7 +23,6 @@ from hpxfer.coordinates.derive import (
     path_facts,
 )
 from hpxfer.coordinates.measure import Observation, Prediction
-from hpxfer.coordinates.paths import Case, own_axes, own_case
 from hpxfer.coordinates.predict import predict
 from hpxfer.scaling.conventions import EMBEDDINGS
 from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
@@ -84,7 +84,7 @@ def test_rows_imply_what_the_source_claims(name: str, optimizer: Optimizer) -> N
             seen = Observation(
                 quantity=own.quantity, role=own.role, layer=None, step=own.first, scale=1.0, values=(1.0,)
             )
-            theirs = next((each for each in claimed if each.speaks_of(seen)), None)
+            theirs = next((each for each in claimed if each.is_about(seen)), None)
             if (
                 theirs is None
                 or (theirs.exponent is None and not theirs.zero)
@@ -108,7 +108,7 @@ def test_the_rows_of_sp_imply_how_it_blows_up() -> None:
         assert (found[role, "effective"].exponent, found[role, "effective"].source) == (None, INPUT_MOVES)
 
 
-def test_a_row_moves_what_it_speaks_of_and_nothing_else() -> None:
+def test_a_row_moves_what_it_is_about_and_nothing_else() -> None:
     plain = derived(SP)
     steeper = derived(changed("attn_v", init_std=width**-1))
     assert {key for key in plain if plain[key] != steeper[key]} >= {
@@ -142,7 +142,7 @@ def test_where_no_power_law_follows_the_reason_is_given(
 
 
 def test_an_unknown_gate_and_tied_embeddings_have_reasons() -> None:
-    assert derived(SP, gate="mine")["gates", "activation"].source == GATE
+    assert derived(SP, gate_sums_over="unknown")["gates", "activation"].source == GATE
     tied = derived(replace(SP, conventions={"embeddings": EMBEDDINGS}), tied_embeddings=True)
     assert tied["embedding", "gradient"].source == TIED
     assert ("readout", "gradient") not in tied

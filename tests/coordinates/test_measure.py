@@ -121,7 +121,7 @@ def test_too_few_scales_decide_nothing() -> None:
     assert (out.slope, out.verdict) == (None, "unclear")
 
 
-def test_the_first_prediction_that_speaks_of_a_step_counts() -> None:
+def test_the_first_prediction_that_is_about_a_step_counts() -> None:
     common = {"quantity": "change", "role": "router", "source": ""}
     found = [
         Prediction(**common, exponent=0.5, last=1),

@@ -27,7 +27,7 @@ def good(
         dense=False,
         shared=True,
         gated=False,
-        gate="sigmoid",
+        gate_sums_over=None,
         tied_embeddings=False,
         decays=False,
     )

@@ -1,4 +1,4 @@
-"""The minimal MLP blocks for which MSSP and Why Routers Freeze derive their exponents, and their coordinate check."""
+"""The coordinate check in the minimal MLP blocks for which MSSP and Why Routers Freeze derive their exponents."""
 
 from hpxfer.coordinates.block.observe import default_training, observe
 from hpxfer.coordinates.block.predictions import predictions

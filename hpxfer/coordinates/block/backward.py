@@ -1,8 +1,8 @@
-"""The backward pass of the block, in the pieces of MSSP App. J: by which initial matrix or update a gradient went.
+"""The backward pass of the block, split as in MSSP App. J: by the matrices that a gradient passed through.
 
 With the upstream gradient W4 and u_i = W3_i^T W4: df/dphi_i = c u_i.a_i, df/dz_i = c phi_i act'(z_i) u_i, and
-df/dh1 = sum_i W2_i^T df/dz_i + Q^T df/dpsi. Letters: 0 the initial matrix, d its update; `W30 dW4` is by the initial W3
-and the update of W4.
+df/dh1 = sum_i W2_i^T df/dz_i + Q^T df/dpsi. A matrix is split into its initial value (0) and its update (d). The piece
+`W30 dW4` passed through the initial W3 and the update of W4.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from hpxfer.coordinates.block.weights import Rules, Weights
 from hpxfer.scaling.claims.block import Block
 
 START, UPDATE = "0", "d"
-# MSSP J: the way of a gradient through (W2, W3); the suffix .1 is by W40, .2 by dW4.
+# The names in MSSP J for a gradient through (W2, W3). The suffix .1 is for W40, .2 for dW4.
 WAYS = {(START, START): "A4", (START, UPDATE): "A5", (UPDATE, START): "A6", (UPDATE, UPDATE): "E"}
 READOUT_SUFFIX = {START: ".1", UPDATE: ".2"}
 
 
 def name_of(role: str, which: str) -> str:
-    """Return the papers' name of a matrix or of its update, as in `W30` and `dW3`."""
+    """Return the name in the papers of a matrix or of its update, e.g. `W30` or `dW3`."""
     matrix = {"router": "Q", "expert_in": "W2", "expert_out": "W3", "readout": "W4"}[role]
     return f"{matrix}0" if which == START else f"d{matrix}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backward:
-    """Gradients of f by every activation. Where a dictionary is keyed (w3, w4), its sum is the whole."""
+    """Gradients of f by every activation. The values of a dictionary add up to the whole gradient."""
 
     by_h3: dict[str, Tensor]  # w4 -> [K, N], the same for every sample
     by_expert: Tensor  # h3_i, [K, P, E, N]
@@ -51,7 +51,7 @@ def total(pieces: dict[tuple[str, str], Tensor] | dict[tuple[str, str, str], Ten
 
 
 def backward(weights: Weights, rule: Rules, block: Block, fwd: Forward) -> Backward:
-    """Return the gradients of f by all activations, at the current weights."""
+    """Return the gradients of f by all activations at the current weights."""
     scale, readout = rule.forward("expert_out"), rule.forward("readout")
     by_h3 = {which: readout * w for which, w in zip((START, UPDATE), weights.both("readout"), strict=True)}
     upstreams = torch.stack(list(by_h3.values()), dim=1)[:, None]  # [K, 1, 2, N]
@@ -91,7 +91,7 @@ def _to_h1_router(
 def _through(
     weights: Weights, rule: Rules, role: str, pieces: dict[tuple[str, str], Tensor], product: str
 ) -> dict[tuple[str, str, str], Tensor]:
-    """Return the pieces after the transposes of the role's initial matrix and of its update."""
+    """Return the pieces multiplied by the transpose of the role's initial matrix, and by that of its update."""
     columns = torch.cat(list(pieces.values()), dim=1)
     out = {}
     for first, w in zip((START, UPDATE), weights.both(role), strict=True):
@@ -105,8 +105,8 @@ def gradients(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return role -> gradient of the loss by the weight, and chi = dL/df [K, P] of every sample.
 
-    The loss is the mean over samples of log(1 + exp(-y f)): chi stays of order 1, as the papers assume, where that of
-    a squared error crosses zero within a few steps and takes every gradient with it.
+    The loss is the mean over samples of log(1 + exp(-y f)). Its chi stays of order 1, as the papers assume. The chi
+    of a squared error would cross zero within a few steps, and all gradients with it.
     """
     chi = -y * torch.sigmoid(-y * fwd.f.total)
     by_f = chi / y.shape[0]

@@ -1,11 +1,11 @@
-"""The forward pass of the block, in the pieces of which the papers speak.
+"""The forward pass of the block, split into the pieces that the papers name.
 
     h1 = W1 x      psi = Q h1 (+ b)      phi = gate(psi)      z_i = W2_i h1      a_i = act(z_i)      h3_i = W3_i a_i
     h3 = c sum_i phi_i h3_i              f = W4 h3
 
-(MSSP A.1; with one matrix an expert a_i = h1, Why Routers Freeze Def. 1.) Every map W x of a weight W = W0 + dW and an
-input x = x0 + dx has four pieces: W0 x0 (init), W0 dx (propagating), dW x0 (effective) and dW dx (cross). The pass adds
-them up, so that they are exact, and exact zeros stay zeros.
+(MSSP A.1. With a single matrix per expert a_i = h1, Why Routers Freeze Def. 1.) Every map W x of a weight W = W0 + dW
+and an input x = x0 + dx has four pieces: W0 x0 (init), W0 dx (propagating), dW x0 (effective) and dW dx (cross). The
+pass computes the pieces and adds them up. The pieces are thus exact, and an exact zero stays zero.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpxfer.scaling.shape import Shape
 
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
-    """A map's output by pieces. `effective` is held against the initial input, as in the papers' three-term split."""
+    """The output of a map in pieces. `effective` uses the initial input, as in the three-term split of the papers."""
 
     init: Tensor
     propagating: Tensor
@@ -37,7 +37,7 @@ class Pieces:
 
     @property
     def effective_now(self) -> Tensor:
-        """The update times the current input: the two-term split."""
+        """The update times the current input, as in the two-term split."""
         return self.effective + self.cross
 
     @property
@@ -45,7 +45,7 @@ class Pieces:
         return self.init + self.change
 
     def named(self) -> dict[str, Tensor]:
-        """Return name -> piece, and what is made of pieces."""
+        """Return name -> tensor, of the pieces and of their sums."""
         return {
             "init": self.init,
             "propagating": self.propagating,
@@ -59,14 +59,14 @@ class Pieces:
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """All activations of one pass. `aggregate` splits c sum_i phi_i h3_i with the gates of now."""
+    """All activations of a pass. `aggregate` splits c sum_i phi_i h3_i, with the current gates."""
 
     h1: Pieces  # [K, P, N]
     psi: Pieces  # [K, P, E], without the bias
     logits: Tensor  # [K, P, E]
     active: Tensor  # [K, P, E], 1 or 0
     phi: Tensor  # [K, P, E]
-    hidden: Pieces | None  # z_i [K, P, E, H]; None with one matrix an expert
+    hidden: Pieces | None  # z_i [K, P, E, H]; None with a single matrix per expert
     read: tuple[Tensor, Tensor]  # a_i at the start and its change, [K, P, E, H]
     expert: Pieces  # h3_i [K, P, E, N]
     aggregate: Pieces  # h3 [K, P, N]
@@ -77,7 +77,7 @@ class Forward:
 def forward(
     weights: Weights, rule: Rules, block: Block, shape: Shape, x: Tensor, bias: Tensor | None, first: Forward | None
 ) -> Forward:
-    """Return the pass of the current weights over x [P, D]; `first` is the pass of the initial ones, None there."""
+    """Return the pass of the current weights over x [P, D]. `first` is the pass of the initial weights."""
     num_seeds = weights.initial["readout"].shape[0]
     x = x.expand(num_seeds, -1, -1)
     h1 = _map(weights, rule, "embedding", x, torch.zeros_like(x))
@@ -118,14 +118,14 @@ _PIECES = ("init", "propagating", "effective", "cross")
 
 
 def _moved_aggregate(aggregate: Pieces, first: Forward | None) -> Tensor:
-    """Return how far h3 has moved: its own pieces, and its initial one under the gates of now."""
+    """Return the change of h3: its own pieces, and its initial piece under the current gates."""
     if first is None:
         return torch.zeros_like(aggregate.init)
     return aggregate.change + (aggregate.init - first.aggregate.init)
 
 
 def _map(weights: Weights, rule: Rules, role: str, start: Tensor, moved: Tensor) -> Pieces:
-    """Return the pieces of a map that all experts share: W [K, O, I] on inputs [K, P, I]."""
+    """Return the pieces of a map that is not split by expert: W [K, O, I] on inputs [K, P, I]."""
     scale = rule.forward(role)
     return _pieces(weights.both(role), start, moved, lambda w, x: scale * torch.einsum("koi,kpi->kpo", w, x))
 
@@ -136,14 +136,14 @@ def _readout(weights: Weights, rule: Rules, start: Tensor, moved: Tensor) -> Pie
 
 
 def _experts(pair: tuple[Tensor, Tensor], start: Tensor, moved: Tensor, scale: float = 1.0) -> Pieces:
-    """Return the pieces of a map that every expert has: W [K, E, O, I] on inputs [K, P, E or 1, I]."""
+    """Return the pieces of a map of every expert: W [K, E, O, I] on inputs [K, P, E or 1, I]."""
     return _pieces(pair, start, moved, lambda w, x: scale * per_expert(w, x))
 
 
 def _pieces(
     pair: tuple[Tensor, Tensor], start: Tensor, moved: Tensor, product: Callable[[Tensor, Tensor], Tensor]
 ) -> Pieces:
-    """Return the four pieces; both inputs go through a matrix at once, which is read from memory once."""
+    """Return the four pieces. Both inputs are multiplied at once, so that each matrix is read from memory once."""
     inputs = torch.cat((start, moved), dim=1)
     init, propagating = product(pair[0], inputs).chunk(2, dim=1)
     effective, cross = product(pair[1], inputs).chunk(2, dim=1)
@@ -162,14 +162,14 @@ def _sum(phi: Tensor, outputs: Tensor, scale: float) -> Tensor:
 
 
 def _through_hidden(weights: Weights, hidden: Pieces, phi: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Return A2.1 and A2.2 of MSSP: what reaches h3 through W30 by W20 dh1, and by dW2 h1_0."""
+    """Return A2.1 and A2.2 of MSSP: the parts of h3 that pass through W30, of W20 dh1 and of dW2 h1_0."""
     columns = torch.cat((hidden.propagating, hidden.effective), dim=1)
     by_input, by_update = per_expert(weights.initial["expert_out"], columns).chunk(2, dim=1)
     return _sum(phi, by_input, scale), _sum(phi, by_update, scale)
 
 
 def top_k(logits: Tensor, num_active: int) -> Tensor:
-    """Return 1 for the num_active largest logits, 0 for the others; ties go to the lowest index."""
+    """Return 1 for the num_active largest logits and 0 for the others. Of equal logits the lowest index wins."""
     if num_active == logits.shape[-1]:
         return torch.ones_like(logits)
     order = torch.sort(logits, dim=-1, descending=True, stable=True).indices
@@ -177,14 +177,14 @@ def top_k(logits: Tensor, num_active: int) -> Tensor:
 
 
 def gate(logits: Tensor, active: Tensor, block: Block, rule: Rules) -> Tensor:
-    """Return phi: sigmoid where active, or route_scale * softmax over the active set (2601-router-freeze eq. 376)."""
+    """Return phi: sigmoid where active, or route_scale * softmax over the active set (Why Routers Freeze, eq. 376)."""
     if block.gate == "sigmoid":
         return active * torch.sigmoid(logits)
     return rule.route_scale * torch.softmax(logits.masked_fill(active == 0, -torch.inf), dim=-1)
 
 
 def gate_gradient(fwd: Forward, by_phi: Tensor, block: Block, rule: Rules) -> Tensor:
-    """Return the gradient by the logits of a gradient by phi; none flows through the choice of the experts."""
+    """Turn a gradient by phi into one by the logits. No gradient flows through the choice of the experts."""
     if block.gate == "sigmoid":
         return by_phi * fwd.phi * (1 - torch.sigmoid(fwd.logits))
     share = fwd.phi / rule.route_scale
@@ -192,7 +192,7 @@ def gate_gradient(fwd: Forward, by_phi: Tensor, block: Block, rule: Rules) -> Te
 
 
 def act(z: Tensor, block: Block) -> Tensor:
-    """Return what the experts' output matrices read."""
+    """Return the input of the experts' output matrices."""
     return F.gelu(z) if block.activation == "gelu" else z
 
 

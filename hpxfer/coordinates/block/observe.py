@@ -1,4 +1,4 @@
-"""What is measured in the block at every step: the RMS of each piece, one value for each seed."""
+"""What is measured in the block at every step: the RMS of each piece, with one value per seed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 
-# An eps of this size is as large as Adam's gradients are, so that the factor that the table gives it shows (it is
-# faithful, 2601-router-freeze Def. 7). LRs move features by a good part of their size, and f by a few units.
+# This eps is as large as the gradients, so that the table's factor on eps has an effect (it is faithful, Why Routers
+# Freeze, Def. 7). The LRs change features by a good part of their size, and f by a few units.
 ADAM = Training(lr=0.1, eps=0.1)
 SGD = Training(lr=2.0, eps=0.1)
-# Where all dimensions grow, f learns faster, and would be done before its gradients have shown a slope.
+# Where all dimensions grow, f learns faster. A larger LR would end its training before gradients show a slope.
 SGD_III = Training(lr=1.0, eps=0.1)
-# Quantity and role of MSSP's aggregate pieces.
+# Piece of the aggregate -> its name in MSSP.
 AGGREGATE = {"init": "A1", "propagating": "A2", "effective0": "A3", "cross": "D"}
 
 
@@ -46,7 +46,7 @@ def observe(
     training: Training | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Observation, ...]:
-    """Return the sizes of all pieces along `path`, whose widths are the scales, after 0 to `steps` updates."""
+    """Return the sizes of all pieces along `path` after 0 to `steps` updates. The widths are the scales."""
     widths = [shape.width for shape in path]
     if len(set(widths)) != len(widths) or len(widths) < MIN_SCALES:
         raise HpxferError(f"block: path must have at least {MIN_SCALES} shapes of different width, got widths {widths}")
@@ -76,7 +76,7 @@ def default_training(choice: Parameterization, optimizer: Optimizer) -> Training
 
 
 def measured(moment: Moment, block: Block) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield (quantity, role, tensor [K, ...]) of everything that has a size at this moment."""
+    """Yield (quantity, role, tensor [K, ...]) of everything that is measured."""
     yield from _forward(moment.forward)
     yield from _backward(moment.backward, block)
     chi = moment.chi[..., None]
@@ -129,4 +129,4 @@ def _backward(back: Backward, block: Block) -> Iterator[tuple[str, str, Tensor]]
 
 def _rms(tensor: Tensor) -> list[float]:
     """Return the RMS of every seed."""
-    return [float(one) for one in tensor.flatten(1).square().mean(1).sqrt()]
+    return [float(size) for size in tensor.flatten(1).square().mean(1).sqrt()]

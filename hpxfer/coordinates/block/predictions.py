@@ -1,4 +1,4 @@
-"""The claims on the block as exponents along one path."""
+"""The claims on the block, as exponents along a path."""
 
 from __future__ import annotations
 

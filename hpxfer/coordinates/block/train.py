@@ -19,7 +19,7 @@ from hpxfer.scaling.table import Optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The base HPs of a run of the block; the table multiplies lr and eps."""
+    """The base HPs of a run of the block. The table multiplies lr and eps."""
 
     lr: float
     eps: float
@@ -29,7 +29,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Where a run stands after `step` updates, and what the next one would be made of."""
+    """The state of a run after `step` updates, with the gradients for the next update."""
 
     step: int
     weights: Weights
@@ -50,7 +50,7 @@ def run(
     steps: int,
     dtype: torch.dtype = torch.float64,
 ) -> Iterator[Moment]:
-    """Yield the run of all seeds at once, after 0, 1, ... `steps` updates. The weights are changed in place between."""
+    """Yield the states of all seeds together after 0, 1, ... `steps` updates. The weights change in place."""
     rule = rules(choice, shape, block, optimizer)
     weights = draw(choice, shape, block, rule, seeds, dtype)
     x, y = inputs(block, dtype)
@@ -69,7 +69,7 @@ def run(
 
 @dataclass
 class _Update:
-    """The optimizer: role by role with its own LR and eps; for Adam with bias correction, and no weight decay."""
+    """The optimizer, with an LR and an eps per role. Adam has bias correction, and there is no weight decay."""
 
     rule: Rules
     optimizer: Optimizer

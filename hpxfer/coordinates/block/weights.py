@@ -1,4 +1,4 @@
-"""Weights of the block: where they start, what has been added to them since, and the numbers of their roles.
+"""The weights of the block: their initial values, their changes since, and the numbers of their roles.
 
 Letters: K seeds, P samples, D inputs, N width, E experts, H features that an expert's output matrix reads.
 """
@@ -18,29 +18,29 @@ from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, eva
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 
-# The papers write absolute powers of the dimensions: that is what factors against a shape of ones are.
+# The papers write absolute powers of the dimensions. Those are the factors relative to a shape of ones.
 UNIT = Shape(width=1, depth=1, num_experts=1, num_active=1, expert_width=1, head_dim=1)
 EXPERT_ROLES = ("expert_in", "expert_out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The numbers of one shape: factor per role, absolute as the base is a shape of ones."""
+    """The numbers of a shape by role. They are absolute, because the base is a shape of ones."""
 
     roles: Mapping[str, Multipliers]
     route_scale: float  # on a softmax gate
 
     def forward(self, role: str) -> float:
-        """Return what the output of a role is multiplied by; that of the experts is applied after their sum."""
+        """Return the forward multiplier of a role. That of the experts applies to their sum."""
         return self.roles[role].forward
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The matrices by role, split into what they started from and what training added, which is exact zero at first.
+    """The matrices by role, split into their initial values and what training added (exact zeros at first).
 
-    embedding [K, N, D], router [K, E, N], expert_in [K, E, H, N] (two matrices an expert), expert_out [K, E, N, H],
-    readout [K, N]. The split is kept, never computed as a difference, so that small updates lose no digit.
+    embedding [K, N, D], router [K, E, N], expert_in [K, E, H, N] (two matrices per expert), expert_out [K, E, N, H],
+    readout [K, N]. Both parts are stored. A difference of stored weights would lose digits of small updates.
     """
 
     initial: dict[str, Tensor]
@@ -51,7 +51,7 @@ class Weights:
 
 
 def rules(choice: Parameterization, shape: Shape, block: Block, optimizer: Optimizer) -> Rules:
-    """Return what the table says at `shape`; raise HpxferError where the block cannot have this shape."""
+    """Return the table's numbers at `shape`. Raise HpxferError if the block cannot have this shape."""
     check_block_shape(shape, block)
     target = replace(shape, depth=1, head_dim=1)
     found = evaluate(choice, UNIT, target, optimizer)
@@ -68,7 +68,7 @@ def rules(choice: Parameterization, shape: Shape, block: Block, optimizer: Optim
 
 
 def check_block_shape(shape: Shape, block: Block) -> None:
-    """Raise HpxferError unless the block can have this shape: routed experts and nothing else."""
+    """Raise HpxferError unless the block can have this shape: one with routed experts only."""
     where = f"block: shape {shape.label()}"
     if not shape.num_experts:
         raise HpxferError(f"{where}: num_experts must be at least 1, got 0; a dense model is checked with gpt")
@@ -79,13 +79,13 @@ def check_block_shape(shape: Shape, block: Block) -> None:
         raise HpxferError(f"{where}: num_groups must be 1, got {shape.num_groups}; check it with gpt")
     if block.experts == "one" and shape.expert_width != shape.width:
         raise HpxferError(
-            f"{where}: expert_width must be the width {shape.width} where an expert is one matrix, "
+            f"{where}: expert_width must be the width {shape.width} where an expert is a single matrix, "
             f"got {shape.expert_width}"
         )
 
 
 def generator(key: str) -> torch.Generator:
-    """Return a generator that depends on `key` alone."""
+    """Return a random generator that depends on `key` alone."""
     number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
     return torch.Generator().manual_seed(number)
 
@@ -97,10 +97,10 @@ def _normal(size: Sequence[int], keys: Sequence[str], dtype: torch.dtype) -> Ten
 def draw(
     choice: Parameterization, shape: Shape, block: Block, rule: Rules, seeds: Sequence[int], dtype: torch.dtype
 ) -> Weights:
-    """Return the initial weights: normal, with the std of their role; tied experts share one draw.
+    """Return the initial weights: normal numbers with the std of their role. Tied experts share a single draw.
 
-    A matrix depends on its seed, its role and the shape. The embedding's own std is 1: its fan-in is a constant, which
-    the inputs absorb (they have length one).
+    A matrix depends on its seed, its role and the shape. The embedding's std is 1. Its fan-in is a constant, which the
+    inputs absorb, as they have length 1.
     """
     n, e, h = shape.width, shape.num_experts, shape.expert_width
     sizes = {
@@ -123,7 +123,7 @@ def draw(
 
 
 def inputs(block: Block, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return samples x [P, D] of length one and targets y [P], 1 and -1 in turn; the same at every width and seed."""
+    """Return samples x [P, D] of length 1 and targets y [P], 1 and -1 in turn. All widths and seeds get the same."""
     x = torch.randn(block.samples, block.inputs, generator=generator("x"), dtype=dtype)
     y = 1.0 - 2.0 * (torch.arange(block.samples, dtype=dtype) % 2)
     return x / x.norm(dim=1, keepdim=True), y
@@ -132,10 +132,10 @@ def inputs(block: Block, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def router_bias(
     choice: Parameterization, block: Block, num_experts: int, seeds: Sequence[int], step: int, dtype: torch.dtype
 ) -> Tensor | None:
-    """Return what is added to the router's logits at `step`, [K, 1, E], or None.
+    """Return the bias b_t of the router's logits at `step`, [K, 1, E], or None if the table has none.
 
-    b_t ~ N(0, std^2), drawn from (seed, step) alone and so the same at every width (router-freeze, Algorithm 1);
-    `fixed` keeps b_0.
+    b_t ~ N(0, std^2) depends on (seed, step) alone, so that it is the same at every width (Why Routers Freeze,
+    Algorithm 1). With `fixed` it is always b_0.
     """
     std = choice.structure().router_bias_std
     if not std:

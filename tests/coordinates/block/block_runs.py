@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from hpxfer.coordinates.block import observe, predictions
+from hpxfer.coordinates.cases import block_path
 from hpxfer.coordinates.measure import Fit, fit
-from hpxfer.coordinates.paths import block_path
 from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape

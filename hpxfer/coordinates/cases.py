@@ -1,9 +1,9 @@
-"""Paths of a check: the shapes along an axis, and the model, data and HPs that they are checked with.
+"""Cases of a check: the path of shapes along an axis, and the model, data and HPs to check it with.
 
-The check's own models are small and soft: all experts are active, so that no token changes its experts, which would
-hide small updates behind jumps. Where an axis needs experts that rest, some do. Branches start at 1/depth of the base,
-as in the sources, so that the limit of great depth is near; step sizes move features by a good part of their size
-within a few steps, without leaving the range where they add up.
+The check's own models are small. All experts are active, so that no token changes its experts: such a jump would hide
+small updates. Only axes that need inactive experts have some. Branches start at 1/depth of the base, as in the sources,
+so that a few blocks are already close to the limit of many. The LRs change features by a good part of their size within
+a few steps, and stay in the range where updates add up.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.sweep import AxisSpec, ShapeChange
 from hpxfer.trial import base_hps
 
-# Axes along which features have no slope: nothing but the schedule moves.
+# Axes along which features have no slope, because only the schedule changes.
 SCHEDULES = ("batch", "duration")
 REGIME_AXES = {f"regime-{regime.lower()}": regime for regime in REGIMES}
 LEGAL = (*(name for name in DIMENSION if name not in SCHEDULES), "dense_ratio", *REGIME_AXES)
 FACTORS = (1, 2, 4, 8)
-# Dimension of Shape -> what a regime calls it.
+# Dimension of Shape -> its name in a regime.
 REGIME_DIMS = {"width": "width", "expert_width": "expert_width", "num_experts": "experts", "num_active": "active"}
 
 _EXPERTS = "{width: 32, depth: 2, num_experts: 4, num_active: 4, expert_ratio: 1, head_dim: 16}"
-# Base shapes of the axes that another one suits better.
+# Base shapes of the axes that need another base than `_EXPERTS`.
 BASES = {
     "depth": "{width: 32, depth: 4, num_experts: 4, num_active: 4, expert_ratio: 1, head_dim: 16}",
     "active": "{width: 32, depth: 2, num_experts: 16, num_active: 2, expert_ratio: 1, head_dim: 16}",
@@ -49,13 +49,13 @@ DENSE_BASES = {
     "depth": "{width: 32, depth: 4, dense_ratio: 2, head_dim: 16}",
     "dense_ratio": BASES["dense_ratio"],
 }
-# Of the MLP block; large numbers of small experts tell sums of independent from sums of common parts.
+# Base shapes of the MLP block. Many small experts show whether a sum has independent or common parts.
 BLOCK_BASES = {
     "regime-i": Shape(width=64, depth=1, num_experts=4, num_active=4, expert_width=64, head_dim=1),
     "regime-ii": Shape(width=64, depth=1, num_experts=32, num_active=32, expert_width=4, head_dim=1),
     "regime-iii": Shape(width=48, depth=1, num_experts=6, num_active=6, expert_width=24, head_dim=1),
 }
-# Step sizes at the base, an entry and a step: LRs for Adam, for SGD against its gradients.
+# LRs at the base. For Adam they are the change per entry and step; for SGD they multiply the gradients.
 LR = {"adam": 2.0**-8, "sgd": 0.25}
 LR_MULTS: dict[Optimizer, dict[str, float]] = {
     "adam": {"embedding": 16, "position": 16},
@@ -89,7 +89,7 @@ grid: {{lr: [{lr}]}}
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is checked along one axis: a path of shapes, the base first, and the model, data and HPs to do it with."""
+    """What is checked along an axis: a path of shapes that starts at the base, and the model, data and HPs to use."""
 
     spec: SweepSpec
     hps: HPs
@@ -100,7 +100,7 @@ class Case:
 def own_case(
     choice: Parameterization, optimizer: Optimizer, axis: str, points: Sequence[float] | None, *, dense: bool
 ) -> Case:
-    """Return what a table is checked with along an axis, if the user brings no sweep; `dense`: it knows no experts."""
+    """Return the case of a table along an axis, for a check without a sweep. A `dense` table has no expert rows."""
     _require_axis(axis, LEGAL)
     if dense and axis not in DENSE_BASES:
         raise HpxferError(f"--axis {axis}: {choice.name} is for dense models; legal: {', '.join(DENSE_BASES)}")
@@ -121,9 +121,9 @@ def own_case(
 
 
 def sweep_case(spec: SweepSpec, axis: str, points: Sequence[float] | None) -> Case:
-    """Return a user's model, data and HPs along an axis; without `points`, the sweep's own shapes, if it has the axis.
+    """Return the case of a sweep along an axis. Without `points` it has the sweep's own shapes, if it has the axis.
 
-    If the sweep scans its LR, the middle of its grid stands for it.
+    If the sweep scans its LR, the case uses the middle of its grid.
     """
     _require_axis(axis, (*LEGAL, *spec.axes))
     hps = base_hps(spec)
@@ -137,32 +137,34 @@ def sweep_case(spec: SweepSpec, axis: str, points: Sequence[float] | None) -> Ca
 
 
 def own_axes(choice: Parameterization, optimizer: Optimizer, architecture: str = "gpt") -> tuple[str, ...]:
-    """Return the axes of a table that move the model's shape, without those that the others imply."""
+    """Return the axes of a table that change the model's shape, without those that other axes imply."""
     table = choice.table
     if architecture == "block":
         return (f"regime-{(table.regime or 'I').lower()}",)
     if table.regime:
         return (f"regime-{table.regime.lower()}", *(("depth",) if table.covers("depth", optimizer) else ()))
     named = (*table.axes, *(table.adam_axes if optimizer == "adam" else ()))
-    # With the share of active experts held, `experts` moves the active ones too.
+    # At a fixed share of active experts, the axis `experts` changes their number too.
     implied = ("active",) if "kappa" in table.fixed else ()
     return tuple(axis for axis in named if axis in LEGAL and axis not in implied)
 
 
 def sweep_axes(spec: SweepSpec) -> tuple[str, ...]:
-    """Return the axes of a user's sweep that move the model's shape."""
+    """Return the axes of a sweep that change the model's shape."""
     return tuple(name for name in spec.axes if name not in SCHEDULES)
 
 
 def _require_axis(axis: str, legal: Iterable[str]) -> None:
     if axis in SCHEDULES:
-        raise HpxferError(f"--axis {axis}: features have no slope along it, only along what moves the model's shape")
+        raise HpxferError(
+            f"--axis {axis}: features have no slope along it: it leaves the model's shape as it is; leave it out"
+        )
     if axis not in legal:
         raise HpxferError(f"--axis: unknown axis {axis!r}; {nearest(axis, legal)}")
 
 
 def _path(spec: SweepSpec, axis: str, moved: AxisSpec) -> Path:
-    """Return the shapes along an axis, the base among them; raise HpxferError where no model can have one."""
+    """Return the shapes along an axis, the base among them. Raise HpxferError if no model can have one of them."""
     try:
         found = paths(spec.model_copy(update={"axes": {axis: moved}}))[0]
     except HpxferError as error:
@@ -182,19 +184,19 @@ def _path(spec: SweepSpec, axis: str, moved: AxisSpec) -> Path:
 def _axis(spec: SweepSpec, axis: str, points: Sequence[float] | None) -> AxisSpec:
     base = spec.base_shape
     if axis in REGIME_AXES:
-        factors = FACTORS if points is None else [one / base.width for one in points]
-        grown = (_regime(base, REGIME_AXES[axis], one) for one in factors)
+        factors = FACTORS if points is None else [width / base.width for width in points]
+        grown = (_regime(base, REGIME_AXES[axis], factor) for factor in factors)
         return AxisSpec(shapes=tuple(ShapeChange(**dims) for dims in grown))
     if axis == "dense_ratio":
         ratios = [base.dense_ratio * factor for factor in FACTORS] if points is None else points
-        return AxisSpec(shapes=tuple(ShapeChange(dense_ratio=one) for one in ratios))
+        return AxisSpec(shapes=tuple(ShapeChange(dense_ratio=ratio) for ratio in ratios))
     start = getattr(base, DIMENSION[axis])
     values = tuple(start * factor for factor in FACTORS) if points is None else tuple(points)
-    return AxisSpec(values=tuple(float(one) for one in values))
+    return AxisSpec(values=tuple(float(value) for value in values))
 
 
 def _regime(base: Shape, regime: str, factor: float) -> dict[str, int]:
-    """Return the dimensions of a regime's path at `factor` times the base's width."""
+    """Return the dimensions on a regime's path at `factor` times the width of the base."""
     changed = {}
     for dim, name in REGIME_DIMS.items():
         value = getattr(base, dim) * (factor if name in REGIMES[regime] else 1)
@@ -205,11 +207,11 @@ def _regime(base: Shape, regime: str, factor: float) -> dict[str, int]:
 
 
 def block_path(axis: str, points: Sequence[float] | None) -> tuple[Shape, ...]:
-    """Return the shapes of the minimal MLP block along a regime, at its sizes in the check; `points` are widths."""
+    """Return the shapes of the minimal MLP block along a regime, at the sizes of the check. `points` are widths."""
     if axis not in BLOCK_BASES:
         raise HpxferError(f"--axis: the block is checked along a regime, got {axis!r}; {nearest(axis, BLOCK_BASES)}")
     base = BLOCK_BASES[axis]
-    factors = FACTORS if points is None else [one / base.width for one in points]
+    factors = FACTORS if points is None else [width / base.width for width in points]
     if len(set(factors)) < len(FACTORS):
         raise HpxferError(f"--points: a slope needs at least {len(FACTORS)} widths, got {len(set(factors))}")
     return tuple(replace(base, **_regime(base, REGIME_AXES[axis], factor)) for factor in sorted(factors))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpxfer.coordinates.paths import block_path, own_axes, own_case, sweep_axes, sweep_case
+from hpxfer.coordinates.cases import block_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization, ratios
 from hpxfer.scaling.regimes import follows
