@@ -1,14 +1,14 @@
-"""Recipes: tuned base HPs as a small file, and what they give a torch model of the user's own. Imports torch late."""
+"""Recipes: tuned base HPs as a small file, and what they give a user's own torch model. Torch is imported late."""
 
-from hpxfer.recipe.attach import Attached, ByHandWarning
-from hpxfer.recipe.build import recipe_from_results, recipe_of
-from hpxfer.recipe.dimensions import shape_of
 from hpxfer.recipe.explain import ModelExplanation
-from hpxfer.recipe.proposed import ProposedRoles, roles
-from hpxfer.recipe.reach import OutOfRangeWarning
+from hpxfer.recipe.fitted_range import OutOfRangeWarning
+from hpxfer.recipe.forward_hooks import Attached, ByHandWarning
+from hpxfer.recipe.from_sweep import recipe_from_results, recipe_of
+from hpxfer.recipe.model_shape import shape_of
+from hpxfer.recipe.module_outputs import module_outputs
+from hpxfer.recipe.propose_roles import ProposedRoles, roles
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.recipe.schedule import check_lr_ratios, scheduler
-from hpxfer.recipe.watch import module_outputs
 from hpxfer.recipe.write import write_recipe
 
 __all__ = [

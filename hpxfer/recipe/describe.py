@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hpxfer.recipe.apply import BALANCED
+from hpxfer.host.output import aligned
+from hpxfer.recipe.assign import BALANCED
 from hpxfer.scaling.roles import ROLES
 
 if TYPE_CHECKING:
-    from hpxfer.recipe.file import RecipeFile
+    from hpxfer.recipe.schema import RecipeFile
     from hpxfer.scaling.evaluate import Multipliers
     from hpxfer.scaling.shape import Shape
 
@@ -26,8 +27,11 @@ def description(
     by_hand: Sequence[str],
     cautions: Sequence[str],
 ) -> str:
-    """Return the description; `forward` holds (key, multiplier, where it goes), `by_hand` what no call of ours does."""
-    rows = [HEADER, *(_row(role, one) for role, one in values.items() if role != BALANCED)]
+    """Return the description.
+
+    `forward` holds (key, multiplier, what is multiplied), and `by_hand` what the model must do itself.
+    """
+    rows = [HEADER, *(_row(role, at) for role, at in values.items() if role != BALANCED)]
     parts = [
         [
             f"{recipe.parameterization.name}, {recipe.optimizer}, {_origin(recipe)}",
@@ -39,27 +43,27 @@ def description(
             "Multiply in the forward pass",
             *(f"  {key:<11}  {value:<12.6g}  {where}" for key, value, where in forward),
         ],
-        ["Optimizer and initialization", *aligned(rows)],
+        ["Optimizer and initialization", *(f"  {line}" for line in aligned(rows))],
     ]
     if betas is not None:
         parts[-1].append(f"  betas {betas[0]:.6g}, {betas[1]:.6g}")
     if BALANCED in values:
         rule = f"bias -= {values[BALANCED].lr:g} * (load - {target.kappa:g}) after every step, outside the optimizer"
         parts.append([f"Router bias: {rule}"])
-    parts += [[f"By hand: {one}"] for one in by_hand]
+    parts += [[f"By hand: {sentence}"] for sentence in by_hand]
     if cautions:
-        parts.append([f"warning: {one}" for one in cautions])
+        parts.append([f"warning: {caution}" for caution in cautions])
     return "\n\n".join("\n".join(part) for part in parts)
 
 
 def _schedule(recipe: RecipeFile, target: Shape) -> str:
-    """Say what a target that names no batch and no steps is taken to have."""
+    """Return that a target without batch and steps gets those of the base."""
     return " (batch_tokens and steps as at the base)" if recipe.base_shape.get("steps") and not target.steps else ""
 
 
 def _origin(recipe: RecipeFile) -> str:
     if recipe.fitted is None:
-        return "made by hand: no sweep says how well it transfers"
+        return "made by hand, so that no sweep says how well it transfers"
     search = recipe.provenance.search
     by = f" with {search.kind} over {', '.join(search.hps)}, {search.num_trials} trials" if search else ""
     return f"tuned by the sweep {recipe.provenance.sweep}{by}: {recipe.fitted.hp} {recipe.fitted.value:g}"
@@ -72,9 +76,3 @@ def _spell(parts: Mapping[str, object]) -> str:
 def _row(role: str, at: Multipliers) -> tuple[str, ...]:
     std = "ones" if ROLES[role] == "ones" else f"{at.init_std:.6g}"
     return (role, std, *(f"{value:.6g}" for value in (at.lr, at.eps, at.weight_decay)))
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the rows as lines whose cells stand below each other."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,4 +1,4 @@
-"""Explain: what a recipe gives every tensor of a model, a line each. Pure."""
+"""Explain: what a recipe gives each tensor of a model, one line per tensor. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpxfer.recipe.apply import BALANCED, Named
-from hpxfer.recipe.describe import aligned
+from hpxfer.host.output import aligned
+from hpxfer.recipe.assign import BALANCED, RoleTensor
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
 
@@ -16,12 +16,12 @@ HEADER = ("tensor", "role", "size", "init std", "peak LR", "eps", "weight decay"
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRow:
-    """What one tensor gets. `init` is `ones`, `zeros` or a standard deviation; of what no optimizer moves, no LR."""
+    """What one tensor gets. A tensor that the optimizer does not update has no LR, eps and weight decay."""
 
     name: str
     role: str  # joined by + if the tensor holds several matrices
     size: tuple[int, ...]
-    init: float | str
+    init: float | str  # a standard deviation, `ones` or `zeros`
     lr: float | None  # peak
     eps: float | None
     weight_decay: float | None
@@ -30,41 +30,42 @@ class TensorRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelExplanation:
-    """What a recipe gives a model: `str()` is a table, `to_dict()` the same as plain data."""
+    """What a recipe gives a model. `str()` is a table, and `to_dict()` holds the same as plain data."""
 
     rows: tuple[TensorRow, ...]
     heading: str
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """Return a mapping a tensor, in the model's order; sizes as lists, what there is not as None."""
+        """Return one mapping per tensor, in the model's order, with sizes as lists and None for what is missing."""
         return [{**asdict(row), "size": list(row.size)} for row in self.rows]
 
     def __str__(self) -> str:
         notes = [f"  {row.name}: {row.note}" for row in self.rows if row.note]
-        return "\n".join([self.heading, *aligned([HEADER, *map(_cells, self.rows)]), *notes])
+        table = aligned([HEADER, *map(_cells, self.rows)])
+        return "\n".join([self.heading, *(f"  {line}" for line in table), *notes])
 
 
-def explained(named: Iterable[Named], values: Mapping[str, Multipliers], heading: str) -> ModelExplanation:
+def explained(tensors: Iterable[RoleTensor], values: Mapping[str, Multipliers], heading: str) -> ModelExplanation:
     """Return the explanation of a model whose tensors have these roles."""
-    rows = tuple(_row(one, one.numbers(values)) for one in named)
+    rows = tuple(_row(item, item.numbers(values)) for item in tensors)
     return ModelExplanation(rows=rows, heading=heading)
 
 
-def _row(one: Named, at: Multipliers) -> TensorRow:
-    kind = ROLES[one.roles[0]]
+def _row(item: RoleTensor, at: Multipliers) -> TensorRow:
+    kind = ROLES[item.roles[0]]
     init: float | str = "ones" if kind == "ones" else at.init_std or "zeros"
-    moved = one.role != BALANCED and one.tensor.requires_grad
+    moved = item.role != BALANCED and item.tensor.requires_grad
     note = None
-    if one.role == BALANCED:
-        note = f"moved by the balancing rule at {at.lr:g}, not by the optimizer"
-    elif not one.tensor.requires_grad:
-        note = "needs no gradient: in no group"
-    elif one.tied:
-        note = "embedding and readout in one tensor: the embedding's numbers"
+    if item.role == BALANCED:
+        note = f"updated by the balancing rule at {at.lr:g}, not by the optimizer"
+    elif not item.tensor.requires_grad:
+        note = "needs no gradient, so that it is in no group"
+    elif item.tied:
+        note = "embedding and readout are one tensor, with the embedding's numbers"
     return TensorRow(
-        name=one.name,
-        role=one.role,
-        size=tuple(one.tensor.shape),
+        name=item.name,
+        role=item.role,
+        size=tuple(item.tensor.shape),
         init=init,
         lr=at.lr if moved else None,
         eps=at.eps if moved else None,
@@ -78,4 +79,4 @@ def _cells(row: TensorRow) -> tuple[str, ...]:
         return "-" if value is None else value if isinstance(value, str) else f"{value:.6g}"
 
     size = "x".join(map(str, row.size))
-    return (row.name, row.role, size, *(spell(one) for one in (row.init, row.lr, row.eps, row.weight_decay)))
+    return (row.name, row.role, size, *(spell(value) for value in (row.init, row.lr, row.eps, row.weight_decay)))

@@ -1,15 +1,48 @@
-"""Known models: name pattern -> role for models of `transformers`, and common spellings for others. Data.
+"""Known models: one row per architecture of `transformers` that recipes know by its `config.model_type`.
 
-The names are those of transformers 5 (experts as stacked tensors [E, out, in], gate and up in one) and 4 (a module an
-expert). `*` also matches dots; the first match wins. Patterns that match nothing in a model are left out for it.
+The names of tensors are those of transformers 5 (experts as stacked tensors [E, out, in], with gate and up in one) and
+of transformers 4 (one module per expert). In a pattern, `*` matches dots too, and the first match wins. Patterns that
+match nothing in a model are left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from hpxfer.errors import HpxferError
+from hpxfer.recipe.wrappers import plain_modules, unwrapped
+
+if TYPE_CHECKING:
+    import torch
+
 Pairs = tuple[tuple[str, str], ...]
 
+
+@dataclass(frozen=True, kw_only=True)
+class KnownModel:
+    """What recipes know of one architecture."""
+
+    name: str  # config.model_type
+    roles: Pairs  # (pattern of tensor names, role)
+    sites: Pairs  # (pattern of module names, key of a forward multiplier)
+    ffn: Callable[[Any], dict[str, int]]  # config -> dimensions of the FFNs
+    gate: Callable[[Any], str | None]  # config -> name of the gate, up to a constant factor; None without experts
+
+    def dims(self, config: Any) -> dict[str, int]:
+        """Return the dimensions of a model with this config."""
+        return {
+            "width": config.hidden_size,
+            "depth": config.num_hidden_layers,
+            "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            **self.ffn(config),
+        }
+
+
 QKV = "attn_q+attn_k+attn_v"
-# Gains on queries and keys stand inside the blocks.
+# Gains on queries and keys are inside the blocks, so that their role is that of a block's norm.
 _LLAMA: Pairs = (
     ("*embed_tokens.weight", "embedding"),
     ("*layers.*.self_attn.q_norm.weight", "norm"),
@@ -62,63 +95,114 @@ _GPT2: Pairs = (
     ("lm_head.weight", "readout"),
 )
 
-# config.model_type -> pairs
-ROLES_OF: dict[str, Pairs] = {
-    "gpt2": _GPT2,
-    "llama": (*_LLAMA, *_DENSE),
-    "mixtral": (*_MIXTRAL_4, *_EXPERTS, *_LLAMA),
-    "qwen3_moe": (*_EXPERTS, *_DENSE, *_LLAMA),
-    "olmoe": (*_EXPERTS, *_LLAMA),
-}
-
 _ATTN_SITES: Pairs = (("*layers.*.self_attn", "attn_logits"), ("*layers.*.self_attn", "attn_out"))
-_HEAD: Pairs = (("lm_head", "readout"),)
-_GATE: Pairs = (("*layers.*.mlp.gate", "router"), ("*layers.*.block_sparse_moe.gate", "router"))
-_MOE: Pairs = tuple(
-    (f"*layers.*.{name}", key) for name in ("mlp", "block_sparse_moe") for key in ("expert_out", "route_scale")
+_DENSE_SITE: Pairs = (("*layers.*.mlp", "dense_out"),)
+_HEAD_SITE: Pairs = (("lm_head", "readout"),)
+# None of these models has shared experts, so that the factor on the gates may multiply the layer's output instead.
+_MOE_SITES: Pairs = (
+    ("*layers.*.mlp.gate", "router"),
+    ("*layers.*.block_sparse_moe.gate", "router"),
+    *((f"*layers.*.{name}", key) for name in ("mlp", "block_sparse_moe") for key in ("expert_out", "route_scale")),
 )
-# config.model_type -> pairs of module pattern and forward multiplier. Where a module may be a MoE layer or a dense FFN,
-# the one that it is counts. None of these models has shared experts, so that what multiplies the gates multiplies the
-# layer's output as well.
-SITES_OF: dict[str, Pairs] = {
-    "gpt2": (("*h.*.attn", "attn_logits"), ("*h.*.attn", "attn_out"), ("*h.*.mlp", "dense_out"), *_HEAD),
-    "llama": (*_ATTN_SITES, ("*layers.*.mlp", "dense_out"), *_HEAD),
-    "mixtral": (*_ATTN_SITES, *_GATE, *_MOE, *_HEAD),
-    "qwen3_moe": (*_ATTN_SITES, *_GATE, *_MOE, ("*layers.*.mlp", "dense_out"), *_HEAD),
-    "olmoe": (*_ATTN_SITES, *_GATE, *_MOE, *_HEAD),
-}
+_KEYS_OF_EXPERTS = ("expert_out", "route_scale")
 
-# What tensors of other models are often called. Routers before FFNs, shared experts before experts.
-COMMON: Pairs = (
-    *((f"*{name}.weight", "embedding") for name in ("wte", "embed_tokens", "tok_embeddings", "embed_in")),
-    *((f"*{name}.weight", "embedding") for name in ("token_embedding", "token_embeddings", "tok_emb", "embedder")),
-    *((f"*{name}.weight", "position") for name in ("wpe", "embed_positions", "position_embedding", "pos_emb")),
-    *((f"*{name}.weight", "position") for name in ("position_embeddings", "pos_embedding")),
-    *((f"*{name}", "router_bias") for name in ("e_score_correction_bias", ".router_bias", ".expert_bias")),
-    *((f"{model}norm.weight", "final_norm") for model in ("", "model.", "transformer.")),
-    *((f"{model}ln_f.weight", "final_norm") for model in ("", "model.", "transformer.")),
-    *((f"*{name}.weight", "final_norm") for name in ("final_norm", "final_layernorm", "final_layer_norm")),
-    *((f"*.{name}.weight", "norm") for name in ("*norm", "*norm?", "*norm_?", "ln?", "ln_?")),
-    *((f"*{name}.bias", "hidden_bias") for name in ("norm", "norm?", "norm_?", "ln?", "ln_?")),
-    *((f"*{name}.weight", QKV) for name in ("c_attn", ".qkv", "qkv_proj", "query_key_value", "Wqkv")),
-    *((f"*.{name}.weight", "attn_q") for name in ("q_proj", "wq", "query", "to_q", "q")),
-    *((f"*.{name}.weight", "attn_k") for name in ("k_proj", "wk", "key", "to_k", "k")),
-    *((f"*.{name}.weight", "attn_v") for name in ("v_proj", "wv", "value", "to_v", "v")),
-    *((f"*.{name}.weight", "attn_out") for name in ("o_proj", "wo", "to_out", "*attn.out_proj", "*attn.c_proj")),
-    *((f"*.{name}.weight", "attn_out") for name in ("*attn.out", "*attention.out", "*attention.dense", "*attn.proj")),
-    *((f"*.{name}.weight", "router") for name in ("router", "router.layer", "router.gate", "gate.wg")),
+
+def _no_gate(config: Any) -> None:
+    return None
+
+
+def _softmax_gate(config: Any) -> str:
+    return "normalized_softmax" if config.norm_topk_prob else "softmax"
+
+
+def _experts(config: Any, num_experts: int, expert_width: int) -> dict[str, int]:
+    return {"num_active": config.num_experts_per_tok, "num_experts": num_experts, "expert_width": expert_width}
+
+
+def _qwen3_moe_ffn(config: Any) -> dict[str, int]:
+    step, only = config.decoder_sparse_step, config.mlp_only_layers or ()
+    dense = [i for i in range(config.num_hidden_layers) if i in only or (i + 1) % step]
+    if len(dense) == config.num_hidden_layers or not config.num_experts:
+        return {"dense_width": config.intermediate_size}
+    out = _experts(config, config.num_experts, config.moe_intermediate_size)
+    return {**out, "dense_width": config.intermediate_size} if dense else out
+
+
+_ROWS = (
+    KnownModel(
+        name="gpt2",
+        roles=_GPT2,
+        sites=(("*h.*.attn", "attn_logits"), ("*h.*.attn", "attn_out"), ("*h.*.mlp", "dense_out"), *_HEAD_SITE),
+        ffn=lambda config: {"dense_width": config.n_inner or 4 * config.hidden_size},
+        gate=_no_gate,
+    ),
+    KnownModel(
+        name="llama",
+        roles=(*_LLAMA, *_DENSE),
+        sites=(*_ATTN_SITES, *_DENSE_SITE, *_HEAD_SITE),
+        ffn=lambda config: {"dense_width": config.intermediate_size},
+        gate=_no_gate,
+    ),
+    KnownModel(
+        name="mixtral",
+        roles=(*_MIXTRAL_4, *_EXPERTS, *_LLAMA),
+        sites=(*_ATTN_SITES, *_MOE_SITES, *_HEAD_SITE),
+        ffn=lambda config: _experts(config, config.num_local_experts, config.intermediate_size),
+        gate=lambda config: "normalized_softmax",
+    ),
+    KnownModel(
+        name="qwen3_moe",
+        roles=(*_EXPERTS, *_DENSE, *_LLAMA),
+        sites=(*_ATTN_SITES, *_MOE_SITES, *_DENSE_SITE, *_HEAD_SITE),
+        ffn=_qwen3_moe_ffn,
+        gate=_softmax_gate,
+    ),
+    KnownModel(
+        name="olmoe",
+        roles=(*_EXPERTS, *_LLAMA),
+        sites=(*_ATTN_SITES, *_MOE_SITES, *_HEAD_SITE),
+        ffn=lambda config: _experts(config, config.num_experts, config.intermediate_size),
+        gate=_softmax_gate,
+    ),
 )
-IN_FFN: dict[str, tuple[str, ...]] = {
-    "gate": ("gate_proj", "w_gate", "gate"),
-    "in": ("up_proj", "w_up", "up", "c_fc", "fc1", "w_in", "fc_in"),
-    "out": ("down_proj", "w_down", "down", "c_proj", "fc2", "w_out", "fc_out"),
-}
-# w1 is what goes through the activation: the gate where there is a w3, the only way in where there is none.
-NUMBERED = {True: {"w1": "gate", "w3": "in", "w2": "out"}, False: {"w1": "in", "w2": "out"}}
-# Modules that hold an FFN, by kind; the dense one is what the others are not.
-FFNS: Pairs = (("*.shared*", "shared"), ("*experts*", "expert"), ("*", "dense"))
-HEADS: Pairs = tuple(
-    (pattern, "readout")
-    for name in ("lm_head", "head", "output", "unembed", "readout", "embed_out")
-    for pattern in (f"{name}.weight", f"*.{name}.weight")
-)
+KNOWN_MODELS = {row.name: row for row in _ROWS}
+
+
+def config_of(model: torch.nn.Module | Any) -> Any:
+    """Return the config of a model, under its wrappers, or the config itself if that is given. It may be None."""
+    return getattr(unwrapped(model), "config", None) if hasattr(model, "named_modules") else model
+
+
+def known_model(model: torch.nn.Module | Any) -> KnownModel | None:
+    """Return the row of a model or of its config, or None if its architecture is not known."""
+    name = getattr(config_of(model), "model_type", None)
+    return KNOWN_MODELS.get(name) if isinstance(name, str) else None
+
+
+def known_sites(model: torch.nn.Module, keys: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Return (module, key) of each site of a known model that has one of `keys`, in the model's order.
+
+    Raises HpxferError for a model that is not known, and for attention whose scale differs between layers.
+    """
+    row = known_model(model)
+    if row is None:
+        raise HpxferError(
+            f"attach: the sites must be given for a model that is none of {', '.join(KNOWN_MODELS)}, got "
+            f"{type(unwrapped(model)).__name__}; e.g. sites=[('*.attention', 'attn_out'), ('head', 'readout')]"
+        )
+    if getattr(config_of(model), "scale_attn_by_inverse_layer_idx", False):
+        raise HpxferError(
+            "attach: attention must scale alike in all layers, got scale_attn_by_inverse_layer_idx true; switch it off"
+        )
+    return tuple(
+        (name, key)
+        for name, module in plain_modules(model).items()
+        for pattern, key in row.sites
+        if key in keys and fnmatchcase(name, pattern) and _has_site(module, key)
+    )
+
+
+def _has_site(module: torch.nn.Module, key: str) -> bool:
+    """Return whether a module that may be a MoE layer or a dense FFN is the one that the key is about."""
+    has_experts = any(name == "experts" for name, _ in module.named_children())
+    return has_experts if key in _KEYS_OF_EXPERTS else not has_experts if key == "dense_out" else True

@@ -1,4 +1,4 @@
-"""Match: from ordered name patterns to the role of every parameter. Pure; nothing is attached to tensors."""
+"""Match: from ordered name patterns to the role of each parameter. Pure: nothing is stored on the tensors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.scaling.roles import ROLES
 
-# (pattern, role), the first that matches a name wins. `*` also matches dots: "*.experts.*.up.weight". A tensor that
-# holds several matrices has their roles joined by `+`: "attn_q+attn_k+attn_v".
+# Pairs of (pattern, role), of which the first that matches a name wins. `*` matches dots too: "*.experts.*.up.weight".
+# A tensor that holds several matrices has their roles joined by `+`: "attn_q+attn_k+attn_v".
 Roles = Mapping[str, str] | Iterable[tuple[str, str]]
 JOIN = "+"
 
@@ -17,10 +17,10 @@ JOIN = "+"
 def match_roles(
     parameters: Sequence[str], optional: Sequence[str], roles: Roles, refused: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return name -> role of every parameter, and of the `optional` names (buffers, aliases) that a pattern matches.
+    """Return name -> role of each parameter, and of the `optional` names (buffers, aliases) that a pattern matches.
 
-    `refused` says why a role cannot be had. Raises HpxferError with a line for each kind of fault, naming every
-    parameter that no pattern matches and every pattern that is of no use.
+    `refused` maps a role that cannot be used to the reason. Raises HpxferError with one line per kind of fault, which
+    names each parameter that no pattern matches, and each pattern that is not used.
     """
     pairs = pairs_of(roles)
     names = [*parameters, *optional]
@@ -32,25 +32,25 @@ def match_roles(
         *_unused(pairs, names, set(first.values())),
     ]
     if faults:
-        raise HpxferError("\n".join(f"roles: {one}" for one in faults))
+        raise HpxferError("\n".join(f"roles: {fault}" for fault in faults))
     return {name: pairs[hit][1] for name, hit in first.items()}
 
 
 def pairs_of(given: Roles, where: str = "roles", what: str = "role") -> tuple[tuple[str, str], ...]:
-    """Return (pattern, role) in order, or (pattern, `what`); raise HpxferError naming `where` if they are no pairs."""
+    """Return pairs of (pattern, `what`) in order. Raise HpxferError, which names `where`, if `given` holds no pairs."""
     rule = f"{where}: must be a mapping of name pattern to {what}, or such pairs in order"
     if not isinstance(given, Iterable):
         raise HpxferError(f"{rule}, got {given!r}")
     pairs = tuple(given.items() if isinstance(given, Mapping) else given)
     for pair in pairs:
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(one, str) for one in pair)):
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
             raise HpxferError(f"{rule}, got {pair!r}")
     return tuple((pattern, role) for pattern, role in pairs)
 
 
 def _ambiguous(pairs: Sequence[tuple[str, str]]) -> Iterable[str]:
     for pattern in dict.fromkeys(pattern for pattern, _ in pairs):
-        if len(found := {role: None for one, role in pairs if one == pattern}) > 1:
+        if len(found := {role: None for other, role in pairs if other == pattern}) > 1:
             yield f"{pattern!r}: a pattern must have one role, got {', '.join(found)}; keep the right one"
 
 
@@ -66,7 +66,7 @@ def _bad_roles(pairs: Sequence[tuple[str, str]], refused: Mapping[str, str]) -> 
             elif role in refused:
                 yield f"{pattern!r}: {role}: {refused[role]}"
             elif given != role and ROLES[role] != "matrix":
-                yield f"{pattern!r}: {given}: only matrices share a tensor, got {role}; give it a role of its own"
+                yield f"{pattern!r}: {given}: only matrices can share a tensor, got {role}; give it a role of its own"
 
 
 def _unmatched(names: Sequence[str]) -> Iterable[str]:
@@ -81,8 +81,8 @@ def _unused(pairs: Sequence[tuple[str, str]], names: Sequence[str], used: set[in
     if dead:
         yield f"every pattern must match a parameter or buffer, got no match for {_quoted(dead)}; correct or remove"
     if hidden:
-        yield f"the first match wins, and earlier patterns take all that {_quoted(hidden)} match; move these up"
+        yield f"the first match wins, and earlier patterns match all names of {_quoted(hidden)}; move these up"
 
 
 def _quoted(patterns: Sequence[str]) -> str:
-    return ", ".join(repr(one) for one in patterns)
+    return ", ".join(map(repr, patterns))

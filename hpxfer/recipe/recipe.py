@@ -1,4 +1,4 @@
-"""Recipe: tuned base HPs, how they scale, and what they give a torch model of the user's own at another shape."""
+"""Recipe: tuned base HPs, how they scale, and what they give a user's own torch model at another shape."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.apply import Assigned, assign, make_groups
-from hpxfer.recipe.attach import Attached, ByHandWarning, Sites, attach
+from hpxfer.recipe.assign import Assigned, assign, make_groups
 from hpxfer.recipe.describe import description
-from hpxfer.recipe.dimensions import check_dims, check_gate, shape_of
 from hpxfer.recipe.explain import ModelExplanation, explained
-from hpxfer.recipe.file import RecipeFile, dump_recipe, read_recipe
+from hpxfer.recipe.fitted_range import OutOfRangeWarning, check_covered, check_embeddings, out_of_range
+from hpxfer.recipe.forward_hooks import Attached, ByHandWarning, Sites, attach
+from hpxfer.recipe.from_hps import made_by_hand
 from hpxfer.recipe.initialize import initialize
-from hpxfer.recipe.known_sites import known_sites
-from hpxfer.recipe.make import made_by_hand
+from hpxfer.recipe.known_models import known_sites
 from hpxfer.recipe.match import Roles
-from hpxfer.recipe.numbers import Base, Numbers
-from hpxfer.recipe.proposed import roles as proposed_roles
-from hpxfer.recipe.reach import OutOfRangeWarning, beyond, check_ancestor, check_embeddings
+from hpxfer.recipe.model_shape import check_dims, check_gate, shape_of
+from hpxfer.recipe.propose_roles import roles as proposed_roles
+from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.schedule import check_lr_ratios, scheduler
+from hpxfer.recipe.schema import RecipeFile, dump_recipe, read_recipe
 from hpxfer.scaling.evaluate import Multipliers, Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
@@ -41,29 +41,30 @@ Target = Shape | Mapping[str, int]
 @final
 @dataclass(frozen=True)
 class Recipe:
-    """Tuned base HPs and how they scale. `file` is what its YAML says.
+    """Tuned base HPs and how they scale. `file` holds the contents of the YAML file.
 
-    A target shape is a Shape, or a mapping of its dimensions. `roles` are name patterns with their role, in order, e.g.
-    `{"*.attn.q.weight": "attn_q", "*norm*": "norm"}`, or what `hpxfer.roles(model)` proposes: the first that matches a
-    dotted parameter name wins, `*`, `?` and `[...]` as in file names, `*` over dots too; names are those of the model
-    before torch.compile, DDP or FSDP wrapped it. A tensor that holds several matrices has their roles joined by `+`.
+    A target shape is a Shape, or a mapping of its dimensions. `roles` are ordered pairs of name pattern and role, e.g.
+    `{"*.attn.q.weight": "attn_q", "*norm*": "norm"}`, or a proposal of `hpxfer.roles(model)`. The first pattern that
+    matches a dotted parameter name wins. `*`, `?` and `[...]` match as in file names, and `*` matches dots too. Names
+    are those of the model before torch.compile, DDP or FSDP wrapped it. A tensor that holds several matrices has their
+    roles joined by `+`.
 
-    All methods that are given a target shape warn (OutOfRangeWarning; `describe` says it in its text) if it lies beyond
-    what was measured, and raise HpxferError if the parameterization has no way to it from the base. All that are given
-    a model raise HpxferError, before they touch it, if the target is not its shape as far as its tensors, or the config
-    of a known model, show it; and all that are given roles, if a parameter has no role or a pattern is of no use.
+    Methods with a target shape warn (OutOfRangeWarning; `describe` puts it into its text) if the target lies beyond
+    what was measured, and raise HpxferError if the parameterization does not cover the changes from the base. Methods
+    with a model raise HpxferError, before they change it, if its tensors, or the config of a known model, show another
+    shape than the target. Methods with roles raise HpxferError if a parameter has no role or a pattern is not used.
     """
 
     file: RecipeFile
 
     @classmethod
     def load(cls, path: str | Path) -> Recipe:
-        """Return the recipe in a YAML file; raise HpxferError, a line for each broken rule, if it is none."""
+        """Return the recipe in a YAML file. Raise HpxferError, with one line per broken rule, if it holds none."""
         return cls(read_recipe(read_yaml(path)))
 
     @classmethod
     def parse(cls, text: str, name: str = "<recipe>") -> Recipe:
-        """Return the recipe in `text`; `name` stands for the file in messages."""
+        """Return the recipe in `text`. Messages name it by `name`."""
         return cls(read_recipe(parse_yaml(text, name)))
 
     @classmethod
@@ -78,12 +79,12 @@ class Recipe:
         init: BaseInit | None = None,
         **model: Any,
     ) -> Recipe:
-        """Return a recipe from base HPs that are known without a sweep of hpxfer; its provenance says so.
+        """Return a recipe from base HPs that are known without a sweep of hpxfer. Its provenance says so.
 
-        `hps` gives at least `lr`; others by name as in a sweep, e.g. `{"lr": 1e-3, "router.lr_mult": 0.25}`. `init`
-        says how the base model starts, by fan-in unless told otherwise. `model` says what the base model is: `gate`
-        (sigmoid | softmax | normalized_sigmoid | normalized_softmax), `attention_scale` (1/d_head | 1/sqrt(d_head))
-        and any other field of the recipe file's `model`. Raises HpxferError with a line for each broken rule.
+        `hps` gives at least `lr`, and others by their names in a sweep, e.g. `{"lr": 1e-3, "router.lr_mult": 0.25}`.
+        `init` is the initialization of the base model, by default by fan-in. `model` gives fields of the recipe file's
+        `model`: the `gate` (sigmoid, softmax, normalized_sigmoid, normalized_softmax, or one of a plug-in), the
+        `attention_scale` (1/d_head or 1/sqrt(d_head)) and others. Raises HpxferError with one line per broken rule.
         """
         base = as_shape(base_shape, "base_shape")
         init = init or BaseInit()
@@ -99,11 +100,12 @@ class Recipe:
 
     @property
     def parameterization(self) -> Parameterization:
+        """The table by which the recipe scales, with its conventions."""
         return self._base.choice
 
     @property
     def optimizer(self) -> str:
-        """`adamw` or `sgd`."""
+        """The name of the optimizer, e.g. `adamw`."""
         return self.file.optimizer
 
     @property
@@ -113,16 +115,17 @@ class Recipe:
 
     @property
     def base_shape(self) -> Shape:
+        """The shape at which the HPs were tuned."""
         return self._base.shape
 
     @property
     def hps(self) -> HPs:
-        """The base HPs, the tuned one among them."""
+        """The base HPs, with the tuned HP."""
         return self._base.hps
 
     @property
     def init(self) -> BaseInit:
-        """How the base model starts."""
+        """The initialization of the base model."""
         return self._base.init
 
     def multipliers(self, target_shape: Target) -> dict[str, Multipliers]:
@@ -132,10 +135,11 @@ class Recipe:
     def param_groups(self, model: torch.nn.Module, roles: Roles, target_shape: Target) -> list[dict[str, Any]]:
         """Return groups for `torch.optim.AdamW(groups)`, or `torch.optim.SGD(groups)` if the recipe is for sgd.
 
-        One group for each set of equal numbers: `params`, `lr` and `peak_lr` (the peak: a schedule multiplies all
-        groups alike, see `scheduler`), `weight_decay` (decoupled: times the LR), `eps` and `betas` (adamw only), and
-        for the reader `names` and `roles`. Parameters that need no gradient are left out, and those of role
-        router_bias: the balancing rule moves these, at `router_bias_lr`. Under FSDP2, call it after fully_shard.
+        There is one group per set of equal numbers. It holds `params`, `lr` and `peak_lr` (both the peak: a schedule
+        multiplies all groups alike, see `scheduler`), `weight_decay` (decoupled: times the LR), `eps` and `betas`
+        (adamw only), and for the reader `names` and `roles`. Parameters that need no gradient are left out, and so are
+        those of role router_bias, which the balancing rule updates at `router_bias_lr`. Under FSDP2, call this after
+        fully_shard.
         """
         at = self._at(target_shape)
         return make_groups(self._assigned(model, roles, at).parameters, at.values, at.betas)
@@ -143,13 +147,13 @@ class Recipe:
     def init_(
         self, model: Model, roles: Roles, target_shape: Target, *, generator: torch.Generator | None = None
     ) -> Model:
-        """Initialize every parameter in place, frozen ones too, and return the model.
+        """Initialize each parameter in place, frozen ones too, and return the model.
 
-        Normal numbers with the std of the role, ones for gains, zeros for biases and wherever the std is an exact 0.
-        Buffers that a pattern gives the role router_bias are set to zero; other buffers are not touched. A std does
-        not depend on how a tensor is laid out: transposed, or many experts in one. Where the parameterization ties
-        experts at the start, all experts of a layer get the same draw. A sharded model (FSDP2) gets what the whole one
-        would get; a model without memory (meta device) is refused.
+        Matrices get normal numbers with the std of their role, gains get ones, and biases get zeros, as do matrices
+        with a std of 0. Buffers with the role router_bias get zeros, and other buffers are not changed. A std does not
+        depend on the layout of a tensor, such as transposed, or many experts in one. If the parameterization ties
+        experts at the start, all experts of a layer get the same draw. A sharded model (FSDP2) gets the same numbers as
+        the whole one. A model without memory (meta device) is refused.
         """
         at = self._at(target_shape)
         found = self._assigned(model, roles, at)
@@ -161,10 +165,10 @@ class Recipe:
     def explain(
         self, model: torch.nn.Module, roles: Roles | None = None, target_shape: Target | None = None
     ) -> ModelExplanation:
-        """Return what the recipe gives every tensor of the model: role, size, init std, peak LR, eps, weight decay.
+        """Return what the recipe gives each tensor of the model: role, size, init std, peak LR, eps, weight decay.
 
-        `str()` of it is a table, a line a tensor, `to_dict()` plain data. Without `roles` those of `hpxfer.roles` are
-        taken, without a shape that of `hpxfer.shape_of`.
+        `str()` of it is a table with one line per tensor, and `to_dict()` gives plain data. The default roles are those
+        of `hpxfer.roles`, and the default shape is that of `hpxfer.shape_of`.
         """
         at = self._at(shape_of(model) if target_shape is None else target_shape)
         found = self._assigned(model, proposed_roles(model) if roles is None else roles, at)
@@ -172,25 +176,25 @@ class Recipe:
         return explained([*found.parameters, *found.buffers], at.values, heading)
 
     def forward_multipliers(self, target_shape: Target) -> dict[str, float]:
-        """Return what the forward pass must multiply, as absolute numbers, in training and in evaluation.
+        """Return the factors that the forward pass must multiply by, as absolute numbers, in training and evaluation.
 
             attn_logits              the products q.k, before the softmax
             attn_out                 the output of attention, bias included, before it is added to the residual stream
             router                   the router's logits, if the parameterization scales them
-            expert_out               the SUM of gate * expert output over the active experts, likewise; the base's
-                                     1/num_active is in it, so do not average besides
-            shared_out, dense_out    the output of such a layer, likewise, if base and target have it
+            expert_out               the SUM of gate * expert output over the active experts, before it is added to the
+                                     residual stream; the number contains the base's 1/num_active: do not average too
+            shared_out, dense_out    the output of such layers, before it is added, if base and target have them
             readout                  the logits
-            route_scale              gates that sum to one; not there for a plain sigmoid gate
+            route_scale              the gates, if they sum to one
 
-        `forward_sites()` says the same as data, with the gate of this recipe's base model, and `attach` does it. No
-        multiplier belongs on a weight for good: init std and LR would change with it.
+        `forward_sites()` gives this list as data, for the gate of the recipe's base model, and `attach` multiplies. Do
+        not multiply a weight itself: its init std and its LR would change with it.
         """
         return self._at(target_shape).forward
 
     def forward_sites(self) -> dict[str, str]:
         """Return key of `forward_multipliers` -> what is multiplied by it."""
-        return self._base.where()
+        return self._base.sites()
 
     def attach(
         self,
@@ -200,16 +204,18 @@ class Recipe:
         *,
         by_hand: Collection[str] = (),
     ) -> Attached:
-        """Multiply the outputs of modules by the forward multipliers, by hooks, until the handle's `remove()`.
+        """Attach hooks that multiply by the forward multipliers. Return their handle, whose `remove()` removes them.
 
-        `sites` are pairs of a pattern of module names and a key of `forward_multipliers`; for gpt2, llama, mixtral,
-        qwen3_moe and olmoe of transformers they are known. A module's output, or the first of a tuple, is multiplied;
-        for `router` its input is, and for `attn_logits` its attribute `scaling` is set. Keys that the model multiplies
-        itself stand in `by_hand`. In training and in evaluation alike; before and after torch.compile, which is made to
-        start over; a deep copy keeps its multipliers. The handle is a context manager as well.
+        `sites` are pairs of a pattern of module names and a key of `forward_multipliers`. They are known for gpt2,
+        llama, mixtral, qwen3_moe and olmoe of transformers. A hook multiplies a module's output, or the first of a
+        tuple. For `router` it multiplies the input, and for `attn_logits` the module's attribute `scaling` is set.
+        `by_hand` lists the keys that the model multiplies by itself. Hooks work in training and in evaluation, before
+        and after torch.compile (which starts over), and a deep copy of the model keeps them. The handle is a context
+        manager too.
 
-        Warns (ByHandWarning) of what hooks cannot do. Raises HpxferError, with nothing attached, on a pattern without a
-        module, a multiplier without a site, a model that has multipliers already, or other gates than the recipe's.
+        Warns (ByHandWarning) of what hooks cannot do. Raises HpxferError, and attaches nothing, for a pattern that
+        matches no module, a multiplier without a site, a model that has multipliers already, or another gate than the
+        recipe's.
         """
         at = self._at(target_shape)
         numbers = at.forward
@@ -217,67 +223,67 @@ class Recipe:
         check_gate(model, self.file.model.gate)
         pairs = known_sites(model, set(numbers) - set(by_hand)) if sites is None else sites
         handle = attach(model, numbers, pairs, by_hand)
-        for one in at.by_hand:
-            warnings.warn(f"no hook does this, the model must: {one}", ByHandWarning, stacklevel=2)
+        for sentence in at.by_hand:
+            warnings.warn(f"no hook does this, so that the model must: {sentence}", ByHandWarning, stacklevel=2)
         return handle
 
     @staticmethod
     def scheduler(
         optimizer: torch.optim.Optimizer, factor: Callable[[int], float]
     ) -> torch.optim.lr_scheduler.LambdaLR:
-        """Return a schedule that keeps the ratios between groups; see `hpxfer.recipe.schedule.scheduler`."""
+        """Return a schedule that keeps the ratios between groups. See `hpxfer.recipe.schedule.scheduler`."""
         return scheduler(optimizer, factor)
 
     @staticmethod
     def check_lr_ratios(optimizer: torch.optim.Optimizer) -> float:
-        """Return the factor on the peak LR of all groups; raise HpxferError if it is not one factor."""
+        """Return the factor on the peak LR of all groups. Raise HpxferError if groups have different factors."""
         return check_lr_ratios(optimizer)
 
     def router_bias_lr(self, target_shape: Target) -> float:
-        """Return the rate of the balancing rule; no schedule multiplies it.
+        """Return the rate of the balancing rule, which no schedule multiplies.
 
-        After every step, bias -= rate * (load - num_active/num_experts), where load is the share of the step's tokens
-        that the expert was chosen for. The bias is added to the gates to choose experts, and nowhere else.
+        After each step, bias -= rate * (load - num_active/num_experts), where load is the fraction of the step's tokens
+        that chose the expert. The bias is added to the gates when experts are chosen, and nowhere else.
         """
         return self._at(target_shape).router_bias_lr
 
     def describe(self, target_shape: Target) -> str:
-        """Return as text what the recipe gives at the target: what to multiply and where, and every role's numbers."""
-        at = Numbers(self._base, as_shape(target_shape))
-        check_ancestor(self._base.rule, self.file.fitted, at.target)
-        where = self.forward_sites()
+        """Return as text what the recipe gives at the target: the forward multipliers, and the numbers of each role."""
+        at = Resolved(self._base, as_shape(target_shape))
+        check_covered(self._base.rule, self.file.fitted, at.target)
+        sites = self.forward_sites()
         return description(
             self.file,
             at.target,
             values=at.values,
-            forward=[(key, value, where[key]) for key, value in at.forward.items()],
+            forward=[(key, value, sites[key]) for key, value in at.forward.items()],
             betas=at.betas,
             by_hand=at.by_hand,
-            cautions=beyond(self._base.rule, self.file.fitted, at.target),
+            cautions=out_of_range(self._base.rule, self.file.fitted, at.target),
         )
 
     @property
     def _base(self) -> Base:
         return Base(self.file)
 
-    def _assigned(self, model: torch.nn.Module, roles: Roles, at: Numbers) -> Assigned:
+    def _assigned(self, model: torch.nn.Module, roles: Roles, at: Resolved) -> Assigned:
         check_dims(model, at.target)
         found = assign(model, roles, at.refused, at.target, at.values)
         check_embeddings(self._base.rule, found.tied_embeddings)
         return found
 
-    def _at(self, given: Target) -> Numbers:
-        """Return the numbers; warn, at the line that called the method that called this, if beyond the range."""
+    def _at(self, given: Target) -> Resolved:
+        """Return the numbers. Warn beyond the range, at the line that called the method that called this one."""
         target = as_shape(given)
-        check_ancestor(self._base.rule, self.file.fitted, target)
-        if found := beyond(self._base.rule, self.file.fitted, target):
+        check_covered(self._base.rule, self.file.fitted, target)
+        if found := out_of_range(self._base.rule, self.file.fitted, target):
             text = f"the target {target.label(schedule=True)} is beyond what was measured: {'; '.join(found)}"
             warnings.warn(text, OutOfRangeWarning, stacklevel=3)
-        return Numbers(self._base, target)
+        return Resolved(self._base, target)
 
 
 def as_shape(given: Target, where: str = "target_shape") -> Shape:
-    """Return the shape; raise HpxferError naming `where` if no model can have it."""
+    """Return the shape. Raise HpxferError, which names `where`, if no model can have it."""
     if not isinstance(given, Shape | Mapping):
         raise HpxferError(f"{where}: must be a Shape or a mapping of its dimensions, got {given!r}")
     return shape_from_mapping(given.dims() if isinstance(given, Shape) else given, where)

@@ -1,4 +1,4 @@
-"""Schedule: an LR schedule that keeps the ratios between groups, and a check of one that may not."""
+"""Schedule: an LR schedule that keeps the ratios between parameter groups, and a check of any other schedule."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PEAK = "peak_lr"
 
 
 def scheduler(optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return torch's LambdaLR that gives every group its own peak LR times `factor(step)`, step from 0.
+    """Return torch's LambdaLR that gives each group its own peak LR times `factor(step)`, where steps start at 0.
 
-    Call its `step()` after every optimizer step. Raises HpxferError if the groups are not those of `param_groups`.
+    Call its `step()` after each optimizer step. Raises HpxferError if the groups are not those of `param_groups`.
     """
     from torch.optim.lr_scheduler import LambdaLR
 
@@ -28,18 +28,18 @@ def scheduler(optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) 
 def check_lr_ratios(optimizer: torch.optim.Optimizer) -> float:
     """Return the factor on the peak LR that all groups have now.
 
-    Raises HpxferError, naming roles, if groups have different ones: a schedule that assigns one LR to every group has
-    undone the parameterization. A factor of zero fits all.
+    Raises HpxferError, which names roles, if groups have different factors: a schedule that gives all groups the same
+    LR has undone the parameterization. Groups with a peak LR of zero are left out.
     """
     _check_groups(optimizer)
     factors = [float(group["lr"]) / float(group[PEAK]) if group[PEAK] else None for group in optimizer.param_groups]
-    known = [one for one in factors if one is not None]
+    known = [factor for factor in factors if factor is not None]
     first = known[0] if known else 1.0
-    if not all(math.isclose(first, one, rel_tol=1e-6) for one in known):
+    if not all(math.isclose(first, factor, rel_tol=1e-6) for factor in known):
         spelled = ", ".join(
-            f"{one:.3g} ({'/'.join(group['roles'])})"
-            for one, group in zip(factors, optimizer.param_groups, strict=True)
-            if one is not None
+            f"{factor:.3g} ({'/'.join(group['roles'])})"
+            for factor, group in zip(factors, optimizer.param_groups, strict=True)
+            if factor is not None
         )
         raise HpxferError(
             f"optimizer: a schedule must multiply the peak LR of all groups by one factor, got {spelled}; use "

@@ -1,4 +1,4 @@
-"""Write: a recipe file that is whole or not there, and that takes the place of nothing but a recipe."""
+"""Write a recipe file. It appears whole or not at all, and it replaces no file but an older recipe."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
-from hpxfer.recipe.file import is_recipe
 from hpxfer.recipe.recipe import Recipe
+from hpxfer.recipe.schema import is_recipe
 from hpxfer.spec.yaml_file import read_yaml
 
 
 def write_recipe(recipe: Recipe, path: str | Path) -> None:
-    """Write the recipe, in the place of an older recipe if one is there.
+    """Write the recipe to a new file, or over an older recipe.
 
-    Raises HpxferError, and changes nothing, if another file is there or the disk refuses.
+    Raises HpxferError, and changes nothing, if another file is there or the file cannot be written.
     """
-    place, content = Path(path), recipe.dump().encode()
-    if place.exists() and not _holds_recipe(place):
-        raise HpxferError(f"{place}: must be a new file or an older recipe, got another file; choose another path")
+    target, content = Path(path), recipe.dump().encode()
+    if target.exists() and not _holds_recipe(target):
+        raise HpxferError(f"{target}: must be a new file or an older recipe, got another file; choose another path")
     try:
-        write_files({place: lambda file: file.write(content)})
+        write_files({target: lambda file: file.write(content)})
     except OSError as error:
-        raise HpxferError(f"{place}: cannot be written: {error.strerror}; choose another path") from None
+        raise HpxferError(f"{target}: cannot be written: {error.strerror}; choose another path") from None
 
 
 def _holds_recipe(path: Path) -> bool:

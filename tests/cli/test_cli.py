@@ -122,7 +122,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
     ids = [7] * 4999 + [600]
     long.write_bytes(b"".join(n.to_bytes(4, "little") for n in header) + b"".join(n.to_bytes(2, "little") for n in ids))
     other = folder / "other.yaml"
-    other.write_text("hpxfer_recipe: 1\nfamily: mamba\n", encoding="utf-8")
+    other.write_text("hpxfer_recipe: 2\nfamily: mamba\n", encoding="utf-8")
 
     def sweep(name: str, *edits: tuple[str, str]) -> Path:
         (folder / name).mkdir()

@@ -41,8 +41,8 @@ def test_every_tensor_has_its_line() -> None:
         line = next(line for line in str(found).splitlines() if line.split()[:1] == [name])
         assert all(f"{number:.6g}" in line for number in (at.init_std, at.lr, at.eps, at.weight_decay))
     assert (rows["norm.weight"]["init"], rows["norm.weight"]["lr"]) == ("ones", None)
-    assert rows["norm.weight"]["note"] == "needs no gradient: in no group"
-    assert rows[buffers[0]]["note"] == "moved by the balancing rule at 0.01, not by the optimizer"
+    assert rows["norm.weight"]["note"] == "needs no gradient, so that it is in no group"
+    assert rows[buffers[0]]["note"] == "updated by the balancing rule at 0.01, not by the optimizer"
     assert str(found).splitlines()[0] == "completep-moe, adamw: w32 d2 E4A1 h32 -> w64 d3 E8A2 h128"
 
 
@@ -99,7 +99,7 @@ def test_matrices_that_would_differ_may_not_share_a_tensor(kind: str, table: str
 
 
 def test_only_matrices_share_a_tensor() -> None:
-    with pytest.raises(HpxferError, match=r"'a': attn_q\+norm: only matrices share a tensor, got norm"):
+    with pytest.raises(HpxferError, match=r"'a': attn_q\+norm: only matrices can share a tensor, got norm"):
         recipe().param_groups(nn.Linear(2, 2), {"a": "attn_q+norm"}, TARGET)
 
 

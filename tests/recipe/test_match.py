@@ -57,7 +57,7 @@ def test_all_unused_patterns_are_named() -> None:
 
 
 def test_a_pattern_hidden_by_earlier_ones_is_told_from_one_that_matches_nothing() -> None:
-    with pytest.raises(HpxferError, match=r"earlier patterns take all that 'blocks\.0\.up\.bias' match; move these up"):
+    with pytest.raises(HpxferError, match=r"earlier patterns match all names of 'blocks\.0\.up\.bias'; move these up"):
         match({**PATTERNS, "blocks.0.up.bias": "norm"})
 
 

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hpxfer
 from hpxfer.recipe import Recipe
-from hpxfer.recipe.names import plain_names, unwrapped
+from hpxfer.recipe.wrappers import plain_names, unwrapped
 
 WIDTH = 64
 

@@ -53,9 +53,11 @@ def test_an_unequal_recipe_is_unequal() -> None:
     ("changes", "said"),
     [
         ({"hpxfer_recipe": 3}, "<recipe>:1: hpxfer_recipe: must be at most 2, got 3: a newer hpxfer wrote"),
-        ({"hpxfer_recipe": True}, "<recipe>:1: hpxfer_recipe: must be a version, 1 to 2, got True"),
+        ({"hpxfer_recipe": 1}, "<recipe>:1: hpxfer_recipe: must be 2, got 1, from before the first release of hpxfer"),
+        ({"hpxfer_recipe": True}, "<recipe>:1: hpxfer_recipe: must be a version, which is 2, got True"),
         ({"family": "mamba"}, "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, got 'mamba'"),
         ({"family": 7}, "got 7; its roles and base model mean nothing here"),
+        ({"model__gate": "softmx"}, "model.gate: unknown gate 'softmx'; did you mean 'softmax'?"),
         ({"optimizer": "adam"}, "optimizer: unknown optimizer 'adam'; did you mean 'adamw'?"),
         ({"parameterization": {"name": "completep_moe"}}, "unknown parameterization 'completep_moe'; did you mean"),
         ({"optimizer": "sgd"}, "parameterization: parameterization completep-moe: the source has no sgd column"),
@@ -145,3 +147,16 @@ print(sorted(one for one in sys.modules if one.split(".")[0] in ("torch", "ray",
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_recipe_names_the_plug_ins_of_its_sweep() -> None:
+    """What a plug-in registers is not known without it; the recipe never imports the plug-in."""
+    made = recipe(provenance__plugins=["mine.gates"])
+    assert made.file.provenance.plugins == ("mine.gates",)
+    assert Recipe.parse(made.dump()) == made
+    assert "plugins" not in recipe().dump()
+    with pytest.raises(HpxferError) as error:
+        recipe(model__gate="mine", optimizer="lion", provenance__plugins=["mine.gates"])
+    message = str(error.value)
+    assert message.count("import the plug-in of the sweep first: mine.gates") == 2
+    assert "optimizer: unknown optimizer 'lion'" in message

@@ -16,7 +16,7 @@ from torch import nn
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import ByHandWarning, Recipe
-from hpxfer.recipe.attach import attach as attach_numbers
+from hpxfer.recipe.forward_hooks import attach as attach_numbers
 from hpxfer.scaling.shape import Shape
 
 KINDS = {"gpt2": "completep", "llama": "completep", "mixtral": "completep-moe", "qwen3_moe": "sp", "olmoe": "sp"}

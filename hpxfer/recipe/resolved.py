@@ -1,4 +1,4 @@
-"""Numbers: what a recipe gives at one target shape, role by role. Pure."""
+"""Resolved: the absolute numbers that a recipe gives at a target shape, role by role. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.recipe import sites
-from hpxfer.recipe.apply import BALANCED
-from hpxfer.recipe.file import RecipeFile
-from hpxfer.recipe.reach import Rule
+from hpxfer.recipe.assign import BALANCED
+from hpxfer.recipe.fitted_range import Rule
+from hpxfer.recipe.forward_sites import attention_scale, forward_sites
+from hpxfer.recipe.schema import RecipeFile
 from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization
@@ -21,13 +21,13 @@ from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Optimizer
 
-# Layers that not every model has, by the start of their roles' names, and the dimension that then must be given.
+# Layers that some models lack: the start of their roles' names -> the dimension that a model with them has.
 OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}
 
 
 @dataclass(frozen=True)
 class Base:
-    """The base of a recipe, as the evaluator wants it."""
+    """The base of a recipe: its file as the objects that the evaluator needs."""
 
     file: RecipeFile
 
@@ -62,37 +62,37 @@ class Base:
 
     @property
     def rule(self) -> Rule:
-        """How the recipe scales. Whether embeddings are tied is for the user's own model to say, not for the base."""
+        """How the recipe scales. Whether embeddings are tied is a fact of the user's model, and not of the base."""
         facts = ModelFacts(gate=self.file.model.gate)
         return Rule(choice=self.choice, optimizer=self.column, base=self.shape, facts=facts)
 
     def refused(self, target: Shape | None = None) -> dict[str, str]:
-        """Return role -> why there are no numbers for it: in any target or, if given, in this one."""
+        """Return role -> why it has no numbers: at any target, or at this one if it is given."""
         rules = [row.role for row in self.choice.rows(self.column)]
         why = f"{self.choice.name} has no rule for it; it has: {', '.join(rules)}"
         out = {role: why for role in ROLES if role not in rules}
         for role in rules:
             kind = role.partition("_")[0]
             dim = OPTIONAL.get(kind)
-            # Routed and shared experts may be held against another layout; a dense FFN's fan-in is its own.
+            # The numbers of experts can follow from a base without them. Those of a dense FFN need one at the base.
             if kind == "dense" and not self.shape.dense_width:
-                out.setdefault(role, "the recipe's base_shape has no dense_width, which its numbers follow from")
+                out.setdefault(role, "the recipe's base_shape has no dense_width, from which its numbers follow")
             if dim and target and not getattr(target, dim):
-                out.setdefault(role, f"the target shape has no {dim}, which its numbers follow from; give it there")
+                out.setdefault(role, f"the target shape has no {dim}, from which its numbers follow; give it there")
         return out
 
-    def where(self) -> dict[str, str]:
-        """Return key of a forward multiplier -> what is multiplied by it, for all that the recipe may have."""
+    def sites(self) -> dict[str, str]:
+        """Return key -> what is multiplied by it, for all forward multipliers that the recipe can have."""
         rows = {row.role: row for row in self.choice.rows(self.column)}
         refused = self.refused()
-        # The router has one only where a table says so: most leave its logits alone.
+        # Most tables do not scale the router's logits. Then there is no such multiplier.
         plain_router = "router" in rows and rows["router"].forward == ONE
-        out = sites.sites(self.file.model.gate)
+        out = forward_sites(self.file.model.gate)
         return {key: text for key, text in out.items() if key not in refused and not (key == "router" and plain_router)}
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Resolved:
     """What a recipe gives at one target shape."""
 
     base: Base
@@ -100,14 +100,15 @@ class Numbers:
 
     @cached_property
     def refused(self) -> dict[str, str]:
+        """Role -> why it has no numbers at this target."""
         return self.base.refused(self.target)
 
     @cached_property
     def values(self) -> dict[str, Multipliers]:
-        """Role -> absolute numbers, of the roles that the target can have."""
+        """Role -> absolute numbers, for the roles that the target can have."""
         base = self.base
         values = resolve(base.choice, base.shape, self.target, base.column, base.hps, base.init)
-        return {role: one for role, one in values.items() if role not in self.refused}
+        return {role: numbers for role, numbers in values.items() if role not in self.refused}
 
     @cached_property
     def globals(self) -> GlobalValues:
@@ -122,12 +123,12 @@ class Numbers:
     @property
     def forward(self) -> dict[str, float]:
         """Key -> absolute forward multiplier, in the order of the sites."""
-        where = self.base.where()
-        known = {key: self.values[key].forward for key in where if key in self.values}
-        known["attn_logits"] = sites.attention_scale(self.base.file.model.attention_scale, self.target.head_dim)
-        if "route_scale" in where and self.target.num_experts:
+        sites = self.base.sites()
+        known = {key: self.values[key].forward for key in sites if key in self.values}
+        known["attn_logits"] = attention_scale(self.base.file.model.attention_scale, self.target.head_dim)
+        if "route_scale" in sites and self.target.num_experts:
             known["route_scale"] = self.globals.route_scale
-        return {key: known[key] for key in where if key in known}
+        return {key: known[key] for key in sites if key in known}
 
     @property
     def router_bias_lr(self) -> float:
@@ -137,11 +138,11 @@ class Numbers:
 
     @property
     def by_hand(self) -> tuple[str, ...]:
-        """What the parameterization asks for and no call of a recipe can do, a sentence each."""
+        """What the parameterization needs and no call of a recipe can do, one sentence each."""
         std = self.base.choice.structure().router_bias_std
         if not std or not self.target.num_experts:
             return ()
         return (
-            f"before the gates, in every training step t, add b_t ~ N(0, {std:g}^2) to the router's logits, one number "
-            "an expert; the same draws at every width, and in evaluation that of the last step",
+            f"before the gates, in each training step t, add b_t ~ N(0, {std:g}^2) to the router's logits, one number "
+            "per expert; use the same draws at each width, and in evaluation the draw of the last step",
         )

@@ -1,4 +1,4 @@
-"""What a recipe file says, field by field, and how it is read: every error names the line, the rule and the fix."""
+"""The schema of a recipe file, field by field, and how a file is read. Errors name the line, the rule and the fix."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator
 
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.upgrade import VERSION_KEY, upgraded
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
-from hpxfer.spec.fields import Registered, Section, Seq
+from hpxfer.spec.fields import Section, Seq
 from hpxfer.spec.sections import validated
 from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec
 from hpxfer.spec.yaml_file import Path_, YamlFile, write_yaml
 
-# Raised by whoever changes a field: a file of a newer version is refused, not guessed at.
+# Goes up with each change of a field. A file of another version is refused.
+VERSION_KEY: Final = "hpxfer_recipe"
 RECIPE_VERSION: Final = 2
 
 COMMENT = """\
@@ -26,7 +26,7 @@ COMMENT = """\
 #   recipe = hpxfer.Recipe.load("recipe.yaml"); print(recipe.describe(target_shape))
 """
 
-# What a sweep says of itself, and no hand.
+# Fields of the provenance that a recipe from a sweep must have, and a recipe made by hand must not.
 OF_A_SWEEP = ("sweep", "data_digest", "tokenizer", "vocab_size", "num_trials", "seeds")
 
 Range = Annotated[tuple[float, float], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
@@ -34,7 +34,7 @@ Verdict = Literal["transfers", "drifts", "undecided"]
 
 
 class HPsPart(Section):
-    """The base HPs. `multipliers` holds the constant ones by dotted name."""
+    """The base HPs. `multipliers` holds the constant multipliers by dotted name."""
 
     lr: float
     init_scale: float
@@ -48,7 +48,7 @@ class HPsPart(Section):
 
 
 class InitPart(Section):
-    """How the base model starts; as `hpxfer.scaling.resolve.BaseInit`."""
+    """How the base model is initialized, as in `hpxfer.scaling.resolve.BaseInit`."""
 
     matrices: Literal["fan_in", "constant"]
     matrix_std: float
@@ -57,10 +57,10 @@ class InitPart(Section):
 
 
 class ModelPart(Section):
-    """What the base model was, beside its shape; null is not known. Another model may want other HPs."""
+    """The base model beside its shape. Null means not known. Another model may need other HPs."""
 
     context: int | None  # tokens
-    gate: Annotated[str, Registered("gate")]
+    gate: str  # the name of a registered gate
     ffn: Literal["gelu", "swiglu"] | None
     moe_every: int | None
     dense_first: int | None
@@ -81,42 +81,42 @@ class TrainingPart(Section):
 
 
 class AxisPart(Section):
-    """How far the HP was transferred along one axis, and how that went."""
+    """How far the HP was transferred along one axis, and how well."""
 
     scale_name: str
-    range: Range  # of the scale, over the shapes that have a result at the transferred HP; starts at the base
-    dims: dict[str, Range]  # the dimensions that moved over these shapes
+    range: Range  # of the scale, over the base and the shapes with a result at the transferred HP
+    dims: dict[str, Range]  # the dimensions that differ between these shapes
     verdict: Verdict
-    largest_regret_nats: float | Literal["diverges"] | None  # beyond the base; null if none could be measured
+    largest_regret_nats: float | Literal["diverges"] | None  # at shapes beyond the base, null if none could be measured
     noise_nats: float | None  # standard deviation of one seed's loss
 
 
 class FittedPart(Section):
-    """What was measured: the base optimum of one HP, and how it transfers."""
+    """What was measured: the optimum of one HP at the base, and how it transfers."""
 
     hp: str
-    value: float  # what `hps` holds: the best on the grid
-    optimum: float | None  # estimate between the values of the grid; null where the grid gives none
-    optimum_of_seeds: Range | None  # lowest and highest of single seeds; null with fewer than two
-    open_because: str | None  # why a better value may lie where nothing was measured; null if it is bracketed
+    value: float  # the best value of the grid, as in `hps`
+    optimum: float | None  # estimate between the values of the grid, null if the grid gives none
+    optimum_of_seeds: Range | None  # lowest and highest optimum of single seeds, null with fewer than two
+    open_because: str | None  # why a better value may lie where nothing was measured, null if it does not
     loss: Literal["validation", "final_window"]
     loss_nats: float  # at the base, median over the seeds
     axes: dict[str, AxisPart]
 
 
 class SearchPart(Section):
-    """How a point was found, where it is not the bottom of a line."""
+    """How a search found its best point, where the optimum of a line was not the aim."""
 
     kind: str
-    hps: Seq[str]  # that were varied
-    budget: int  # trials an arm, seeds counted
-    num_trials: int  # of the arm that was tuned, ended
-    num_points: int  # of them, each with every seed
+    hps: Seq[str]  # the HPs that the search varied
+    budget: int  # trials per arm, with seeds
+    num_trials: int  # trials of the tuned arm that ended
+    num_points: int  # points of the tuned arm with all seeds
     why: str
 
 
 class ProvenancePart(Section):
-    """Where the numbers come from. A recipe that was made by hand knows no sweep: its fields are null."""
+    """Where the numbers come from. The fields about a sweep are null in a recipe made by hand."""
 
     made: Literal["by a sweep", "by hand"]
     sweep: str | None
@@ -128,7 +128,8 @@ class ProvenancePart(Section):
     measured: str | None  # UTC date of the last trial
     hpxfer: str  # version that wrote the recipe
     versions: dict[str, Seq[str]]  # of hpxfer, python and torch that trained; empty if made by hand
-    search: SearchPart | None = None  # left out of the file where a line of the grid tells the optimum
+    search: SearchPart | None = None  # left out of the file if the optimum comes from a line of the grid
+    plugins: Seq[str] = ()  # that the sweep named, left out of the file if there are none
 
 
 class RecipeFile(Section):
@@ -137,7 +138,7 @@ class RecipeFile(Section):
     hpxfer_recipe: Literal[2]
     family: str  # checked before all else, because nothing else means the same in another family
     parameterization: ParameterizationSpec
-    optimizer: Annotated[str, Registered("optimizer")]
+    optimizer: str  # the name of a registered optimizer
     base_shape: dict[str, int]
     hps: HPsPart
     init: InitPart
@@ -153,13 +154,13 @@ def is_recipe(data: Any) -> bool:
 
 
 def read_recipe(file: YamlFile) -> RecipeFile:
-    """Return the checked recipe in a YAML file. Raises HpxferError with one line for each broken rule."""
+    """Return the checked recipe in a YAML file. Raises HpxferError with one line per broken rule."""
     _check_kind(file)
-    return checked_recipe(upgraded(file))
+    return checked_recipe(file)
 
 
 def checked_recipe(file: YamlFile) -> RecipeFile:
-    """Return the checked recipe in data of the newest version. Raises HpxferError as `read_recipe` does."""
+    """Return the checked recipe in the data of a recipe. Raises HpxferError with one line per broken rule."""
     recipe = validated(RecipeFile, file)
     broken = [f"{file.where(path)}: {message}" for path, message in _problems(recipe)]
     if broken:
@@ -170,13 +171,14 @@ def checked_recipe(file: YamlFile) -> RecipeFile:
 def dump_recipe(recipe: RecipeFile) -> str:
     """Return YAML that reads back as an equal recipe."""
     data = recipe.model_dump(mode="json")
-    if recipe.provenance.search is None:
-        del data["provenance"]["search"]
+    for name in ("search", "plugins"):
+        if not data["provenance"][name]:
+            del data["provenance"][name]
     return COMMENT + write_yaml(data)
 
 
 def _check_kind(file: YamlFile) -> None:
-    """Raise HpxferError unless this is a recipe of a version and a family that this hpxfer knows."""
+    """Raise HpxferError unless this is a recipe of this version and of a family that this hpxfer knows."""
     if not is_recipe(file.data):
         raise HpxferError(
             f"{file.name}: must be a recipe, a mapping with the key {VERSION_KEY}, got none; "
@@ -184,12 +186,17 @@ def _check_kind(file: YamlFile) -> None:
         )
     version = file.data[VERSION_KEY]
     at = file.where((VERSION_KEY,))
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise HpxferError(f"{at}: must be a version, 1 to {RECIPE_VERSION}, got {version!r}")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise HpxferError(f"{at}: must be a version, which is {RECIPE_VERSION}, got {version!r}")
     if version > RECIPE_VERSION:
         raise HpxferError(
             f"{at}: must be at most {RECIPE_VERSION}, got {version}: a newer hpxfer wrote this recipe; upgrade hpxfer, "
             "or write the recipe again from its results with this one"
+        )
+    if version < RECIPE_VERSION:
+        raise HpxferError(
+            f"{at}: must be {RECIPE_VERSION}, got {version}, from before the first release of hpxfer; write the recipe "
+            "again with `hpxfer recipe RESULTS`"
         )
     family = file.data.get("family")
     families = registry("family").names()
@@ -201,13 +208,9 @@ def _check_kind(file: YamlFile) -> None:
 
 
 def _problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
-    """Yield every rule that is broken and that no type guards."""
-    yield from _origin(recipe)
-    try:
-        chosen = recipe.parameterization
-        parameterization(chosen.name, chosen.conventions).rows(registry("optimizer").get(recipe.optimizer).column)
-    except HpxferError as error:
-        yield ("parameterization",), str(error)
+    """Yield each broken rule that the types of the fields do not check."""
+    yield from _provenance_problems(recipe)
+    yield from _unknown_names(recipe)
     try:
         shape_from_mapping(recipe.base_shape, "the base")
     except HpxferError as error:
@@ -228,8 +231,29 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
             yield ("init", name), f"must be >= 0, got {getattr(recipe.init, name):g}"
 
 
-def _origin(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
-    """Yield what a recipe must have, or must not, because of how it was made."""
+def _unknown_names(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
+    """Yield the names of rows that are not registered here, and a parameterization that has no rows for the recipe."""
+    plugins = ", ".join(recipe.provenance.plugins)
+    fix = f"; import the plug-in of the sweep first: {plugins}" if plugins else ""
+    names: dict[str, tuple[Path_, str]] = {
+        "optimizer": (("optimizer",), recipe.optimizer),
+        "gate": (("model", "gate"), recipe.model.gate),
+    }
+    for kind, (path, name) in names.items():
+        try:
+            registry(kind).get(name)
+        except HpxferError as error:
+            yield path, f"{error}{fix}"
+    if recipe.optimizer in registry("optimizer"):
+        chosen, column = recipe.parameterization, registry("optimizer").get(recipe.optimizer).column
+        try:
+            parameterization(chosen.name, chosen.conventions).rows(column)
+        except HpxferError as error:
+            yield ("parameterization",), f"{error}{fix}"
+
+
+def _provenance_problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
+    """Yield the parts that a recipe from a sweep lacks, or that a recipe made by hand must not have."""
     swept = recipe.provenance.made == "by a sweep"
     parts: dict[Path_, object] = {("training",): recipe.training, ("fitted",): recipe.fitted}
     parts |= {("provenance", name): getattr(recipe.provenance, name) for name in OF_A_SWEEP}

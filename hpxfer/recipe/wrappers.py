@@ -1,4 +1,4 @@
-"""Names: what a parameter is called in the model as it was written, under whatever wraps it. Imports no torch."""
+"""Wrappers: the names and modules of a model without what torch.compile, DDP and FSDP put around it. No torch."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-# torch.compile, FSDP1 and activation checkpointing put their inner module under these; nobody else uses such names.
+# torch.compile, FSDP1 and activation checkpointing keep the inner module under these names, which no model uses.
 INNER = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-# These call it `module`, which a model may use for itself: the class must say that it is a wrapper.
+# These keep it under `module`, a name that a model may use too: the class tells a wrapper.
 PARALLEL = ("DistributedDataParallel", "DataParallel")
 
 
 def plain_names(model: torch.nn.Module) -> Callable[[str], str]:
-    """Return a function: dotted name in `model` -> the name that it has without wrappers.
-
-    Whole components are removed where they stand; a `strip` of letters would also eat into the names beside them.
-    """
+    """Return a function: dotted name in `model` -> the same name without the parts that wrappers add."""
     dropped = {
         f"{path}.module" if path else "module"
         for path, module in model.named_modules(remove_duplicate=False)
@@ -48,6 +45,6 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def plain_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """Return name -> module, under the names without wrappers; of wrapper and wrapped, the wrapped one."""
+    """Return name -> module without wrappers. A name that wrapper and wrapped module share means the wrapped one."""
     plain = plain_names(model)
     return {plain(name): module for name, module in model.named_modules(remove_duplicate=False)}

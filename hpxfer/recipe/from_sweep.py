@@ -1,4 +1,4 @@
-"""Build: from the results of a sweep and the report on them to a recipe. Pure: the same results, the same recipe."""
+"""A recipe from the results of a sweep and the report on them. Pure: the same results give the same recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import hpxfer
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.recipe.file import (
+from hpxfer.recipe.fitted_range import DIMS, dim
+from hpxfer.recipe.recipe import Recipe
+from hpxfer.recipe.schema import (
     RECIPE_VERSION,
     AxisPart,
     FittedPart,
@@ -22,8 +24,6 @@ from hpxfer.recipe.file import (
     SearchPart,
     TrainingPart,
 )
-from hpxfer.recipe.reach import DIMS, dim
-from hpxfer.recipe.recipe import Recipe
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def recipe_of(results: Results, parameterization: str | None = None) -> Recipe:
-    """Return the recipe of one parameterization of a sweep, whatever its search; by default the first one.
+    """Return the recipe of one parameterization of a sweep with any search, by default of the first one.
 
     Raises HpxferError if nothing has been tuned at the base.
     """
@@ -52,16 +52,17 @@ def recipe_of(results: Results, parameterization: str | None = None) -> Recipe:
 
 
 def recipe_from_results(results: Results, report: TransferReport, parameterization: str | None = None) -> Recipe:
-    """Return the recipe of one parameterization of a sweep, given by name or label; by default the first one.
+    """Return the recipe of one parameterization of a sweep, given by name or label, by default of the first one.
 
-    The judged HP takes its best measured value at the base, every other HP its base value; a search that tunes points
-    gives all HPs of its point, and no word on transfer. Raises HpxferError if the base has no optimum.
+    The judged HP takes its best measured value at the base, and each other HP its base value. A search that tunes
+    points gives all HPs of its best point, and says nothing about transfer. Raises HpxferError if the base has no
+    optimum.
     """
     spec = results.spec
     choice = _choice(spec, parameterization)
     if kind_of(spec).tunes == "points":
         return _recipe_of_point(results, choice)
-    findings = [one for one in report.findings if one.parameterization == choice.label()]
+    findings = [finding for finding in report.findings if finding.parameterization == choice.label()]
     base, value = _base(findings, f"{results.folder}: no recipe for {choice.label()}", report.hp)
     hps = base_hps(spec).with_value(report.hp, value)
     return _recipe(spec, choice, hps, _fitted(spec, report, findings, base, value), _provenance(results))
@@ -120,16 +121,16 @@ def _recipe(
 
 
 def _choice(spec: SweepSpec, name: str | None) -> Parameterization:
-    """Return the sweep's parameterization of this label or, if only one has it, of this name."""
-    choices = [parameterization(one.name, one.conventions) for one in spec.parameterizations]
+    """Return the sweep's parameterization with this label, or with this name if only one has it."""
+    choices = [parameterization(row.name, row.conventions) for row in spec.parameterizations]
     if name is None:
         return choices[0]
-    found = [one for one in choices if one.label() == name] or [one for one in choices if one.name == name]
-    labels = [one.label() for one in choices]
+    found = [row for row in choices if row.label() == name] or [row for row in choices if row.name == name]
+    labels = [row.label() for row in choices]
     if not found:
         raise HpxferError(f"parameterization: must be one of the sweep's, got {name!r}; {nearest(name, labels)}")
     if len(found) > 1:
-        legal = " or ".join(one.label() for one in found)
+        legal = " or ".join(row.label() for row in found)
         raise HpxferError(f"parameterization: must name one of the sweep's, got {name!r}; give {legal}")
     return found[0]
 
@@ -161,7 +162,7 @@ def _fitted(
         open_because=optimum.open_because,
         loss=_loss(report.loss),
         loss_nats=base.best_loss,
-        axes={one.axis: _axis(spec, one) for one in findings},
+        axes={finding.axis: _axis(spec, finding) for finding in findings},
     )
 
 
@@ -176,9 +177,9 @@ def _of_seeds(optimum: Optimum) -> tuple[float, float] | None:
 
 
 def _axis(spec: SweepSpec, finding: Finding) -> AxisPart:
-    """Return how far and how well the HP was transferred. A shape without a result there widens no range."""
-    reached = [shape for shape in finding.shapes if shape.is_base or shape.transferred != "missing"]
-    labels = {shape.shape for shape in reached}
+    """Return how far and how well the HP transfers. Shapes without a result at the transferred HP do not count."""
+    measured = [shape for shape in finding.shapes if shape.is_base or shape.transferred != "missing"]
+    labels = {shape.shape for shape in measured}
     shapes = [
         point.shape
         for path in paths(spec)
@@ -190,7 +191,7 @@ def _axis(spec: SweepSpec, finding: Finding) -> AxisPart:
     worst = finding.worst.regret_nats if finding.worst else None
     return AxisPart(
         scale_name=finding.scale_name,
-        range=(min(shape.scale for shape in reached), max(shape.scale for shape in reached)),
+        range=(min(shape.scale for shape in measured), max(shape.scale for shape in measured)),
         dims={name: (low, high) for name, (low, high) in ends.items() if low != high},
         verdict=finding.verdict,
         largest_regret_nats="diverges" if worst == math.inf else worst,
@@ -199,7 +200,7 @@ def _axis(spec: SweepSpec, finding: Finding) -> AxisPart:
 
 
 def _provenance(results: Results) -> ProvenancePart:
-    """Return where the numbers come from; of the stored trials only those that the sweep still has."""
+    """Return where the numbers come from. Stored trials that the sweep no longer has do not count."""
     spec = results.spec
     trials = results.trials[results.trials["trial_id"].isin(results.cells["trial_id"])]
     done = trials[trials["status"] != "failed"]
@@ -221,4 +222,5 @@ def _provenance(results: Results) -> ProvenancePart:
         measured=last[:10] if isinstance(last, str) else None,
         hpxfer=hpxfer.__version__,
         versions={name: tuple(sorted(found)) for name, found in sorted(versions.items())},
+        plugins=tuple(spec.model_dump(mode="json").get("plugins") or ()),
     )

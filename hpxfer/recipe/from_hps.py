@@ -1,4 +1,4 @@
-"""Make: a recipe from base HPs that are known without a sweep. Pure."""
+"""A recipe from base HPs that are known without a sweep. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.file import OF_A_SWEEP, RECIPE_VERSION, ModelPart, RecipeFile, checked_recipe
-from hpxfer.recipe.upgrade import VERSION_KEY
+from hpxfer.recipe.schema import OF_A_SWEEP, RECIPE_VERSION, VERSION_KEY, ModelPart, RecipeFile, checked_recipe
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import HPs, check_hp_name
 from hpxfer.scaling.resolve import BaseInit
@@ -18,7 +17,7 @@ from hpxfer.scaling.table import Conventions
 from hpxfer.spec.yaml_file import YamlFile
 
 WHERE = "Recipe.from_hps"
-# What every recipe must know of its base model; the rest of it may stay unknown.
+# What each recipe must know about its base model. The rest may stay unknown.
 MODEL = {"gate": "sigmoid", "attention_scale": "1/d_head"}
 
 

@@ -1,4 +1,4 @@
-"""Attach: forward multipliers as hooks on the modules of a model, for those who do not write them into it."""
+"""Forward hooks: forward multipliers as hooks on the modules of a model, in place of edits of its code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.recipe.match import pairs_of
-from hpxfer.recipe.names import plain_modules
+from hpxfer.recipe.wrappers import plain_modules
 
 if TYPE_CHECKING:
     import torch
@@ -23,12 +23,12 @@ SCALING = "scaling"  # what attention modules of transformers call the factor on
 
 
 class ByHandWarning(UserWarning):
-    """The recipe asks for something that no hook does: the model itself must."""
+    """The recipe asks for something that no hook can do. The model itself must do it."""
 
 
 @dataclass(frozen=True)
 class MultiplyOutput:
-    """A forward hook: the module's output, or its first one, times a number."""
+    """A forward hook: it multiplies the module's output, or the first of a tuple."""
 
     by: float
 
@@ -40,7 +40,7 @@ class MultiplyOutput:
 
 @dataclass(frozen=True)
 class MultiplyInput:
-    """A forward pre-hook: the first input of a linear map times a number, which is its output times that number."""
+    """A forward pre-hook: it multiplies the first input. For a linear map, that multiplies the output."""
 
     by: float
 
@@ -50,14 +50,14 @@ class MultiplyInput:
 
 @dataclass(eq=False)
 class Attached(AbstractContextManager["Attached"]):
-    """What is attached to a model. `remove()`, or the end of a `with` block, takes it off again."""
+    """The multipliers that are attached to a model, until `remove()` or the end of a `with` block."""
 
     multiplied: tuple[tuple[str, str, float], ...] = ()  # (module, key, number)
     _handles: list[RemovableHandle] = field(default_factory=list)
     _scalings: list[tuple[torch.nn.Module, float]] = field(default_factory=list)
 
     def remove(self) -> None:
-        """Take every multiplier off. A second call does nothing."""
+        """Remove all multipliers. A second call does nothing."""
         for handle in self._handles:
             handle.remove()
         for module, before in self._scalings:
@@ -79,10 +79,11 @@ def attach(
     sites: Sites,
     by_hand: Collection[str],
 ) -> Attached:
-    """Return the handle of hooks that multiply by `numbers`, by key; attn_logits becomes a module's `scaling`.
+    """Attach hooks that multiply by `numbers`, and return their handle. attn_logits sets a module's `scaling` instead.
 
-    Raises HpxferError, and attaches nothing, on sites that are no pairs, a pattern without a module, a key without a
-    number, a number that is not 1 without a site and not said to be done `by_hand`, and a model that has multipliers.
+    Raises HpxferError, and attaches nothing, for sites that are no pairs, for a pattern that matches no module, for a
+    key without a number, for a model that has multipliers already, and for a number other than 1 that has no site and
+    is not in `by_hand`.
     """
     pairs = pairs_of(sites, "attach: sites", "key of forward_multipliers")
     modules = plain_modules(model)
@@ -90,13 +91,13 @@ def attach(
     found = [(name, key) for pattern, key in pairs for name in modules if fnmatchcase(name, pattern)]
     found = list(dict.fromkeys(found))
     faults += [fault for name, key in found if (fault := _misfit(name, key, modules[name]))]
-    served = {key for _, key in found}
-    missing = [key for key, by in numbers.items() if by != 1.0 and key not in {*served, *by_hand}]
+    with_site = {key for _, key in found}
+    missing = [key for key, by in numbers.items() if by != 1.0 and key not in {*with_site, *by_hand}]
     if missing:
         spelled = ", ".join(f"{key} ({numbers[key]:.6g})" for key in missing)
         faults.append(f"every multiplier must have a site, got none for {spelled}; add it, or name it in by_hand")
     if faults:
-        raise HpxferError("\n".join(f"attach: {one}" for one in dict.fromkeys(faults)))
+        raise HpxferError("\n".join(f"attach: {fault}" for fault in dict.fromkeys(faults)))
     out = Attached(multiplied=tuple((name, key, numbers[key]) for name, key in found))
     for name, key in found:
         _attach_one(out, modules[name], key, numbers[key])
@@ -111,7 +112,7 @@ def _attach_one(out: Attached, module: torch.nn.Module, key: str, by: float) -> 
     elif key == "router":
         out._handles.append(module.register_forward_pre_hook(MultiplyInput(by)))
     else:
-        # Number 1 too: that a model has multipliers must not depend on their values.
+        # A hook is attached for the number 1 too, so that a model with multipliers is known by its hooks.
         out._handles.append(module.register_forward_hook(MultiplyOutput(by)))
 
 
@@ -120,7 +121,7 @@ def _bad_sites(
 ) -> Iterable[str]:
     for pattern, key in pairs:
         if not any(fnmatchcase(name, pattern) for name in names):
-            yield f"{pattern!r}: must match a module, got none; {nearest(pattern, [one for one in names if one])}"
+            yield f"{pattern!r}: must match a module, got none; {nearest(pattern, [name for name in names if name])}"
         if key not in numbers:
             yield f"{pattern!r}: unknown multiplier {key!r}; {nearest(key, numbers)}"
     for key in by_hand:
@@ -129,7 +130,7 @@ def _bad_sites(
 
 
 def _taken(modules: Mapping[str, torch.nn.Module]) -> Iterable[str]:
-    """Yield that modules have multipliers already, a copy's of a model that had them included."""
+    """Yield which modules have multipliers already. A copy of a model with multipliers has them too."""
     names = [
         name
         for name, module in modules.items()
@@ -150,7 +151,7 @@ def _misfit(name: str, key: str, module: torch.nn.Module) -> str | None:
 
 
 def _forget_compiled() -> None:
-    """Have torch.compile start over: what it compiled before does not see hooks that come or go."""
+    """Make torch.compile start over: code that it compiled does not notice hooks that are added or removed."""
     if "torch._dynamo" in sys.modules:
         import torch
 

@@ -1,0 +1,66 @@
+"""The shape and the gate of a model of `transformers`, from its config."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hpxfer.errors import HpxferError
+from hpxfer.recipe.known_models import KNOWN_MODELS, config_of, known_model
+from hpxfer.registry import registry
+from hpxfer.scaling.shape import Shape, shape_from_mapping
+
+if TYPE_CHECKING:
+    import torch
+
+
+def shape_of(model: torch.nn.Module | Any, *, batch_tokens: int = 0, steps: int = 0) -> Shape:
+    """Return the shape of a model of transformers, or of its config. The config knows no batch and no steps: give them.
+
+    Known architectures are gpt2, llama, mixtral, qwen3_moe and olmoe. A shape does not hold the width of attention
+    (heads x head_dim, which may differ from the width) nor the number of heads with keys of their own: keep both in
+    proportion to the width. Raises HpxferError for other models, and for dimensions that are no shape, e.g. a head_dim
+    that does not divide the width.
+    """
+    row, config = known_model(model), config_of(model)
+    if row is None:
+        got = getattr(config, "model_type", None) or type(model).__name__
+        raise HpxferError(
+            f"shape_of: must be a model whose config says what it is, {', '.join(KNOWN_MODELS)}, got {got}; give its "
+            "shape as a mapping, e.g. {'width': 512, 'depth': 8, ...}"
+        )
+    dims = {**row.dims(config), "batch_tokens": batch_tokens, "steps": steps}
+    return shape_from_mapping(dims, f"the {row.name} model")
+
+
+def check_dims(model: torch.nn.Module, target: Shape) -> None:
+    """Raise HpxferError if the config of a known model gives other dimensions than the target.
+
+    The tensors alone do not show all dimensions.
+    """
+    row = known_model(model)
+    own = row.dims(config_of(model)) if row else {}
+    wrong = {name: value for name, value in own.items() if getattr(target, name) != value}
+    if not target.dense_width:
+        wrong.pop("dense_width", None)  # users who replace FFNs by experts leave the config as it was
+    if row and wrong:
+        given = ", ".join(f"{name} {getattr(target, name)}" for name in wrong)
+        config = ", ".join(f"{name} {value}" for name, value in wrong.items())
+        raise HpxferError(
+            f"target_shape: must be the shape of this {row.name} model, whose config says {config}, got {given}; give "
+            "hpxfer.shape_of(model)"
+        )
+
+
+def check_gate(model: torch.nn.Module, gate: str) -> None:
+    """Raise HpxferError if the gates of a known model have another size than those of the recipe's base model."""
+    row = known_model(model)
+    own = row.gate(config_of(model)) if row else None
+    if own is None:
+        return
+    gates = registry("gate")
+    if gates.get(own).sums_to_one_over != gates.get(gate, "model.gate").sums_to_one_over:
+        raise HpxferError(
+            f"model: must have the gate of the recipe's base model, {gate}, got {own}, whose gates have another size; "
+            f"take a recipe for such a gate (Recipe.from_hps(..., gate={own!r}), or a sweep with model.gate softmax or "
+            "normalized_sigmoid), or write the gate into the model"
+        )
