@@ -32,6 +32,7 @@ LINE = [
     "loss",
     "status",
     "trial_id",
+    "diverged_step",
 ]
 TWO_LINES = (("lr: [0.01]", "lr: [0.005, 0.01]\n  init_scale: [0.5, 1.0, 2.0]"), ("hps:\n", "hps:\n  lr: 0.01\n"))
 

@@ -1,23 +1,31 @@
-"""Analysis: from measured losses to optima, drift, regret and a verdict. Pure; numpy, pandas and scipy only."""
+"""Analysis: from measured losses to a verdict. Pure; needs numpy, pandas and scipy only.
 
+The files of this room are the chain of the verdict: losses (`loss_grid`), the optimum of each shape (`local_fit`,
+`bootstrap`, `optimum`, `estimate`), the drift, the regret, the finding (`find`), the verdict with its `thresholds`, and
+the report. The folder `statistics` holds what a report says besides the verdict, one file per statistic.
+"""
+
+from hpxfer.analysis.analyze import Analysis, analyze
 from hpxfer.analysis.drift import Drift
-from hpxfer.analysis.everything import Analysis, analyze
-from hpxfer.analysis.findings import Finding, ShapeFinding, TransferReport
+from hpxfer.analysis.findings import Finding, ShapeFinding
 from hpxfer.analysis.followup import FollowUp, followup_sweep
 from hpxfer.analysis.optimum import Optimum
-from hpxfer.analysis.report import Results, report_line, transfer_report
+from hpxfer.analysis.report import TransferReport, report_line, transfer_report
+from hpxfer.analysis.statistics import Inputs, Statistic, register_statistic
 
 __all__ = [
     "Analysis",
     "Drift",
     "Finding",
     "FollowUp",
+    "Inputs",
     "Optimum",
-    "Results",
     "ShapeFinding",
+    "Statistic",
     "TransferReport",
     "analyze",
     "followup_sweep",
+    "register_statistic",
     "report_line",
     "transfer_report",
 ]

@@ -1,14 +1,19 @@
-"""How far seeds can move a fit: draws of all fitted optima, from what seeds differed by, pooled over shapes.
+"""How far seeds can move a fit: draws of the fitted optima, from how seeds differ, pooled over shapes.
 
-A seed's luck is smooth in log2 HP: on the published quickstart a seed that is lucky at one learning rate is lucky at
-the next, so each seed has an optimum of its own, and residuals of single cells, taken as independent, make intervals
-that are too short. So whole curves are drawn: a seed's losses minus the cells' means, along the cells of a basin. Two
-or three seeds a shape are too few to draw from (a bootstrap over them covers 48-75%); curves are pooled over all shapes
-and parameterizations, aligned at the basin's center, each grown to the variance of one seed. A draw is the sum of all
-curves with independent normal weights (the multiplier bootstrap; Wu 1986, Ann. Statist. 14, 1261), which is a normal
-draw with their covariance; and as that is estimated with few degrees of freedom, draws for intervals are divided by
-sqrt(chi^2/df), which for anything linear gives Student's t. An optimum rests on its own shape's curve and, by the cubic
-part, on those of all: on several independent sums of squares, which makes more degrees of freedom (Satterthwaite 1946).
+Whole curves over the HP are drawn, not single cells, because the effect of a seed is smooth in log2 HP. On the
+published quickstart a seed that is lucky at one learning rate is lucky at the next, so each seed has its own optimum.
+Residuals of single cells, taken as independent, would make the intervals too short. The curve of a seed is its losses
+minus the means of the cells, along the cells of a basin.
+
+Two or three seeds per shape are too few to resample: such a bootstrap covers 48-75%. So curves are pooled over all
+shapes and parameterizations, aligned at the center of the basin, and each is scaled to the variance of one seed. A
+draw is the sum of all curves with independent normal weights (the multiplier bootstrap; Wu 1986, Ann. Statist. 14,
+1261), which is a normal draw with their covariance.
+
+That covariance is estimated with few degrees of freedom. Draws for intervals are therefore divided by sqrt(chi^2/df),
+which gives Student's t for anything linear. An optimum rests on the curve of its own shape and, through the cubic part,
+on the curves of all others. These are several independent sums of squares, which add degrees of freedom (Satterthwaite
+1946).
 """
 
 from __future__ import annotations
@@ -21,35 +26,35 @@ from functools import cached_property
 import numpy as np
 from scipy import stats
 
-from hpxfer.analysis.cube import Bools, Cube, Floats
 from hpxfer.analysis.local_fit import Ints, LocalFit
+from hpxfer.analysis.loss_grid import Bools, Floats, LossGrid
 from hpxfer.analysis.thresholds import CONFIDENCE, MISFIT_CHANCE, NUM_DRAWS
 
 TINY = 1e-9  # octaves
-RANDOM_SEED = 20260121  # the draws are a part of the method: equal losses, equal intervals
+RANDOM_SEED = 20260121  # fixed, so that equal losses give equal intervals
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SeedNoise:
-    """The covariance of one seed's losses along a basin, O offsets (cells) from its center: root.T @ root."""
+    """The covariance of one seed's losses along a basin, root.T @ root. O counts cells from the center of the basin."""
 
     root_OO: Floats  # nats
-    reach: int  # O = 2 * reach + 1
+    num_offsets: int  # to either side: O = 2 * num_offsets + 1
     freedom: int  # degrees of freedom of the covariance: seeds minus one, summed over the distinct shapes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Draws:
-    """Fitted optima, in octaves, had the seeds been others: B draws of F shapes."""
+    """The optima that other seeds would have given, in log2 HP: B draws of F fitted shapes."""
 
-    normal_BF: Floats  # what the error of a fit is read from
-    change_BF: Floats  # nats: the change of the loss at the fitted optimum, in the draws of normal_BF
-    interval_2F: Floats  # the ends of 95% intervals, from draws with Student's tails
-    # True where the 95% interval has no end: the losses do not bend by more than seeds differ. If that is so at half of
-    # the shapes, then at all: the bend of a basin is a matter of the loss, and where it shows it is luck.
+    normal_BF: Floats  # normal draws, which standard errors are read from
+    change_BF: Floats  # the change of the loss at the fitted optimum in the same draws, nats
+    interval_2F: Floats  # the ends of the 95% intervals, from draws with Student's tails
+    # True where the 95% interval has no end, because the losses do not bend by more than seeds differ. If this holds at
+    # half of the shapes, it counts for all: the bend depends on the loss, so that the other half shows it by chance.
     flat_F: Bools
     freedom: int
-    misfit: float  # by which the draws were widened, as the cells scatter about the fit more than seeds do; 1 if not
+    misfit: float  # the factor by which draws are widened if cells scatter about the fit more than seeds do, else 1
 
     @cached_property
     def se_F(self) -> Floats:
@@ -58,35 +63,35 @@ class Draws:
         return np.asarray((high_F - low_F) / 2)
 
 
-def pool_noise(fits: Sequence[tuple[Cube, LocalFit]]) -> SeedNoise | None:
-    """Return the seeds' noise pooled over all fitted shapes; None if no shape has two seeds.
+def pool_noise(fits: Sequence[tuple[LossGrid, LocalFit]]) -> SeedNoise | None:
+    """Return the noise of seeds, pooled over all fitted shapes; None if no shape has two seeds.
 
-    A base that several findings share is the same trials, and counts once.
+    Several grids may share the trials of the base. These count once.
     """
-    reach = max((cube.x_K.size for cube, _ in fits), default=0)
+    num_offsets = max((grid.x_K.size for grid, _ in fits), default=0)
     curves, freedom, seen = [], 0, set()
-    for cube, fit in fits:
-        centers_F = center_cells(cube, fit)
+    for grid, fit in fits:
+        centers_F = center_cells(grid, fit)
         for f, i in enumerate(fit.rows_F):
-            key = (cube.x_K.tobytes(), cube.loss_IKS[i].tobytes())
-            left_KS = cube.left_IKS[i].copy()
-            left_KS[~np.isin(np.arange(cube.x_K.size), fit.cell_N[fit.shape_N == f])] = np.nan
-            known_S = ~np.isnan(left_KS).all(axis=0)
+            key = (grid.x_K.tobytes(), grid.loss_IKS[i].tobytes())
+            residual_KS = grid.residual_IKS[i].copy()
+            residual_KS[~np.isin(np.arange(grid.x_K.size), fit.cell_N[fit.shape_N == f])] = np.nan
+            known_S = ~np.isnan(residual_KS).all(axis=0)
             if key in seen or known_S.sum() < 2:
                 continue
             seen.add(key)
-            curve_SO = np.full((int(known_S.sum()), 2 * reach + 1), np.nan)
-            start = reach - int(centers_F[f])
-            curve_SO[:, start : start + cube.x_K.size] = left_KS[:, known_S].T
+            curve_SO = np.full((int(known_S.sum()), 2 * num_offsets + 1), np.nan)
+            start = num_offsets - int(centers_F[f])
+            curve_SO[:, start : start + grid.x_K.size] = residual_KS[:, known_S].T
             curves.append(curve_SO)
             freedom += int(known_S.sum()) - 1
     if not curves:
         return None
-    return SeedNoise(root_OO=_root(np.concatenate(curves)), reach=reach, freedom=freedom)
+    return SeedNoise(root_OO=_root(np.concatenate(curves)), num_offsets=num_offsets, freedom=freedom)
 
 
 def _root(curve_JO: Floats) -> Floats:
-    """Return a square root of the curves' covariance. Offsets that no curve has get the others' mean variance."""
+    """Return a square root of the covariance of curves. Offsets without a curve get the mean variance of the others."""
     known_JO = ~np.isnan(curve_JO)
     count_O = known_JO.sum(0)
     filled_JO = np.where(known_JO, curve_JO, 0.0) / np.sqrt(np.maximum(count_O, 1))
@@ -96,15 +101,15 @@ def _root(curve_JO: Floats) -> Floats:
     return np.concatenate([triangle, np.diag(np.where(count_O > 0, 0.0, spare))])
 
 
-def center_cells(cube: Cube, fit: LocalFit) -> Ints:
+def center_cells(grid: LossGrid, fit: LocalFit) -> Ints:
     """Return the cell closest to each fitted shape's center, (F,)."""
-    return np.asarray(np.argmin(np.abs(cube.x_K - fit.center_F[:, None]), axis=1))
+    return np.asarray(np.argmin(np.abs(grid.x_K - fit.center_F[:, None]), axis=1))
 
 
-def draw_optima(cube: Cube, fit: LocalFit, noise: SeedNoise, num_draws: int = NUM_DRAWS) -> Draws:
-    """Return draws of the optima of a fit under the seeds' noise."""
+def draw_optima(grid: LossGrid, fit: LocalFit, noise: SeedNoise, num_draws: int = NUM_DRAWS) -> Draws:
+    """Return draws of the optima of a fit under the noise of seeds."""
     rng = np.random.default_rng(RANDOM_SEED)
-    offset_N = fit.cell_N - center_cells(cube, fit)[fit.shape_N] + noise.reach
+    offset_N = fit.cell_N - center_cells(grid, fit)[fit.shape_N] + noise.num_offsets
     moved_BN = np.empty((num_draws, fit.shape_N.size))
     for f in range(fit.rows_F.size):
         of = fit.shape_N == f
@@ -130,9 +135,9 @@ def draw_optima(cube: Cube, fit: LocalFit, noise: SeedNoise, num_draws: int = NU
 
 
 def _independent(fit: LocalFit, root_OO: Floats, offset_N: Ints) -> Floats:
-    """Return on how many independent sums of squares the variance of each optimum rests, (F,): tr(V)^2 / tr(V^2).
+    """Return how many independent sums of squares the variance of each optimum rests on, (F,): tr(V)^2 / tr(V^2).
 
-    V holds the covariances, under the noise of one seed, of what each shape's curve adds to an optimum.
+    V holds the covariances, under the noise of one seed, of the contributions of each shape's curve to an optimum.
     """
     num = fit.rows_F.size
     weight_FN = fit.slope_of_optima() @ (fit.solve_PN / np.sqrt(fit.weight_N))
@@ -145,15 +150,18 @@ def _independent(fit: LocalFit, root_OO: Floats, offset_N: Ints) -> Floats:
     return out
 
 
-def _misfit(fit: LocalFit, left_BN: Floats, tail_B: Floats) -> float:
-    """Return the ratio of what the fit leaves over to what seeds explain if that is beyond their chance, else 1."""
-    found = float(fit.weight_N @ fit.left_N**2)
-    drawn_B = left_BN**2 @ fit.weight_N
+def _misfit(fit: LocalFit, residual_BN: Floats, tail_B: Floats) -> float:
+    """Return the ratio of the scatter about the fit to the scatter of seeds, if chance does not explain it, else 1."""
+    found = float(fit.weight_N @ fit.residual_N**2)
+    drawn_B = residual_BN**2 @ fit.weight_N
     return scatter_ratio(found, drawn_B, tail_B)
 
 
 def scatter_ratio(found: float, drawn_B: Floats, tail_B: Floats) -> float:
-    """Return sqrt(found / mean of drawn) if draws with their tails rarely reach `found` (MISFIT_CHANCE), else 1."""
+    """Return sqrt(found / mean of draws) if fewer than MISFIT_CHANCE of the draws, with their tails, reach `found`.
+
+    Otherwise return 1: the scatter is within chance.
+    """
     usual = float(drawn_B.mean())
     if usual <= 0 or found <= usual or float(np.mean(drawn_B * tail_B**2 >= found)) >= MISFIT_CHANCE:
         return 1.0

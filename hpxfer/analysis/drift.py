@@ -1,4 +1,4 @@
-"""Drift: how far the optimum moves when the scale doubles. Bounds and unequal errors are part of the estimate."""
+"""Drift: how far the optimum moves per doubling of the scale. Bounds and unequal errors enter the estimate."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from scipy import special, stats
 
 from hpxfer.analysis.bootstrap import scatter_ratio
-from hpxfer.analysis.cube import Floats
+from hpxfer.analysis.loss_grid import Floats
 from hpxfer.analysis.thresholds import CONFIDENCE
 
-# Octaves: below this, an error is no error but the rounding of losses.
+# In octaves: a smaller error is not one of seeds, but the rounding of losses.
 TINY = 1e-9
-# Where the profile of a slope is looked at: by sinh, in errors of the slope without bounds; dense there, out to 200.
+# Where the profile likelihood is evaluated: sinh of these, in standard errors from the slope without bounds. They are
+# dense close to it and reach out to 200 errors.
 SLOPES = np.linspace(-6.0, 6.0, 401)
 GOLDEN, GOLDEN_STEPS = (math.sqrt(5) - 1) / 2, 40
 
@@ -26,16 +27,16 @@ class Drift:
 
     octaves_per_doubling: float
     se: float | None  # None if neither the optima have errors nor three shapes a scatter
-    num_shapes: int  # with an estimate
-    left_out: tuple[str, ...] = ()  # shapes of which nothing is known
-    bounds: tuple[str, ...] = ()  # shapes of which a bound is known, which the likelihood holds
-    low: float | None = None  # ends of the 95% interval; None if there is none, or if it is open on this side
+    num_shapes: int  # that have an estimate
+    left_out: tuple[str, ...] = ()  # shapes about which nothing is known
+    bounds: tuple[str, ...] = ()  # shapes that have a bound, which the likelihood includes
+    low: float | None = None  # the ends of the 95% interval; None on an open side, and if there is no interval
     high: float | None = None
-    freedom: int | None = None  # degrees of freedom of `se`: the interval is Student's
-    doublings: float = 0.0  # between the smallest and the largest scale that the slope rests on
+    freedom: int | None = None  # degrees of freedom of `se`, as the interval is Student's
+    doublings: float = 0.0  # from the smallest to the largest scale that the slope rests on
 
     def interval(self, confidence: float) -> tuple[float, float] | None:
-        """Return the interval at another confidence, with +-inf for an open side; None if there is none."""
+        """Return the interval at another confidence, +-inf on an open side; None if there is no interval."""
         if self.se is None or self.freedom is None or (self.low is None and self.high is None):
             return None
         at, known = (float(stats.t.ppf((1 + c) / 2, self.freedom)) for c in (confidence, CONFIDENCE))
@@ -48,20 +49,20 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What a drift is fitted to at one shape, in octaves: an estimate with its error, or a range with `value` None."""
+    """The optimum of one shape, as a drift is fitted to it, in log2 HP: an estimate, or a bound with `value` None."""
 
     name: str
     doublings: float  # log2 scale
     value: float | None
-    se: float  # of the estimate that the bound was read from, for a bound
+    se: float  # its standard error; for a bound, that of the fitted optimum behind it
     low: float = -math.inf
     high: float = math.inf
 
 
 def fit_drift(scales: Sequence[float], log2_optima: Sequence[float], left_out: tuple[str, ...] = ()) -> Drift | None:
-    """Return the least-squares drift of bare log2 optima over scales; None below two different scales.
+    """Return the least-squares drift of log2 optima without errors; None with fewer than two different scales.
 
-    The error is read from the scatter about the line, so there is none below three shapes.
+    The error comes from the scatter about the line, so fewer than three shapes give none.
     """
     if len(set(scales)) < 2:
         return None
@@ -77,19 +78,19 @@ def fit_drift(scales: Sequence[float], log2_optima: Sequence[float], left_out: t
 def fit_observed(
     observed: Sequence[Observed], normal_BF: Floats, freedom: int, left_out: tuple[str, ...]
 ) -> Drift | None:
-    """Return the drift of optima with errors, in one likelihood with the shapes of which only a bound is known.
+    """Return the drift of optima with errors, in one likelihood with those of which only a bound is known.
 
-    `normal_BF` are the draws of the shapes with an estimate, in their order. Weights are 1/se^2; the error of the slope
-    is that of the slopes of the draws, which share what the shapes' fits share. If the optima scatter about the line
-    beyond the draws (an optimum need not move along a straight line), the error grows by the ratio.
-    None below two different scales with an estimate.
+    `normal_BF` are the draws of the shapes with an estimate, in their order. Weights are 1/se^2. The error of the slope
+    is that of the slopes of the draws, so errors that the shapes share count as shared. An optimum need not move along
+    a straight line: if the optima scatter about it more than the draws do, the error grows by the ratio.
+    None with fewer than two different scales that have an estimate.
     """
-    points = [one for one in observed if one.value is not None]
-    if len({one.doublings for one in points}) < 2:
+    points = [shape for shape in observed if shape.value is not None]
+    if len({point.doublings for point in points}) < 2:
         return None
-    x = np.array([one.doublings for one in points])
-    y = np.array([one.value for one in points], dtype=float)
-    weight = 1 / np.maximum(np.array([one.se for one in points]), TINY) ** 2
+    x = np.array([point.doublings for point in points])
+    y = np.array([point.value for point in points], dtype=float)
+    weight = 1 / np.maximum(np.array([point.se for point in points]), TINY) ** 2
     slope, scatter = _line(x, y, weight)
     slope_B, scatter_B = _line(x, normal_BF - y, weight)
     low, high = (float(np.quantile(slope_B, stats.norm.cdf(side))) for side in (-1, 1))
@@ -102,12 +103,12 @@ def fit_observed(
     kept = {
         "num_shapes": len(points),
         "left_out": left_out,
-        "bounds": tuple(one.name for one in observed if one.value is None),
-        "doublings": float(np.ptp([one.doublings for one in observed])),
+        "bounds": tuple(shape.name for shape in observed if shape.value is None),
+        "doublings": float(np.ptp([shape.doublings for shape in observed])),
     }
     if len(points) == len(observed) or se <= TINY:
         return _drift(float(slope), se, freedom, **kept)
-    wider = [replace(one, se=one.se * ratio) for one in observed]
+    wider = [replace(shape, se=shape.se * ratio) for shape in observed]
     return _censored(wider, float(slope), se, freedom, **kept)
 
 
@@ -132,10 +133,11 @@ def _drift(slope: float, se: float | None, freedom: int, **kept: object) -> Drif
 
 
 def _censored(observed: Sequence[Observed], start: float, se: float, freedom: int, **kept: object) -> Drift:
-    """Return the drift of greatest likelihood, normal about the line, where a bound counts by its probability (Tobit).
+    """Return the drift of greatest likelihood: normal about the line, with the probability of each bound (Tobit).
 
-    The interval holds the slopes whose profile log likelihood is within t^2 / 2 of the greatest: open where that never
-    falls off. The profile is concave (the densities and their integrals are log-concave), so its ends are unique.
+    The interval holds the slopes whose profile log likelihood is within t^2 / 2 of the maximum. It is open on a side
+    where the profile never falls that far. The profile is concave, as the densities and their integrals are
+    log-concave, so the ends are unique.
     """
     slopes = start + se * np.sinh(SLOPES)
     profile = _profile(observed, slopes)
@@ -163,14 +165,14 @@ def _censored(observed: Sequence[Observed], start: float, se: float, freedom: in
 
 
 def _profile(observed: Sequence[Observed], slopes: Floats) -> Floats:
-    """Return the log likelihood at each slope, (G,), with the intercept that suits it best: a concave search."""
+    """Return the log likelihood at each slope, (G,), maximized over the intercept by golden-section search."""
     x, value, se, low, high = (
-        np.array([getattr(one, name) for one in observed], dtype=float)
+        np.array([getattr(shape, name) for shape in observed], dtype=float)
         for name in ("doublings", "value", "se", "low", "high")
     )
     known, se = ~np.isnan(value), np.maximum(se, TINY)
     away = slopes[:, None] * (x - x.mean())
-    ends = np.concatenate([_finite(one - away) for one in (value, low, high)], axis=1)
+    ends = np.concatenate([_finite(end - away) for end in (value, low, high)], axis=1)
     left, right = np.nanmin(ends, axis=1) - 8 * se.max(), np.nanmax(ends, axis=1) + 8 * se.max()
 
     def likelihood(intercept: Floats) -> Floats:
@@ -179,9 +181,9 @@ def _profile(observed: Sequence[Observed], slopes: Floats) -> Floats:
         return np.asarray(np.where(known, seen, log_between((low - mu) / se, (high - mu) / se)).sum(axis=1))
 
     for _ in range(GOLDEN_STEPS):
-        one, two = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
-        lower = likelihood(one) > likelihood(two)
-        left, right = np.where(lower, left, one), np.where(lower, two, right)
+        inner, outer = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
+        falls = likelihood(inner) > likelihood(outer)
+        left, right = np.where(falls, left, inner), np.where(falls, outer, right)
     return np.asarray(likelihood((left + right) / 2))
 
 
@@ -190,7 +192,7 @@ def _finite(ends: Floats) -> Floats:
 
 
 def log_between(low: Floats, high: Floats) -> Floats:
-    """Return log(Phi(high) - Phi(low)), by the tail that both are closer to, so that nothing is lost in it."""
+    """Return log(Phi(high) - Phi(low)), from the tail that both are closer to, so that no digits are lost."""
     flip = low > 0
     low, high = np.where(flip, -high, low), np.where(flip, -low, high)
     below, above = special.log_ndtr(low), special.log_ndtr(high)

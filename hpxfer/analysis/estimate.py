@@ -1,67 +1,60 @@
-"""Estimates: the optima of one parameterization along one axis with their intervals, and the drift through them."""
+"""Estimates: the optima of one parameterization along one axis, with their intervals, and the drift through them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.interpolate import Akima1DInterpolator
 
-from hpxfer.analysis.basin import Basin
-from hpxfer.analysis.bootstrap import Draws, SeedNoise, draw_optima
-from hpxfer.analysis.cube import Cube, Floats, cube
+from hpxfer.analysis.bootstrap import Draws, SeedNoise, draw_optima, pool_noise
 from hpxfer.analysis.drift import Drift, Observed, fit_drift, fit_observed
-from hpxfer.analysis.local_fit import LocalFit, fit_local, lowest
-from hpxfer.analysis.optimum import Kind, Optimum, basin_optimum, open_because
+from hpxfer.analysis.local_fit import LocalFit, fit_local
+from hpxfer.analysis.loss_grid import Floats, LossGrid
+from hpxfer.analysis.optimum import Kind, Optimum, measured_optimum, open_because
 
 FLAT = "the loss does not bend by more than seeds differ: a wider grid or more seeds are needed"
-AKIMA_STEPS = 512  # points at which a spline is looked at
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fitted:
-    """The basins of one parameterization along one axis, and their fit: the step before the seeds' noise is pooled."""
+    """Losses and their fit, before the noise of seeds is known."""
 
-    group: tuple[Basin, ...]
-    cube: Cube
-    fit: LocalFit | None
-
-    @cached_property
-    def shared(self) -> tuple[float | None, ...]:
-        """The optima, in octaves, if all fitted shapes had one curvature."""
-        return _shared(self)
+    grid: LossGrid
+    fit: LocalFit | None  # None if no shape has three stable cells
 
     @cached_property
     def at(self) -> dict[int, int]:
-        """The index in the fit of each fitted shape."""
+        """The index of a shape in the grid -> its index in the fit, for each fitted shape."""
         return {} if self.fit is None else {int(i): f for f, i in enumerate(self.fit.rows_F)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Estimates:
-    """Optima in the order of the basins, and their drift."""
+    """What is known of one grid: its fit, the draws of the fitted optima, the optimum of each row, and the drift."""
 
-    optima: tuple[Optimum, ...]
+    fitted: Fitted
+    draws: Draws | None  # None without noise of seeds, or without a fit
+    optima: tuple[Optimum, ...]  # in the order of the rows
     drift: Drift | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Bracket:
-    """Where the optimum of a fitted shape lies on the grid, in octaves. Neighbors are measured; None is none."""
+    """The measured cells around the optimum of a fitted shape, in log2 HP."""
 
     kind: Kind
     here: float  # the cell closest to the fitted optimum
-    below: float | None
+    below: float | None  # the measured neighbor below; None if there is none
     above: float | None
     diverges_below: bool
     diverges_above: bool
 
     @property
     def low(self) -> float:
-        """How low the optimum may be: halfway to a neighbor that is worse, as far as one that diverges."""
+        """The lowest HP that the optimum may be: halfway to a worse neighbor, or as far as one that diverges."""
         if self.below is None:
             return -math.inf
         return self.below if self.diverges_below else (self.below + self.here) / 2
@@ -73,28 +66,39 @@ class _Bracket:
         return self.above if self.diverges_above else (self.above + self.here) / 2
 
 
-def fitted(group: Sequence[Basin]) -> Fitted:
-    """Return the fit of the basins of one parameterization along one axis."""
-    data = cube(group)
-    return Fitted(group=tuple(group), cube=data, fit=fit_local(data))
+def fit_grid(grid: LossGrid) -> Fitted:
+    """Return a grid with its fit."""
+    return Fitted(grid=grid, fit=fit_local(grid))
 
 
-def estimate(one: Fitted, noise: SeedNoise | None) -> Estimates:
-    """Return the optima and the drift; without noise (one seed) there are no intervals, but of bounds."""
-    draws = None if one.fit is None or noise is None else draw_optima(one.cube, one.fit, noise)
-    told = {i: f for i, f in one.at.items() if draws is None or not draws.flat_F[f]}
-    brackets = {i: _bracket(one, i, f) for i, f in told.items()}
-    optima = tuple(_optimum(one, i, brackets.get(i), draws) for i in range(len(one.group)))
-    return Estimates(optima=optima, drift=_drift(one, optima, brackets, draws))
+def estimate_all(grids: Sequence[LossGrid]) -> tuple[tuple[Estimates, ...], SeedNoise | None]:
+    """Return the estimates of every grid, and the noise of seeds, which is pooled over all of them."""
+    fits = [fit_grid(grid) for grid in grids]
+    noise = noise_of(fits)
+    return tuple(estimate(fitted, noise) for fitted in fits), noise
 
 
-def _bracket(one: Fitted, i: int, f: int) -> _Bracket:
-    assert one.fit is not None
-    x, data = one.cube.x_K, one.cube
-    cells = np.flatnonzero(data.basin_IK[i])
-    here = int(cells[np.argmin(np.abs(x[cells] - one.fit.optima()[f]))])
-    lost_K = data.diverges_IK[i] | data.cliffs_IK[i]
-    measured = np.flatnonzero(data.num_seeds_IK[i])
+def noise_of(fits: Iterable[Fitted]) -> SeedNoise | None:
+    """Return the noise of seeds, pooled over fits; None if no fitted shape has two seeds."""
+    return pool_noise([(fitted.grid, fitted.fit) for fitted in fits if fitted.fit is not None])
+
+
+def estimate(fitted: Fitted, noise: SeedNoise | None) -> Estimates:
+    """Return the optima and their drift. Without noise (one seed), only bounds have an interval."""
+    draws = None if fitted.fit is None or noise is None else draw_optima(fitted.grid, fitted.fit, noise)
+    curved = {i: f for i, f in fitted.at.items() if draws is None or not draws.flat_F[f]}
+    brackets = {i: _bracket(fitted, i, f) for i, f in curved.items()}
+    optima = tuple(_optimum(fitted, i, brackets.get(i), draws) for i in range(len(fitted.grid.rows)))
+    return Estimates(fitted=fitted, draws=draws, optima=optima, drift=_drift(fitted, optima, brackets, draws))
+
+
+def _bracket(fitted: Fitted, i: int, f: int) -> _Bracket:
+    assert fitted.fit is not None
+    x, grid = fitted.grid.x_K, fitted.grid
+    cells = np.flatnonzero(grid.basin_IK[i])
+    here = int(cells[np.argmin(np.abs(x[cells] - fitted.fit.optima()[f]))])
+    lost_K = grid.diverges_IK[i] | grid.cliffs_IK[i]
+    measured = np.flatnonzero(grid.num_seeds_IK[i])
     below, above = measured[measured < here][-1:], measured[measured > here][:1]
     diverges = [bool(beside.size) and bool(lost_K[beside[0]]) for beside in (below, above)]
     kind: Kind = "interior"
@@ -112,39 +116,36 @@ def _bracket(one: Fitted, i: int, f: int) -> _Bracket:
     )
 
 
-def _optimum(one: Fitted, i: int, bracket: _Bracket | None, draws: Draws | None) -> Optimum:
-    """Return the optimum of a shape; where fewer than three cells are stable, what the medians say, without error."""
-    basin = one.group[i]
-    plain = basin_optimum(basin)
-    if i in one.at and bracket is None:
+def _optimum(fitted: Fitted, i: int, bracket: _Bracket | None, draws: Draws | None) -> Optimum:
+    """Return the optimum of shape `i`. A shape with fewer than three stable cells has that of its medians, no error."""
+    grid, row = fitted.grid, fitted.grid.rows[i]
+    plain = measured_optimum(row)
+    if i in fitted.at and bracket is None:
         return replace(plain, kind="none", log2_value=None, open_because=FLAT)
-    if bracket is None or one.fit is None:
+    if bracket is None or fitted.fit is None:
         return plain
-    f, fit = one.at[i], one.fit
-    of = np.flatnonzero(fit.shape_N == f)
-    x = one.cube.x_K[fit.cell_N[of]]
+    f, fit = fitted.at[i], fitted.fit
+    x = grid.x_K[fit.cell_N[np.flatnonzero(fit.shape_N == f)]]
     best = float(x[np.argmin(fit.loss(f, x))])
     at = float(fit.optima()[f])
     _, c, d = (float(part[f]) for part in fit.parts(fit.coefficients_P))
     low, high = _interval(bracket, None if draws is None else draws.interval_2F[:, f])
-    measured = one.cube.x_K[np.flatnonzero(one.cube.num_seeds_IK[i])]
+    measured = grid.x_K[np.flatnonzero(grid.num_seeds_IK[i])]
     low = None if low is None or low < measured[0] else low  # an interval that leaves the grid is open there
     high = None if high is None or high > measured[-1] else high
-    planned = list(np.log2([point.value for point in basin.points]))  # as the cube has them, to the last bit
+    planned = list(np.log2([cell.value for cell in row.cells]))  # equal to the grid's x_K to the last bit
     estimated = bracket.kind in ("interior", "at_divergence")
     return replace(
         plain,
         kind=bracket.kind,
         log2_value=_clipped(at, bracket) if estimated else bracket.here,
-        grid_value=basin.points[planned.index(best)].value,
-        open_because=open_because(bracket.kind, basin, planned.index(bracket.here)),
+        grid_value=row.cells[planned.index(best)].value,
+        open_because=open_because(bracket.kind, row, planned.index(bracket.here)),
         low_log2=low,
         high_log2=high,
         se_log2=float(draws.se_F[f]) if draws is not None and bracket.kind == "interior" else None,
         curvature=c + 3 * d * (at - float(fit.center_F[f])),
         misfit=None if draws is None else draws.misfit,
-        akima_log2=_akima(x, one.cube.mean_IK[i, fit.cell_N[of]]),
-        shared_log2=one.shared[f],
     )
 
 
@@ -155,7 +156,7 @@ def _clipped(at: float, bracket: _Bracket) -> float:
 
 
 def _interval(bracket: _Bracket, drawn: Floats | None) -> tuple[float | None, float | None]:
-    """Return the 95% interval: what was drawn if the optimum is interior, no shorter than the bracket if it is not."""
+    """Return the 95% interval: that of the draws for an interior optimum; for others it holds the bracket too."""
     if bracket.kind == "interior":
         return (None, None) if drawn is None else (float(drawn[0]), float(drawn[1]))
     low, high = bracket.low, bracket.high
@@ -166,54 +167,28 @@ def _interval(bracket: _Bracket, drawn: Floats | None) -> tuple[float | None, fl
     return (low if math.isfinite(low) else None), (high if math.isfinite(high) else None)
 
 
-def _drift(one: Fitted, optima: Sequence[Optimum], brackets: dict[int, _Bracket], draws: Draws | None) -> Drift | None:
-    """Return the drift through all shapes of which an estimate or a bound is known."""
+def _drift(
+    fitted: Fitted, optima: Sequence[Optimum], brackets: dict[int, _Bracket], draws: Draws | None
+) -> Drift | None:
+    """Return the drift through all shapes with an estimate or a bound."""
+    rows = fitted.grid.rows
     kinds = [optimum.kind for optimum in optima]
     known = [i for i, kind in enumerate(kinds) if kind == "interior" and (draws is None or i in brackets)]
     values = [value for i in known if (value := optima[i].log2_value) is not None]
     if draws is None:
-        out = tuple(basin.name for i, basin in enumerate(one.group) if i not in known)
-        return fit_drift([one.group[i].scale for i in known], values, left_out=out)
+        left_out = tuple(row.name for i, row in enumerate(rows) if i not in known)
+        return fit_drift([rows[i].scale for i in known], values, left_out=left_out)
     observed = [
         Observed(
-            name=basin.name,
-            doublings=math.log2(basin.scale),
+            name=row.name,
+            doublings=math.log2(row.scale),
             value=optima[i].log2_value if i in known else None,
-            se=float(draws.se_F[one.at[i]]),
+            se=float(draws.se_F[fitted.at[i]]),
             low=brackets[i].low,
             high=brackets[i].high,
         )
-        for i, basin in enumerate(one.group)
+        for i, row in enumerate(rows)
         if i in brackets
     ]
-    out = tuple(basin.name for i, basin in enumerate(one.group) if i not in brackets)
-    return fit_observed(observed, draws.normal_BF[:, [one.at[i] for i in known]], draws.freedom, out)
-
-
-def _akima(x: Floats, y: Floats) -> float:
-    """Return where the Akima spline through the means of the cells is lowest, in octaves."""
-    fine = np.linspace(x[0], x[-1], AKIMA_STEPS)
-    return float(fine[np.argmin(Akima1DInterpolator(x, y)(fine))])
-
-
-def _shared(one: Fitted) -> tuple[float | None, ...]:
-    """Return the optima, in octaves, if all shapes had one curvature as they have one cubic part; None without one."""
-    fit = one.fit
-    assert fit is not None
-    num = fit.rows_F.size
-    design = np.concatenate(
-        [
-            fit.design_NP[:, [3 * f + power for f in range(num) for power in (0, 1)]],
-            fit.design_NP[:, 2 : 3 * num : 3].sum(axis=1, keepdims=True),
-            fit.design_NP[:, 3 * num :],
-        ],
-        axis=1,
-    )
-    root, mean = np.sqrt(fit.weight_N), fit.left_N + fit.design_NP @ fit.coefficients_P
-    found = np.linalg.lstsq(design * root[:, None], mean * root, rcond=None)[0]
-    b, c = found[1 : 2 * num : 2], np.full(num, found[2 * num])
-    if c[0] <= 0:
-        return (None,) * num
-    d = np.full(num, found[2 * num + 1] if len(found) > 2 * num + 1 else 0.0)
-    at = fit.center_F + lowest(b, c, d, *(fit.ends_2F - fit.center_F))
-    return tuple(float(value) for value in at)
+    left_out = tuple(row.name for i, row in enumerate(rows) if i not in brackets)
+    return fit_observed(observed, draws.normal_BF[:, [fitted.at[i] for i in known]], draws.freedom, left_out)

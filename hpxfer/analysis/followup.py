@@ -1,8 +1,8 @@
-"""The follow-up: a sweep that adds what undecided verdicts and a missing control need, and keeps every cell.
+"""The follow-up: the sweep with everything added that undecided verdicts and a missing control need.
 
-A trial's id is a hash of what determines its numbers, so the larger sweep, run into the same folder, trains only what
-is new: it keeps the sweep's name, which is the folder's. The grid of a sweep is one for all shapes: values that one
-shape asks for are added at every shape.
+The follow-up keeps every cell and the sweep's name, and so its results folder. The id of a trial is a hash of what
+determines its numbers, so running the follow-up trains only what is new. A sweep has one grid for all shapes: a value
+that one shape needs is added at every shape.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.analysis.findings import Addition, Finding, TransferReport
+from hpxfer.analysis.findings import Addition, Finding
+from hpxfer.analysis.report import TransferReport
 from hpxfer.errors import HpxferError
 from hpxfer.spec.axes import paths
 from hpxfer.spec.load import dump_sweep, parse_sweep
@@ -20,37 +21,37 @@ from hpxfer.spec.load import dump_sweep, parse_sweep
 if TYPE_CHECKING:
     from hpxfer.spec import SweepSpec
 
-SAME = 1e-6  # values closer than this, relatively, are one
+SAME = 1e-6  # values with a smaller relative difference count as equal
 
 
 @dataclass(frozen=True, kw_only=True)
 class FollowUp:
-    """A sweep to run next. `yaml` loads as a sweep; None with `why_not` if there is nothing to add to the file."""
+    """The sweep to run next. `yaml` loads as a sweep. It is None if nothing can be added to the file; see `why_not`."""
 
     yaml: str | None
     added: tuple[str, ...] = ()  # in words: values, seeds, shapes
-    not_added: tuple[str, ...] = ()  # what was asked for and has to be written by hand, with the reason
+    not_added: tuple[str, ...] = ()  # what has to be added by hand, and why
     num_new_cells: int = 0
     why_not: str | None = None
 
 
 def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport]) -> FollowUp:
-    """Return the sweep with all that the findings of the reports ask for."""
+    """Return the sweep with everything added that the findings of the reports need."""
     findings = [(report.hp, finding) for report in reports for finding in report.findings]
-    asking = [(hp, one) for hp, one in findings if one.verdict == "undecided" or one.to_add]
-    if not asking:
+    needing = [(hp, finding) for hp, finding in findings if finding.verdict == "undecided" or finding.to_add]
+    if not needing:
         why = "no verdict is undecided or lacks a control" if reports else "no HP could be judged"
         return FollowUp(yaml=None, why_not=why)
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
-    added = [*_add_values(data, spec, asking), *_add_seeds(data, spec, asking)]
+    added = [*_add_values(data, spec, needing), *_add_seeds(data, spec, needing)]
     not_added: list[str] = []
-    for more in (_add_shapes, _add_parameterizations):
-        found, left = more(data, spec, asking)
+    for add in (_add_shapes, _add_parameterizations):
+        found, by_hand = add(data, spec, needing)
         added += found
-        not_added += left
+        not_added += by_hand
     if not added:
-        rerun = any(one.values for _, _, one in _asked(asking))
-        why = "all that is asked for is in this sweep: run it again" if rerun else "nothing that a sweep file can add"
+        rerun = any(addition.values for _, _, addition in _additions(needing))
+        why = "everything needed is in this sweep: run it again" if rerun else "nothing that a sweep file can add"
         return FollowUp(yaml=None, not_added=tuple(not_added), why_not=why)
     new = spec.model_validate(data, strict=False)
     text = dump_sweep(new)
@@ -63,31 +64,31 @@ def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport]) -> Follow
     )
 
 
-def _asked(asking: Iterable[tuple[str, Finding]]) -> Iterator[tuple[str, Finding, Addition]]:
-    for hp, finding in asking:
-        for one in finding.to_add:
-            yield hp, finding, one
+def _additions(needing: Iterable[tuple[str, Finding]]) -> Iterator[tuple[str, Finding, Addition]]:
+    for hp, finding in needing:
+        for addition in finding.to_add:
+            yield hp, finding, addition
 
 
-def _add_values(data: dict[str, Any], spec: SweepSpec, asking: Sequence[tuple[str, Finding]]) -> list[str]:
+def _add_values(data: dict[str, Any], spec: SweepSpec, needing: Sequence[tuple[str, Finding]]) -> list[str]:
     """Add HP values to the grid in `data`; return in words what was added."""
-    said = []
+    words = []
     for hp, grid in spec.grid.items():
         old = grid.numbers()
-        wanted = {value for name, _, one in _asked(asking) if name == hp for value in one.values}
+        wanted = {value for name, _, addition in _additions(needing) if name == hp for value in addition.values}
         new: list[float] = []
         for value in sorted(wanted):
             if not any(math.isclose(value, other, rel_tol=SAME) for other in (*old, *new)):
                 new.append(value)
         if new:
             data["grid"][hp] = {"values": sorted((*old, *new))}
-            said.append(f"{hp}: {', '.join(f'2^{math.log2(value):g}' for value in new)} at every shape")
-    return said
+            words.append(f"{hp}: {', '.join(f'2^{math.log2(value):g}' for value in new)} at every shape")
+    return words
 
 
-def _add_seeds(data: dict[str, Any], spec: SweepSpec, asking: Sequence[tuple[str, Finding]]) -> list[str]:
-    """Add seeds, the lowest ones that are free, up to the largest count asked for."""
-    wanted = max((one.seeds or 0 for _, _, one in _asked(asking)), default=0)
+def _add_seeds(data: dict[str, Any], spec: SweepSpec, needing: Sequence[tuple[str, Finding]]) -> list[str]:
+    """Add the lowest seeds that are not in the sweep, up to the largest number needed."""
+    wanted = max((addition.seeds or 0 for _, _, addition in _additions(needing)), default=0)
     missing = wanted - len(spec.seeds)
     if missing <= 0:
         return []
@@ -97,49 +98,50 @@ def _add_seeds(data: dict[str, Any], spec: SweepSpec, asking: Sequence[tuple[str
 
 
 def _add_shapes(
-    data: dict[str, Any], spec: SweepSpec, asking: Sequence[tuple[str, Finding]]
+    data: dict[str, Any], spec: SweepSpec, needing: Sequence[tuple[str, Finding]]
 ) -> tuple[list[str], list[str]]:
-    """Add shapes to axes that are given as values; return in words what was added, and what could not be."""
-    said, left = [], []
+    """Add shapes to axes that are given as values; return in words what was added, and what must be added by hand."""
+    words, by_hand = [], []
     scales_of: dict[str, set[float]] = {}
-    for _, finding, one in _asked(asking):
-        if one.new_scales:
-            scales_of.setdefault(finding.axis, set()).add(max(one.new_scales))
+    for _, finding, addition in _additions(needing):
+        if addition.new_scales:
+            scales_of.setdefault(finding.axis, set()).add(max(addition.new_scales))
     for path in paths(spec):
         if path.name not in scales_of:
             continue
         values, largest = spec.axes[path.name].values, max(point.scale for point in path.points)
         wanted = max(scales_of[path.name])
         if not values:
-            left.append(f"{path.name}: a shape at {path.scale_name} {wanted:g}: write it into axes.{path.name}")
+            by_hand.append(f"{path.name}: a shape at {path.scale_name} {wanted:g}: write it into axes.{path.name}")
             continue
         value = max(values) * wanted / largest
         longer = {**data["axes"][path.name], "values": [*values, value]}
         if (why := _refused({**data, "axes": {**data["axes"], path.name: longer}}, spec)) is not None:
-            left.append(f"{path.name} {value:g}: {why}")
+            by_hand.append(f"{path.name} {value:g}: {why}")
             continue
         data["axes"][path.name] = longer
-        said.append(f"{path.name}: {value:g}")
-    return said, left
+        words.append(f"{path.name}: {value:g}")
+    return words, by_hand
 
 
 def _add_parameterizations(
-    data: dict[str, Any], spec: SweepSpec, asking: Sequence[tuple[str, Finding]]
+    data: dict[str, Any], spec: SweepSpec, needing: Sequence[tuple[str, Finding]]
 ) -> tuple[list[str], list[str]]:
-    """Add parameterizations; return in words what was added, and what no legal sweep can have."""
-    said, left = [], []
-    for name in dict.fromkeys(one.parameterization for _, _, one in _asked(asking) if one.parameterization):
+    """Add parameterizations; return in words what was added, and what no legal sweep can hold."""
+    words, by_hand = [], []
+    names = [addition.parameterization for _, _, addition in _additions(needing) if addition.parameterization]
+    for name in dict.fromkeys(names):
         more = [*data["parameterizations"], {"name": name}]
         if (why := _refused({**data, "parameterizations": more}, spec)) is not None:
-            left.append(f"parameterization {name}: {why}")
+            by_hand.append(f"parameterization {name}: {why}")
             continue
         data["parameterizations"] = more
-        said.append(f"parameterization {name} on the same grid")
-    return said, left
+        words.append(f"parameterization {name} on the same grid")
+    return words, by_hand
 
 
 def _refused(data: dict[str, Any], spec: SweepSpec) -> str | None:
-    """Return why a sweep file may not say this; None if it may."""
+    """Return why no sweep file may hold this data; None if one may."""
     try:
         parse_sweep(dump_sweep(spec.model_validate(data, strict=False)))
     except HpxferError as error:

@@ -1,12 +1,12 @@
-"""The fit of basins near their lowest points: a parabola a shape, and one cubic part that all shapes share.
+"""The fit of basins near their lowest points: one parabola per shape, and one cubic part that all shapes share.
 
     loss_ik = a_i + b_i (x_k - center_i) + c_i (x_k - center_i)^2 + d (x_k - center_i)^3
 
-A real basin is steeper towards large learning rates. A parabola through it puts the optimum too low, by 1.7 g octaves
-over five octave points if the loss goes as c x^2 (1 + g x). A cubic a shape would follow that at three times the error
-of the parabola; the cubic part of a basin is a matter of the loss more than of the shape, so one for all shapes costs
-little, and what is wrong with it is wrong alike at every shape, which a drift does not see. The model is linear: any
-shift of the centers is taken up by a, b and c.
+A real basin is steeper towards large learning rates. A parabola through it puts the optimum too low: by 1.7 g octaves
+over five octave points, if the loss goes as c x^2 (1 + g x). One cubic per shape would follow that, at three times the
+error of the parabola. The cubic part depends on the loss more than on the shape, so a shared one costs little. What is
+wrong with a shared cubic part is wrong alike at every shape, and cancels in a drift. The model is linear: a shift of
+the centers only changes a, b and c.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.analysis.cube import Bools, Cube, Floats
+from hpxfer.analysis.loss_grid import Bools, Floats, LossGrid
 from hpxfer.analysis.thresholds import LOCAL_OCTAVES, LOCAL_POINTS, MIN_POINTS
 
 Ints = NDArray[np.int64]
@@ -24,30 +24,33 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalFit:
-    """The fit of the shapes `rows_F` of a cube (those with at least three cells); N cells in all, P coefficients."""
+    """The fit of the shapes `rows_F` of a grid, which are those with at least three cells.
 
-    rows_F: Ints
-    center_F: Floats  # octaves
-    low_F: Floats  # ends of the cells fitted, octaves
+    Shape letters: F fitted shapes, N cells of all of them, P coefficients, B draws.
+    """
+
+    rows_F: Ints  # indices of the shapes in the grid
+    center_F: Floats  # log2 HP, as all positions here
+    low_F: Floats  # the ends of the cells fitted
     high_F: Floats
     shape_N: Ints  # index into rows_F
     cell_N: Ints  # index into x_K
-    weight_N: Floats  # seeds a cell
+    weight_N: Floats  # seeds per cell
     design_NP: Floats
     solve_PN: Floats  # coefficients = solve_PN @ means
     coefficients_P: Floats
-    left_N: Floats  # mean minus fit, nats
+    residual_N: Floats  # mean minus fit, nats
 
     @property
     def ends_2F(self) -> Floats:
-        """How far optima are followed, in octaves: by the length of the cells fitted beyond either end of them."""
-        reach_F = self.high_F - self.low_F
-        return np.array([self.low_F - reach_F, self.high_F + reach_F])
+        """The ends of the range in which an optimum is looked for: three times as long as that of the cells fitted."""
+        length_F = self.high_F - self.low_F
+        return np.array([self.low_F - length_F, self.high_F + length_F])
 
     def optima(self, change_BP: Floats | None = None, tail_BF: Floats | None = None) -> Floats:
-        """Return where the fitted basins are lowest, in octaves, (F,); (B, F) for changed coefficients.
+        """Return log2 of the HP at which each fitted basin is lowest, (F,), or (B, F) for changed coefficients.
 
-        `tail_BF` multiplies a change, for each optimum by a number of its own.
+        `tail_BF` scales each change, by its own factor for every optimum.
         """
         b, c, d = self.parts(self.coefficients_P)
         if change_BP is not None and tail_BF is not None:
@@ -56,7 +59,7 @@ class LocalFit:
         return self.center_F + lowest(b, c, d, low_F, high_F)
 
     def slope_of_optima(self) -> Floats:
-        """Return the derivatives of the optima by the coefficients, (F, P); 0 where a basin has no lowest point."""
+        """Return the derivatives of the optima by the coefficients, (F, P). They are 0 where a basin has no minimum."""
         num = self.rows_F.size
         _, c, d = self.parts(self.coefficients_P)
         u = self.optima() - self.center_F
@@ -71,23 +74,23 @@ class LocalFit:
         return out
 
     def change_at_optima(self, change_BP: Floats) -> Floats:
-        """Return by how much the loss at each fitted optimum changes with the coefficients, (B, F), in nats.
+        """Return the change of the loss at each fitted optimum, (B, F), in nats, for changed coefficients.
 
-        That is the change of the lowest loss too, but for what the lowest point's own move adds in second order.
+        To first order this is also the change of the lowest loss. The move of the minimum itself is of second order.
         """
         b, c, d = self.parts(change_BP)
         u = self.optima() - self.center_F
         return np.asarray(change_BP[:, : 3 * self.rows_F.size : 3] + u * (b + u * (c + u * d)))
 
     def parts(self, coefficients: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return b, c, d of each shape, (..., F); d is 0 where the cells are too few for a cubic part."""
+        """Return b, c and d of each shape, (..., F). d is 0 if there are too few cells for a cubic part."""
         num = self.rows_F.size
         abc = coefficients[..., : 3 * num].reshape(*coefficients.shape[:-1], num, 3)
         d = coefficients[..., 3 * num :] if coefficients.shape[-1] > 3 * num else np.zeros((1,))
         return abc[..., 1], abc[..., 2], np.broadcast_to(d, abc.shape[:-1])
 
     def loss(self, f: int, x: Floats) -> Floats:
-        """Return the fitted loss of a shape at `x` octaves, in nats."""
+        """Return the fitted loss of shape `f` in nats, where x is log2 HP."""
         a = self.coefficients_P[3 * f]
         b, c, d = (part[f] for part in self.parts(self.coefficients_P))
         u = x - self.center_F[f]
@@ -95,7 +98,7 @@ class LocalFit:
 
 
 def lowest(b: Floats, c: Floats, d: Floats, low: Floats, high: Floats) -> Floats:
-    """Return where b u + c u^2 + d u^3 has its minimum, clipped to [low, high]; without one, the end it falls to."""
+    """Return the minimum of b u + c u^2 + d u^3, clipped to [low, high]; without one, the end to which it falls."""
     inside = c * c - 3 * b * d
     root = c + np.sqrt(np.maximum(inside, 0.0))
     found = (inside >= 0) & (root > 0) & (c > 0)
@@ -103,14 +106,14 @@ def lowest(b: Floats, c: Floats, d: Floats, low: Floats, high: Floats) -> Floats
     return np.clip(at, low, high)
 
 
-def fit_local(cube: Cube) -> LocalFit | None:
-    """Return the fit; None if no shape has three stable cells in one basin."""
-    used_IK, center_I = windows(cube)
+def fit_local(grid: LossGrid) -> LocalFit | None:
+    """Return the fit of a grid; None if no shape has three stable cells in one basin."""
+    used_IK, center_I = windows(grid)
     rows_F = np.flatnonzero(used_IK.sum(1) >= MIN_POINTS)
     if not rows_F.size:
         return None
     shape_N, cell_N = np.nonzero(used_IK[rows_F])
-    x_N, num = cube.x_K[cell_N], rows_F.size
+    x_N, num = grid.x_K[cell_N], rows_F.size
     u_N = x_N - center_I[rows_F][shape_N]
     cubic = shape_N.size - 3 * num >= 2
     design_NP = np.zeros((shape_N.size, 3 * num + cubic))
@@ -119,10 +122,10 @@ def fit_local(cube: Cube) -> LocalFit | None:
         design_NP[at_N, 3 * shape_N + power] = u_N**power
     if cubic:
         design_NP[:, -1] = u_N**3
-    weight_N = cube.num_seeds_IK[rows_F[shape_N], cell_N].astype(float)
+    weight_N = grid.num_seeds_IK[rows_F[shape_N], cell_N].astype(float)
     root_N = np.sqrt(weight_N)
     solve_PN = np.linalg.pinv(design_NP * root_N[:, None], rcond=1e-10) * root_N
-    mean_N = cube.mean_IK[rows_F[shape_N], cell_N]
+    mean_N = grid.mean_IK[rows_F[shape_N], cell_N]
     coefficients_P = solve_PN @ mean_N
     return LocalFit(
         rows_F=rows_F,
@@ -135,19 +138,19 @@ def fit_local(cube: Cube) -> LocalFit | None:
         design_NP=design_NP,
         solve_PN=solve_PN,
         coefficients_P=coefficients_P,
-        left_N=mean_N - design_NP @ coefficients_P,
+        residual_N=mean_N - design_NP @ coefficients_P,
     )
 
 
-def windows(cube: Cube) -> tuple[Bools, Floats]:
-    """Return the cells to be fitted, (I, K), and the center of each shape in octaves, (I,)."""
-    used = np.zeros_like(cube.basin_IK)
+def windows(grid: LossGrid) -> tuple[Bools, Floats]:
+    """Return which cells are fitted, (I, K), and the center of each shape in log2 HP, (I,)."""
+    used = np.zeros_like(grid.basin_IK)
     centers = np.zeros(len(used))
-    for i, basin_K in enumerate(cube.basin_IK):
+    for i, basin_K in enumerate(grid.basin_IK):
         cells = np.flatnonzero(basin_K)
         if cells.size < MIN_POINTS:
             continue
-        x, mean = cube.x_K[cells], cube.mean_IK[i, cells]
+        x, mean = grid.x_K[cells], grid.mean_IK[i, cells]
         pilot = _nearest(x, float(x[np.argmin(mean)]))
         centers[i] = _vertex(x[pilot], mean[pilot])
         near = _nearest(x, centers[i])
@@ -157,7 +160,7 @@ def windows(cube: Cube) -> tuple[Bools, Floats]:
 
 
 def _nearest(x: Floats, center: float) -> Bools:
-    """Return True for the points closest to the center, LOCAL_POINTS a side and one more."""
+    """Return True for the points closest to the center: LOCAL_POINTS per side, and one more."""
     order = np.argsort(np.abs(x - center), kind="stable")[: 2 * LOCAL_POINTS + 1]
     out = np.zeros(x.size, dtype=bool)
     out[order] = True
@@ -165,7 +168,7 @@ def _nearest(x: Floats, center: float) -> Bools:
 
 
 def _vertex(x: Floats, y: Floats) -> float:
-    """Return the vertex of the parabola closest to the points, within their range; their lowest if it opens down."""
+    """Return the vertex of the least-squares parabola, within the range of x; the lowest point if it opens down."""
     middle = x.mean()
     c, b, _ = np.linalg.lstsq(np.vander(x - middle, 3), y, rcond=None)[0]
     if c <= 0:

@@ -1,4 +1,4 @@
-"""The optimum of a basin: an estimate where the grid brackets it, a bound where it does not."""
+"""The optimum of the losses of one shape: an estimate if the grid brackets it, a bound if it does not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hpxfer.analysis.basin import Basin, Point
+from hpxfer.analysis.loss_grid import SeedLosses, ShapeLosses
 from hpxfer.analysis.thresholds import MIN_POINTS
 
 Kind = Literal["interior", "lower_edge", "upper_edge", "at_divergence", "none"]
@@ -17,35 +17,39 @@ Kind = Literal["interior", "lower_edge", "upper_edge", "at_divergence", "none"]
 class Optimum:
     """The best HP at one shape.
 
-    `log2_value` is the lowest point of the fit (`local_fit`) if `interior`; that, no further out than the last HP at
-    which no seed diverged, if `at_divergence`; the HP at the grid's edge as an upper bound if `lower_edge`, as a lower
-    bound if `upper_edge`; None if `none`. The 95% interval [`low_log2`, `high_log2`] is open where it is None.
+    What `log2_value` is depends on `kind`:
+
+    - `interior`: the lowest point of the fit (`local_fit`).
+    - `at_divergence`: the same, but no further out than the last HP at which no seed diverged.
+    - `lower_edge`: the HP at the lower edge of the grid, an upper bound of the optimum.
+    - `upper_edge`: the HP at the upper edge of the grid, a lower bound of the optimum.
+    - `none`: None.
+
+    The 95% interval [`low_log2`, `high_log2`] is open on a side that is None.
     """
 
     kind: Kind
     log2_value: float | None = None
-    grid_value: float | None = None  # the HP on the grid with the lowest fitted loss; lowest median without a fit
-    open_because: str | None = None  # why a better HP may lie where nothing was measured; None if it is bracketed
-    seed_low_log2: float | None = None  # over the optima of single seeds; None with fewer than two of them
+    grid_value: float | None = None  # the HP of the grid with the lowest fitted loss; without a fit, lowest median
+    open_because: str | None = None  # why a better HP may exist where nothing was measured; None if it is bracketed
+    seed_low_log2: float | None = None  # the range of the optima of single seeds; None with fewer than two of them
     seed_high_log2: float | None = None
     low_log2: float | None = None
     high_log2: float | None = None
     se_log2: float | None = None  # None without two seeds, and for a bound
     curvature: float | None = None  # nats per octave squared: loss = lowest + curvature * octaves^2
-    misfit: float | None = None  # by which errors were widened as cells scatter about the fit more than seeds do
-    akima_log2: float | None = None  # for comparison: lowest point of an Akima spline through the means
-    shared_log2: float | None = None  # for comparison: one curvature for all shapes
+    misfit: float | None = None  # the factor by which errors grew, as cells scatter about the fit more than seeds do
 
     @property
     def bracketed(self) -> bool:
-        """True if both neighbors on the grid were measured and are worse."""
+        """Whether both neighbors on the grid were measured and are worse."""
         return self.open_because is None
 
 
 def find_optimum(values: Sequence[float], losses: Sequence[float | None]) -> Optimum:
-    """Return the optimum of losses over ascending HP values > 0; +inf is a diverged value, None one without a result.
+    """Return the optimum of losses over ascending HP values > 0: the vertex of the parabola through the lowest three.
 
-    Ties go to the lower HP.
+    A loss is +inf for a value that diverged and None without a result. Of equal losses, the lower HP is the optimum.
     """
     measured = [i for i, loss in enumerate(losses) if loss is not None]
     at = {i: loss for i in measured if (loss := losses[i]) is not None and math.isfinite(loss)}
@@ -70,41 +74,41 @@ def find_optimum(values: Sequence[float], losses: Sequence[float | None]) -> Opt
     )
 
 
-def open_because(kind: Kind, basin: Basin, best: int) -> str | None:
-    """Return why a better HP than the point `best` of a basin may lie where nothing was measured; None if it cannot."""
-    better = _better_off_axis(basin, basin.points[best])
-    values, losses = [point.value for point in basin.points], [point.median for point in basin.points]
+def open_because(kind: Kind, row: ShapeLosses, best: int) -> str | None:
+    """Return why an HP better than that of cell `best` may exist where nothing was measured; None if none can."""
+    better = _better_off_axis(row, row.cells[best])
+    values, losses = [cell.value for cell in row.cells], [cell.median for cell in row.cells]
     return better or _open_because(kind, values, losses, best)
 
 
-def basin_optimum(basin: Basin) -> Optimum:
-    """Return the optimum of a basin's medians, with the range of the optima of its single seeds."""
-    values = [point.value for point in basin.points]
-    optimum = find_optimum(values, [point.median for point in basin.points])
+def measured_optimum(row: ShapeLosses) -> Optimum:
+    """Return the optimum of the medians of a shape, without a fit, and the range of the optima of its single seeds."""
+    values = [cell.value for cell in row.cells]
+    optimum = find_optimum(values, [cell.median for cell in row.cells])
     if optimum.grid_value is None:
         return optimum
-    best = basin.point(optimum.grid_value)
-    if best and (better := _better_off_axis(basin, best)):
+    best = row.cell(optimum.grid_value)
+    if best and (better := _better_off_axis(row, best)):
         optimum = replace(optimum, open_because=better)
-    single = [find_optimum(values, basin.seed_losses(seed)).log2_value for seed in basin.seeds]
-    found = [one for one in single if one is not None]
+    per_seed = [find_optimum(values, row.seed_losses(seed)).log2_value for seed in row.seeds]
+    found = [log2_value for log2_value in per_seed if log2_value is not None]
     if len(found) < 2:
         return optimum
     return replace(optimum, seed_low_log2=min(found), seed_high_log2=max(found))
 
 
-def _better_off_axis(basin: Basin, best: Point) -> str | None:
-    for point in basin.off_axis:
-        if best.median is not None and point.median is not None and point.median < best.median:
-            return f"HP {point.value:g}, which a log2 axis has no place for, has a lower loss"
+def _better_off_axis(row: ShapeLosses, best: SeedLosses) -> str | None:
+    for cell in row.off_axis:
+        if best.median is not None and cell.median is not None and cell.median < best.median:
+            return f"HP {cell.value:g}, which a log2 axis cannot show, has a lower loss"
     return None
 
 
 def _vertex(left: tuple[float, float], mid: tuple[float, float], right: tuple[float, float]) -> float:
-    """Return where the parabola through three (x, y) points is lowest.
+    """Return the x at which the parabola through three points (x, y) is lowest.
 
-    `mid` is the lowest and `left` is strictly higher, so it opens upward and the vertex lies between the midpoints
-    of the two intervals: there is nothing to clip.
+    `mid` is the lowest point and `left` is strictly higher. The parabola therefore opens upward, and its vertex lies
+    between the midpoints of the two intervals: there is nothing to clip.
     """
     before, after = mid[0] - left[0], right[0] - mid[0]
     fall, rise = (left[1] - mid[1]) / before, (right[1] - mid[1]) / after

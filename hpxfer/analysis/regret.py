@@ -1,6 +1,6 @@
-"""Regret over scale: does what the transferred HP costs grow, and is it small against what scaling gains?
+"""Regret over scale: does the regret of the transferred HP grow, and is it small against the gain from scaling?
 
-Whether the transfer is fast (arXiv 2512.22768) is a matter of how both vanish with scale: see `fast_transfer`.
+The statistic `fast` asks whether the regret vanishes faster with scale than the loss gap does (arXiv 2512.22768).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpxfer.analysis.cube import Floats
+from hpxfer.analysis.loss_grid import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegretTrend:
-    """Slopes over log2 scale, in nats per doubling, of the shapes where both losses were measured."""
+    """Slopes over log2 scale, in nats per doubling, over the shapes where both losses were measured."""
 
     regret_nats_per_doubling: float
     regret_se: float | None  # from the errors of the regrets; None with one seed
@@ -25,7 +25,7 @@ class RegretTrend:
 
     @property
     def share_of_gain(self) -> float | None:
-        """Return what part of each doubling's gain the regret eats; None if doubling gains nothing."""
+        """Growth of the regret per doubling, as a fraction of the gain in loss; None if doubling gains nothing."""
         if self.gain_nats_per_doubling <= 0:
             return None
         return self.regret_nats_per_doubling / self.gain_nats_per_doubling
@@ -37,28 +37,28 @@ def regret_trend(
     regret: Sequence[float | None],
     se: Sequence[float | None],
 ) -> RegretTrend | None:
-    """Return the trend over the shapes with a finite regret; None below two different scales.
+    """Return the trend over the shapes with a finite regret; None with fewer than two different scales.
 
-    The base's regret is zero without error, so where errors are known they enter unweighted, by the law of the slope.
+    The slope is unweighted, as the regret of the base is zero without error. Errors propagate to the slope.
     """
     kept = [
-        (math.log2(scale), one, cost, error)
-        for scale, one, cost, error in zip(scales, best, regret, se, strict=True)
-        if one is not None and cost is not None and math.isfinite(cost)
+        (math.log2(scale), loss, cost, error)
+        for scale, loss, cost, error in zip(scales, best, regret, se, strict=True)
+        if loss is not None and cost is not None and math.isfinite(cost)
     ]
     if len({x for x, *_ in kept}) < 2:
         return None
-    x, loss, cost = (np.array([row[i] for row in kept], dtype=float) for i in range(3))
+    x, losses, costs = (np.array([row[i] for row in kept], dtype=float) for i in range(3))
     errors = [row[3] for row in kept]
     lever = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
-    known = None if any(one is None for one in errors) else np.array(errors, dtype=float)
+    known = None if any(error is None for error in errors) else np.array(errors, dtype=float)
     return RegretTrend(
-        regret_nats_per_doubling=_dot(lever, cost),
+        regret_nats_per_doubling=_dot(lever, costs),
         regret_se=None if known is None else math.sqrt(_dot(lever**2, known**2)),
-        gain_nats_per_doubling=-_dot(lever, loss),
+        gain_nats_per_doubling=-_dot(lever, losses),
         num_shapes=len(kept),
     )
 
 
-def _dot(one: Floats, other: Floats) -> float:
-    return float(one @ other)
+def _dot(a: Floats, b: Floats) -> float:
+    return float(a @ b)

@@ -1,183 +1,144 @@
-"""The transfer report: from the rows of a line to optima, regrets, drift and verdicts."""
+"""The transfer report: the findings on one HP of a sweep, for every axis and parameterization."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hpxfer.analysis.basin import Basin, Point, basins
-from hpxfer.analysis.basin_facts import basin_width, stability_edge
-from hpxfer.analysis.bootstrap import SeedNoise, pool_noise
-from hpxfer.analysis.estimate import Fitted, estimate, fitted
-from hpxfer.analysis.findings import Finding, ShapeFinding, Transferred, TransferReport
-from hpxfer.analysis.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
-from hpxfer.analysis.optimum import Optimum
-from hpxfer.analysis.regret import regret_trend
-from hpxfer.analysis.thresholds import WIDTH_SHARES
-from hpxfer.analysis.verdict import judge, with_control
-from hpxfer.analysis.what_to_add import what_to_add
+from hpxfer.analysis.bootstrap import SeedNoise
+from hpxfer.analysis.estimate import Estimates, estimate_all
+from hpxfer.analysis.find import finding_of
+from hpxfer.analysis.findings import Finding, ShapeFinding
+from hpxfer.analysis.loss_grid import loss_grids
+from hpxfer.analysis.summary import full_text, summary_text
+from hpxfer.analysis.verdict import with_control
+from hpxfer.host.output import json_ready
 
 if TYPE_CHECKING:
-    from hpxfer.spec import SweepSpec
+    from hpxfer.results import Results
+
+EDGES = ("lower_edge", "upper_edge", "at_divergence")
+FRAME = (
+    *("axis", "parameterization", "shape", "scale_name", "scale", "is_base", "verdict", "hp", "transferred_value"),
+    *("status", "on_edge", "optimum_log2", "low_log2", "high_log2", "se_log2", "best_value", "best_loss_nats"),
+    *("transferred", "transferred_loss_nats", "regret_nats", "regret_se_nats", "regret_percent"),
+    *("num_seeds", "num_diverged", "num_missing"),
+)
 
 
-class Results(Protocol):
-    """What a report reads: the sweep, and one HP's line as rows of (axis, shape, parameterization, value, seed)."""
+@dataclass(frozen=True, kw_only=True)
+class TransferReport:
+    """Does one HP transfer? A finding for every axis and parameterization of a sweep, the control last on each axis."""
+
+    sweep: str
+    hp: str
+    loss: str  # the loss it is judged by: validation | final_window
+    findings: tuple[Finding, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data. None stands for what is missing and for +inf; `transferred` says which."""
+        out: dict[str, Any] = json_ready(asdict(self))
+        return out
+
+    def summary(self) -> str:
+        """Return the verdicts as plain text of at most twelve lines. The last line says what to do with them."""
+        return summary_text(self.sweep, self.hp, self.loss, self.findings)
+
+    def to_text(self) -> str:
+        """Return the whole report as plain text: each finding with its reasons and a table of its shapes."""
+        return full_text(self.sweep, self.hp, self.loss, self.findings)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per axis, parameterization and shape, in the order of the findings.
+
+        - `axis`, `parameterization`, `shape`, `scale_name`, `scale`, `is_base`: which shape it is.
+        - `verdict`: that of the axis and parameterization.
+        - `hp`, `transferred_value`: the HP, and its value that is transferred from the base.
+        - `status`: what the optimum is: interior, lower_edge, upper_edge, at_divergence or none.
+        - `on_edge`: whether it is at an edge of the grid or next to divergence, and not between worse neighbors.
+        - `optimum_log2`, `low_log2`, `high_log2`, `se_log2`: log2 of the optimum, its 95% interval and standard error.
+        - `best_value`, `best_loss_nats`: the best HP of the grid, and its loss.
+        - `transferred`, `transferred_loss_nats`: how the transferred HP did (measured, diverged or missing), its loss.
+        - `regret_nats`, `regret_se_nats`, `regret_percent`: the difference of both losses; +inf if it diverged.
+        - `num_seeds`, `num_diverged`, `num_missing`: seeds, and trials that diverged or have no result.
+
+        What is not known is NaN.
+        """
+        rows = [_frame_row(self.hp, finding, shape) for finding in self.findings for shape in finding.shapes]
+        return pd.DataFrame(rows, columns=list(FRAME))
+
+
+def _frame_row(hp: str, finding: Finding, shape: ShapeFinding) -> dict[str, Any]:
+    optimum = shape.optimum
+    known = {
+        "axis": finding.axis,
+        "parameterization": finding.parameterization,
+        "shape": shape.shape,
+        "scale_name": finding.scale_name,
+        "scale": shape.scale,
+        "is_base": shape.is_base,
+        "verdict": finding.verdict,
+        "hp": hp,
+        "transferred_value": finding.base_value,
+        "status": optimum.kind,
+        "on_edge": optimum.kind in EDGES,
+        "optimum_log2": optimum.log2_value,
+        "low_log2": optimum.low_log2,
+        "high_log2": optimum.high_log2,
+        "se_log2": optimum.se_log2,
+        "best_value": shape.best_value,
+        "best_loss_nats": shape.best_loss,
+        "transferred": shape.transferred,
+        "transferred_loss_nats": shape.transferred_loss,
+        "regret_nats": shape.regret_nats,
+        "regret_se_nats": shape.regret_se_nats,
+        "regret_percent": shape.regret_percent,
+        "num_seeds": shape.num_seeds,
+        "num_diverged": shape.num_diverged,
+        "num_missing": shape.num_missing,
+    }
+    return {name: math.nan if value is None else value for name, value in known.items()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JudgedLine:
+    """The line of one HP: its report, and the estimates and the noise of seeds that the report rests on."""
+
+    report: TransferReport
+    estimates: tuple[Estimates, ...]  # by axis and parameterization
+    noise: SeedNoise | None
 
     @property
-    def spec(self) -> SweepSpec: ...
+    def hp(self) -> str:
+        return self.report.hp
 
-    def line(self, hp: str, loss: str, /) -> pd.DataFrame: ...
+    @cached_property
+    def by_key(self) -> dict[tuple[str, str], Estimates]:
+        """Its estimates by axis and parameterization."""
+        return {estimates.fitted.grid.key: estimates for estimates in self.estimates}
 
 
-def transfer_report(results: Results, hp: str | None = None, loss: str | None = None) -> TransferReport:
-    """Return the report on one HP of a sweep; by default the HP and the loss that the sweep says are judged."""
-    hp = hp or results.spec.judged_hp
-    loss = loss or results.spec.judge.loss
-    return report_line(results.line(hp, loss), sweep=results.spec.name, hp=hp, loss=loss)
+def judge_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> JudgedLine:
+    """Return the report on a line, with its estimates. The noise of seeds is pooled over the whole line."""
+    estimates, noise = estimate_all(loss_grids(line))
+    findings = [finding_of(found) for found in estimates]
+    findings.sort(key=lambda finding: (finding.axis, finding.is_control, finding.parameterization))
+    compared = tuple(with_control(finding, findings) for finding in findings)
+    report = TransferReport(sweep=sweep, hp=hp, loss=loss, findings=compared)
+    return JudgedLine(report=report, estimates=estimates, noise=noise)
 
 
 def report_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> TransferReport:
-    """Return the report on a line. Its findings are ordered by axis and name, the control last on every axis."""
-    findings = list(find(basins(line)))
-    findings.sort(key=lambda one: (one.axis, one.is_control, one.parameterization))
-    held = tuple(with_control(one, findings) for one in findings)
-    return TransferReport(sweep=sweep, hp=hp, loss=loss, findings=held)
+    """Return the report on a line, a frame as `Results.line` gives it."""
+    return judge_line(line, sweep=sweep, hp=hp, loss=loss).report
 
 
-def find(every: Sequence[Basin]) -> tuple[Finding, ...]:
-    """Return a finding for each axis and parameterization of basins ordered by both, not yet held against the control.
-
-    The noise of seeds is pooled over all of them.
-    """
-    groups = groupby(every, key=lambda one: (one.axis, one.parameterization))
-    fits = [fitted(tuple(group)) for _, group in groups]
-    noise = pool_noise([(one.cube, one.fit) for one in fits if one.fit is not None])
-    return tuple(_finding(one, noise) for one in fits)
-
-
-def _finding(one: Fitted, noise_of_seeds: SeedNoise | None) -> Finding:
-    """Return the finding of one parameterization along one axis."""
-    group, found = one.group, estimate(one, noise_of_seeds)
-    base_value = _base_value(group, found.optima)
-    near = [cells_near_optimum(basin, base_value) for basin in group]
-    noise = seed_noise(cell for cells in near for cell in cells)
-    paired = paired_noise(near)
-    shapes = tuple(
-        _shape(one, i, found.optima[i], base_value, noise, noise if paired is None else paired)
-        for i in range(len(group))
-    )
-    finding = Finding(
-        axis=group[0].axis,
-        scale_name=group[0].scale_name,
-        parameterization=group[0].parameterization,
-        base_value=base_value,
-        shapes=shapes,
-        drift=found.drift,
-        noise_nats=noise,
-        verdict="undecided",
-        reasons=(),
-        regret_trend=regret_trend(
-            [shape.scale for shape in shapes],
-            [shape.best_loss for shape in shapes],
-            [shape.regret_nats for shape in shapes],
-            [shape.regret_se_nats for shape in shapes],
-        ),
-    )
-    verdict, reasons = judge(finding)
-    to_add = what_to_add(finding, group) if verdict == "undecided" else ()
-    said = tuple(f"to decide: {addition.text}" for addition in to_add)
-    return replace(finding, verdict=verdict, reasons=(*reasons, *said, *_notes(group, found.optima)), to_add=to_add)
-
-
-def _base_value(group: Sequence[Basin], optima: Sequence[Optimum]) -> float | None:
-    """Return the HP that is transferred: the base's best by the fit.
-
-    A search that refines each shape by itself gives the others the base's lowest measured one; where the fit's is none
-    that they try, that one is transferred.
-    """
-    base = next((at for at, basin in enumerate(group) if basin.is_base), None)
-    fitted_best = None if base is None else optima[base].grid_value
-    if base is None or fitted_best is None or all(basin.point(fitted_best) for basin in group):
-        return fitted_best
-    finite = [one for one in group[base].points if one.median is not None and math.isfinite(one.median)]
-    lowest = min(finite, key=lambda one: one.median or 0.0, default=None)
-    everywhere = lowest is not None and all(basin.point(lowest.value) for basin in group)
-    return lowest.value if lowest is not None and everywhere else fitted_best
-
-
-def _shape(
-    one: Fitted, i: int, optimum: Optimum, base_value: float | None, noise: float | None, of_difference: float | None
-) -> ShapeFinding:
-    """Return the finding at one shape. Regret compares measured cells; nothing is interpolated."""
-    basin = one.group[i]
-    best_loss, best_value, best = _best(basin, optimum)
-    moved = basin.point(base_value)
-    moved_loss = moved.median if moved else None
-    regret = _regret(best_loss, moved_loss)
-    se = None
-    if of_difference is not None and best and moved and regret is not None and math.isfinite(regret):
-        se = difference_se(of_difference, moved, best)
-    finite = regret if regret is not None and math.isfinite(regret) else None
-    edge, at = stability_edge(basin), optimum.log2_value
-    return ShapeFinding(
-        shape=basin.shape,
-        scale=basin.scale,
-        is_base=basin.is_base,
-        optimum=optimum,
-        best_value=best_value,
-        best_loss=best_loss,
-        transferred=_transferred(moved),
-        transferred_loss=moved_loss,
-        regret_nats=regret,
-        regret_percent=100 * finite / best_loss if finite is not None and best_loss else None,
-        regret_noise_units=finite / noise if finite is not None and noise else None,
-        regret_se_nats=se,
-        num_seeds=len(basin.seeds),
-        num_diverged=basin.num_diverged,
-        num_missing=basin.num_missing,
-        width_quarter_octaves=basin_width(one, i, WIDTH_SHARES[0]),
-        width_one_octaves=basin_width(one, i, WIDTH_SHARES[1]),
-        edge_log2=edge,
-        edge_octaves=edge - at if edge is not None and at is not None else None,
-    )
-
-
-def _best(basin: Basin, optimum: Optimum) -> tuple[float | None, float | None, Point | None]:
-    """Return the loss, the HP and the point of the lowest fitted loss; of the lowest median where nothing is fitted."""
-    chosen = basin.point(optimum.grid_value)
-    if chosen is not None and chosen.median is not None and not chosen.censored:
-        return chosen.median, chosen.value, chosen
-    measured = [(point.median, point.value, point) for point in basin.points if point.finite and not point.censored]
-    return min(measured, default=(None, None, None), key=lambda one: one[:2])
-
-
-def _regret(best_loss: float | None, moved_loss: float | None) -> float | None:
-    """Return the regret in nats: +inf if the transferred HP diverges, even where every other does too."""
-    if moved_loss is None or moved_loss == math.inf:
-        return moved_loss
-    return None if best_loss is None else moved_loss - best_loss
-
-
-def _transferred(moved: Point | None) -> Transferred:
-    if moved is None or moved.median is None:
-        return "missing"
-    return "diverged" if moved.censored else "measured"
-
-
-def _notes(group: Sequence[Basin], optima: Sequence[Optimum]) -> list[str]:
-    """Return what a reader should know beside the verdict."""
-    notes = []
-    if any(basin.is_base and optimum.kind == "at_divergence" for basin, optimum in zip(group, optima, strict=True)):
-        notes.append("the base optimum sits next to divergence: a finer grid would place it better")
-    if missing := sum(basin.num_missing for basin in group):
-        notes.append(f"{missing} of {sum(basin.num_trials for basin in group)} trials have no result")
-    if values := sorted({point.value for basin in group for point in basin.off_axis}):
-        listed = ", ".join(f"{value:g}" for value in values)
-        notes.append(f"left out, as a log2 axis has no place for it: HP {listed}")
-    return notes
+def transfer_report(results: Results, hp: str | None = None, loss: str | None = None) -> TransferReport:
+    """Return the report on one HP of a sweep. By default the sweep names the HP, and the loss it is judged by."""
+    hp = hp or results.spec.judged_hp
+    loss = loss or results.spec.judge.loss
+    return report_line(results.line(hp, loss), sweep=results.spec.name, hp=hp, loss=loss)

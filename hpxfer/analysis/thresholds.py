@@ -1,49 +1,50 @@
-"""The numbers that the verdict rests on, each with its reason. Nothing else in the analysis holds a threshold."""
+"""The numbers that the verdict rests on, each with its reason. No other module of the analysis holds a threshold."""
 
 from __future__ import annotations
 
-# The loss near an optimum is quadratic in log2 LR, and within 0.25% of its minimum over about one octave: half an
-# octave off costs 0.25%, a whole one 1%. So 1% of the loss is one step of the usual octave grid, which a sweep
-# cannot tell from "did not move".
+# The largest regret that counts as none, as a fraction of the loss. Near an optimum the loss is quadratic in log2 LR:
+# it is within 0.25% of its minimum over about one octave, so half an octave off costs 0.25% and a whole octave 1%.
+# An octave is one step of the usual grid, and a sweep cannot tell a move by one step from no move.
 REGRET_SHARE = 0.01
 
-# How far the optimum may move between the smallest and the largest scale: one octave, which by the rule above costs
-# 1%. It bounds the move over the range that was measured, not a slope: two shapes an octave apart say little about
-# the slope beyond them, and nothing is claimed there.
+# The largest move of the optimum from the smallest to the largest scale, in octaves. One octave costs 1% of the loss,
+# by the rule above. This limits the move over the measured range, not a slope: two shapes that are one octave apart
+# say little about the slope beyond them, and nothing is claimed there.
 MOVE_OCTAVES = 1.0
 
-# The chance of saying "transfers" of an optimum that moved by just MOVE_OCTAVES, or "drifts" of one that did, a side:
-# the verdict rests on the 98% interval of the move. The intervals that are printed are 95% ones.
+# The chance, per side, of "transfers" for an optimum that moved by exactly MOVE_OCTAVES, and of "drifts" for such a
+# one. The verdict therefore rests on the 98% interval of the move. Printed intervals are 95% intervals.
 ERROR_RATE = 0.01
 CONFIDENCE = 0.95
 
-# Standard errors that a difference must exceed to count as seen: 95% of a normal error lies within two.
+# How many standard errors a difference must exceed to count as seen. 95% of normal errors lie within two.
 NUM_SE = 2.0
 
 # A parabola has three coefficients.
 MIN_POINTS = 3
 
-# A basin is fitted within so many octaves of its lowest point, five points of the usual octave grid: further out the
-# rise is 6% and more, and no longer a parabola with a small cubic part. A coarser grid takes two points a side.
+# How far from the lowest point of a basin cells are fitted: 2.5 octaves, five points of the usual octave grid. Further
+# out the loss has risen by 6% and more, and is no longer a parabola with a small cubic part. A coarser grid uses two
+# points on each side.
 LOCAL_OCTAVES = 2.5
 LOCAL_POINTS = 2
 
-# A cell whose rise over the squared distance is this many times the median one stands on a cliff: it has blown up
-# without a NaN, and is outside of the basin. An asymmetry that a cubic can follow stays below three.
+# A cell is a cliff, outside of the basin, if its rise over its squared distance is this many times the median one:
+# training blew up without a NaN. For an asymmetry that a cubic can follow, the ratio stays below three.
 CLIFF_RATIO = 8.0
 
-# Below this chance, what the fit leaves over (of cells around basins, of optima around a line) is more than the seeds
-# explain, and all errors grow by the ratio of the two, as the Particle Data Group scales (RPP 2024, section 5.2.2).
+# If the scatter about a fit (of cells about basins, of optima about a line) has a lower chance than this under the
+# noise of seeds, all errors grow by the ratio of the two, as the Particle Data Group scales them (RPP 2024, 5.2.2).
 MISFIT_CHANCE = 0.05
 
-# Shares of the loss at which the width of a basin is told.
+# The rises of the loss, as fractions of it, at which the width of a basin is measured.
 WIDTH_SHARES = (0.0025, 0.01)
 
-# Shares of the loss up to which loss curves of several shapes count as one: as much as REGRET_SHARE.
+# Loss curves of several shapes count as one while they differ by less than this fraction of the loss.
 COLLAPSE_SHARE = REGRET_SHARE
 
-# Draws of the bootstrap. The 2.5% quantile of 2,000 is itself known to 5% of an error.
+# The number of draws of the bootstrap. The 2.5% quantile of 2,000 draws is known to within 5% of a standard error.
 NUM_DRAWS = 2000
 
-# The label of the parameterization that every other one is held against.
+# The name of the parameterization that all others are compared with.
 CONTROL = "sp"

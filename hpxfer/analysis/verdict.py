@@ -1,10 +1,10 @@
-"""The verdict: does an HP transfer? A pure rule over the findings of every shape, and its reasons in plain words.
+"""The verdict: does an HP transfer? A pure rule over the findings of every shape, and its reasons in words.
 
-The control does not turn the verdict, it qualifies it. `transfers` says that the optimum stayed, and how surely, which
-the intervals of this parameterization alone decide: their error rates hold with a control and without. What the control
-tells is whether the axis moves an optimum at all, so whether staying is owed to the parameterization; a control that
-stays too says no more than a missing one. So without a control the first line is `transfers, no control`, the finding's
-`control` is None, and the follow-up adds it.
+The control does not change the verdict. `transfers` says that the optimum stayed, and how surely. Only the intervals of
+this parameterization decide that, so its error rates hold with and without a control. The control shows whether this
+axis moves any optimum, and so whether staying is a merit of the parameterization. A control that stays too shows no
+more than a missing one. Without a control the first line is `transfers, no control`, the finding's `control` is None,
+and the follow-up sweep adds one.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hpxfer.analysis.findings import Addition, Control, Finding, ShapeFinding, Verdict
-from hpxfer.analysis.text import regret_text, scale_text
+from hpxfer.analysis.labels import scale_text
+from hpxfer.analysis.text import regret_text
 from hpxfer.analysis.thresholds import CONTROL, ERROR_RATE, MOVE_OCTAVES, NUM_SE, REGRET_SHARE
 
 NO_NOISE = "one seed: no noise floor, add seeds"
 
 
 def regret_limit(shape: ShapeFinding) -> float:
-    """Return the regret in nats up to which a shape counts as transferred to."""
+    """Return the largest regret in nats at which the HP still counts as transferred to this shape."""
     return max(REGRET_SHARE * (shape.best_loss or 0.0), NUM_SE * (shape.regret_se_nats or 0.0))
 
 
 def move(finding: Finding) -> tuple[float, float] | None:
-    """Return between how many octaves the optimum moved over the measured scales, at ERROR_RATE a side.
+    """Return the interval of the optimum's move over the measured scales, in octaves, with ERROR_RATE on each side.
 
-    An end is infinite where bounds leave it open. None without a drift or its interval.
+    An end that bounds leave open is infinite. None without a drift, or without its interval.
     """
     interval = None if finding.drift is None else finding.drift.interval(1 - 2 * ERROR_RATE)
     if interval is None or finding.drift is None:
@@ -37,12 +38,12 @@ def move(finding: Finding) -> tuple[float, float] | None:
 
 
 def judge(finding: Finding) -> tuple[Verdict, tuple[str, ...]]:
-    """Return the verdict on a finding's shapes, and why.
+    """Return the verdict on the shapes of a finding, and its reasons.
 
-    A base optimum that is not bracketed comes first: what was transferred is then not the optimum. Drift needs one
-    shape that shows it, or an optimum that surely moved by MOVE_OCTAVES; transfer needs every shape, an optimum that
-    surely did not, and optima that are told from the divergence edge. The regret at a shape whose own optimum is not
-    bracketed is a lower bound, which the reasons say.
+    - `undecided` if the base optimum is not bracketed: the HP transferred is then not known to be the optimum.
+    - `drifts` if one shape shows it, or if the optimum surely moved by MOVE_OCTAVES.
+    - `transfers` if no shape is in doubt, the optimum surely moved by less, and it is distinct from the divergence
+      edge. The regret at a shape whose own optimum is not bracketed is a lower bound, and the reasons say so.
     """
     base = next((shape for shape in finding.shapes if shape.is_base), None)
     others = [shape for shape in finding.shapes if not shape.is_base]
@@ -84,24 +85,24 @@ def move_text(finding: Finding, moved: tuple[float, float]) -> str:
 
 
 def with_control(finding: Finding, findings: Sequence[Finding]) -> Finding:
-    """Return a finding with how the control did on the same axis, or with what to add where there is none."""
+    """Return a finding with the result of the control on the same axis; without a control, with what to add."""
     if finding.is_control:
         return finding
-    control = next((one for one in findings if one.axis == finding.axis and one.is_control), None)
+    control = next((other for other in findings if other.axis == finding.axis and other.is_control), None)
     if control is None:
         return _uncontrolled(finding)
     worst = control.worst
-    held = Control(
+    found = Control(
         parameterization=CONTROL,
         verdict=control.verdict,
         worst_shape=None if worst is None else worst.shape,
         worst_regret_nats=None if worst is None else worst.regret_nats,
     )
-    return replace(finding, control=held, reasons=(*finding.reasons, _control_reason(finding, control)))
+    return replace(finding, control=found, reasons=(*finding.reasons, _control_reason(finding, control)))
 
 
 def _uncontrolled(finding: Finding) -> Finding:
-    """Return a finding without a control. One that drifts needs none: what it shows is not a question of the axis."""
+    """Return a finding with the request for a control. A finding that drifts needs none: its axis moves optima."""
     why = f"no control ({CONTROL}) in this sweep: whether this axis moves any optimum is not known"
     if finding.verdict == "drifts":
         return replace(finding, reasons=(*finding.reasons, why))
@@ -120,9 +121,10 @@ def _control_reason(finding: Finding, control: Finding) -> str:
 
 
 def _at_edge(finding: Finding) -> str | None:
-    """Return why optima and the divergence edge are not told apart; None if at most of the shapes they are.
+    """Return why the optima may be the divergence edge; None if they are distinct from it at most of the shapes.
 
-    They are where the loss was seen to rise before it diverged: an edge that transfers is no optimum that does.
+    They are distinct where the loss was seen to rise before it diverged. That the divergence edge stays put does not
+    show that the optimum does.
     """
     known = [shape for shape in finding.shapes if shape.optimum.kind != "none"]
     near = [shape for shape in known if shape.optimum.kind == "at_divergence"]
@@ -144,21 +146,21 @@ def _why_drifts(finding: Finding, shape: ShapeFinding) -> str | None:
 
 
 def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
-    """Return what keeps a shape from being transferred to, short of drift."""
+    """Return why a shape does not show transfer, although it shows no drift either."""
     if shape.best_loss is None:
         return [f"{finding.name(shape)}: no results"]
     out = []
     if shape.regret_nats is None:
         out.append(f"{finding.name(shape)}: no result at the transferred HP")
     elif shape.regret_nats > regret_limit(shape):
-        short = "" if shape.regret_se_nats is None else f", but not by {NUM_SE:g} SE"
-        limit = f"over the limit of {regret_limit(shape):.2g}{short}"
+        by_se = "" if shape.regret_se_nats is None else f", but not by {NUM_SE:g} SE"
+        limit = f"over the limit of {regret_limit(shape):.2g}{by_se}"
         out.append(f"{finding.name(shape)}: {regret_text(shape)}, {limit}")
     return out
 
 
 def _caveats(finding: Finding, shapes: Sequence[ShapeFinding]) -> list[str]:
-    """Return where the best loss may be lower than the lowest one measured."""
+    """Return the shapes at which the best loss may be lower than the lowest one measured."""
     return [
         f"{finding.name(shape)}: the regret may be larger: {shape.optimum.open_because}"
         for shape in shapes

@@ -1,4 +1,4 @@
-"""What to add: the cells, seeds or shapes that would decide an undecided verdict."""
+"""What to add: the HP values, seeds or shapes that would decide an undecided verdict."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from itertools import pairwise
 
 from scipy import stats
 
-from hpxfer.analysis.basin import Basin
 from hpxfer.analysis.estimate import FLAT
 from hpxfer.analysis.findings import Addition, Finding, ShapeFinding
+from hpxfer.analysis.loss_grid import LossGrid, ShapeLosses
 from hpxfer.analysis.thresholds import ERROR_RATE, MIN_POINTS, MOVE_OCTAVES
 from hpxfer.analysis.verdict import move, regret_limit
 
-LEAST_SEEDS = 3  # with two, a single unlucky run cannot be told from noise
-MOST_SEEDS = 20  # beyond, a longer axis or a finer grid tells more for less
+MIN_SEEDS = 3  # with two, an unlucky run cannot be distinguished from noise
+MAX_SEEDS = 20  # with more, a longer axis or a finer grid says more at lower cost
 
 
-def what_to_add(finding: Finding, group: Sequence[Basin]) -> tuple[Addition, ...]:
-    """Return what an undecided finding needs, the most urgent first. `group` are its basins, by scale.
+def what_to_add(finding: Finding, grid: LossGrid) -> tuple[Addition, ...]:
+    """Return what an undecided finding on the losses of a grid needs, the most urgent first.
 
-    How many seeds it takes is not told before what was planned has been run.
+    The number of seeds is only estimated once everything planned has been run.
     """
     out, unfinished = [], False
-    for shape, basin in zip(finding.shapes, group, strict=True):
-        found = _cells(finding, shape, basin)
-        unfinished |= any(basin.point(value) is not None for one in found for value in one.values)
+    for shape, row in zip(finding.shapes, grid.rows, strict=True):
+        found = _cells(finding, shape, row)
+        unfinished |= any(row.cell(value) is not None for addition in found for value in addition.values)
         out += found
     if len(finding.shapes) < 2:
         text = f"a shape beyond the base, at four times its {finding.scale_name} or more"
@@ -36,9 +36,9 @@ def what_to_add(finding: Finding, group: Sequence[Basin]) -> tuple[Addition, ...
     return tuple(dict.fromkeys(out))
 
 
-def _cells(finding: Finding, shape: ShapeFinding, basin: Basin) -> list[Addition]:
+def _cells(finding: Finding, shape: ShapeFinding, row: ShapeLosses) -> list[Addition]:
     """Return the HP values that one shape lacks."""
-    exponents = [point.log2 for point in basin.points]
+    exponents = [cell.log2 for cell in row.cells]
     step = min((b - a for a, b in pairwise(exponents)), default=1.0)
     kind, name = shape.optimum.kind, finding.name(shape)
     if kind in ("lower_edge", "upper_edge") and exponents:
@@ -48,19 +48,19 @@ def _cells(finding: Finding, shape: ShapeFinding, basin: Basin) -> list[Addition
         here = math.log2(shape.optimum.grid_value)
         return [_values(name, [here - step / 2, here + step / 2], shape)]
     if kind == "none" or shape.regret_nats is None or shape.optimum.open_because:
-        lacking = [point.value for point in basin.points if point.num_missing]
+        lacking = [cell.value for cell in row.cells if cell.num_missing]
         if lacking:
             text = f"{name}: run what has no result ({', '.join(f'{value:.4g}' for value in lacking)})"
             return [Addition(text=text, values=tuple(lacking), scales=(shape.scale,))]
     if kind == "none" and exponents:
-        finite = [point for point in basin.points if point.finite and not point.censored]
-        if wanted := _until_three(exponents, step, len(finite), below=any(point.censored for point in basin.points)):
+        finite = [cell for cell in row.cells if cell.finite and not cell.censored]
+        if wanted := _until_three(exponents, step, len(finite), below=any(cell.censored for cell in row.cells)):
             return [_values(name, wanted, shape)]
     return []
 
 
 def _until_three(exponents: Sequence[float], step: float, num_finite: int, *, below: bool) -> list[float]:
-    """Return where to look for the finite points that a parabola lacks: `below` what diverges, else on both sides."""
+    """Return the log2 HPs of the cells that a parabola lacks: `below` those that diverge, or else on both sides."""
     short = MIN_POINTS - num_finite
     if short <= 0:
         return []
@@ -76,14 +76,14 @@ def _values(name: str, exponents: Sequence[float], shape: ShapeFinding) -> Addit
 
 
 def _seeds(finding: Finding) -> Addition | None:
-    """Return how many seeds narrow the move and the regrets enough to tell, should their centers stay."""
+    """Return the number of seeds that narrows the move and the regrets enough to decide, if their centers stay."""
     now = max((shape.num_seeds for shape in finding.shapes), default=0)
     if now < 2:
-        return Addition(text=f"{LEAST_SEEDS} seeds at every shape", seeds=LEAST_SEEDS)
+        return Addition(text=f"{MIN_SEEDS} seeds at every shape", seeds=MIN_SEEDS)
     needed = [1.0, *(_regret_factor(shape) for shape in finding.shapes if not shape.is_base)]
     if any(shape.optimum.open_because == FLAT for shape in finding.shapes):
-        seeds = max(LEAST_SEEDS, 2 * now)
-        if seeds <= MOST_SEEDS:
+        seeds = max(MIN_SEEDS, 2 * now)
+        if seeds <= MAX_SEEDS:
             return Addition(text=f"{seeds} seeds instead of {now} at every shape, or a wider grid", seeds=seeds)
         return None
     if moved := move(finding):
@@ -96,10 +96,10 @@ def _seeds(finding: Finding) -> Addition | None:
     if max(needed) <= 1:
         return None
     freedom = finding.drift.freedom if finding.drift and finding.drift.freedom else now - 1
-    for seeds in range(max(now + 1, LEAST_SEEDS), MOST_SEEDS + 1):
+    for seeds in range(max(now + 1, MIN_SEEDS), MAX_SEEDS + 1):
         if max(needed) <= math.sqrt(seeds / now) * _quantile(freedom) / _quantile(freedom * (seeds - 1) / (now - 1)):
             return Addition(text=f"{seeds} seeds instead of {now} at every shape", seeds=seeds)
-    why = f"the optimum's move or a regret is so close to its limit that {MOST_SEEDS} seeds would not tell"
+    why = f"the optimum's move or a regret is so close to its limit that {MAX_SEEDS} seeds would not decide"
     largest = max(shape.scale for shape in finding.shapes)
     return Addition(text=f"a shape at twice the largest {finding.scale_name}: {why}", new_scales=(2 * largest,))
 
@@ -109,7 +109,7 @@ def _quantile(freedom: float) -> float:
 
 
 def _regret_factor(shape: ShapeFinding) -> float:
-    """Return by what factor the error of a regret must fall for the regret to be clearly over its limit or under."""
+    """Return the factor by which the error of a regret must fall to be clear of the limit of the regret."""
     if shape.regret_nats is None or not shape.regret_se_nats or not math.isfinite(shape.regret_nats):
         return 0.0
     over = shape.regret_nats - regret_limit(shape)

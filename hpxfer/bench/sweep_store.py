@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hpxfer.bench.goals import goal_of
+from hpxfer.bench.planted_store import PlantedStore, planted_result
 from hpxfer.data import data_ref
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
@@ -29,8 +30,8 @@ from hpxfer.plan.speeds import Row
 from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
 from hpxfer.store import Store
-from hpxfer.testing.planted_store import PlantedStore, planted_result
 from hpxfer.trial import Expansion
+from hpxfer.trial.events import Ended
 
 POINTS = 256
 # A part of a store, in trials: so many are made at a time.

@@ -36,6 +36,9 @@ def report(
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print all that was found: reasons, every shape, every statistic.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Judge whether the HP transfers, and write a page with the verdict, figures, tables and every trial.
@@ -55,12 +58,15 @@ def report(
     folders = [local_results(folder) for folder in results]
     if output is None and any(map(is_uri, results)):
         output = OUTPUT  # results on an object store are read, never written
-    found = write_report(folders, output=output, hp=hp, loss=loss, form=form, followup=write_followup, show=show)
+    found = write_report(
+        folders, output=output, hp=hp, loss=loss, form=form, followup=write_followup, show=show, full=full
+    )
     warn(found.warnings)
     if as_json:
         say(json.dumps(found.to_dict()))
     else:
-        say("\n".join([found.text(), "", written(found.files), *found.next_steps]))
+        hint = [] if full else ["Reasons and tables: --full prints them."]
+        say("\n".join([found.text(), *hint, written(found.files), *found.next_steps]))
 
 
 REPORT = Command(name="report", run=report)

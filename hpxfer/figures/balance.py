@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hpxfer.analysis.balance import BalanceLine, LoadBalance
-from hpxfer.analysis.text import scale_text
+from hpxfer.analysis.labels import scale_text
+from hpxfer.analysis.statistics.load_balance import BalanceLine, LoadBalance
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
@@ -153,7 +153,7 @@ def _draw_panel(axes: Axes, panel: BalancePanel, color_of: Mapping[float, str]) 
 BALANCE = HPFigure(
     name="balance",
     question="Are all experts used alike?",
-    infos=lambda given: {axis: balance_info(given.analysis.balance, axis) for axis in given.axes},
+    infos=lambda given: {axis: balance_info(given.analysis.found("balance"), axis) for axis in given.axes},
     draw=draw_balance,
     judged_only=True,
 )

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hpxfer.analysis.collapse import Collapse
+from hpxfer.analysis.statistics.collapse import Collapse
 from hpxfer.analysis.thresholds import COLLAPSE_SHARE
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
@@ -244,14 +244,14 @@ def _mark_parting(axes: Axes, row: CollapseRow) -> None:
 COLLAPSE = HPFigure(
     name="collapse",
     question="Do the losses of all shapes follow one curve early in training?",
-    infos=lambda given: {axis: collapse_info(given.analysis.collapse, axis) for axis in given.axes},
+    infos=lambda given: {axis: collapse_info(given.analysis.found("collapse"), axis) for axis in given.axes},
     draw=draw_collapse,
     judged_only=True,
 )
 NORMALIZED_COLLAPSE = HPFigure(
     name="normalized-collapse",
     question="Do the normalized losses of all shapes follow one curve?",
-    infos=lambda given: {axis: normalized_info(given.analysis.collapse, axis) for axis in given.axes},
+    infos=lambda given: {axis: normalized_info(given.analysis.found("collapse"), axis) for axis in given.axes},
     draw=draw_collapse,
     judged_only=True,
 )

@@ -10,10 +10,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from hpxfer.analysis.everything import Analysis
-from hpxfer.analysis.gather import Stored
+from hpxfer.analysis import Analysis
 from hpxfer.figures.kinds import FIGURES, HPFigure, HPInput, Info, SweepFigure
 from hpxfer.figures.style import to_png, to_svg
+from hpxfer.results import Results
 
 _UNFIT = re.compile(r"[^\w.+-]+")  # characters that a file name should not have: users choose the names of axes
 
@@ -44,7 +44,7 @@ class DrawnFigure:
 _Found = tuple[str, Info | str, Callable[[Any], Figure], bool]  # name, what is shown, how it is drawn, aside
 
 
-def all_figures(results: Stored, analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
+def all_figures(results: Results, analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
     """Return every figure that can be drawn, the judged HP's first, and `name: reason` for every other one.
 
     In a notebook: `figures, missing = hpxfer.all_figures(results, hpxfer.analyze(results))`, then show
@@ -70,7 +70,7 @@ def all_figures(results: Stored, analysis: Analysis) -> tuple[list[DrawnFigure],
     return figures, missing
 
 
-def _found(results: Stored, analysis: Analysis) -> Iterator[_Found]:
+def _found(results: Results, analysis: Analysis) -> Iterator[_Found]:
     kinds = FIGURES.rows()
     of_hps = [kind for kind in kinds if isinstance(kind, HPFigure)]
     for report in analysis.reports:

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpxfer.analysis.experts_size import EqualSize, ExpertsAgainstSize
+from hpxfer.analysis.statistics.experts_size import EqualSize, ExpertsAgainstSize
 from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.style import SMALL
@@ -119,6 +119,6 @@ def _draw_panel(axes: Axes, panel: ExpertsSizePanel) -> None:
 EXPERTS_SIZE = SweepFigure(
     name="experts-size",
     question="Many small experts or few large ones?",
-    infos=lambda results, analysis: {"": experts_size_info(analysis.experts_size)},
+    infos=lambda results, analysis: {"": experts_size_info(analysis.found("experts_size"))},
     draw=draw_experts_size,
 )

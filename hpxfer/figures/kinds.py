@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from hpxfer.analysis import TransferReport
-    from hpxfer.analysis.everything import Analysis
-    from hpxfer.analysis.gather import Stored
+    from hpxfer.analysis import Analysis, TransferReport
+    from hpxfer.results import Results
 
 
 class Info(Protocol):
@@ -37,7 +36,7 @@ class Info(Protocol):
 class HPInput:
     """What a figure about one scanned HP is made from."""
 
-    results: Stored
+    results: Results
     analysis: Analysis
     report: TransferReport  # on this HP
 
@@ -72,7 +71,7 @@ class SweepFigure:
 
     name: str
     question: str
-    infos: Callable[[Stored, Analysis], Mapping[str, Info | str]]
+    infos: Callable[[Results, Analysis], Mapping[str, Info | str]]
     draw: Callable[[Any], Figure]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hpxfer.analysis.surface import Surface
+from hpxfer.analysis.statistics.surface import Surface
 from hpxfer.figures import style
 from hpxfer.figures.heatmap import cell_handles, top_rise
 from hpxfer.figures.kinds import SweepFigure
@@ -91,7 +91,7 @@ PAIRS = SweepFigure(
     name="pairs",
     question="Which values of two HPs are best together at the base?",
     infos=lambda results, analysis: {
-        name: pairs_info(analysis.surfaces, name) for name in pair_names(analysis.surfaces)
+        name: pairs_info(analysis.found("surfaces"), name) for name in pair_names(analysis.found("surfaces"))
     },
     draw=draw_pairs,
 )

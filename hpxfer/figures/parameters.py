@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from hpxfer.analysis.scaling_fit import COUNTS, Count, LossFit, PowerLaw
+from hpxfer.analysis.statistics.scaling_fit import COUNTS, Count, LossFit, PowerLaw
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
@@ -160,6 +160,6 @@ def short(number: float) -> str:
 LOSS_PARAMETERS = SweepFigure(
     name="loss-parameters",
     question="How does the loss fall with the number of parameters?",
-    infos=lambda results, analysis: {"": parameters_info(analysis.loss_fits, analysis.power_laws)},
+    infos=lambda results, analysis: {"": parameters_info(analysis.found("loss_fits"), analysis.found("power_laws"))},
     draw=draw_parameters,
 )

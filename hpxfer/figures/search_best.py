@@ -13,15 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hpxfer.analysis.everything import Analysis
-from hpxfer.analysis.gather import Stored
-from hpxfer.analysis.search_best import ArmBest
-from hpxfer.analysis.search_progress import ArmProgress, search_progress
+from hpxfer.analysis import Analysis
+from hpxfer.analysis.statistics.search_best import ArmBest
+from hpxfer.analysis.statistics.search_progress import ArmProgress, search_progress
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
+from hpxfer.results import Results
 
 MOST_PANELS = 6
 SHOWN_QUANTILE = 0.8  # of the losses: those above are not drawn, as the first points of a search may lie far up
@@ -176,9 +176,9 @@ def _corners(arm: ArmTrace) -> tuple[list[int], list[float]]:
     return (x, y) if not x else ([*x, arm.num_trials[-1]], [*y, y[-1]])
 
 
-def _infos(results: Stored, analysis: Analysis) -> dict[str, Info | str]:
+def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     arms = search_progress(results)  # empty for a grid, which chooses nothing
-    return {"": search_best_info(arms, analysis.search_best, results.spec.search.kind)} if arms else {}
+    return {"": search_best_info(arms, analysis.found("search_best"), results.spec.search.kind)} if arms else {}
 
 
 SEARCH_BEST = SweepFigure(

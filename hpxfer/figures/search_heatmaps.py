@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hpxfer.analysis.everything import Analysis
-from hpxfer.analysis.gather import Stored
+from hpxfer.analysis import Analysis
 from hpxfer.figures import style
 from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
 from hpxfer.figures.kinds import Info, SweepFigure
+from hpxfer.results import Results
 from hpxfer.search.heatmaps import Heatmap, heatmaps
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
@@ -123,7 +123,7 @@ def _draw(axes: Axes, pair: Heatmap, best: float, top_nats: float) -> None:
     axes.set_ylabel(f"log2 {pair.y}")
 
 
-def _infos(results: Stored, analysis: Analysis) -> dict[str, Info | str]:
+def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind_of(results.spec).shows != "heatmaps":
         return {}
     return {

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hpxfer.analysis.everything import Analysis
-from hpxfer.analysis.gather import Stored
+from hpxfer.analysis import Analysis
 from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed
+from hpxfer.results import Results
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.refine import Bracket, Line, bracket_of
 from hpxfer.search.replay import replayed
@@ -166,7 +166,7 @@ def _handles(colors: Sequence[str]) -> Iterator[Line2D]:
         yield Line2D([], [], marker="o", color=color, label=f"round {number}")
 
 
-def _infos(results: Stored, analysis: Analysis) -> dict[str, Info | str]:
+def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind_of(results.spec).shows != "brackets":
         return {}
     played = replayed(results)

@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
-from hpxfer.analysis.everything import Analysis
-from hpxfer.analysis.gather import Stored
-from hpxfer.analysis.search_steps import CoordinateStep
+from hpxfer.analysis import Analysis
+from hpxfer.analysis.statistics.search_steps import CoordinateStep
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed
+from hpxfer.results import Results
 
 ROW_INCHES = 0.3
 MOST_BELOW = 1.5  # how far down the axis reaches, in widths of the bars: losses far below would hide the gains
@@ -129,8 +129,8 @@ def _handles(color: str) -> Iterator[Line2D]:
     yield Line2D([], [], marker=".", color=INK, alpha=FAINT, linestyle="none", label="other ratios")
 
 
-def _infos(results: Stored, analysis: Analysis) -> dict[str, Info | str]:
-    found = analysis.search_steps
+def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
+    found = analysis.found("search_steps")
     return {f"{label}-{shape}": search_steps_info(found, label, shape) for label, shape in steps_names(found)}
 
 

@@ -11,8 +11,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpxfer.analysis.stability import StabilityMap
-from hpxfer.analysis.text import scale_text
+from hpxfer.analysis.labels import scale_text
+from hpxfer.analysis.statistics.stability import StabilityMap
 from hpxfer.figures import style
 from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
 from hpxfer.figures.kinds import HPFigure
@@ -159,6 +159,8 @@ def _handles(info: StabilityInfo) -> list[Artist]:
 STABILITY = HPFigure(
     name="stability",
     question="How far is the optimum from divergence?",
-    infos=lambda given: {axis: stability_info(given.analysis.stability, axis, given.report.hp) for axis in given.axes},
+    infos=lambda given: {
+        axis: stability_info(given.analysis.found("stability"), axis, given.report.hp) for axis in given.axes
+    },
     draw=draw_stability,
 )

@@ -14,13 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hpxfer.analysis.everything import Analysis
-from hpxfer.analysis.gather import Stored
-from hpxfer.analysis.surface import Surface
+from hpxfer.analysis import Analysis
+from hpxfer.analysis.statistics.surface import Surface
 from hpxfer.figures import style
 from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.text import control_last, listed, why_none, with_interval
+from hpxfer.results import Results
 
 NOTHING = "no two HPs are scanned together (product: true)"
 MOST_PANELS = 6  # per figure
@@ -152,8 +152,8 @@ def _draw_contours(axes: Axes, surface: Surface) -> None:
         axes.contour(x, y, fitted, levels=levels, colors=[color], linewidths=width)
 
 
-def _infos(results: Stored, analysis: Analysis) -> dict[str, Info | str]:
-    found = analysis.surfaces
+def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
+    found = analysis.found("surfaces")
     pairs = dict.fromkeys((surface.first, surface.second) for surface in found)
     if not pairs:
         return {"": "the sweep scans fewer than two HPs"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from hpxfer.analysis.text import scale_text
+from hpxfer.analysis.labels import scale_text
 from hpxfer.analysis.thresholds import CONTROL
 
 

@@ -14,8 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from hpxfer.analysis import Finding, TransferReport
-from hpxfer.analysis.gather import line_cells
-from hpxfer.analysis.text import scale_text
+from hpxfer.analysis.labels import scale_text
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.text import along, listed, shape_name
@@ -85,7 +84,7 @@ Key = tuple[str, str, str]  # axis, parameterization, shape
 def best_cells(report: TransferReport, cells: pd.DataFrame) -> dict[Key, pd.DataFrame]:
     """Return the cells of each shape at its own best HP that have a result.
 
-    `cells` are rows of the line with `value` and `trial_id`, as `hpxfer.analysis.gather.line_cells` gives them.
+    `cells` is the line of the HP, as `Results.line` gives it.
     """
     value_of = {
         (finding.axis, finding.parameterization, shape.shape): shape.best_value
@@ -215,7 +214,7 @@ def _draw_panel(axes: Axes, info: TrainingInfo, panel: TrainingPanel, color_of: 
 
 
 def _infos(given: HPInput) -> dict[str, Info | str]:
-    best = best_cells(given.report, line_cells(given.results, given.report.hp, given.report.loss))
+    best = best_cells(given.report, given.results.line(given.report.hp, given.report.loss))
     known = loss_curves(best, given.results.curves)
     return {axis: training_info(given.report, axis, best, known) for axis in given.axes}
 

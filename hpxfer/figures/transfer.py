@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
-from hpxfer.analysis.basin import Basin, basins
+from hpxfer.analysis.labels import loss_name
+from hpxfer.analysis.loss_grid import ShapeLosses, loss_grids
 from hpxfer.analysis.optimum import Kind
-from hpxfer.analysis.text import headline, loss_name
+from hpxfer.analysis.text import headline
 from hpxfer.figures.text import shape_name
 
 # A row of panels reaches up to the highest of the best losses plus HEADROOM times the typical rise around a best loss.
@@ -105,9 +106,8 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
     """Return what the figure of a report shows. `line` holds the rows that the report was made from."""
     series_of: dict[tuple[str, str], list[Series]] = {}
     finding_of = {(finding.axis, finding.parameterization): finding for finding in report.findings}
-    for basin in basins(line):
-        key = (basin.axis, basin.parameterization)
-        series_of.setdefault(key, []).append(_series(basin, finding_of[key]))
+    for grid in loss_grids(line):
+        series_of[grid.key] = [_series(row, finding_of[grid.key]) for row in grid.rows]
     panels: list[Panel] = []
     for axis, group in groupby(report.findings, key=lambda finding: finding.axis):
         findings = tuple(group)
@@ -162,11 +162,11 @@ def _verb(finding: Finding) -> str:
     return "is undecided" if finding.verdict == "undecided" else finding.verdict
 
 
-def _series(basin: Basin, finding: Finding) -> Series:
-    shown = [point for point in basin.points if point.finite and not point.censored]
-    x = tuple(point.log2 for point in shown)
-    y_median = tuple(float(np.median(point.losses)) for point in shown)
-    of_shape = (basin.scale, basin.shape)
+def _series(row: ShapeLosses, finding: Finding) -> Series:
+    shown = [cell for cell in row.cells if cell.finite and not cell.censored]
+    x = tuple(cell.log2 for cell in shown)
+    y_median = tuple(float(np.median(cell.losses)) for cell in shown)
+    of_shape = (row.scale, row.shape)
     optimum = next(shape.optimum for shape in finding.shapes if (shape.scale, shape.shape) == of_shape)
     mark = None
     if optimum.log2_value is not None:
@@ -178,13 +178,13 @@ def _series(basin: Basin, finding: Finding) -> Series:
             x_high=optimum.high_log2,
         )
     return Series(
-        name=shape_name(basin.scale, basin.is_base),
-        scale=basin.scale,
+        name=shape_name(row.scale, row.is_base),
+        scale=row.scale,
         x=x,
         y_median=y_median,
-        y_min=tuple(min(point.finite) for point in shown),
-        y_max=tuple(max(point.finite) for point in shown),
-        censored=tuple(point.log2 for point in basin.points if point.censored),
+        y_min=tuple(min(cell.finite) for cell in shown),
+        y_max=tuple(max(cell.finite) for cell in shown),
+        censored=tuple(cell.log2 for cell in row.cells if cell.censored),
         optimum=mark,
     )
 

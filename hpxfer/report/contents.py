@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import hpxfer
-from hpxfer.analysis.findings import Finding, ShapeFinding, TransferReport
-from hpxfer.analysis.text import drift_text, headline, interval_text, loss_name, optimum_text, verdict_text
+from hpxfer.analysis import Finding, ShapeFinding, TransferReport
+from hpxfer.analysis.labels import loss_name
+from hpxfer.analysis.text import drift_text, headline, interval_text, optimum_text, verdict_text
 from hpxfer.analysis.verdict import move, move_text
 from hpxfer.host.output import json_ready
 from hpxfer.report.analyses import analysis_tables, unknown
@@ -27,7 +28,7 @@ from hpxfer.results import Results
 from hpxfer.spec import dump_sweep
 
 if TYPE_CHECKING:
-    from hpxfer.analysis.everything import Analysis
+    from hpxfer.analysis import Analysis
 
 JSON_VERSION = 1
 CARDS_AT_A_GLANCE = 4  # with more verdicts, the report starts with a table of them

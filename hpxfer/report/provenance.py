@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from hpxfer.analysis import TransferReport, thresholds
-from hpxfer.analysis.basin import STATUSES
-from hpxfer.analysis.text import loss_name, scale_text
+from hpxfer.analysis.labels import loss_name, scale_text
+from hpxfer.analysis.loss_grid import STATUSES
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.plan.cautions import CROSSING
 from hpxfer.report.tables import Table, text_table

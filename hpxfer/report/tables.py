@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from hpxfer.host.output import json_ready
+from hpxfer.host.output import aligned, json_ready
 
 Cell = str | float | int | None
 NOTHING = "-"
@@ -62,6 +62,12 @@ class Table:
             columns=tuple(self.columns[i] for i in kept),
             rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
         )
+
+    def to_text(self) -> str:
+        """Return the title, the note and aligned columns as plain text."""
+        cells = [[column.text(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
+        lines = [f"  {line}" for line in aligned([[column.name for column in self.columns], *cells])]
+        return "\n".join([self.title, *([f"  {self.note}"] if self.note else []), *lines]) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data, with one mapping per row."""

@@ -37,13 +37,14 @@ class Written:
     """What `write_report` found and wrote: a transfer report and a next step per folder, the files, and warnings."""
 
     reports: tuple[TransferReport, ...]
+    full_texts: tuple[str, ...]  # one per folder where it was asked for: reasons, shapes, statistics
     next_steps: tuple[str, ...]
     files: tuple[Path, ...]  # in the order written
     warnings: tuple[str, ...]
 
     def text(self) -> str:
-        """Return the verdicts as text, for a terminal."""
-        return "\n".join(report.summary() for report in self.reports)
+        """Return the verdicts as text for a terminal; all that was found, where `full` asked for it."""
+        return "\n".join(self.full_texts or [report.summary() for report in self.reports])
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data: the report of a single folder itself, or a list of the reports of several."""
@@ -61,14 +62,15 @@ def write_report(
     form: str = "html",
     followup: Path | None = None,
     show: bool = False,
+    full: bool = False,
     option: str = "--output",
 ) -> Written:
     """Write the report of one or several results folders and return what was found.
 
     `form` is html, md, json, or text, which writes the transfer figure alone. `hp` and `loss` judge by others than the
     sweep does. `followup` is where to write the sweep that undecided verdicts ask for. `show` opens the report in a
-    browser. `option` is the option that names another folder, for messages. Raises HpxferError where the input is at
-    fault.
+    browser. `full` makes the text hold all that was found. `option` is the option that names another folder, for
+    messages. Raises HpxferError where the input is at fault.
     """
     if form not in FORMATS:
         raise HpxferError(f"--format: must be one of {', '.join(FORMATS)}, got {form!r}; {nearest(form, FORMATS)}")
@@ -80,7 +82,7 @@ def write_report(
     if followup is not None and followup.exists():
         raise HpxferError(f"{followup}: must not be there yet, as it would be overwritten; name another file")
     with garbage_collection_paused():
-        written = _write_report(folders, hp, loss, form, target, followup, option)
+        written = _write_report(folders, hp, loss, form, target, followup, option, full=full)
     if show:
         webbrowser.open(next(path for path in written.files if path.stem == "report").resolve().as_uri())
     return written
@@ -110,9 +112,11 @@ def _write_report(
     target: Path,
     followup: Path | None,
     option: str,
+    *,
+    full: bool,
 ) -> Written:
     sweeps = [_judged_by(load_results(folder), hp, loss) for folder in folders]
-    sources = [] if form == "text" and followup is None else [_source(results) for results in sweeps]
+    sources = [] if form == "text" and followup is None and not full else [_source(results) for results in sweeps]
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
     files = _draw(sweeps, reports, target, option)
     warnings = [problem for results in sweeps for problem in results.problems]
@@ -124,12 +128,26 @@ def _write_report(
         warnings += why_not
     return Written(
         reports=reports,
+        full_texts=tuple(_full_text(source, report) for source, report in zip(sources, reports, strict=True))
+        if full
+        else (),
         next_steps=tuple(
             next_step(results, report, str(results.folder)) for results, report in zip(sweeps, reports, strict=True)
         ),
         files=tuple(files),
         warnings=tuple(warnings),
     )
+
+
+def _full_text(source: Source, report: TransferReport) -> str:
+    """Return the whole report on the judged HP, the reports on other HPs, the statistics, and what is not known."""
+    from hpxfer.report.analyses import analysis_tables, unknown
+
+    others = [other for other in source.analysis.reports if other.hp != report.hp]
+    tables = [table.to_text() for table in analysis_tables(source.analysis)]
+    reasons = [f"- {why}" for why in (*source.analysis.notes, *unknown(source.analysis))]
+    missing = ["\n".join(["Not known:", *reasons]) + "\n"] if reasons else []
+    return "\n".join([report.to_text(), *(other.to_text() for other in others), *tables, *missing])
 
 
 def _verdict(results: Results, source: Source | None) -> TransferReport:

@@ -10,8 +10,8 @@ import pytest
 from sweep_text import edited
 
 from hpxfer.analysis import Analysis, analyze
+from hpxfer.bench.planted_store import PlantedStore, planted_results
 from hpxfer.spec import parse_sweep
-from hpxfer.testing.planted_store import PlantedStore, planted_results
 from hpxfer.trial import Trial
 
 GRID = ("lr: [0.01]", "lr: {log2: [-9, -4]}\n  init_scale: {log2: [-2, 2]}")
@@ -34,17 +34,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 
 
 def test_the_verdicts_are_those_of_what_was_planted(whole: Analysis) -> None:
-    assert (whole.hp, whole.loss, [one.hp for one in whole.reports]) == ("lr", "validation", ["lr", "init_scale"])
+    assert (whole.hp, whole.loss, [report.hp for report in whole.reports]) == ("lr", "validation", ["lr", "init_scale"])
     assert whole.report is not None
-    said = {(one.axis, one.parameterization): one.verdict for one in whole.report.findings}
-    assert said["width", "completep-moe"] == "transfers"
-    assert said["width", "sp"] == "drifts"
+    verdicts = {finding.key: finding.verdict for finding in whole.report.findings}
+    assert verdicts["width", "completep-moe"] == "transfers"
+    assert verdicts["width", "sp"] == "drifts"
 
 
 def test_the_joint_drift_names_the_dimension_that_moves_it(whole: Analysis) -> None:
     slopes = {
         (one.parameterization, slope.dimension): slope.octaves_per_doubling
-        for one in whole.joint
+        for one in whole.found("joint")
         if one.hp == "lr"
         for slope in one.slopes
     }
@@ -55,35 +55,39 @@ def test_the_joint_drift_names_the_dimension_that_moves_it(whole: Analysis) -> N
 
 def test_every_analysis_is_there_for_every_axis_and_parameterization(whole: Analysis) -> None:
     keys = {(axis, label) for axis in ("width", "depth", "granularity") for label in ("completep-moe", "sp")}
-    for found in (whole.improvement, whole.collapse, whole.balance, whole.held_out, whole.speed_ups):
-        assert {(one.axis, one.parameterization) for one in found} == keys
-    for found in (whole.comparisons, whole.fast, whole.stability):
-        assert {(one.hp, one.axis, one.parameterization) for one in found} == {
+    for name in ("improvement", "collapse", "balance", "held_out", "speed_ups"):
+        assert {(answer.axis, answer.parameterization) for answer in whole.found(name)} == keys
+    for name in ("fast", "stability"):
+        assert {(answer.hp, answer.axis, answer.parameterization) for answer in whole.found(name)} == {
             (hp, *key) for hp in ("lr", "init_scale") for key in keys
         }
-    assert len(whole.loss_fits) == len(whole.power_laws) == 8
+    assert len(whole.found("loss_fits")) == len(whole.found("power_laws")) == 8
 
 
 def test_numbers_are_those_that_were_planted(whole: Analysis) -> None:
-    law = next(one for one in whole.power_laws if (one.parameterization, one.count) == ("completep-moe", "total"))
+    law = next(
+        one for one in whole.found("power_laws") if (one.parameterization, one.count) == ("completep-moe", "total")
+    )
     assert law.floor == pytest.approx(PLAN.floor, abs=0.05)
     assert law.floor_low is not None
     assert law.floor_high is not None
     assert law.floor_low <= PLAN.floor <= law.floor_high
     stability = next(
-        one for one in whole.stability if (one.hp, one.axis, one.parameterization) == ("lr", "width", "sp")
+        one for one in whole.found("stability") if (one.hp, one.axis, one.parameterization) == ("lr", "width", "sp")
     )
     assert stability.edge_octaves_per_doubling == pytest.approx(-1.0, abs=0.5)
-    improvement = next(one for one in whole.improvement if (one.axis, one.parameterization) == ("width", "sp"))
+    improvement = next(one for one in whole.found("improvement") if (one.axis, one.parameterization) == ("width", "sp"))
     assert improvement.monotone is False or improvement.left_out
-    assert next(one for one in whole.improvement if one.axis == "depth").monotone is True
-    assert {len(one.groups) for one in whole.experts_size} == {1}
-    assert whole.surfaces[0].why_not is not None
+    assert next(one for one in whole.found("improvement") if one.axis == "depth").monotone is True
+    assert {len(one.groups) for one in whole.found("experts_size")} == {1}
+    assert whole.found("surfaces")[0].why_not is not None
     assert [note for note in whole.notes if "diverged" in note]
 
 
 def test_the_floor_of_the_law_is_what_normalized_curves_are_over(whole: Analysis) -> None:
-    found = next(one for one in whole.collapse if (one.axis, one.parameterization) == ("width", "completep-moe"))
+    found = next(
+        one for one in whole.found("collapse") if (one.axis, one.parameterization) == ("width", "completep-moe")
+    )
     assert found.floor_nats == pytest.approx(PLAN.floor, abs=0.05)
     assert "power law" in found.floor_from
     assert len(found.curves) == 3
@@ -91,11 +95,11 @@ def test_the_floor_of_the_law_is_what_normalized_curves_are_over(whole: Analysis
 
 def test_a_product_has_surfaces_and_its_base_once(tmp_path: Path) -> None:
     found = made(tmp_path, GRID, BASE, ("seeds: 2", "seeds: 2\nproduct: true"))
-    assert [(one.shape, one.is_base) for one in found.surfaces].count(("w32 d2 E4A1 h32", True)) == 1
-    assert len(found.surfaces) == 3
-    assert {(one.first, one.second) for one in found.surfaces} == {("lr", "init_scale")}
-    assert all(one.why_not is None for one in found.surfaces)
-    base = next(one for one in found.surfaces if one.is_base)
+    assert [(one.shape, one.is_base) for one in found.found("surfaces")].count(("w32 d2 E4A1 h32", True)) == 1
+    assert len(found.found("surfaces")) == 3
+    assert {(one.first, one.second) for one in found.found("surfaces")} == {("lr", "init_scale")}
+    assert all(one.why_not is None for one in found.found("surfaces"))
+    base = next(one for one in found.found("surfaces") if one.is_base)
     assert base.interaction == pytest.approx(0.0, abs=0.1)
     assert {one.hp for one in found.reports} == {"lr", "init_scale"}
 
@@ -115,7 +119,7 @@ def test_a_dense_base_has_a_speed_up(tmp_path: Path) -> None:
         ("completep-moe, sp", "complete-mue, sp"),
         ("  context: 64", "  context: 64\n  gate: normalized_sigmoid\n  ffn: swiglu"),
     )
-    one = found.speed_ups[0]
+    one = found.found("speed_ups")[0]
     assert (one.why_not, one.num_seeds) == (None, 2)
     assert one.speed_up is not None
     assert one.speed_up > 1
@@ -138,14 +142,15 @@ def test_a_partial_store_says_what_it_can_and_why_not_the_rest(name: str, tmp_pa
     plan = PlantedStore(drift={"sp": -1.0}, kept=PARTS[name])
     found = made(tmp_path, *SMALL, plan=plan)
     assert any("have not been run" in note for note in found.notes)
-    for every in (found.joint, found.improvement, found.power_laws, found.held_out, found.collapse):
-        assert every
+    for statistic in ("joint", "improvement", "power_laws", "held_out", "collapse"):
+        assert found.found(statistic)
     if name in ("one trial", "base only", "no base"):
-        assert all(one.why_not for one in (*found.held_out, *found.collapse, *found.improvement))
+        for statistic in ("held_out", "collapse", "improvement"):
+            assert all(answer.why_not for answer in found.found(statistic))
 
 
 def test_all_diverged_is_said_and_not_raised(tmp_path: Path) -> None:
     found = made(tmp_path, *SMALL, plan=PlantedStore(cliff=-10.0))
-    assert all(all(one.all_diverge) for one in found.stability)
+    assert all(all(one.all_diverge) for one in found.found("stability"))
     assert found.report is not None
     assert {one.verdict for one in found.report.findings} == {"undecided"}

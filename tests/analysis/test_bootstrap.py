@@ -6,25 +6,25 @@ import math
 
 import numpy as np
 import pytest
+from planted_lines import grid_of
 from scipy import stats
-from test_cube import made
 
 from hpxfer.analysis.bootstrap import Draws, draw_optima, pool_noise, scatter_ratio
-from hpxfer.analysis.cube import Cube
 from hpxfer.analysis.local_fit import LocalFit, fit_local
+from hpxfer.analysis.loss_grid import LossGrid
 from hpxfer.analysis.thresholds import NUM_DRAWS
 
 
-def noisy(noise: float, seeds: int = 2, shapes: int = 5, slope: float = 0.0, rng_seed: int = 0) -> Cube:
+def noisy(noise: float, seeds: int = 2, shapes: int = 5, slope: float = 0.0, rng_seed: int = 0) -> LossGrid:
     """Return shapes with their optimum at the middle of five cells, so that the fit is the plain polynomial's."""
     rng = np.random.default_rng(rng_seed)
     u = np.arange(5.0) - 2
     loss = 3 + 0.05 * u[:, None] ** 2 + noise * rng.standard_normal((shapes, 5, seeds))
     loss = loss + slope * rng.standard_normal((shapes, 1, seeds)) * u[:, None]
-    return made(*loss.tolist())
+    return grid_of(*loss.tolist())
 
 
-def drawn(data: Cube, num_draws: int = NUM_DRAWS) -> tuple[LocalFit, Draws]:
+def drawn(data: LossGrid, num_draws: int = NUM_DRAWS) -> tuple[LocalFit, Draws]:
     fit = fit_local(data)
     assert fit is not None
     noise = pool_noise([(data, fit)])
@@ -59,8 +59,8 @@ def test_intervals_have_student_s_tails() -> None:
 
 def test_a_base_that_two_findings_share_counts_once() -> None:
     data = noisy(0.002, 3, 2)
-    other = made(data.loss_IKS[0].tolist(), noisy(0.002, 3, 1, rng_seed=5).loss_IKS[0].tolist())
-    fits = [(one, fit) for one in (data, other) if (fit := fit_local(one)) is not None]
+    other = grid_of(data.loss_IKS[0].tolist(), noisy(0.002, 3, 1, rng_seed=5).loss_IKS[0].tolist())
+    fits = [(grid, fit) for grid in (data, other) if (fit := fit_local(grid)) is not None]
     noise = pool_noise(fits)
     assert noise is not None
     assert noise.freedom == 3 * 2
@@ -79,7 +79,7 @@ def test_cells_that_scatter_about_the_fit_widen_the_errors() -> None:
     _, draws = drawn(calm)
     assert draws.misfit == 1.0
     rough = calm.loss_IKS + 0.01 * np.random.default_rng(3).standard_normal((5, 5, 1))
-    _, wide = drawn(made(*rough.tolist()))
+    _, wide = drawn(grid_of(*rough.tolist()))
     assert wide.misfit > 10
     assert wide.se_F.mean() == pytest.approx(draws.se_F.mean() * wide.misfit, rel=0.3)
 
@@ -94,10 +94,10 @@ def test_scatter_within_chance_widens_nothing() -> None:
 def test_noise_alone_is_flat_and_a_basin_is_not() -> None:
     assert not drawn(noisy(0.002))[1].flat_F.any()
     rng = np.random.default_rng(0)
-    flat = made(*(3 + 0.01 * rng.standard_normal((5, 7, 3))).tolist())
+    flat = grid_of(*(3 + 0.01 * rng.standard_normal((5, 7, 3))).tolist())
     assert drawn(flat)[1].flat_F.all()
 
 
 def test_equal_losses_give_equal_draws() -> None:
-    one, two = (drawn(noisy(0.002))[1] for _ in range(2))
-    assert np.array_equal(one.interval_2F, two.interval_2F)
+    first, second = (drawn(noisy(0.002))[1] for _ in range(2))
+    assert np.array_equal(first.interval_2F, second.interval_2F)

@@ -9,9 +9,10 @@ import pytest
 from sweep_text import edited
 
 from hpxfer.analysis import FollowUp, followup_sweep, transfer_report
-from hpxfer.analysis.findings import Addition, Finding, TransferReport
+from hpxfer.analysis.findings import Addition, Finding
+from hpxfer.analysis.report import TransferReport
+from hpxfer.bench.planted_store import DIGEST, PlantedStore, planted_results
 from hpxfer.spec import SweepSpec, parse_sweep
-from hpxfer.testing.planted_store import DIGEST, PlantedStore, planted_results
 from hpxfer.trial import DataRef, Expansion
 
 DATA = DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128)
@@ -88,7 +89,7 @@ def test_a_shape_that_no_model_can_have_is_refused_with_the_reason() -> None:
     [
         (
             (Addition(text="", values=(2.0**-9,), scales=(32.0,)),),
-            "all that is asked for is in this sweep: run it again",
+            "everything needed is in this sweep: run it again",
         ),
         ((), "nothing that a sweep file can add"),
     ],

@@ -6,29 +6,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_lines import STAYS, line
-from test_cube import made
+from planted_lines import STAYS, grid_of, line
 
-from hpxfer.analysis.basin import basins
-from hpxfer.analysis.cube import Cube, cube
 from hpxfer.analysis.local_fit import fit_local, lowest
+from hpxfer.analysis.loss_grid import LossGrid, loss_grids
 
 
-def basin_cube(optima: list[float], asymmetry: float = 0.0, num: int = 7) -> Cube:
+def basins(optima: list[float], asymmetry: float = 0.0, num: int = 7) -> LossGrid:
     u = np.arange(float(num)) - np.array(optima)[:, None]
-    return made(*(3 + 0.02 * u**2 + 0.02 * asymmetry * u**3)[:, :, None].tolist())
+    return grid_of(*(3 + 0.02 * u**2 + 0.02 * asymmetry * u**3)[:, :, None].tolist())
 
 
 @given(optima=st.lists(st.floats(1.5, 4.5), min_size=1, max_size=5), asymmetry=st.floats(-0.1, 0.1))
 @settings(deadline=None, max_examples=40)
 def test_asymmetric_basins_give_back_their_optima(optima: list[float], asymmetry: float) -> None:
-    fit = fit_local(basin_cube(optima, asymmetry))
+    fit = fit_local(basins(optima, asymmetry))
     assert fit is not None
     assert fit.optima() == pytest.approx(optima, abs=1e-6)
 
 
 def test_a_parabola_alone_would_miss_an_asymmetric_basin() -> None:
-    data = basin_cube([3.0, 3.2, 2.9], asymmetry=0.1)
+    data = basins([3.0, 3.2, 2.9], asymmetry=0.1)
     fit = fit_local(data)
     assert fit is not None
     near = fit.cell_N[fit.shape_N == 0]
@@ -38,10 +36,10 @@ def test_a_parabola_alone_would_miss_an_asymmetric_basin() -> None:
 
 
 def test_five_points_are_fitted_and_the_far_ones_are_not() -> None:
-    data = basin_cube([4.2], num=11)
+    data = basins([4.2], num=11)
     bent = data.loss_IKS.copy()
     bent[0, :2] += 5.0
-    fit = fit_local(Cube(x_K=data.x_K, doublings_I=data.doublings_I, loss_IKS=bent))
+    fit = fit_local(grid_of(*bent.tolist()))
     assert fit is not None
     assert fit.cell_N.tolist() == [2, 3, 4, 5, 6]
     assert fit.optima() == pytest.approx([4.2])
@@ -50,14 +48,14 @@ def test_five_points_are_fitted_and_the_far_ones_are_not() -> None:
 def test_a_finer_grid_uses_what_lies_within_the_reach() -> None:
     x = np.arange(0.0, 8.0, 0.5)
     loss = 3 + 0.02 * (x - 4.1) ** 2
-    fit = fit_local(Cube(x_K=x, doublings_I=np.zeros(1), loss_IKS=loss[None, :, None]))
+    fit = fit_local(grid_of(loss[:, None].tolist(), log2_values=x.tolist()))
     assert fit is not None
     assert fit.cell_N.size == 10
 
 
 def test_fewer_than_three_cells_are_not_fitted() -> None:
-    assert fit_local(made([[3.0], [2.0]])) is None
-    mixed = made([[3.0], [2.0], [np.inf], [np.inf]], [[4.0], [3.0], [2.0], [2.5]])
+    assert fit_local(grid_of([[3.0], [2.0]])) is None
+    mixed = grid_of([[3.0], [2.0], [np.inf], [np.inf]], [[4.0], [3.0], [2.0], [2.5]])
     fit = fit_local(mixed)
     assert fit is not None
     assert fit.rows_F.tolist() == [1]
@@ -76,7 +74,7 @@ def test_lowest_points() -> None:
 
 
 def test_the_derivatives_are_those_of_differences() -> None:
-    fit = fit_local(cube(basins(line(STAYS))))
+    fit = fit_local(*loss_grids(line(STAYS)))
     assert fit is not None
     slope = fit.slope_of_optima()
     for p in range(fit.coefficients_P.size):

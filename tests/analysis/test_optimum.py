@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_lines import GRID, STAYS, line
 
-from hpxfer.analysis.basin import basins
-from hpxfer.analysis.optimum import basin_optimum, find_optimum
+from hpxfer.analysis.loss_grid import ShapeLosses, loss_grids
+from hpxfer.analysis.optimum import find_optimum, measured_optimum
 
 INF = math.inf
 VALUES = [2.0**-4, 2.0**-3, 2.0**-2, 2.0**-1, 1.0]
 LOSSES = st.lists(st.floats(1.0, 10.0).map(lambda x: round(x, 6)), min_size=5, max_size=5)
+
+
+def first_row(frame: pd.DataFrame) -> ShapeLosses:
+    return loss_grids(frame)[0].rows[0]
 
 
 @pytest.mark.parametrize("planted", [-7.5, -6.0, -5.9, -5.51])
@@ -72,7 +77,7 @@ def test_a_neighbor_without_a_result_leaves_the_optimum_open() -> None:
 @given(losses=LOSSES, shift=st.floats(-0.5, 5.0))
 @settings(deadline=None, max_examples=60)
 def test_a_constant_on_all_losses_does_not_move_the_optimum(losses: list[float], shift: float) -> None:
-    found, shifted = find_optimum(VALUES, losses), find_optimum(VALUES, [one + shift for one in losses])
+    found, shifted = find_optimum(VALUES, losses), find_optimum(VALUES, [loss + shift for loss in losses])
     assert (shifted.kind, shifted.grid_value) == (found.kind, found.grid_value)
     assert shifted.log2_value == pytest.approx(found.log2_value, abs=1e-6)
 
@@ -81,7 +86,7 @@ def test_a_constant_on_all_losses_does_not_move_the_optimum(losses: list[float],
 @settings(deadline=None, max_examples=60)
 def test_scaling_the_hp_moves_the_optimum_with_it(losses: list[float], octaves: int) -> None:
     found = find_optimum(VALUES, losses)
-    moved = find_optimum([one * 2.0**octaves for one in VALUES], losses)
+    moved = find_optimum([value * 2.0**octaves for value in VALUES], losses)
     assert moved.kind == found.kind
     assert moved.log2_value == pytest.approx((found.log2_value or 0.0) + octaves, abs=1e-9)
 
@@ -98,20 +103,20 @@ def test_the_optimum_is_no_further_than_halfway_to_a_neighbor(losses: list[float
     low = max((x for x in measured if x < here), default=here)
     high = min((x for x in measured if x > here), default=here)
     assert (low + here) / 2 - 1e-9 <= found.log2_value <= (here + high) / 2 + 1e-9
-    assert losses[at] == min(one for one in losses if one is not None)
+    assert losses[at] == min(loss for loss in losses if loss is not None)
 
 
 def test_the_spread_is_over_the_optima_of_single_seeds() -> None:
     frame = line(STAYS, scales=(32.0,), noise=0.0)
     exponent = np.log2(frame["value"])
     frame["loss"] = 3 + 0.1 * (exponent - np.where(frame["seed"] == 0, -6.4, -6.1)) ** 2
-    found = basin_optimum(basins(frame)[0])
+    found = measured_optimum(first_row(frame))
     assert found.log2_value == pytest.approx(-6.25, abs=1e-9)
     assert (found.seed_low_log2, found.seed_high_log2) == (pytest.approx(-6.4), pytest.approx(-6.1))
 
 
 def test_one_seed_has_no_spread() -> None:
-    found = basin_optimum(basins(line(STAYS, scales=(32.0,), seeds=1))[0])
+    found = measured_optimum(first_row(line(STAYS, scales=(32.0,), seeds=1)))
     assert found.seed_low_log2 is None
 
 
@@ -119,6 +124,6 @@ def test_a_better_loss_off_the_axis_leaves_the_optimum_open() -> None:
     frame = line(STAYS, scales=(32.0,))
     zero = frame["value"] == 2.0**-9
     frame.loc[zero, "value"] = 0.0
-    assert basin_optimum(basins(frame)[0]).bracketed
+    assert measured_optimum(first_row(frame)).bracketed
     frame.loc[zero, "loss"] = 1.0
-    assert "HP 0, which a log2 axis has no place for" in str(basin_optimum(basins(frame)[0]).open_because)
+    assert "HP 0, which a log2 axis cannot show" in str(measured_optimum(first_row(frame)).open_because)

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_lines import MOVES, STAYS, line, with_status
+from planted_sweeps import Planted, plant
 
 from hpxfer.analysis import TransferReport, report_line, transfer_report
-from hpxfer.analysis.report import find
-from hpxfer.analysis.text import scale_text
+from hpxfer.analysis.find import find
+from hpxfer.analysis.labels import scale_text
 from hpxfer.spec import SweepSpec, load_sweep
-from hpxfer.testing.sweeps import Planted, plant
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart.yaml"
 
@@ -75,8 +75,8 @@ def test_to_dict_is_strict_json_and_tells_divergence_from_missing() -> None:
     assert math.isfinite(control["drift"]["octaves_per_doubling"])
 
 
-def test_the_summary_says_it_all() -> None:
-    text = report(line({**STAYS, **MOVES})).summary()
+def test_the_text_says_it_all() -> None:
+    text = report(line({**STAYS, **MOVES})).to_text()
     assert "width | completep-moe: transfers (" in text
     assert "width | sp: drifts (regret up to 0.1" in text
     assert "transferred lr: 0.01562 (2^-6)" in text
@@ -90,11 +90,11 @@ def test_the_summary_says_it_all() -> None:
     assert all(len({len(row) for row in table}) == 1 for table in tables)
 
 
-def test_the_summary_writes_bounds_as_bounds() -> None:
-    assert ">= 2^-4.0" in report(line({"sp": lambda _: -3.0})).summary()
-    assert "<= 2^-9.0" in report(line({"sp": lambda _: -10.0})).summary()
-    assert "2^-6.2 (next diverges)" in report(line(STAYS, diverges_above=0.9)).summary()
-    assert "diverges" in report(line(MOVES, diverges_above=2.0)).summary()
+def test_the_text_writes_bounds_as_bounds() -> None:
+    assert ">= 2^-4.0" in report(line({"sp": lambda _: -3.0})).to_text()
+    assert "<= 2^-9.0" in report(line({"sp": lambda _: -10.0})).to_text()
+    assert "2^-6.2 (next diverges)" in report(line(STAYS, diverges_above=0.9)).to_text()
+    assert "diverges" in report(line(MOVES, diverges_above=2.0)).to_text()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_summary_writes_bounds_as_bounds() -> None:
     ],
 )
 def test_headlines(frame: pd.DataFrame, headline: str) -> None:
-    assert f"width | {headline}\n" in report(frame).summary()
+    assert f"width | {headline}\n" in report(frame).to_text()
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_counts_are_written_in_full(scale: float, text: str) -> None:
 def test_a_sweep_without_trials_gives_an_empty_report() -> None:
     empty = report(line(STAYS).iloc[:0])
     assert empty.findings == ()
-    assert "No trial lies on a line of lr" in empty.summary()
+    assert "No trial lies on a line of lr" in empty.to_text()
 
 
 @dataclass
@@ -148,7 +148,7 @@ def test_transfer_report_judges_what_the_sweep_says_unless_told() -> None:
     assert stored.asked == [("lr", "validation"), ("init_scale", "final_window")]
     assert (by_default.sweep, by_default.hp, by_default.loss) == ("quickstart", "lr", "validation")
     assert (told.hp, told.loss) == ("init_scale", "final_window")
-    assert "training loss over the last steps" in told.summary()
+    assert "training loss over the last steps" in told.to_text()
 
 
 def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
@@ -161,9 +161,9 @@ def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
 
 
 def test_a_report_on_ten_thousand_trials_says_something_of_every_line() -> None:
-    """How long it takes is measured by `python -m hpxfer.testing.analysis_speed`."""
+    """How long it takes is measured by `python tests/tools/analysis_speed.py`."""
     kind = Planted(doublings=(0, 1, 2, 3, 4, 5), num_points=11, step=0.5, seeds=15, noise=0.01)
     sweeps = [(axis, label) for axis in "abcde" for label in ("completep-moe", "sp")]
-    every = [one for k, names in enumerate(sweeps) for one in plant(kind, k).basins(*names)]
-    assert sum(basin.num_trials for basin in every) == 9900
+    every = [plant(kind, k).grid(*names) for k, names in enumerate(sweeps)]
+    assert sum(row.num_trials for grid in every for row in grid.rows) == 9900
     assert len(find(every)) == 10

@@ -299,6 +299,6 @@ def test_zero_is_left_out_with_a_note() -> None:
     frame.loc[frame["value"] == 2.0**-9, "value"] = 0.0
     ours = finding(frame)
     assert ours.verdict == "transfers"
-    assert "left out, as a log2 axis has no place for it: HP 0" in ours.reasons
+    assert "left out, as a log2 axis cannot show it: HP 0" in ours.reasons
     frame.loc[frame["value"] == 0.0, "loss"] = 1.0
     assert finding(frame).verdict == "undecided"

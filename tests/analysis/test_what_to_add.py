@@ -7,8 +7,8 @@ import pytest
 from planted_lines import STAYS, Optima, line, with_status
 
 from hpxfer.analysis import Finding
-from hpxfer.analysis.basin import basins
-from hpxfer.analysis.report import find
+from hpxfer.analysis.find import find
+from hpxfer.analysis.loss_grid import loss_grids
 from hpxfer.analysis.what_to_add import _seeds
 
 NARROW: Optima = {"completep-moe": lambda _: -6.2}
@@ -16,7 +16,7 @@ NARROW: Optima = {"completep-moe": lambda _: -6.2}
 
 def finding(frame: pd.DataFrame) -> Finding:
     """Return the finding by itself: not yet held against a control, which would be asked for too."""
-    return find(basins(frame))[0]
+    return find(loss_grids(frame))[0]
 
 
 def test_a_base_on_the_edge_asks_for_values_beyond_it() -> None:

@@ -13,8 +13,7 @@ import pytest
 from looks import plain, unlabeled
 from planted_store import PRODUCT, planted_results
 
-from hpxfer.analysis.everything import analyze
-from hpxfer.analysis.gather import line_cells
+from hpxfer.analysis import analyze
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.style import INK, MAX_POINTS
 from hpxfer.figures.training import TrainingInfo, best_cells, loss_curves, training_info
@@ -132,7 +131,7 @@ def test_training_curves_are_those_of_each_shape_s_best_hp(tmp_path: Path) -> No
     results = planted_results(tmp_path, SMALL)
     report = analyze(results).report
     assert report is not None
-    best = best_cells(report, line_cells(results, "lr", "validation"))
+    best = best_cells(report, results.line("lr", "validation"))
     info = training_info(report, "width", best, loss_curves(best, results.curves))
     assert isinstance(info, TrainingInfo)
     control = next(panel for panel in info.panels if panel.parameterization == "sp")

@@ -10,8 +10,8 @@ from looks import drawn_texts, plain, unlabeled
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from hpxfer.analysis.stability import StabilityMap
-from hpxfer.analysis.surface import Surface, fit_surface
+from hpxfer.analysis.statistics.stability import StabilityMap
+from hpxfer.analysis.statistics.surface import Surface, fit_surface
 from hpxfer.figures.heatmap import cell_edges
 from hpxfer.figures.pairs import PairsInfo, draw_pairs, pair_names, pairs_info
 from hpxfer.figures.stability import StabilityInfo, draw_stability, stability_info

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from looks import drawn_texts, plain, unlabeled
 
-from hpxfer.analysis.balance import BalanceLine, LoadBalance
-from hpxfer.analysis.collapse import Collapse, CollapseCurve
+from hpxfer.analysis.statistics.collapse import Collapse, CollapseCurve
+from hpxfer.analysis.statistics.load_balance import BalanceLine, LoadBalance
 from hpxfer.figures.balance import BalanceInfo, balance_info, draw_balance
 from hpxfer.figures.collapse import CollapseInfo, collapse_info, draw_collapse, normalized_info
 

@@ -10,8 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from planted_store import PRODUCT, planted_results
 
-from hpxfer.analysis import TransferReport
-from hpxfer.analysis.everything import analyze
+from hpxfer.analysis import TransferReport, analyze
 from hpxfer.errors import HpxferError
 from hpxfer.figures import HPFigure, HPInput, SweepFigure, all_figures, register_figure
 from hpxfer.figures.kinds import FIGURES

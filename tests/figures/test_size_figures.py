@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from looks import drawn_texts, plain, unlabeled
 
-from hpxfer.analysis.experts_size import EqualSize, ExpertsAgainstSize, SizePoint
-from hpxfer.analysis.scaling_fit import Count, FitPoint, LossFit, PowerLaw
+from hpxfer.analysis.statistics.experts_size import EqualSize, ExpertsAgainstSize, SizePoint
+from hpxfer.analysis.statistics.scaling_fit import Count, FitPoint, LossFit, PowerLaw
 from hpxfer.figures.experts_size import ExpertsSizeInfo, draw_experts_size, experts_size_info
 from hpxfer.figures.parameters import ParametersInfo, draw_parameters, fitted, parameters_info, short
 

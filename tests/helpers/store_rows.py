@@ -8,11 +8,11 @@ from pathlib import Path
 
 from sweep_text import SWEEP
 
+from hpxfer.bench.planted_store import DIGEST, PlantedStore, planted_result
 from hpxfer.spec.load import parse_sweep
 from hpxfer.store import Store
 from hpxfer.store.location import RemoteLocation
 from hpxfer.store.rows import Pair
-from hpxfer.testing.planted_store import DIGEST, PlantedStore, planted_result
 from hpxfer.trial import DataRef, Expansion
 
 SPEC = parse_sweep(SWEEP.replace("lr: [0.01]", "lr: {log2: [-9, -6]}"))

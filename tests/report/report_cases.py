@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweep_text import edited
 
-from hpxfer.analysis import transfer_report
-from hpxfer.analysis.everything import Analysis
+from hpxfer.analysis import Analysis, transfer_report
 from hpxfer.analysis.followup import FollowUp
+from hpxfer.analysis.statistics import STATISTICS
 from hpxfer.report import Report, Source, make_report
 from hpxfer.report.contents import Picture
 from hpxfer.results import Results, load_results
@@ -90,16 +90,16 @@ def write_store(folder: Path, *edits: tuple[str, str], every: int = 1, failing: 
 
 
 def bare_analysis(results: Results, **given: Any) -> Analysis:
-    """Return the verdict with no analysis beside it but the given ones."""
-    given_fields: dict[str, Any] = dict.fromkeys((one.name for one in fields(Analysis)), ())
-    given_fields |= {
-        "sweep": results.spec.name,
-        "hp": results.spec.judged_hp,
-        "loss": results.spec.judge.loss,
-        "reports": (transfer_report(results),),
-        "follow_up": FollowUp(yaml=None, why_not="nothing is undecided"),
-    }
-    return Analysis(**(given_fields | given))
+    """Return the verdict, with no statistics but the given ones."""
+    return Analysis(
+        sweep=results.spec.name,
+        hp=results.spec.judged_hp,
+        loss=results.spec.judge.loss,
+        reports=given.get("reports", (transfer_report(results),)),
+        statistics={name: given.get(name, ()) for name in STATISTICS.names()},
+        follow_up=FollowUp(yaml=None, why_not="nothing is undecided"),
+        notes=given.get("notes", ()),
+    )
 
 
 def source(folder: Path, *pictures: Picture, **given: Any) -> Source:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from report_cases import Stub, bare_analysis, report_of, source, write_store
 
-from hpxfer.analysis.collapse import Collapse
-from hpxfer.analysis.improvement import Improvement, Step
+from hpxfer.analysis.statistics.collapse import Collapse
+from hpxfer.analysis.statistics.improvement import Improvement, Step
 from hpxfer.report import make_report
-from hpxfer.report.analyses import KINDS, analysis_tables, unknown
+from hpxfer.report.analyses import analysis_tables, unknown
 from hpxfer.report.provenance import Progress
 from hpxfer.results import load_results
 
@@ -114,12 +114,6 @@ def test_an_analysis_that_says_something_becomes_a_table_and_another_a_reason(tm
     assert unknown(analysis) == (
         "Loss collapse (width a lr, width b lr, width c lr, width d lr and 2 more): one shape alone",
     )
-
-
-def test_every_kind_of_analysis_is_reported(tmp_path: Path) -> None:
-    analysis = bare_analysis(load_results(write_store(tmp_path)))
-    beside = {"sweep", "hp", "loss", "reports", "follow_up", "notes"}
-    assert {kind.field for kind in KINDS} == set(analysis.__dataclass_fields__) - beside
 
 
 def test_notes_and_figures_are_part_of_the_report(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from docs_markdown import table
+from error_rates import error_rates_tables
 from rooms import levels, room_graph
 
 from hpxfer.scaling.evaluate import Parameterization, parameterization
@@ -85,23 +86,8 @@ def bench_markdown(root: Path) -> str:
 
 def error_rates_markdown(root: Path) -> str:
     """Return the latest committed run of the error rates."""
-    entry = json.loads((root / "results" / "bench" / "error_rates.jsonl").read_text(encoding="utf-8").splitlines()[-1])
-    head = ("covered: optimum", "covered: drift", "transfers", "drifts", "undecided")
-    core = [
-        (*(f"{row['planted'][key]:g}" for key in ("drift", "noise", "seeds")), *_rates(row)) for row in entry["core"]
-    ]
-    others = [(row["name"], *_rates(row)) for row in entry["others"]]
-    parts = [
-        table(("drift, octaves per doubling", "noise, nats", "seeds", *head), core),
-        table(("planted (noise 0.01, 3 seeds, drift 0 unless given)", *head), others),
-        f"{entry['sweeps']:,} sweeps per row, {entry['date']}, hpxfer {entry['hpxfer']}.",
-    ]
-    return "\n\n".join(parts)
-
-
-def _rates(row: dict[str, float | None]) -> list[str]:
-    names = ("optimum_coverage", "drift_coverage", "transfers", "drifts", "undecided")
-    return ["-" if (value := row[name]) is None else f"{100 * value:.1f}%" for name in names]
+    text = (root / "results" / "bench" / "error_rates.jsonl").read_text(encoding="utf-8")
+    return error_rates_tables(json.loads(text.splitlines()[-1]))
 
 
 def columns_markdown(root: Path) -> str:

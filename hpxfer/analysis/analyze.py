@@ -1,0 +1,120 @@
+"""The whole analysis of a sweep: a transfer report for every HP, every statistic, and the sweep to run next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpxfer.analysis.followup import FollowUp, followup_sweep
+from hpxfer.analysis.report import JudgedLine, TransferReport, judge_line
+from hpxfer.analysis.statistics import STATISTICS, Inputs
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.host.output import json_ready
+
+if TYPE_CHECKING:
+    from hpxfer.results import Results
+
+NO_RESULT = {
+    "missing": "have not been run",
+    "failed": "failed",
+    "diverged": "diverged",
+    "stopped": "were stopped early, so that only the others have a loss at the end",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """The analysis of one sweep: its reports, and the answers of each statistic.
+
+    An answer that cannot be given stands in its place, with the reason in `why_not`. Nothing is left out.
+    """
+
+    sweep: str
+    hp: str  # judged
+    loss: str  # judged by: validation | final_window
+    reports: tuple[TransferReport, ...]  # one per HP scanned, the judged HP first
+    statistics: Mapping[str, tuple[Any, ...]]  # name -> answers, in the order of the registry
+    follow_up: FollowUp
+    notes: tuple[str, ...] = ()  # trials without a result; HPs and statistics that cannot be computed, and why
+
+    def found(self, name: str) -> tuple[Any, ...]:
+        """Return the answers of a statistic, e.g. `collapse`."""
+        if name not in self.statistics:
+            raise HpxferError(f"statistic {name!r} is not known; {nearest(name, self.statistics)}")
+        return self.statistics[name]
+
+    @property
+    def report(self) -> TransferReport | None:
+        """The report on the judged HP; None if its line cannot be read, and `notes` say why."""
+        return next((report for report in self.reports if report.hp == self.hp), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data, with a key per statistic. None stands for what is missing and for +inf."""
+        out: dict[str, Any] = json_ready(
+            {
+                "sweep": self.sweep,
+                "hp": self.hp,
+                "loss": self.loss,
+                "reports": [asdict(report) for report in self.reports],
+                **{name: [asdict(answer) for answer in answers] for name, answers in self.statistics.items()},
+                "follow_up": asdict(self.follow_up),
+                "notes": self.notes,
+            }
+        )
+        return out
+
+
+def analyze(results: Results, loss: str | None = None) -> Analysis:
+    """Return all reports and statistics of a sweep.
+
+    `results` comes from `load_results`, and may be partial: what cannot be computed says why. `loss` is validation or
+    final_window, by default the one that the sweep is judged by.
+    """
+    loss = loss or results.spec.judge.loss
+    lines, notes = _lines(results, loss)
+    inputs = Inputs(results=results, loss=loss, lines=tuple(lines))
+    statistics: dict[str, tuple[Any, ...]] = {}
+    for statistic in STATISTICS.rows():
+        try:
+            statistics[statistic.name] = tuple(inputs.once(statistic.compute))
+        except HpxferError as error:
+            notes.append(f"{statistic.name}: {error}")
+            statistics[statistic.name] = ()
+    reports = tuple(line.report for line in lines)
+    return Analysis(
+        sweep=results.spec.name,
+        hp=inputs.hp,
+        loss=loss,
+        reports=reports,
+        statistics=statistics,
+        follow_up=followup_sweep(results.spec, reports),
+        notes=(*notes, *_no_result(results)),
+    )
+
+
+def _lines(results: Results, loss: str) -> tuple[list[JudgedLine], list[str]]:
+    """Return the line of each HP of the grid, the judged HP first, and why other lines cannot be read."""
+    spec, out, notes = results.spec, [], []
+    for hp in sorted(spec.grid, key=lambda name: name != spec.judged_hp):
+        try:
+            line = results.line(hp, loss)
+        except HpxferError as error:
+            notes.append(f"{hp}: {error}")
+            continue
+        if line.empty:
+            notes.append(f"{hp}: no trial lies on a line of it, so nothing can be said about its transfer")
+        else:
+            out.append(judge_line(line, sweep=spec.name, hp=hp, loss=loss))
+    return out, notes
+
+
+def _no_result(results: Results) -> list[str]:
+    """Return in words how many trials of the sweep have no result, or diverged."""
+    trials = results.cells.drop_duplicates("trial_id")
+    counts = trials["status"].value_counts()
+    return [
+        f"{number} of {len(trials)} trials {words}"
+        for status, words in NO_RESULT.items()
+        if (number := int(counts.get(status, 0)))
+    ]

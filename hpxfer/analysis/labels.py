@@ -1,0 +1,21 @@
+"""How scales and losses are written, in reports, tables and figures alike."""
+
+from __future__ import annotations
+
+LOSS_NAMES = {"validation": "validation loss", "final_window": "training loss over the last steps"}
+LARGEST_IN_FULL = 1e12
+
+
+def scale_text(scale: float) -> str:
+    """Return a scale as text. Counts are written in full: `2359296`, not `2.3593e+06`."""
+    return f"{scale:.0f}" if float(scale).is_integer() and abs(scale) < LARGEST_IN_FULL else f"{scale:g}"
+
+
+def shape_label(scale_name: str, scale: float) -> str:
+    """Return the name of a shape within its axis, e.g. `width 64`."""
+    return f"{scale_name} {scale_text(scale)}"
+
+
+def loss_name(loss: str) -> str:
+    """Return a loss in words, e.g. `validation loss` for `validation`."""
+    return LOSS_NAMES.get(loss, loss)

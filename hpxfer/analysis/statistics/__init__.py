@@ -1,0 +1,43 @@
+"""The statistics: what a report says besides the verdict. Each is one file here and one line in the table below.
+
+A statistic of the user's is registered by a plug-in: `register_statistic(Statistic(name=..., title=..., compute=...))`.
+"""
+
+from __future__ import annotations
+
+from hpxfer.analysis.statistics.inputs import Inputs
+from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.errors import HpxferError
+from hpxfer.registry import Registry
+
+__all__ = ["STATISTICS", "Inputs", "Statistic", "register_statistic"]
+
+# In the order in which reports show them.
+STATISTICS: Registry[Statistic] = Registry(
+    "statistic",
+    {
+        "search_best": "hpxfer.analysis.statistics.search_best:SEARCH_BEST",
+        "search_steps": "hpxfer.analysis.statistics.search_steps:SEARCH_STEPS",
+        "joint": "hpxfer.analysis.statistics.joint_drift:JOINT",
+        "fast": "hpxfer.analysis.statistics.fast_transfer:FAST",
+        "surfaces": "hpxfer.analysis.statistics.surface:SURFACES",
+        "improvement": "hpxfer.analysis.statistics.improvement:IMPROVEMENT",
+        "collapse": "hpxfer.analysis.statistics.collapse:COLLAPSE",
+        "balance": "hpxfer.analysis.statistics.load_balance:BALANCE",
+        "stability": "hpxfer.analysis.statistics.stability:STABILITY",
+        "loss_fits": "hpxfer.analysis.statistics.scaling_fit:LOSS_FITS",
+        "power_laws": "hpxfer.analysis.statistics.scaling_fit:POWER_LAWS",
+        "experts_size": "hpxfer.analysis.statistics.experts_size:EXPERTS_SIZE",
+        "speed_ups": "hpxfer.analysis.statistics.speed_up:SPEED_UPS",
+        "held_out": "hpxfer.analysis.statistics.held_out:HELD_OUT",
+    },
+)
+# Keys of a report's JSON that no statistic may take.
+RESERVED = ("sweep", "hp", "loss", "reports", "report", "follow_up", "notes", "statistics")
+
+
+def register_statistic(statistic: Statistic) -> Statistic:
+    """Add a statistic to every report. Raise HpxferError if its name is taken."""
+    if statistic.name in RESERVED:
+        raise HpxferError(f"statistic {statistic.name!r}: the name is a key of the report already; choose another name")
+    return STATISTICS.register(statistic)

@@ -1,0 +1,184 @@
+"""Fast transfer: does the regret of a smaller shape's optimum vanish faster with scale than the loss gap does?
+
+arXiv 2512.22768 calls a transfer fast if the suboptimality that it induces vanishes asymptotically faster than the
+performance gap of a finite scale. A sweep does not contain the limit, and its largest shape N cannot replace it: both
+quantities are 0 at N by definition, and an optimum that drifts steadily has a regret of (log N/n)^2 at N, which falls
+faster than a loss gap that is linear in log n.
+
+So powers are fitted that have a limit of their own. The distance of an optimum from that of N is proportional to
+n^-p - N^-p, the loss gap to n^-q - N^-q, and the regret goes as the distance squared, as n^-2p. Transfer is fast if
+2p > q and p > 0. With p <= 0 optima do not converge at all; p = 0 is a steady drift.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpxfer.analysis.estimate import Estimates, Fitted
+from hpxfer.analysis.loss_grid import Floats
+from hpxfer.analysis.statistics.inputs import Inputs
+from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.thresholds import CONFIDENCE
+
+ROUNDING = 1e-12  # nats: a smaller regret is that of rounding
+POWERS = np.linspace(-4.0, 8.0, 240)  # that are searched; none of them is 0, where the formula is undefined
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastPoint:
+    """A smaller shape against the largest one, in nats. The interval of the regret is 95%, from draws of the optima."""
+
+    shape: str
+    scale: float
+    regret_nats: float
+    regret_low: float | None
+    regret_high: float | None
+    gap_nats: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastTransfer:
+    """One parameterization along one axis.
+
+    Slopes are of log2 nats per doubling of the scale, measured from the largest shape; a negative one falls. Powers are
+    those of the scale, and account for the distance of the largest shape from the limit.
+    """
+
+    axis: str
+    scale_name: str
+    parameterization: str
+    hp: str
+    largest: str = ""  # shape
+    points: tuple[FastPoint, ...] = ()
+    regret_slope: float | None = None
+    gap_slope: float | None = None
+    optimum_power: float | None = None  # p: optima converge as scale^-p; 0 is a steady drift
+    power_low: float | None = None  # 95%, from draws of optima and losses, as that of the excess
+    power_high: float | None = None
+    gap_power: float | None = None  # q: losses converge as scale^-q
+    excess_low: float | None = None  # of 2p - q
+    excess_high: float | None = None
+    fast: bool | None = None  # True if surely, False if surely not; None if unknown, or without a sure regret
+    why_not: str | None = None
+
+
+def fast_transfer(estimates: Estimates, hp: str) -> FastTransfer:
+    """Return the regrets of the smaller shapes' optima at the largest shape, and how they fall with scale."""
+    fitted, draws, rows = estimates.fitted, estimates.draws, estimates.fitted.grid.rows
+    last, largest = rows[-1], len(rows) - 1
+    blank = FastTransfer(
+        axis=last.axis, scale_name=last.scale_name, parameterization=last.parameterization, hp=hp, largest=last.shape
+    )
+    inside = [i for i in fitted.at if estimates.optima[i].kind == "interior"]
+    if largest not in inside:
+        return replace(blank, why_not="the largest shape has no optimum inside the grid")
+    smaller = [i for i in inside if rows[i].scale < last.scale]
+    losses = {i: _lowest(fitted, i) for i in (*smaller, largest)}
+    smaller = [i for i in smaller if losses[i] > losses[largest]]
+    if len({rows[i].scale for i in smaller}) < 2:
+        return replace(blank, why_not="fewer than two smaller shapes have an optimum inside the grid and a higher loss")
+    regret_I = _regrets(fitted, smaller, None)[0]
+    gap_I = np.array([losses[i] for i in smaller]) - losses[largest]
+    x, target = np.log2([rows[i].scale for i in smaller]), math.log2(last.scale)
+    gap_slope = float(_slope(x, np.log2(gap_I)[None])[0])
+    regret_slope = float(_slope(x, np.log2(np.maximum(regret_I, ROUNDING))[None])[0])
+    power, gap_power = (float(_power(x, target, np.array([at]))[0]) for at in (regret_slope / 2, gap_slope))
+    low_I = high_I = None
+    drawn: dict[str, float | bool | None] = {}
+    if draws is not None:
+        ends = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+        regret_BI = _regrets(fitted, smaller, draws.normal_BF)
+        low_I, high_I = np.quantile(regret_BI, ends, axis=0)
+        of_smaller, of_largest = [fitted.at[i] for i in smaller], [fitted.at[largest]]
+        distance_BI = draws.normal_BF[:, of_smaller] - draws.normal_BF[:, of_largest]
+        change_BI = draws.change_BF[:, of_smaller] - draws.change_BF[:, of_largest]
+        log_BI = [np.log2(np.maximum(nats_BI, ROUNDING)) for nats_BI in (regret_BI, gap_I + change_BI)]
+        power_B, gap_B = (_power(x, target, _slope(x, y) / by) for y, by in zip(log_BI, (2, 1), strict=True))
+        seen = bool(np.prod(np.quantile(distance_BI, ends, axis=0), 0).max() > 0)
+        drawn = _answer(power_B, 2 * power_B - gap_B, seen=seen)
+    return replace(
+        blank,
+        points=tuple(
+            FastPoint(
+                shape=rows[i].shape,
+                scale=rows[i].scale,
+                regret_nats=float(regret_I[n]),
+                regret_low=None if low_I is None else float(low_I[n]),
+                regret_high=None if high_I is None else float(high_I[n]),
+                gap_nats=float(gap_I[n]),
+            )
+            for n, i in enumerate(smaller)
+        ),
+        regret_slope=regret_slope,
+        gap_slope=gap_slope,
+        optimum_power=power,
+        gap_power=gap_power,
+        **drawn,  # type: ignore[arg-type]
+    )
+
+
+def _answer(power_B: Floats, excess_B: Floats, *, seen: bool) -> dict[str, float | bool | None]:
+    """Return the intervals and the answer. `seen`: an optimum surely differs from that of the largest shape."""
+    ends = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+    (low, high), (below, above) = (np.quantile(drawn_B, ends).tolist() for drawn_B in (power_B, excess_B))
+    surely_not = seen and (above < 0 or high < 0)
+    return {
+        "power_low": low,
+        "power_high": high,
+        "excess_low": below,
+        "excess_high": above,
+        "fast": True if below > 0 and low > 0 else (False if surely_not else None),
+    }
+
+
+def _power(x: Floats, target: float, slope_B: Floats) -> Floats:
+    """Return the powers p for which n^-p - N^-p has these slopes in log-log over n, (B,).
+
+    At a power of 0 it is log N/n. The slope falls with p.
+    """
+    ahead = (target - x) * math.log(2)
+    slope_P = _slope(x, np.log2(np.expm1(POWERS[:, None] * ahead) / POWERS[:, None]))
+    return np.interp(-slope_B, -slope_P, POWERS)
+
+
+def _lowest(fitted: Fitted, i: int) -> float:
+    assert fitted.fit is not None
+    f = fitted.at[i]
+    return float(fitted.fit.loss(f, fitted.fit.optima()[f : f + 1])[0])
+
+
+def _regrets(fitted: Fitted, smaller: Sequence[int], draws_BF: Floats | None) -> Floats:
+    """Return the regrets, (B, I), by the curvature of the largest shape's basin at its lowest point."""
+    assert fitted.fit is not None
+    fit, f = fitted.fit, fitted.at[len(fitted.grid.rows) - 1]
+    optima_BF = fit.optima()[None] if draws_BF is None else draws_BF
+    _, c, d = (float(part[f]) for part in fit.parts(fit.coefficients_P))
+    curvature = max(c + 3 * d * float(fit.optima()[f] - fit.center_F[f]), 0.0)
+    distance_BI = optima_BF[:, [fitted.at[i] for i in smaller]] - optima_BF[:, f : f + 1]
+    return np.asarray(curvature * distance_BI**2)
+
+
+def _slope(x: Floats, y_BI: Floats) -> Floats:
+    dx = x - x.mean()
+    return np.asarray(y_BI @ dx / float(dx @ dx))
+
+
+def _fast(inputs: Inputs) -> list[FastTransfer]:
+    return [
+        fast_transfer(line.by_key[finding.key], line.hp) for line in inputs.lines for finding in line.report.findings
+    ]
+
+
+FAST = Statistic(
+    name="fast",
+    title="Is the transfer fast?",
+    note="Whether the regret of the transferred HP vanishes faster with scale than the loss gap does (arXiv "
+    "2512.22768). Slopes of log2 nats per doubling, measured from the largest shape. The powers account for its own "
+    "distance from the limit: optima converge as scale^-p, losses as scale^-q. Fast is 2p > q and p > 0 (p = 0 is a "
+    "steady drift); excess is 2p - q.",
+    compute=_fast,
+)

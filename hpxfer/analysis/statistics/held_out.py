@@ -1,0 +1,219 @@
+"""Held-out extrapolation: the largest shape as the smaller ones predict it, against what was measured there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from hpxfer.analysis.bootstrap import SeedNoise, scatter_ratio
+from hpxfer.analysis.drift import TINY
+from hpxfer.analysis.estimate import Fitted, estimate, fit_grid, noise_of
+from hpxfer.analysis.loss_grid import Floats, LossGrid, ShapeLosses
+from hpxfer.analysis.statistics.inputs import Inputs
+from hpxfer.analysis.statistics.power_law_fit import fit_power
+from hpxfer.analysis.statistics.scaling_fit import LAW_SHAPES, pooled_noise
+from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.thresholds import CONFIDENCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """The largest shape of one axis and parameterization, predicted from the others. Intervals are 95%."""
+
+    axis: str
+    scale_name: str
+    parameterization: str
+    hp: str
+    shape: str = ""
+    scale: float | None = None
+    num_shapes: int = 0  # that the prediction uses
+    predicted_log2: float | None = None  # the optimum
+    predicted_low: float | None = None
+    predicted_high: float | None = None
+    measured_log2: float | None = None
+    measured_low: float | None = None
+    measured_high: float | None = None
+    hp_agrees: bool | None = None  # whether the difference is within the errors of both; None without errors
+    predicted_loss: float | None = None  # nats, at the transferred HP
+    loss_low: float | None = None
+    loss_high: float | None = None
+    measured_loss: float | None = None
+    loss_agrees: bool | None = None
+    regret_nats: float | None = None  # of the HP of the grid closest to the predicted optimum
+    why_no_hp: str | None = None
+    why_no_loss: str | None = None
+    why_not: str | None = None  # why there is neither prediction
+
+
+def without_largest(grid: LossGrid) -> Fitted | None:
+    """Return the fit of all shapes but the largest; None if there is only one."""
+    return fit_grid(LossGrid(rows=grid.rows[:-1])) if len(grid.rows) > 1 else None
+
+
+def held_out(whole: Fitted, rest: Fitted | None, value: float | None, noise: SeedNoise | None, hp: str) -> HeldOut:
+    """Return the largest shape of a grid as the others predict it, and as it was measured.
+
+    `rest` is the fit without the largest shape, and `noise` is the noise of seeds pooled over such fits. `value` is the
+    transferred HP, at which losses are compared.
+    """
+    rows = whole.grid.rows
+    last = rows[-1]
+    blank = HeldOut(
+        axis=last.axis,
+        scale_name=last.scale_name,
+        parameterization=last.parameterization,
+        hp=hp,
+        shape=last.shape,
+        scale=last.scale,
+        num_shapes=len(rows) - 1,
+    )
+    if len(rows) < 3 or rest is None:
+        return replace(blank, why_not=f"{len(rows) - 1} smaller shapes, 2 are needed")
+    out = _loss(_hp(blank, whole, rest, noise), rows, value)
+    both = out.why_no_hp and out.why_no_loss
+    return replace(out, why_not=f"HP: {out.why_no_hp}; loss: {out.why_no_loss}") if both else out
+
+
+def _hp(blank: HeldOut, whole: Fitted, rest: Fitted, noise: SeedNoise | None) -> HeldOut:
+    """Return `blank` with the optimum as the line through the other shapes' optima predicts it, and as measured."""
+    rows = whole.grid.rows
+    smaller = estimate(rest, noise)
+    optima, draws = smaller.optima, smaller.draws
+    measured = estimate(whole, noise).optima[-1]
+    blank = replace(
+        blank,
+        measured_log2=measured.log2_value if measured.kind == "interior" else None,
+        measured_low=measured.low_log2,
+        measured_high=measured.high_log2,
+    )
+    known = [i for i, found in enumerate(optima) if found.kind == "interior" and found.log2_value is not None]
+    if len({rows[i].scale for i in known}) < 2:
+        return replace(blank, why_no_hp=f"{len(known)} smaller shapes have an optimum inside the grid, 2 are needed")
+    x = np.log2([rows[i].scale for i in known])
+    y = np.array([optima[i].log2_value for i in known])
+    target = math.log2(rows[-1].scale)
+    errors = [se for i in known if (se := optima[i].se_log2) is not None]
+    at_known = [rest.at[i] for i in known if i in rest.at]
+    if draws is None or len(errors) < len(known) or len(at_known) < len(known):
+        predicted = float(_ahead(x, y, np.ones_like(x), target)[0])
+        return replace(blank, predicted_log2=predicted, regret_nats=_regret(rows[-1], predicted))
+    weight = 1 / np.maximum(np.array(errors), TINY) ** 2
+    predicted, scatter = (float(number) for number in _ahead(x, y, weight, target))
+    drawn_B, scatter_B = _ahead(x, draws.normal_BF[:, at_known] - y, weight, target)
+    tail_B = np.sqrt(draws.freedom / np.random.default_rng(0).chisquare(draws.freedom, len(scatter_B)))
+    ratio = scatter_ratio(scatter, scatter_B, tail_B) if len(known) > 2 else 1.0
+    freedom = min(draws.freedom, len(known) - 2) if ratio > 1 else draws.freedom
+    low, high = (float(np.quantile(drawn_B, stats.norm.cdf(side))) for side in (-1, 1))
+    se = ratio * (high - low) / 2
+    t = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+    agrees = None
+    if blank.measured_log2 is not None and measured.se_log2 is not None:
+        agrees = bool(abs(blank.measured_log2 - predicted) <= t * math.hypot(se, measured.se_log2))
+    return replace(
+        blank,
+        predicted_log2=predicted,
+        predicted_low=predicted - t * se,
+        predicted_high=predicted + t * se,
+        hp_agrees=agrees,
+        regret_nats=_regret(rows[-1], predicted),
+    )
+
+
+def _ahead(x: Floats, y: Floats, weight: Floats, target: float) -> tuple[Floats, Floats]:
+    """Return the weighted line through y (..., F) over x at `target`, and the weighted sum of squares about it."""
+    dx = x - np.average(x, weights=weight)
+    mean = np.average(y, weights=weight, axis=-1)
+    dy = y - mean[..., None]
+    slope = (dy * dx) @ weight / (weight @ dx**2)
+    ahead = mean + slope * (target - np.average(x, weights=weight))
+    return np.asarray(ahead), np.asarray(((dy - slope[..., None] * dx) ** 2) @ weight)
+
+
+def _regret(row: ShapeLosses, log2_value: float) -> float | None:
+    """Return the regret of the HP of the grid closest to the prediction; +inf if it diverges."""
+    finite = [cell.median for cell in row.cells if cell.median is not None and math.isfinite(cell.median)]
+    measured = [cell for cell in row.cells if cell.median is not None]
+    if not finite:
+        return None
+    chosen = min(measured, key=lambda cell: abs(cell.log2 - log2_value))
+    return None if chosen.median is None else chosen.median - min(finite)
+
+
+def _loss(blank: HeldOut, rows: Sequence[ShapeLosses], value: float | None) -> HeldOut:
+    """Return `blank` with the loss at the transferred HP as the others predict it, and as measured.
+
+    LAW_SHAPES and more smaller shapes predict it by a saturating power law of the scale, fewer by a straight line over
+    log2 scale.
+    """
+    cells = [(row, cell) for row in rows if (cell := row.cell(value)) is not None and cell.mean is not None]
+    losses = [list(cell.finite) for _, cell in cells]
+    x = np.log2([row.scale for row, _ in cells])
+    if not cells or cells[-1][0] is not rows[-1]:
+        return replace(blank, why_no_loss="the largest shape has no finite loss at the transferred HP")
+    blank = replace(blank, measured_loss=float(np.mean(losses[-1])))
+    if len(set(x[:-1].tolist())) < 2:
+        return replace(blank, why_no_loss="fewer than 2 smaller shapes have finite losses at the transferred HP")
+    y = np.array([np.mean(seeds) for seeds in losses])
+    noise, freedom = pooled_noise(losses)
+    se = None if noise is None else noise / np.sqrt([len(seeds) for seeds in losses])
+    draws = _law(x, y, se, freedom) if len(x) > LAW_SHAPES else None
+    if draws is None:
+        predicted, half = _straight(x, y, se, freedom)
+        low, high = (None, None) if half is None else (predicted - half, predicted + half)
+    else:
+        predicted = float(draws[0])
+        low, high = (float(end) for end in np.quantile(draws[1:], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
+    agrees = None if low is None or high is None else bool(low <= float(y[-1]) <= high)
+    return replace(blank, predicted_loss=predicted, loss_low=low, loss_high=high, loss_agrees=agrees)
+
+
+def _law(x: Floats, y: Floats, se: Floats | None, freedom: int) -> Floats | None:
+    """Return the prediction of the law at the last point, then draws of a loss measured there; None without a law."""
+    fit = fit_power(x[:-1], y[:-1], None if se is None else se[:-1], freedom)
+    if fit.at_end:
+        return None
+    draws = fit.loss(float(x[-1]))
+    noise = fit.noise if se is None else float(se[-1]) * fit.widened
+    if noise is None:
+        return None
+    draws[1:] += noise * np.random.default_rng(1).standard_t(fit.freedom, draws.size - 1)
+    return draws
+
+
+def _straight(x: Floats, y: Floats, se: Floats | None, freedom: int) -> tuple[float, float | None]:
+    """Return the prediction of a straight line at the last point, and half of its 95% interval; None without errors."""
+    predicted, squares = (float(number) for number in _ahead(x[:-1], y[:-1], np.ones(x.size - 1), float(x[-1])))
+    dx = x[:-1] - x[:-1].mean()
+    lever = 1 / dx.size + float((x[-1] - x[:-1].mean()) ** 2 / (dx @ dx))
+    halves = []
+    if se is not None:
+        t = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+        halves.append(t * math.sqrt(float(np.mean(se[:-1] ** 2)) * lever + float(se[-1]) ** 2))
+    if dx.size > 2:
+        t = float(stats.t.ppf((1 + CONFIDENCE) / 2, dx.size - 2))
+        halves.append(t * math.sqrt(squares / (dx.size - 2) * (lever + 1)))
+    return predicted, max(halves, default=None)
+
+
+def _held_out(inputs: Inputs) -> list[HeldOut]:
+    line = inputs.judged
+    if line is None:
+        return []
+    rests = {key: without_largest(estimates.fitted.grid) for key, estimates in line.by_key.items()}
+    noise = noise_of(rest for rest in rests.values() if rest is not None)
+    return [
+        held_out(line.by_key[finding.key].fitted, rests[finding.key], finding.base_value, noise, line.hp)
+        for finding in line.report.findings
+    ]
+
+
+HELD_OUT = Statistic(
+    name="held_out",
+    title="Held-out extrapolation",
+    note="The largest shape, predicted from the others and then compared.",
+    compute=_held_out,
+)

@@ -1,0 +1,53 @@
+"""What a statistic reads: the results of a sweep, and the estimates behind the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from hpxfer.analysis.report import JudgedLine
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.axes import paths
+
+if TYPE_CHECKING:
+    from hpxfer.results import Results
+
+NO_BASE_VALUE = "no HP was transferred: the base has no optimum"
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inputs:
+    """One sweep, as its statistics see it."""
+
+    results: Results  # the cells, trials and curves of the sweep
+    loss: str  # the loss that it is judged by: validation | final_window
+    lines: tuple[JudgedLine, ...]  # one per HP that the sweep scans, the judged HP first
+    _known: dict[Callable[[Inputs], Any], Any] = field(default_factory=dict)
+
+    @property
+    def hp(self) -> str:
+        """The judged HP."""
+        return self.results.spec.judged_hp
+
+    @cached_property
+    def judged(self) -> JudgedLine | None:
+        """The line of the judged HP; None if it cannot be read."""
+        return next((line for line in self.lines if line.hp == self.hp), None)
+
+    @cached_property
+    def shapes(self) -> dict[tuple[str, str], Shape]:
+        """(axis, name of a shape) -> the shape."""
+        return {
+            (path.name, path.label(point.shape)): point.shape
+            for path in paths(self.results.spec)
+            for point in path.points
+        }
+
+    def once(self, compute: Callable[[Inputs], Answer]) -> Answer:
+        """Return `compute(self)`, computed once for all statistics that need it."""
+        if compute not in self._known:
+            self._known[compute] = compute(self)
+        return cast(Answer, self._known[compute])

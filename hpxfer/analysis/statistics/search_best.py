@@ -1,0 +1,104 @@
+"""The best point of each arm of a search, with its error over seeds; arms are compared at equal budgets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from hpxfer.analysis.statistics.inputs import Inputs
+from hpxfer.analysis.statistics.search_progress import ArmProgress, Tried, search_progress
+from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.search.compare import gain, pooled
+from hpxfer.search.kinds import kind_of
+from hpxfer.spec import SweepSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmBest:
+    """The best point of one arm. Arms of a shape are compared over as many trials as each of them has had."""
+
+    shape: str
+    parameterization: str
+    num_trials: int  # compared: the same for all arms of the shape
+    num_trials_in_all: int  # of this arm
+    num_diverged: int | None = None  # points among those compared
+    best_nats: float | None = None  # mean over seeds
+    se_nats: float | None = None
+    behind_nats: float | None = None  # its loss over that of the shape's best arm, paired over seeds; 0 for that arm
+    behind_se_nats: float | None = None
+    at: str = ""  # the HPs
+    on_edge: str = ""  # HPs at an end of their range: a bound, not an optimum
+    why_not: str | None = None
+
+
+def search_best(arms: Sequence[ArmProgress], spec: SweepSpec) -> tuple[ArmBest, ...]:
+    """Return the best of each arm, shape by shape."""
+    out = []
+    for _, group in groupby(arms, key=lambda arm: arm.shape):
+        members = list(group)
+        num = min(arm.num_trials for arm in members)
+        found = [arm.best(num) for arm in members]
+        lowest = min((best for best in found if best is not None), key=lambda best: best.mean, default=None)
+        out += [_arm_best(arm, best, lowest, num, spec) for arm, best in zip(members, found, strict=True)]
+    return tuple(out)
+
+
+def _arm_best(arm: ArmProgress, best: Tried | None, lowest: Tried | None, num: int, spec: SweepSpec) -> ArmBest:
+    if best is None or lowest is None:
+        why = "none of its points has ended with every seed" if not arm.points else "all of its points diverged"
+        return ArmBest(
+            shape=arm.shape,
+            parameterization=arm.parameterization,
+            num_trials=num,
+            num_trials_in_all=arm.num_trials,
+            why_not=why if arm.num_trials == 0 or num else "an arm of its shape has no point yet",
+        )
+    compared = [point for point in arm.points if point.num_trials <= num]
+    others = [gain(point.losses, lowest.losses) for point in compared if point is not lowest]
+    (behind,) = pooled([gain(best.losses, lowest.losses)], others)
+    return ArmBest(
+        shape=arm.shape,
+        parameterization=arm.parameterization,
+        num_trials=num,
+        num_trials_in_all=arm.num_trials,
+        num_diverged=sum(math.isinf(point.mean) for point in compared),
+        best_nats=best.mean,
+        se_nats=best.se,
+        behind_nats=behind.mean,
+        behind_se_nats=None if math.isnan(behind.error) or best is lowest else behind.error,
+        at=", ".join(f"{name} {best.hps.get(name):.4g}" for name in arm.hps),
+        on_edge=", ".join(_on_edge(best, spec)),
+    )
+
+
+def _on_edge(best: Tried, spec: SweepSpec) -> list[str]:
+    """Return the HPs of the grid that are within a hundredth of an octave of an end of their range."""
+    out: list[str] = []
+    if not kind_of(spec).is_box:  # other searches move on from an edge
+        return out
+    for name, values in spec.grid.items():
+        ends = (values.numbers()[0], values.numbers()[-1])
+        value = best.hps.get(name)
+        if ends[0] < ends[1] and value > 0 and any(abs(math.log2(value / end)) < 0.01 for end in ends if end > 0):
+            out.append(name)
+    return out
+
+
+def _best_of_arms(inputs: Inputs) -> tuple[ArmBest, ...]:
+    return search_best(inputs.once(_progress), inputs.results.spec)
+
+
+def _progress(inputs: Inputs) -> tuple[ArmProgress, ...]:
+    return search_progress(inputs.results)
+
+
+SEARCH_BEST = Statistic(
+    name="search_best",
+    title="The best of each arm, at equal budgets",
+    note="Arms of a shape are compared over as many trials as each of them has had, in the order in which they ended. "
+    "Mean and standard error over seeds; behind: over the shape's best arm, paired over seeds. The best of many points "
+    "is partly luck: its loss is too low by about the noise of a point. An HP on the edge of its range is a bound.",
+    compute=_best_of_arms,
+)

@@ -1,0 +1,133 @@
+"""Every shape at the HP value that was transferred to it, with its trials, curves and parameter counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from hpxfer.analysis.findings import Finding
+from hpxfer.analysis.loss_grid import SeedLosses, ShapeLosses
+from hpxfer.analysis.statistics.curves import Curve, curves_by_trial
+from hpxfer.analysis.statistics.inputs import Inputs
+from hpxfer.scaling.shape import Shape
+
+Key = tuple[str, str]  # axis, parameterization
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedShape:
+    """One shape of one parameterization at one HP value. `cell` has no losses where no trial has a result."""
+
+    row: ShapeLosses
+    cell: SeedLosses
+    shape: Shape
+
+    @property
+    def trials(self) -> tuple[str, ...]:
+        """The ids of the trials that have a result, by seed."""
+        return tuple(self.cell.trial_of.values())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Transferred:
+    """What the statistics at the transferred HP share."""
+
+    values: Mapping[Key, float | None]  # the HP that was transferred along each axis
+    scale_names: Mapping[Key, str]
+    along: Mapping[Key, tuple[TrainedShape, ...]]  # the shapes of an axis at that HP, by scale; none without an HP
+    # For each parameterization the HP that most axes transferred, and the distinct shapes of all axes at it.
+    over_all: Mapping[str, tuple[float | None, tuple[TrainedShape, ...]]]
+    curves: Mapping[str, Curve]  # trial_id -> training loss in nats
+    diverged_steps: Mapping[str, int]  # trial_id -> step, of the trials that diverged
+    params: Mapping[str, Mapping[str, float]]  # trial_id -> number of parameters, by how they are counted
+
+    @property
+    def parameterizations(self) -> tuple[str, ...]:
+        return tuple(sorted({label for _, label in self.values}))
+
+    def complete_curves(self, trained: TrainedShape) -> dict[int, Curve]:
+        """Return seed -> curve; empty if a seed diverged."""
+        if any(trial in self.diverged_steps for trial in trained.trials):
+            return {}
+        return {seed: self.curves[trial] for seed, trial in trained.cell.trial_of.items() if trial in self.curves}
+
+
+def transferred(inputs: Inputs) -> Transferred:
+    """Return the shapes at the HPs that the report on the judged HP transferred; nothing if there is no such report."""
+    findings: Sequence[Finding] = () if inputs.judged is None else inputs.judged.report.findings
+    values = {finding.key: finding.base_value for finding in findings}
+    along = {key: _trained(inputs, key, value) for key, value in values.items()}
+    over_all = {}
+    for label in sorted({label for _, label in values}):
+        value = _common_value(findings, label)
+        every = [trained for key in sorted(values) if key[1] == label for trained in _trained(inputs, key, value)]
+        over_all[label] = (value, _distinct(every))
+    groups = [*along.values(), *(found for _, found in over_all.values())]
+    used = {trial for group in groups for trained in group for trial in trained.trials}
+    trials = inputs.results.trials[inputs.results.trials["trial_id"].isin(used)]
+    diverged = trials[trials["diverged_step"].notna()]
+    return Transferred(
+        values=values,
+        scale_names={finding.key: finding.scale_name for finding in findings},
+        along=along,
+        over_all=over_all,
+        curves=curves_by_trial(inputs.results.curves, "train_loss_nats", used) if used else {},
+        diverged_steps={
+            str(trial): int(step) for trial, step in zip(diverged["trial_id"], diverged["diverged_step"], strict=True)
+        },
+        params=params_of(trials),
+    )
+
+
+def params_of(trials: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return trial_id -> number of parameters by how they are counted, see `scaling_fit.COUNTS`.
+
+    `without embedding` leaves out the embeddings of tokens and positions and an untied readout. These grow with the
+    vocabulary and the context, not with the network.
+    """
+    out = {}
+    columns = ("trial_id", "params_total", "params_active", "width", "vocab_size", "context", "setting")
+    for trial, total, active, width, vocabulary, context, setting in zip(
+        *(trials[name] for name in columns), strict=True
+    ):
+        tables = 1 if '"tied_embeddings":true' in setting or json.loads(setting).get("tied_embeddings") else 2
+        embedding = float(width * (tables * vocabulary + context))
+        out[str(trial)] = {
+            "total": float(total),
+            "active": float(active),
+            "total without embedding": float(total) - embedding,
+            "active without embedding": float(active) - embedding,
+        }
+    return out
+
+
+def _trained(inputs: Inputs, key: Key, value: float | None) -> tuple[TrainedShape, ...]:
+    """Return the shapes along an axis at one HP value, by scale; none without a value."""
+    if inputs.judged is None or value is None:
+        return ()
+    nothing = SeedLosses(value=value, seeds=(), losses=(), num_missing=0)
+    return tuple(
+        TrainedShape(row=row, cell=row.cell(value) or nothing, shape=inputs.shapes[row.axis, row.shape])
+        for row in inputs.judged.by_key[key].fitted.grid.rows
+    )
+
+
+def _common_value(findings: Sequence[Finding], parameterization: str) -> float | None:
+    """Return the HP that most axes of a parameterization transferred, the lower one of a tie; None without any."""
+    values = [
+        finding.base_value
+        for finding in findings
+        if finding.parameterization == parameterization and finding.base_value
+    ]
+    return min(set(values), key=lambda value: (-values.count(value), value), default=None)
+
+
+def _distinct(every: Sequence[TrainedShape]) -> tuple[TrainedShape, ...]:
+    """Return each shape once, as the base is on every axis."""
+    first: dict[Shape, TrainedShape] = {}
+    for trained in every:
+        first.setdefault(trained.shape, trained)
+    return tuple(first.values())

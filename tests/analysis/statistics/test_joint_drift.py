@@ -1,0 +1,113 @@
+"""Joint drift: planted slopes of two dimensions at once, bounds, and dimensions that cannot be told apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hpxfer.analysis.estimate import fit_grid, noise_of
+from hpxfer.analysis.loss_grid import LossGrid, loss_grids
+from hpxfer.analysis.statistics.joint_drift import JointDrift, joint_drift, moving
+from hpxfer.scaling.shape import Shape
+
+BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
+WIDER = tuple(replace(BASE, width=32 * k, expert_width=32 * k) for k in (2, 4, 8))
+DEEPER = tuple(replace(BASE, depth=2 * k) for k in (2, 4, 8))
+GRID = range(-10, -2)
+
+
+def planted(
+    shapes: tuple[Shape, ...],
+    width: float,
+    depth: float,
+    *,
+    seed: int = 0,
+    noise: float = 0.003,
+    seeds: int = 3,
+    start: float = -6.2,
+) -> JointDrift:
+    """Return the joint drift where the optimum moves by so many octaves per doubling of the width and the depth."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number, shape in enumerate(shapes):
+        at = start + width * math.log2(shape.width / 32) + depth * math.log2(shape.depth / 2)
+        trials = [
+            {"value": 2.0**x, "seed": s, "loss": 3 + 0.03 * (x - at) ** 2 + noise * rng.standard_normal()}
+            for x in GRID
+            for s in range(seeds)
+        ]
+        frame = pd.DataFrame(trials).assign(
+            axis="all", scale_name="n", scale=number + 1.0, shape=shape.label(), is_base=number == 0
+        )
+        (grid,) = loss_grids(frame.assign(parameterization="planted", status="finished"))
+        rows += grid.rows
+    fitted = fit_grid(LossGrid(rows=tuple(rows)))
+    return joint_drift(fitted, shapes, noise_of([fitted]), "lr")
+
+
+def slopes(found: JointDrift) -> dict[str, float]:
+    return {one.dimension: one.octaves_per_doubling for one in found.slopes}
+
+
+@pytest.mark.parametrize(("width", "depth"), [(0.0, 0.0), (-0.5, 0.25)])
+def test_each_dimension_gets_its_own_slope(width: float, depth: float) -> None:
+    found = planted((BASE, *WIDER, *DEEPER), width, depth, noise=1e-5)
+    assert slopes(found) == pytest.approx({"width": width, "depth": depth}, abs=0.002)
+    assert found.base_log2 == pytest.approx(-6.2, abs=0.01)
+    assert [point.fitted_log2 for point in found.points] == pytest.approx(
+        [point.log2_value for point in found.points], abs=0.01
+    )
+
+
+def test_the_intervals_cover() -> None:
+    covered = []
+    for seed in range(40):
+        found = planted((BASE, *WIDER, *DEEPER), -0.3, 0.2, seed=seed, noise=0.01)
+        for one, true in zip(found.slopes, (-0.3, 0.2), strict=True):
+            assert one.low is not None
+            assert one.high is not None
+            covered.append(one.low <= true <= one.high)
+    assert 0.89 <= np.mean(covered) <= 0.995
+
+
+def test_a_drift_of_one_dimension_is_not_the_other_s() -> None:
+    found = planted((BASE, *WIDER, *DEEPER), -0.7, 0.0)
+    by_name = {one.dimension: one for one in found.slopes}
+    assert (by_name["width"].high or 0.0) < -0.6
+    assert (by_name["depth"].low or 1.0) < 0.0 < (by_name["depth"].high or -1.0)
+
+
+def test_dimensions_that_move_together_are_named_and_not_told_apart() -> None:
+    both = tuple(replace(BASE, width=32 * k, expert_width=32 * k, depth=2 * k) for k in (2, 4, 8))
+    found = planted((BASE, *both), -0.3, 0.1, noise=1e-5)
+    assert slopes(found) == pytest.approx({"width": -0.2}, abs=0.01)
+    assert found.confounded == ("depth",)
+
+
+def test_a_bound_counts_on_its_side_only() -> None:
+    """The widest optimum is beyond the grid's lower edge, so all that is known is that it fell far."""
+    found = planted((BASE, *WIDER, *DEEPER), -1.5, 0.0, start=-5.4)
+    assert [point.shape for point in found.points if point.log2_value is None] == [WIDER[-1].label()]
+    by_name = {one.dimension: one for one in found.slopes}
+    assert by_name["width"].octaves_per_doubling == pytest.approx(-1.5, abs=0.1)
+    assert by_name["depth"].octaves_per_doubling == pytest.approx(0.0, abs=0.1)
+    assert all(one.se is not None and one.se > 0 for one in found.slopes)
+
+
+def test_what_cannot_be_said_says_why() -> None:
+    assert planted((BASE, *WIDER), 0.0, 0.0).why_not == (
+        "fewer than two dimensions move: the drift along the axis says it all"
+    )
+    assert "one seed" in (planted((BASE, *WIDER, *DEEPER), 0.0, 0.0, seeds=1).why_not or "")
+    lost = planted((BASE, *WIDER, *DEEPER), 0.0, 0.0, start=-30.0)
+    assert lost.why_not is not None
+    assert lost.slopes == ()
+
+
+def test_dimensions_without_a_logarithm_are_left_out() -> None:
+    dense = Shape(width=32, depth=2, head_dim=32, dense_width=64)
+    assert moving([dense, replace(BASE, depth=4)]) == ("depth", "kappa")

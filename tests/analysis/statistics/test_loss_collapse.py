@@ -1,0 +1,105 @@
+"""Loss collapse: planted curves that are one, that part at a known step, and seeds that share their batches."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hpxfer.analysis.statistics.collapse import Collapse, ShapeCurves, collapse, normalized_collapse
+
+BARE = Collapse(axis="width", scale_name="width", parameterization="planted", hp="lr")
+STEPS = np.arange(240)
+
+
+def planted(
+    seed: int = 0,
+    *,
+    shapes: int = 4,
+    seeds: int = 3,
+    part_at: float = math.inf,
+    gap: float = 0.05,
+    luck: float = 0.01,
+    batch: float = 0.1,
+) -> Collapse:
+    """Return the collapse of curves that are one up to `part_at`, then `gap` nats apart from one shape to the next."""
+    rng = np.random.default_rng(seed)
+    batch_SN = batch * rng.standard_normal((seeds, STEPS.size))  # the same for all shapes
+    every = []
+    for i in range(shapes):
+        apart = np.where(part_at <= STEPS, gap * i, 0.0)
+        own = luck * rng.standard_normal((seeds, 1)) + 0.01 * rng.standard_normal((seeds, STEPS.size))
+        loss_SN = 2 + 2 * np.exp(-STEPS / 40) - apart + batch_SN + own
+        every.append(ShapeCurves(shape=f"w{i}", scale=2.0**i, is_base=i == 0, steps_N=STEPS, loss_SN=loss_SN))
+    return collapse(every, BARE)
+
+
+def test_curves_part_where_they_were_planted_to() -> None:
+    at = [planted(seed, part_at=120.0).parts_at for seed in range(30)]
+    found = [one for one in at if one is not None]
+    assert len(found) >= 28
+    assert np.median(found) == pytest.approx(120, abs=10)
+
+
+def test_equal_curves_are_not_said_to_part_although_a_seed_s_luck_lasts() -> None:
+    wrong = sum(planted(seed).parts_at is not None for seed in range(200))
+    assert wrong <= 10
+    assert planted(0).parts_by_share_at is None
+
+
+def test_two_seeds_still_see_a_gap_of_ten_times_the_noise() -> None:
+    seen = sum(planted(seed, seeds=2, part_at=60.0, gap=0.1).parts_at is not None for seed in range(30))
+    assert seen >= 24
+
+
+def test_the_noise_is_that_of_a_shape_s_mean_without_what_its_seeds_share() -> None:
+    noise = [np.mean(planted(seed, luck=0.02, shapes=6).noise_nats) for seed in range(50)]
+    assert np.mean(noise) == pytest.approx(0.02 / math.sqrt(3), rel=0.15)
+
+
+def test_one_seed_gives_the_spread_and_says_why_there_is_no_noise() -> None:
+    one = planted(seeds=1, part_at=120.0, gap=0.5)
+    assert (one.noise_nats, one.parts_at, one.below_noise) == ((), None, None)
+    assert one.why_no_noise is not None
+    assert one.parts_by_share_at == pytest.approx(122.0, abs=5)
+
+
+def test_a_diverged_shape_is_shown_and_left_out_of_the_numbers() -> None:
+    loss_SN = np.full((2, 240), 3.0)
+    broken_SN = np.where(STEPS < 50, loss_SN, np.nan)
+    every = [
+        ShapeCurves(shape="w0", scale=1, is_base=True, steps_N=STEPS, loss_SN=loss_SN),
+        ShapeCurves(shape="w1", scale=2, is_base=False, steps_N=STEPS, loss_SN=loss_SN),
+        ShapeCurves(shape="w2", scale=4, is_base=False, steps_N=STEPS, loss_SN=broken_SN, diverged_step=50),
+    ]
+    found = collapse(every, BARE)
+    assert found.left_out == ("w2",)
+    assert [(one.shape, one.diverged_step, len(one.losses)) for one in found.curves] == [
+        ("w0", None, 48),
+        ("w1", None, 48),
+        ("w2", 50, 10),
+    ]
+    assert max(found.spread_nats) == 0.0
+    alone = collapse(every[1:], BARE)
+    assert alone.why_not == "1 shapes have whole curves, 2 are needed"
+    assert collapse([], BARE).why_not is not None
+
+
+def test_normalized_curves_fall_on_one_with_the_true_floor_only() -> None:
+    """loss = floor + amplitude * universal(share of the run), at runs of different length and amplitude."""
+    every = []
+    for i, steps in enumerate((200, 400, 800)):
+        at = np.arange(steps)
+        loss_N = 1.7 + (1.0 - 0.2 * i) * ((at + 1) / steps) ** -0.3
+        every.append(ShapeCurves(shape=f"t{i}", scale=steps, is_base=i == 0, steps_N=at, loss_SN=loss_N[None]))
+    late = slice(3, None)  # a mean over the first bins of a steep curve depends on how many steps it has
+    assert normalized_collapse(every, 1.7)[2][late].max() < 0.003
+    assert normalized_collapse(every, 0.0)[2][late].max() > 0.02
+
+
+def test_luck_that_lasts_cancels_in_normalized_curves_and_a_gap_that_comes_late_does_not() -> None:
+    lucky = [planted(seed, luck=0.1, batch=0.01).below_noise for seed in range(20)]
+    parted = [planted(seed, luck=0.1, batch=0.01, part_at=200.0, gap=0.3).below_noise for seed in range(20)]
+    assert np.mean(np.array(lucky, dtype=float)) > 0.8
+    assert np.mean(np.array(parted, dtype=float)) < 0.4

@@ -1,0 +1,85 @@
+"""The simulator: it plants what its kind says, as a grid and as a frame alike."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import error_rates
+import numpy as np
+import pytest
+from error_rates import VerdictCounts, count_verdicts, error_rates_tables
+from planted_sweeps import Planted, plant
+
+from hpxfer.analysis.loss_grid import loss_grids
+
+MESSY = Planted(missing=0.2, cliff=1.5, cliff_width=1.0, tail=3.0, luck=0.1, luck_slope=0.01, drift=0.3)
+
+
+def test_the_grid_and_the_frame_hold_the_same_losses() -> None:
+    sweep = plant(MESSY, 3)
+    (grid,) = loss_grids(sweep.frame())
+    assert grid.rows == sweep.grid().rows
+    assert np.array_equal(grid.loss_IKS, sweep.loss_IKS, equal_nan=True)
+
+
+def test_equal_seeds_equal_sweeps() -> None:
+    assert np.array_equal(plant(MESSY, 3).loss_IKS, plant(MESSY, 3).loss_IKS, equal_nan=True)
+    assert not np.array_equal(plant(MESSY, 3).loss_IKS, plant(MESSY, 4).loss_IKS, equal_nan=True)
+
+
+def test_without_noise_the_losses_are_the_planted_basins() -> None:
+    sweep = plant(Planted(noise=0.0, drift=0.5, asymmetry=0.1), 0)
+    assert np.diff(sweep.optimum_I) == pytest.approx(np.full(4, sweep.drift))
+    assert abs(sweep.drift) == 0.5
+    u = sweep.x_K - sweep.optimum_I[2]
+    near = np.abs(u) <= 2
+    assert sweep.loss_IKS[2, near, 0] == pytest.approx(2.8 + 0.02 * (u[near] ** 2 + 0.1 * u[near] ** 3))
+
+
+@pytest.mark.parametrize("tail", [math.inf, 5.0])
+def test_the_noise_has_the_planted_size(tail: float) -> None:
+    losses = np.array([plant(Planted(noise=0.01, curvature=0.0, gain=0.0, tail=tail), s).loss_IKS for s in range(300)])
+    assert np.std(losses) == pytest.approx(0.01, rel=0.03)
+
+
+def test_luck_is_a_seed_s_at_a_shape() -> None:
+    losses = np.array([plant(Planted(noise=0.0, curvature=0.0, luck=0.1), s).loss_IKS for s in range(300)])
+    assert np.ptp(losses - losses[:, :, :1], axis=2).max() == pytest.approx(0.0, abs=1e-12)
+    assert np.std(losses[:, 0, 0]) == pytest.approx(0.1, rel=0.1)
+    sloped = plant(Planted(noise=0.0, curvature=0.0, luck_slope=0.1), 0).loss_IKS
+    assert np.diff(sloped, n=2, axis=1) == pytest.approx(0.0, abs=1e-12)
+    assert np.ptp(np.diff(sloped, axis=1)[:, 0]) > 0.01
+
+
+def test_cliffs_and_holes() -> None:
+    sweep = plant(Planted(cliff=1.5), 0)
+    over = (sweep.x_K - sweep.optimum_I[:, None]) > 1.5
+    assert np.array_equal(np.isinf(sweep.loss_IKS).all(2), over)
+    assert np.isfinite(plant(Planted(cliff=1.5, blow_up=True), 0).loss_IKS).all()
+    holes = np.mean([np.isnan(plant(Planted(missing=0.3), s).loss_IKS).mean() for s in range(50)])
+    assert holes == pytest.approx(0.3, abs=0.03)
+
+
+def test_counts_are_of_verdicts_and_coverage() -> None:
+    drifting = count_verdicts(Planted(drift=1.0), range(12))
+    assert (drifting.sweeps, drifting.transfers) == (12, 0)
+    assert drifting.drifts >= 10
+    staying = count_verdicts(Planted(), range(12))
+    assert (staying.transfers, staying.optima, staying.bounds) == (12, 60, 0)
+    assert (drifting + staying).sweeps == 24
+    assert VerdictCounts(sweeps=1).rates()["optimum_coverage"] is None
+
+
+def test_the_command_writes_a_row_per_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(error_rates, "CORE", {"one": Planted()})
+    monkeypatch.setattr(error_rates, "OTHERS", {"messy": MESSY})
+    error_rates.main(["--sweeps", "4", "--workers", "1", "--output", str(tmp_path)])
+    (entry,) = map(json.loads, (tmp_path / "error_rates.jsonl").read_text().splitlines())
+    assert [row["sweeps"] for row in (*entry["core"], *entry["others"])] == [4, 4]
+    assert entry["core"][0]["transfers"] == 1.0
+    assert capsys.readouterr().out == error_rates_tables(entry) + "\n"
+    assert "| 0 | 0.003 | 3 | " in error_rates_tables(entry)
