@@ -18,6 +18,7 @@ from hpxfer.recipe import Recipe, recipe_from_results
 from hpxfer.results import Results
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.yaml_file import write_yaml
+from hpxfer.store import SHAPE_COLUMNS
 from hpxfer.trial import Cell, DataRef, Expansion, base_hps
 
 GRID = tuple(2.0**exponent for exponent in (-9, -8, -7, -6, -5))
@@ -76,6 +77,8 @@ def _row(cell: Cell, loss: float) -> dict[str, Any]:
     diverged = math.isnan(loss)
     return {
         "trial_id": cell.trial.id,
+        "parameterization": None if cell.trial.parameterization is None else cell.trial.parameterization.name,
+        **{name: getattr(cell.trial.shape, name) for name in SHAPE_COLUMNS},
         "status": "diverged" if diverged else "finished",
         "validation_loss_nats": loss,
         "final_window_loss_nats": loss,
