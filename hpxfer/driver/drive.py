@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from hpxfer.data import require_data
 from hpxfer.driver.dispatch import Dispatcher, OnEvent
+from hpxfer.driver.plugins import require_plugins
 from hpxfer.driver.prepared import PreparedSweep, located, prepare, refreshed
 from hpxfer.driver.trial_list import known_trials
 from hpxfer.errors import HpxferError
@@ -21,9 +22,11 @@ from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
 from hpxfer.progress.counts import RunCounts, run_counts
 from hpxfer.progress.file import writing
+from hpxfer.registry import PluginFile
 from hpxfer.rekey import refuse_legacy_ids
 from hpxfer.results import Results, load_results
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.plugins import plugin_files
 from hpxfer.storage.lease import Lease, leased
 from hpxfer.storage.uri import parse_root
 from hpxfer.store import Store
@@ -61,9 +64,9 @@ def run(
     )
     if prepared.missing and address is None:
         with located(prepared.file):
-            require_data(
-                prepared.spec.data
-            )  # a digest stands in for planning, and on a cluster for the nodes' own data
+            require_data(prepared.spec.data)  # a plan, and a cluster whose nodes have the data, need only its digest
+    # An executor of the caller's may train in this process, which has every row that it registered.
+    plugins = require_plugins(prepared.spec) if executor is None else plugin_files(prepared.spec)
     location = prepared.location
     refuse_legacy_ids(location)
     with interrupts() as signals:
@@ -77,16 +80,16 @@ def run(
             _checkpoints(prepared).end(prepared.outcomes)  # those of a driver that was killed at its very end
             store.save_sweep(prepared.spec, prepared.expansion.setting.data_digest)
             if prepared.missing or prepared.reuse.wanted:
-                how = executor or make_executor(placement_of(prepared, address))
+                how = executor or make_executor(placement_of(prepared, address, plugins))
                 with _logging(prepared, address) as log:
-                    _train(prepared, store, lease, signals, how, _then(on_event, log))
+                    _train(prepared, store, lease, signals, how, _then(on_event, log), plugins)
             store.compact()
             pa.default_memory_pool().release_unused()  # merging takes much memory, which Arrow would keep
             location.push(lease.check)
     return load_results(location.folder)
 
 
-def placement_of(prepared: PreparedSweep, address: str | None) -> Placement:
+def placement_of(prepared: PreparedSweep, address: str | None, plugins: tuple[PluginFile, ...] = ()) -> Placement:
     """Return where and how wide the missing trials of a sweep are trained."""
     asha = prepared.spec.early_stopping.asha
     return Placement(
@@ -94,6 +97,7 @@ def placement_of(prepared: PreparedSweep, address: str | None) -> Placement:
         workers=prepared.workers,
         address=address,
         stopping=None if asha is None else Stopping(asha.grace_steps, asha.reduction_factor),
+        plugins=plugins,
         measured=prepared.measured,
     )
 
@@ -105,6 +109,7 @@ def _train(
     signals: Interrupts,
     executor: Executor,
     on_event: OnEvent | None,
+    plugins: tuple[PluginFile, ...],
 ) -> None:
     resources, counts = prepared.spec.resources, _counts(prepared)
     checkpoints = _checkpoints(prepared)
@@ -116,6 +121,7 @@ def _train(
         kernels=resources.kernels,
         checkpoints=spec,
         stopping=None if asha is None else Stopping(asha.grace_steps, asha.reduction_factor),
+        plugins=plugins,
     )
     dispatcher = Dispatcher(
         prepared, store, lease, counts, checkpoints=checkpoints if spec else None, held=signals.held, on_event=on_event

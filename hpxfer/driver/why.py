@@ -131,7 +131,7 @@ def identity_of(trial: Trial, expansion: Expansion) -> dict[str, Any]:
 
 
 def flat(identity: Mapping[str, Any]) -> Flat:
-    """Return key path -> value, e.g. `setting.init.matrices` or `hps.router.lr_mult`, with every default spelled out."""
+    """Return key path -> value, e.g. `setting.init.matrices` or `hps.router.lr_mult`, with every default."""
     hps = {**_defaults(HPs), **identity["hps"]}
     multipliers = dict(hps.pop("multipliers"))
     setting = _filled(_defaults(Setting), identity["setting"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hpxfer.executors.executor import Executor
 from hpxfer.executors.stopping import Stopping
 from hpxfer.plan.packing import Measured
-from hpxfer.registry import Registry
+from hpxfer.registry import PluginFile, Registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.sweep import ResourcesSpec
 
@@ -25,6 +25,7 @@ class Placement:
     workers: int  # stacks that run at once on this machine's device, where the executor stays on this machine
     address: str | None = None  # of a Ray cluster to join: auto | HOST:PORT | ray://HOST:PORT
     stopping: Stopping | None = None  # when trials that fall behind are stopped; None stops none
+    plugins: tuple[PluginFile, ...] = ()  # every node must be able to import them
     measured: Mapping[Shape, Measured]  # what stored trials say of the memory and the time that stacks need
 
 
@@ -52,6 +53,7 @@ def _ray(placement: Placement) -> Executor:
             cpus_per_stack=resources.cpus_per_stack,
             gpus_per_stack=resources.gpus_per_stack,
             gpu_type=resources.gpu_type,
+            plugins=placement.plugins,
         )
     from hpxfer.executors.ray import RayExecutor
 
@@ -63,6 +65,7 @@ def _ray(placement: Placement) -> Executor:
         gpus_per_stack=resources.gpus_per_stack,
         gpu_type=resources.gpu_type,
         measured=placement.measured,
+        plugins=placement.plugins,
     )
 
 

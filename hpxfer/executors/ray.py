@@ -20,11 +20,21 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train, failed, lost
 from hpxfer.executors.queue import Queue
-from hpxfer.executors.ray_cluster import Needs, beside_driver, device_here, listing, nodes, require_place, slots
+from hpxfer.executors.ray_cluster import (
+    Needs,
+    beside_driver,
+    device_here,
+    listing,
+    nodes,
+    require_place,
+    require_plugins,
+    slots,
+)
 from hpxfer.executors.ray_session import ClusterMonitor, first_line, ray_errors, session
 from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
 from hpxfer.host.machine import num_cpus
 from hpxfer.plan.packing import SHARES, Measured, gpu_share
+from hpxfer.registry import PluginFile
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial.events import Ended, Started
 from hpxfer.trial.stack import Stack
@@ -65,6 +75,7 @@ class RayExecutor:
     # of a GPU; None: the share that each stack needs; read only where stacks run on GPUs
     gpus_per_stack: float | None = 1.0
     gpu_type: str | None = None  # Ray's name of an accelerator type, e.g. H100
+    plugins: tuple[PluginFile, ...] = ()  # every node must be able to import them
     measured: Mapping[Shape, Measured] = field(default_factory=dict)  # the time and memory that stored trials needed
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
@@ -74,6 +85,7 @@ class RayExecutor:
         if known and not queue.ask(known):  # no work is no reason to start Ray
             return
         with session(self.address, self.cpus_per_stack * (self.workers or 1)), ray_errors():
+            require_plugins(self.plugins)
             run = _Run(self, queue, train, on_event)
             try:
                 run.to_the_end()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hpxfer.host.machine import gpu_bytes
 from hpxfer.plan.packing import Device
+from hpxfer.registry import PluginFile, load_plugin
 
 # How long the planner waits for a node to report the memory of its GPUs.
 _ASK_S = 30.0
@@ -137,6 +138,33 @@ def device_here(device: str, gpu_type: str | None) -> Device:
         host_bytes=int(sum(node.has.get("memory", 0) for node in used)) or None,
         name=(gpu_type or "/".join(names) or None) if cuda else None,
     )
+
+
+def require_plugins(files: Sequence[PluginFile]) -> None:
+    """Raise HpxferError unless every live node can import the plug-ins, in the driver's version."""
+    if not files:
+        return
+    task = ray.remote(num_cpus=0)(_plugin_problem)
+    asked = {
+        node.id: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)).remote(
+            tuple(files)
+        )
+        for node in nodes()
+    }
+    for node_id, answer in asked.items():
+        problem = ray.get(answer)
+        if problem is not None:
+            raise HpxferError(f"{problem} (node {node_id[:8]} of the Ray cluster)")
+
+
+def _plugin_problem(files: tuple[PluginFile, ...]) -> str | None:
+    """Return why this node cannot import a plug-in, or None."""
+    try:
+        for file in files:
+            load_plugin(file)
+    except HpxferError as error:
+        return str(error)
+    return None
 
 
 def _gpu_bytes(there: list[Node]) -> int | None:

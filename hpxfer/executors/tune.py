@@ -23,7 +23,7 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train, lost
 from hpxfer.executors.queue import Queue
-from hpxfer.executors.ray_cluster import Needs, device_here, require_place, slots
+from hpxfer.executors.ray_cluster import Needs, device_here, require_place, require_plugins, slots
 from hpxfer.executors.ray_session import ray_errors, session
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.tune_side import (
@@ -37,6 +37,7 @@ from hpxfer.executors.tune_side import (
     Stopped,
     TuneChannel,
 )
+from hpxfer.registry import PluginFile
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.result import Curve, TrialResult
 from hpxfer.trial.stack import Stack
@@ -59,6 +60,7 @@ class TuneExecutor:
     cpus_per_stack: float = 1.0
     gpus_per_stack: float | None = 1.0  # of a GPU; None is a whole one
     gpu_type: str | None = None
+    plugins: tuple[PluginFile, ...] = ()
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
@@ -68,6 +70,7 @@ class TuneExecutor:
                 f"{self.address}; give auto or HOST:PORT there, or send the sweep with `hpxfer submit`"
             )
         with session(self.address, self.cpus_per_stack * (self.workers or 1)), ray_errors(), _hushed():
+            require_plugins(self.plugins)
             cuda = device_here(self.device, self.gpu_type).cuda
             gpus = (self.gpus_per_stack or 1.0) if cuda else 0.0
             needs = Needs(cpus=self.cpus_per_stack, gpus=gpus, gpu_type=self.gpu_type)

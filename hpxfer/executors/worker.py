@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Train, failed
 from hpxfer.executors.stopping import Stopping
+from hpxfer.registry import PluginFile, load_plugin
 from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.result import TrialResult
@@ -27,10 +28,13 @@ class TrainStack:
     kernels: str = "auto"  # auto | torch | triton
     checkpoints: CheckpointSpec | None = None
     stopping: Stopping | None = None  # early stopping; the training reports at the steps where trials are compared
+    plugins: tuple[PluginFile, ...] = ()  # imported before the training, once per process
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         from hpxfer.train.trainer import train
 
+        for file in self.plugins:
+            load_plugin(file)
         yield from train(
             stack,
             self.device,

@@ -1,0 +1,64 @@
+"""The plug-ins of a sweep, before anything trains: every row comes from one, and every worker can import them."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from hpxfer.errors import HpxferError
+from hpxfer.registry import PluginFile
+from hpxfer.scaling.evaluate import parameterization
+from hpxfer.spec import SweepSpec
+from hpxfer.spec.plugins import plugin_files, rows_without_plugin, stored_names
+
+# Imports the plug-ins that it reads from stdin, as a worker would, and prints what goes wrong.
+_PREFLIGHT = """
+import pickle, sys
+from hpxfer.errors import HpxferError
+from hpxfer.registry import load_plugin
+try:
+    for file in pickle.load(sys.stdin.buffer):
+        load_plugin(file)
+except HpxferError as error:
+    sys.exit(str(error))
+"""
+
+
+def with_conventions(spec: SweepSpec) -> SweepSpec:
+    """Return the sweep with every convention of a plug-in's table spelled out.
+
+    A stored sweep can then be read without the code of the table, which alone knows the defaults.
+    """
+    own = stored_names(spec.plugins or ()).get("parameterization", set())
+    choices = tuple(
+        choice.model_copy(update={"conventions": dict(parameterization(choice.name, choice.conventions).conventions)})
+        if choice.name in own
+        else choice
+        for choice in spec.parameterizations
+    )
+    return spec.model_copy(update={"parameterizations": choices})
+
+
+def require_plugins(spec: SweepSpec) -> tuple[PluginFile, ...]:
+    """Return the sweep's plug-ins for its workers. Raise HpxferError unless a new process can import what it needs."""
+    if rows := rows_without_plugin(spec):
+        raise HpxferError(
+            f"{', '.join(rows)}: must be registered by a plug-in, got a registration in this process, which workers do "
+            "not see; put it into a file and name the file under plugins: in the sweep, or with --plugin"
+        )
+    files = plugin_files(spec)
+    if files:
+        _preflight(files)
+    return files
+
+
+def _preflight(files: Sequence[PluginFile]) -> None:
+    """Import the plug-ins in a new process, which has no more than a worker of this machine has."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PREFLIGHT], input=pickle.dumps(files), capture_output=True, check=False
+    )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it ended without a message"]
+        raise HpxferError(f"{lines[-1]}; a worker imports plug-ins in a process of its own")
