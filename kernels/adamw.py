@@ -1,4 +1,4 @@
-"""AdamW and SGD of K trials in one pass, each with numbers of its own.
+"""AdamW and SGD of K trials in one pass. Each trial has its own numbers.
 
     m <- beta1 m + (1 - beta1) g          v <- beta2 v + (1 - beta2) g^2
     p <- keep p - lr * m / (sqrt(v) * scale + eps)                                       (AdamW)
@@ -7,9 +7,10 @@
     lr    AdamW: peak lr * factor / (1 - beta1^t);  SGD: peak lr * factor
     keep  1 - peak lr * factor * weight decay              scale  1 / sqrt(1 - beta2^t)
 
-In Triton every operation is rounded on its own and exactly, in the order written, and no two are fused. Torch's own
-code has the same bits for m, v and SGD; its float32 sqrt may be one rounding off (MKL's is, measured with AVX-512).
-A trial that is not alive keeps the bits of p, m and v, whatever its gradient holds.
+In Triton every operation is rounded separately and exactly, in the order written; none are fused. Torch's own code has
+the same bits for m, v and SGD. Its float32 sqrt may differ by one rounding (MKL's does, measured with AVX-512). A trial
+that is not alive keeps the bits of p, m and v, whatever its gradient holds.
+
 Letters: K trials, N elements of a tensor.
 """
 
@@ -21,7 +22,7 @@ from torch import Tensor
 from hpxfer.kernels.backend import TORCH, Backend, launch
 
 GRADIENT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# 8 elements a thread of 4 warps: whole 16-byte accesses (derived, unmeasured).
+# 8 elements per thread of 4 warps, which makes whole 16-byte accesses (derived, not measured).
 BLOCK_N = 1024
 _LAUNCH = {"BLOCK_N": BLOCK_N, "num_warps": 4, "enable_fp_fusion": False}
 
@@ -45,7 +46,7 @@ def adamw_(
 ) -> None:
     """Take a step of AdamW in place on p, m and v, all float32. The gradient may be bfloat16 or float16.
 
-    Each trial's elements are contiguous; trials may lie any distance apart. `alive_K` is bool, the others float32.
+    Each trial's elements are contiguous. Trials may lie any distance apart. `alive_K` is bool, the others are float32.
     """
     columns = (lr_K, keep_K, eps_K, beta1_K, one_minus_beta1_K, beta2_K, one_minus_beta2_K, scale_K)
     _check((p_KN, m_KN, v_KN), g_KN, columns, alive_K)
@@ -56,7 +57,7 @@ def adamw_(
 def sgd_(
     p_KN: Tensor, g_KN: Tensor, *, lr_K: Tensor, keep_K: Tensor, alive_K: Tensor, backend: Backend = TORCH
 ) -> None:
-    """Take a step of SGD with decoupled weight decay in place on p; see `adamw_`."""
+    """Take a step of SGD with decoupled weight decay in place on p. The layouts are those of `adamw_`."""
     _check((p_KN,), g_KN, (lr_K, keep_K), alive_K)
     step = _sgd if backend.is_triton else _sgd_torch
     step(p_KN, g_KN, lr_K, keep_K, alive_K)
@@ -66,17 +67,20 @@ def _check(changed: tuple[Tensor, ...], g_KN: Tensor, columns: tuple[Tensor, ...
     size = changed[0].shape
     assert len(size) == 2, f"parameters must be [K, N], got {tuple(size)}"
     assert g_KN.dtype in GRADIENT_DTYPES, f"the gradient must be one of {GRADIENT_DTYPES}, got {g_KN.dtype}"
-    for one in changed:
-        assert one.dtype == torch.float32, f"parameters and moments must be float32, got {one.dtype}"
-    for one in (*changed, g_KN):
-        assert one.shape == size, f"parameters, gradient and moments must have one shape, got {one.shape} and {size}"
-        assert one.stride(1) == 1 or size[1] == 1, f"a trial's elements must be contiguous, got strides {one.stride()}"
-    for one in columns:
-        assert one.dtype == torch.float32, f"a trial's numbers must be float32, got {one.dtype}"
+    for tensor in changed:
+        assert tensor.dtype == torch.float32, f"parameters and moments must be float32, got {tensor.dtype}"
+    for tensor in (*changed, g_KN):
+        shapes = f"{tensor.shape} and {size}"
+        assert tensor.shape == size, f"parameters, gradient and moments must have the same shape, got {shapes}"
+        contiguous = tensor.stride(1) == 1 or size[1] == 1
+        assert contiguous, f"a trial's elements must be contiguous, got strides {tensor.stride()}"
+    for column_K in columns:
+        assert column_K.dtype == torch.float32, f"a trial's numbers must be float32, got {column_K.dtype}"
     assert alive_K.dtype == torch.bool, f"alive must be bool, got {alive_K.dtype}"
-    for one in (*columns, alive_K):
-        assert one.shape == size[:1], f"one number a trial, got {tuple(one.shape)} for {size[0]} trials"
-        assert one.is_contiguous(), f"a trial's numbers must be contiguous, got stride {one.stride()}"
+    for column_K in (*columns, alive_K):
+        shape = tuple(column_K.shape)
+        assert shape == size[:1], f"there must be one number per trial, got {shape} for {size[0]} trials"
+        assert column_K.is_contiguous(), f"a trial's numbers must be contiguous, got stride {column_K.stride()}"
 
 
 def _adamw_torch(
@@ -108,8 +112,8 @@ def _sgd_torch(p_KN: Tensor, g_KN: Tensor, lr_K: Tensor, keep_K: Tensor, alive_K
     p_KN.copy_(torch.where(_column(alive_K), new_p_KN, p_KN))
 
 
-def _column(one_K: Tensor) -> Tensor:
-    return one_K.unsqueeze(1)
+def _column(value_K: Tensor) -> Tensor:
+    return value_K.unsqueeze(1)
 
 
 @torch.library.custom_op("hpxfer::adamw_", mutates_args=("p_KN", "m_KN", "v_KN"))
@@ -132,7 +136,7 @@ def _adamw(
 
     columns = (lr_K, keep_K, eps_K, beta1_K, one_minus_beta1_K, beta2_K, one_minus_beta2_K, scale_K, alive_K)
     tensors = (p_KN, g_KN, m_KN, v_KN)
-    strides = (one.stride(0) for one in tensors)
+    strides = (tensor.stride(0) for tensor in tensors)
     launch(adamw_kernel, _grid(p_KN), *tensors, *columns, *strides, p_KN.shape[1], **_LAUNCH)
 
 
@@ -145,6 +149,6 @@ def _sgd(p_KN: Tensor, g_KN: Tensor, lr_K: Tensor, keep_K: Tensor, alive_K: Tens
 
 
 def _grid(p_KN: Tensor) -> tuple[int, int]:
-    """Return (blocks of elements, trials): the long axis first, where the grid has no bound of 65535."""
+    """Return (blocks of elements, trials). The long axis is first, because the others are bounded by 65535."""
     num_trials, num_elements = p_KN.shape
     return -(-num_elements // BLOCK_N), num_trials

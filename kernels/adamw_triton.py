@@ -29,7 +29,7 @@ def adamw_kernel(
     num_elements,
     BLOCK_N: tl.constexpr,
 ):
-    """One program a block of one trial's elements."""
+    """One program per block of a trial's elements."""
     trial = tl.program_id(1).to(tl.int64)
     if tl.load(alive_ptr + trial) != 0:
         element = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -52,7 +52,7 @@ def adamw_kernel(
 
 @triton.jit
 def sgd_kernel(p_ptr, g_ptr, lr_ptr, keep_ptr, alive_ptr, stride_pk, stride_gk, num_elements, BLOCK_N: tl.constexpr):
-    """One program a block of one trial's elements."""
+    """One program per block of a trial's elements."""
     trial = tl.program_id(1).to(tl.int64)
     if tl.load(alive_ptr + trial) != 0:
         element = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)

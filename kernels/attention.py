@@ -1,11 +1,11 @@
-"""Causal attention of a stack's sequences: torch's SDPA, by the kernel that the device and the backend ask for.
+"""Causal attention of a stack's sequences: torch's SDPA, with a kernel chosen for the device and the backend.
 
     heads = softmax(scale q k^T) v over the keys that are not in the future
 
-CUDA: cuDNN's kernel first; strict, flash attention one trial at a time, because how its backward splits the work
-depends on the batch. CPU: torch's flash attention, whose blocks stay in the first cache. Batched products over a few
-sequences at a time took 0.83 of its time alone, but the whole step was 4 to 8% slower beside another busy core, with
-which they share a cache (context 64, 32 features a head; torch 2.13, AVX-512).
+On CUDA cuDNN's kernel comes first. In strict mode it is flash attention, one trial at a time, because the split of its
+backward pass depends on the batch. On a CPU it is torch's flash attention, whose blocks stay in the first cache. There,
+batched products over a few sequences took 0.83 of its time by themselves, but made the whole step 4 to 8% slower beside
+another busy core, with which they share a cache (context 64, 32 features per head; torch 2.13, AVX-512).
 
 Letters: N sequences of all trials, S context, H heads, P head features.
 """
@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hpxfer.kernels.backend import TORCH, Backend
 
-# What stands behind a kernel is for what it refuses, such as float32.
+# In order of preference. A later kernel serves what an earlier one refuses, such as float32.
 FAST = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -30,7 +30,7 @@ STRICT = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
 
 def causal_attention(qkv_NS3HP: Tensor, *, scale: float, num_trials: int, backend: Backend = TORCH) -> Tensor:
-    """Return the heads [N, S, H, P]. The sequences of a trial are neighbors; `qkv[:, :, 0]` are the queries."""
+    """Return the heads [N, S, H, P]. The sequences of a trial are adjacent. `qkv[:, :, 0]` are the queries."""
     if not qkv_NS3HP.is_cuda:
         return _sdpa(qkv_NS3HP, scale)
     with sdpa_kernel(STRICT if backend.strict else FAST, set_priority=True):
@@ -40,5 +40,5 @@ def causal_attention(qkv_NS3HP: Tensor, *, scale: float, num_trials: int, backen
 
 
 def _sdpa(qkv_NS3HP: Tensor, scale: float) -> Tensor:
-    q, k, v = (one.transpose(1, 2) for one in qkv_NS3HP.unbind(2))
+    q, k, v = (part.transpose(1, 2) for part in qkv_NS3HP.unbind(2))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2)

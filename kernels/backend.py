@@ -1,7 +1,7 @@
-"""Which kernels a stack runs on, chosen once, and how a Triton kernel is launched.
+"""Backend: the kernels that a stack runs on, chosen once, and the launch of a Triton kernel.
 
-Triton kernels stand in files named `*_triton.py`, the only ones that import triton. They are imported inside the
-function that launches them, so that every other module of this folder works where triton is not installed.
+Triton kernels are in files named `*_triton.py`, the only ones that import triton. They are imported inside the function
+that launches them, so that every other module of this folder works where triton is not installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MIN_CAPABILITY = (8, 0)
 
 
 class BackendError(ValueError):
-    """What was asked for cannot be had on this machine. The message names the rule, what was got, and a fix."""
+    """This machine lacks what was asked for. The message names the rule, what was given, and a fix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Backend:
 
     name: Literal["torch", "triton"]
     reason: str
-    strict: bool  # the bits of a trial depend on nothing but the trial: not on K, its slot or its neighbors
+    strict: bool  # the bits of a trial depend on the trial alone: not on K, its position or its neighbors
 
     @property
     def is_triton(self) -> bool:
@@ -44,7 +44,7 @@ TORCH = Backend(name="torch", reason="the default", strict=True)
 
 
 def choose_backend(device: torch.device, *, asked: Asked = "auto", strict: bool) -> Backend:
-    """Return the kernels for this device, and log why; raise BackendError if what is asked for cannot be had."""
+    """Return the kernels for this device, and log why. Raise BackendError if it lacks what was asked for."""
     missing = _why_no_triton(device)
     if asked == "triton" and missing is not None:
         raise BackendError(
@@ -68,16 +68,16 @@ def choose_backend(device: torch.device, *, asked: Asked = "auto", strict: bool)
 
 
 def interpreted() -> bool:
-    """Return whether Triton kernels run in Triton's interpreter, on the CPU: for tests only."""
+    """Return whether Triton kernels run in Triton's interpreter on the CPU. This is for tests only."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-    """Run a Triton kernel on the device of its first tensor argument; nothing if the grid is empty."""
+    """Run a Triton kernel on the device of its first tensor argument. Do nothing if the grid is empty."""
     if 0 in grid:
         return
     device = next(arg.device for arg in args if isinstance(arg, Tensor))
-    # Said aloud because Triton is about to change its default, and with it the bits. A kernel may ask for another.
+    # Explicit, because Triton is about to change its default, and with it the bits. A kernel may override it.
     options = {"enable_fp_fusion": True, **options}
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         kernel[grid](*args, **options)

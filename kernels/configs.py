@@ -1,8 +1,8 @@
 """The frozen table of block sizes: `configs.json`, by architecture and class of shape. Nothing is tuned at run time.
 
 Block sizes fix the order of sums, so the table's hash belongs to a result's provenance. `python -m hpxfer.kernels.tune`
-measures candidates and rewrites the table. An entry is looked up by what one trial looks like, never by how many trials
-are stacked.
+measures candidates and rewrites the table. An entry is looked up by the shape of one trial, never by the number of
+stacked trials.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True)
 class Gradient:
-    """Blocks of a gradient of matrices: `i` by `o` of the matrix, `n` rows a turn."""
+    """Blocks of a gradient of matrices: `i` by `o` of the matrix, `n` rows per iteration."""
 
     i: int
     o: int
@@ -44,19 +44,22 @@ class Gradient:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The block sizes of a class of shapes: dtypes of `dtype_bytes`, up to `max_rows` rows a group, and up to
-    `max_features` features on the matrix's smaller side; None is no bound."""
+    """The block sizes of a class of shapes.
+
+    The class holds dtypes of `dtype_bytes`, up to `max_rows` rows per group, and up to `max_features` features on the
+    smaller side of the matrix. None is no bound.
+    """
 
     dtype_bytes: int
     max_rows: int | None
     max_features: int | None
-    m: int  # rows of a tile, the same in all products of a layer so that they share one map of tiles
-    product: Product  # plain products: down, the input's gradient, dense layers
+    m: int  # rows of a tile, equal in all products of a layer, which share a map of tiles
+    product: Product  # plain products: down, the gradient of the input, dense layers
     up: Product  # one matrix and an activation
     gated: Product  # up with the two matrices of SwiGLU
-    hidden: Product  # the hidden features' gradient
+    hidden: Product  # the gradient of the hidden features
     gradient: Gradient
-    programs: int  # a trial's matrix gradients are cut into parts until there are about this many programs
+    programs: int  # the matrix gradients of a trial are cut into parts until there are about this many programs
 
     def covers(self, dtype_bytes: int, rows: int, features: int) -> bool:
         return (
@@ -67,7 +70,7 @@ class Config:
 
 
 def architecture(device: torch.device) -> str:
-    """Return the name of the device's part of the table."""
+    """Return the name of the part of the table that is for this device."""
     if device.type != "cuda":
         return "interpreter" if interpreted() else "default"
     major = torch.cuda.get_device_capability(device)[0]
@@ -80,7 +83,7 @@ def find_config(device: torch.device, dtype: torch.dtype, rows: int, features: i
 
 
 def table(text: str | None = None) -> dict[str, tuple[Config, ...]]:
-    """Return architecture -> entries, of which the first that covers a shape holds; `text`: another table's JSON."""
+    """Return architecture -> entries. The first entry that covers a shape is used. `text` is another table's JSON."""
     data = json.loads(TABLE_PATH.read_text(encoding="utf-8") if text is None else text)
     return {name: tuple(_config(entry) for entry in entries) for name, entries in data["architectures"].items()}
 
@@ -92,13 +95,14 @@ def config_hash() -> str:
 
 
 def num_parts(config: Config, groups: int, rows: int, size_i: int, size_o: int) -> int:
-    """Return into how many parts a group's rows are cut in a matrix gradient, from the shape alone.
+    """Return the number of parts that the rows of a group are cut into in a matrix gradient, from the shape alone.
 
-    groups: those of one trial where bits must not depend on the stack, else all; rows: of a group, on average.
+    `groups` are those of one trial if bits must not depend on the stack, otherwise all. `rows` is the average per
+    group.
     """
     blocks = _ceil(size_i, config.gradient.i) * _ceil(size_o, config.gradient.o)
     wanted = _ceil(config.programs, groups * blocks)
-    # Below four turns a part, writing and summing the parts costs more than it gains.
+    # With fewer than four iterations per part, writing and summing the parts costs more than it gains.
     useful = rows // (4 * config.gradient.n)
     return max(1, min(wanted, useful, 16))
 

@@ -1,10 +1,11 @@
-"""Cross entropy of rows of logits, and its gradient in their place.
+"""Cross entropy of rows of logits. Its gradient overwrites the logits.
 
     loss[n]  = log(sum over u of exp(x[n, u])) - x[n, target[n]]
     x[n, v] <- exp(x[n, v]) / sum over u of exp(x[n, u]) - [v = target[n]]        = d loss[n] / d x[n, v]
 
-Sums in float32 whatever the dtype of the logits, which are read and written in place: there is no float32 copy of them
-all. A row's bits depend on the row alone. A row with a NaN or +infinity has a NaN loss; -infinity has no share.
+Sums are float32 in every dtype. The logits are read and written in place, without a float32 copy of all of them. A
+row's bits depend on the row alone. A row with a NaN or +infinity has a NaN loss. A logit of -infinity adds nothing.
+
 Letters: N rows, V columns (the vocabulary).
 """
 
@@ -16,22 +17,24 @@ from torch import Tensor
 from hpxfer.kernels.backend import TORCH, Backend, launch
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Elements of the float32 buffer through which half-precision logits go in torch's own code: 64 MiB.
+# Elements of the float32 buffer that torch's own code uses for half-precision logits: 64 MiB.
 BUFFER_ELEMENTS = 2**24
-# A row of 50304 is 13 blocks (derived, unmeasured).
+# A row of 50304 is 13 blocks (derived, not measured).
 BLOCK_V = 4096
 
 
 def cross_entropy_rows_(logits_NV: Tensor, targets_N: Tensor, *, backend: Backend = TORCH) -> Tensor:
-    """Return the losses [N], float32, in nats; overwrite the logits by d loss / d logits.
+    """Return the losses [N], float32, in nats, and overwrite the logits with d loss / d logits.
 
-    Logits are float32, bfloat16 or float16, each row contiguous. A target outside [0, V) is an error in torch's
-    code, and a NaN loss in Triton's. No gradient flows through the losses: the caller has it in its hands.
+    Logits are float32, bfloat16 or float16, with contiguous rows. A target outside [0, V) is an error in torch's code,
+    and a NaN loss in Triton's. No gradient flows through the losses: the caller has it in the logits.
     """
     assert logits_NV.ndim == 2, f"logits must be [N, V], got {tuple(logits_NV.shape)}"
     assert logits_NV.dtype in DTYPES, f"logits must be one of {DTYPES}, got {logits_NV.dtype}"
     assert logits_NV.stride(1) == 1, f"a row of logits must be contiguous, got strides {logits_NV.stride()}"
-    assert targets_N.shape == logits_NV.shape[:1], f"one target a row, got {targets_N.shape} for {logits_NV.shape}"
+    assert targets_N.shape == logits_NV.shape[:1], (
+        f"there must be one target per row, got {targets_N.shape} for {logits_NV.shape}"
+    )
     if backend.is_triton:
         losses: Tensor = _cross_entropy_rows(logits_NV, targets_N)
         return losses
@@ -41,10 +44,10 @@ def cross_entropy_rows_(logits_NV: Tensor, targets_N: Tensor, *, backend: Backen
 
 
 def _float32_rows(x_NV: Tensor, targets_N: Tensor) -> Tensor:
-    """Return the losses of float32 rows by torch's fused softmax: one exp an element.
+    """Return the losses of float32 rows by torch's fused softmax: one exp per element.
 
-    The largest share, 1 / sum of exp(x - max), gives the logarithm of the sum; unlike the target's share it is never
-    too small for float32.
+    The largest probability, 1 / sum of exp(x - max), gives the logarithm of the sum. Unlike the probability of the
+    target, it is never too small for float32.
     """
     targets_N1 = targets_N.unsqueeze(1)
     below_peak_N = x_NV.amax(1) - x_NV.gather(1, targets_N1).squeeze(1)

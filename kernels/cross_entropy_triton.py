@@ -15,7 +15,7 @@ def block_of(num_columns: int, most: int) -> dict[str, int]:
 
 @triton.jit
 def cross_entropy_rows_kernel(x_ptr, target_ptr, loss_ptr, stride_xn, num_columns, BLOCK_V: tl.constexpr):
-    """One program a row: a pass for the maximum and the sum of exponentials, and one that writes the gradient."""
+    """One program per row. It computes the maximum and the sum of exponentials, then writes the gradient."""
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xn
     column = tl.arange(0, BLOCK_V)
@@ -29,7 +29,7 @@ def cross_entropy_rows_kernel(x_ptr, target_ptr, loss_ptr, stride_xn, num_column
     for begin in range(0, num_columns, BLOCK_V):
         x = tl.load(x_ptr + begin + column, mask=begin + column < num_columns, other=-float("inf")).to(tl.float32)
         new_peak = tl.maximum(peak, tl.max(x, 0))
-        # A block of nothing but -inf has no maximum to subtract.
+        # A block that holds only -inf has no maximum to subtract.
         shift = tl.where(new_peak == -float("inf"), 0.0, new_peak)
         total = total * tl.exp(peak - shift) + tl.sum(tl.exp(x - shift), 0)
         peak = new_peak

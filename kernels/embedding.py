@@ -2,9 +2,10 @@
 
     y[k, t] = table[k, id[k, t]]            backward: dtable[k, v] = sum over the t with id[k, t] = v of dy[k, t]
 
-Triton's backward sums in an order that is fixed by the ids of the trial: positions sorted by (trial, id), stably; an
-owner for every row of the table. An id may own half of the positions, so that what is longer than PIECE is cut in
-pieces, which are summed by programs of their own first. No atomics, no look at the host.
+Triton's backward pass sums in an order that the ids of the trial fix: positions are sorted stably by (trial, id), and
+each row of the table has its own program. One id may have half of the positions. Therefore a run longer than PIECE is
+cut into pieces, which other programs sum first. There are no atomics, and nothing waits for the host.
+
 Letters: K trials, T tokens, V table rows, D features, N = K*T.
 """
 
@@ -19,12 +20,12 @@ from torch import Tensor
 from hpxfer.kernels.backend import TORCH, Backend, launch
 from hpxfer.kernels.sums import aligned
 
-# Positions that one program sums, and how it goes through them (derived, unmeasured).
+# Positions that one program sums, and the blocks that it reads (derived, not measured).
 PIECE, BLOCK_T, BLOCK_D = 64, 8, 256
 
 
 def embed(table_KVD: Tensor, ids_KT: Tensor, backend: Backend = TORCH) -> Tensor:
-    """Return [K, T, D], in the dtype of the table; its gradient is summed in float32. Ids are integers in [0, V)."""
+    """Return [K, T, D] in the dtype of the table. Its gradient is summed in float32. Ids are integers in [0, V)."""
     assert table_KVD.ndim == 3, f"the table must be [K, V, D], got {tuple(table_KVD.shape)}"
     assert ids_KT.ndim == 2, f"ids must be [K, T], got {tuple(ids_KT.shape)}"
     assert ids_KT.shape[0] == table_KVD.shape[0], f"{table_KVD.shape[0]} tables, but ids of {ids_KT.shape[0]} trials"
@@ -35,7 +36,7 @@ def embed(table_KVD: Tensor, ids_KT: Tensor, backend: Backend = TORCH) -> Tensor
 
 
 def _flat(ids_KT: Tensor, num_ids: int) -> Tensor:
-    """Return the row of every position in the tables of all trials, one below the other."""
+    """Return the row of every position in the concatenated tables of all trials."""
     return ids_KT + torch.arange(ids_KT.shape[0], device=ids_KT.device).unsqueeze(1) * num_ids
 
 

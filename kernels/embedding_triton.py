@@ -1,11 +1,11 @@
 # mypy: ignore-errors
 """The Triton kernels of `embedding`: an ordered segment sum.
 
-The positions of one (trial, id) are a segment [start, end) of the sorted order. A long segment, of more than PIECE
-positions, is cut in pieces from its start. A window is PIECE consecutive places of the sorted order. In it, at most
-one long segment starts (it reaches beyond the window), and at most one later piece of a long segment (they are PIECE
-apart, and another segment's second piece lies beyond); so slot 2 * window + 1 holds the sum of a first piece that
-starts in the window, slot 2 * window that of a later one.
+The positions of one (trial, id) are a segment [start, end) of the sorted order. A segment of more than PIECE positions
+is long, and is cut into pieces from its start. A window is PIECE consecutive positions of the sorted order. In each
+window at most one long segment starts, because it reaches beyond the window. At most one later piece starts there,
+because the pieces of a segment are PIECE apart, and the second piece of another segment lies beyond. Therefore slot 2 *
+window + 1 holds the sum of a first piece that starts in the window, and slot 2 * window holds the sum of a later piece.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _sum_rows(
     return tl.sum(total, 0)
 
 
-# The one number that grows with the trials: no kernel of its own where 16 divides it.
+# This number grows with the trials. Without the option, Triton compiles another kernel where 16 divides it.
 @triton.jit(do_not_specialize=["count"])
 def long_pieces_kernel(
     grad_ptr,
@@ -50,17 +50,17 @@ def long_pieces_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One program a slot and a block of features: the sum of the piece of a long segment that the slot is for."""
+    """One program per slot and block of features: the sum of the piece of a long segment that belongs to the slot."""
     slot = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     low = slot // 2 * PIECE
     high = tl.minimum(low + PIECE, count)
     is_first = slot % 2 == 1
-    # A long segment that starts in the window holds its last place; one that comes into it holds its first.
+    # A long segment that starts in the window holds its last position. One that enters it holds its first.
     key = tl.load(sorted_ptr + tl.where(is_first, high - 1, low))
     start = tl.load(start_ptr + key)
     end = tl.load(start_ptr + key + 1)
-    # Where a segment starts with the window, its first piece is summed in both slots, and read from the first's.
+    # Where a segment starts with the window, its first piece is summed in both slots, and read from one of them.
     later = start + (low - start + PIECE - 1) // PIECE * PIECE
     begin = tl.where(is_first, start, later)
     if (end - start > PIECE) & (begin >= low) & (begin < tl.minimum(high, end)):
@@ -89,7 +89,7 @@ def table_rows_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One program a table row and a block of features: the sum of its segment, zero where it is empty."""
+    """One program per table row and block of features: the sum of its segment, zero where it is empty."""
     key = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     start = tl.load(start_ptr + key)

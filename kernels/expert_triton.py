@@ -1,14 +1,14 @@
 # mypy: ignore-errors
-"""What only the experts need in Triton: products fused with the activation, and sums over the slots of a token.
+"""Triton kernels of the experts: products fused with the activation, and sums over the slots of a token.
 
     up:      u[n] = x[token(n)] @ w_in[g] + b_in[g]       v[n] = x[token(n)] @ w_gate[g] + b_gate[g]
              h[n] = gelu(u), relu(u) or silu(v) * u
-    hidden:  q[n] = dy[token(n)] @ w_out[g]^T             the gradient of h[n], not yet times the gate
+    hidden:  q[n] = dy[token(n)] @ w_out[g]^T             the gradient of h[n], before the gate
              du[n], dv[n] = gate * q * dh/du, gate * q * dh/dv
              gated[n] = gate * h[n]                       so that dw_out[g] = sum of gated[n]^T dy[token(n)]
              dgate[n] = <q[n], h[n]> + <dy[token(n)], b_out[g]>, from partial sums over the blocks of columns
 
-`u` and `v` are rounded to the output's dtype before they are used, as the backward pass will read them.
+`u` and `v` are rounded to the dtype of the output before they are used, because the backward pass reads them so.
 """
 
 import triton
@@ -19,7 +19,7 @@ from hpxfer.kernels.tiles_triton import accumulate, corner, dot, rows_of, tile_a
 
 @triton.jit
 def activated(u, v, ACTIVATION: tl.constexpr):
-    """Return the hidden features; `v` counts for swiglu only."""
+    """Return the hidden features. Only swiglu uses `v`."""
     if ACTIVATION == "gelu":
         return 0.5 * u * (1.0 + tl.erf(u * 0.7071067811865476))
     if ACTIVATION == "relu":
@@ -39,7 +39,7 @@ def derivative(u, v, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def quarters(x):
-    """Return the columns of x in four blocks: an epilogue of all at once needs more registers than there are."""
+    """Return the columns of x in four blocks. An epilogue of all at once needs more registers than there are."""
     M: tl.constexpr = x.shape[0]
     N: tl.constexpr = x.shape[1]
     left, right = tl.split(tl.permute(tl.reshape(x, (M, 2, N // 2)), (0, 2, 1)))
@@ -71,7 +71,7 @@ def store_up(
     HAS_BIAS: tl.constexpr,
     HAS_GATE_BIAS: tl.constexpr,
 ):
-    """Write some columns of u, v and h. The pointers to them are at the first row."""
+    """Write some columns of u, v and h. The pointers are to the first row."""
     cols = first_col + tl.arange(0, u.shape[1])
     out = tl.arange(0, u.shape[0])[:, None] * num_cols + cols[None, :]
     mask = row_mask[:, None] & (cols < num_cols)[None, :]
@@ -126,7 +126,7 @@ def up(
     u = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     v = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     if ACTIVATION == "swiglu":
-        # Both matrices in one loop: every block of x is read once.
+        # Both matrices share a loop, so that every block of x is read once.
         k = tl.arange(0, BLOCK_K)
         x_ptrs = x_ptr + token.to(tl.int64)[:, None] * size_k + k[None, :]
         w_off = group.to(tl.int64) * size_k * num_cols + k[:, None] * num_cols + cols[None, :]
@@ -172,7 +172,7 @@ def store_hidden(
     num_cols,
     ACTIVATION: tl.constexpr,
 ):
-    """Write what follows from some columns of q, and return their share of <q, h>. Pointers are at the first row."""
+    """Write the gradients from some columns of q, and return their part of <q, h>. Pointers are to the first row."""
     BLOCK_M: tl.constexpr = q.shape[0]
     cols = first_col + tl.arange(0, q.shape[1])
     out = tl.arange(0, BLOCK_M)[:, None] * num_cols + cols[None, :]

@@ -4,15 +4,16 @@
     E_g(x) = h(x w_in[g] + b_in[g]) w_out[g] + b_out[g]
     h = gelu; SwiGLU, where there is w_gate: h = silu(x w_gate[g] + b_gate[g]) * (x w_in[g] + b_in[g])
 
-The gates are float32 and hold whatever multiplies the branch. In Triton (`expert_triton.py`, `product_triton.py`):
+The gates are float32 and include the multiplier of the branch. In Triton (`expert_triton.py`, `product_triton.py`):
 
-    up         gathers the tokens, applies h
-    down       applies the gate and stores to the token: one active expert needs no sum; the slots of more are float32
-               and a token's are summed in order
-    backward   reads x and what stood before the activation. No atomics; an empty expert's gradient is exactly zero
+    up         gathers the tokens and applies h
+    down       applies the gate and stores to the token. A single active expert needs no sum. Several write float32
+               slots, which are then summed in order.
+    backward   reads x and the products before the activation. There are no atomics. The gradient of an expert without
+               tokens is exactly zero.
 
-Weights may be float32 masters beside x in another dtype: they are rounded to it for the products, and their gradients
-are float32, never rounded to x's dtype.
+The weights may be float32 masters beside x in another dtype. They are rounded to it for the products. Their gradients
+are float32 and are never rounded to the dtype of x.
 
 Letters: M tokens of all trials, A active experts, N = M*A rows, G = K*E groups, D width, H hidden features.
 """
@@ -52,7 +53,7 @@ def experts(
         )
     assert gate_MA.dtype == torch.float32, gate_MA.dtype
     assert gate_MA.shape == (x_MD.shape[0], num_active), (gate_MA.shape, x_MD.shape, num_active)
-    rows = Rows(*(one.to(torch.int32) for one in (groups.token, groups.slot, groups.ends)))
+    rows = Rows(*(index.to(torch.int32) for index in (groups.token, groups.slot, groups.ends)))
     at_once = groups.load.shape[1] if backend.strict else w_in_GDH.shape[0]
     weights = Weights(w_in_GDH, w_gate_GDH, w_out_GHD, b_in, b_gate, b_out)
     activation = "gelu" if w_gate_GDH is None else "swiglu"
@@ -79,8 +80,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     x, gate = x.contiguous(), gate.contiguous()
     weights = Weights(w_in, w_gate, w_out, *(_contiguous(b) for b in (b_in, b_gate, b_out)))
-    one = experts_launch.layer(x, weights, Rows(token, slot, ends), num_active, groups_at_once, activation)
-    return experts_launch.forward(one, x, weights, gate)
+    layer = experts_launch.layer_for(x, weights, Rows(token, slot, ends), num_active, groups_at_once, activation)
+    return experts_launch.forward(layer, x, weights, gate)
 
 
 @_forward.register_fake
@@ -124,12 +125,12 @@ def _gradients(
     groups_at_once: int,
     activation: str,
 ) -> list[Tensor]:
-    """Return the gradients of x, the gates, and those of the six weights that are there."""
+    """Return the gradients of x, of the gates, and of those of the six weights that are given."""
     x, gate, dy = x.contiguous(), gate.contiguous(), dy.contiguous()
     weights = Weights(w_in, w_gate, w_out, *(_contiguous(b) for b in (b_in, b_gate, b_out)))
-    one = experts_launch.layer(x, weights, Rows(token, slot, ends), num_active, groups_at_once, activation)
-    grads = experts_launch.backward(one, x, weights, gate, u, v, dy)
-    return [grads.x, grads.gate, *(one for one in grads.weights if one is not None)]
+    layer = experts_launch.layer_for(x, weights, Rows(token, slot, ends), num_active, groups_at_once, activation)
+    grads = experts_launch.backward(layer, x, weights, gate, u, v, dy)
+    return [grads.x, grads.gate, *(grad for grad in grads.weights if grad is not None)]
 
 
 @_gradients.register_fake
@@ -144,8 +145,8 @@ def _(
     gate: Tensor,
     *_: Any,
 ) -> list[Tensor]:
-    present = [one for one in (w_in, w_gate, w_out, b_in, b_gate, b_out) if one is not None]
-    return [one.new_empty(one.shape) for one in (x, gate, *present)]
+    present = [weight for weight in (w_in, w_gate, w_out, b_in, b_gate, b_out) if weight is not None]
+    return [tensor.new_empty(tensor.shape) for tensor in (x, gate, *present)]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -158,7 +159,7 @@ def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors
     dx, dgate, *present = _gradients(*saved, dy, *ctx.sizes)
     left = iter(present)
-    weights = [None if one is None else next(left) for one in saved[1:7]]
+    weights = [None if weight is None else next(left) for weight in saved[1:7]]
     return dx, *weights, dgate, *(None,) * 6
 
 

@@ -1,4 +1,4 @@
-"""The launches of a layer of experts in Triton, forward and backward. Formulas: `experts.py`, `expert_triton.py`.
+"""The launches of a layer of experts in Triton. The formulas are in `experts.py` and `expert_triton.py`.
 
 Letters: M tokens of all trials, A active experts, N = M*A rows, G = K*E groups, D width, H hidden features.
 """
@@ -20,7 +20,7 @@ _BLOCK_D = 64
 
 
 class Weights(NamedTuple):
-    """The experts' weights; `gate` is there for SwiGLU only."""
+    """The weights of the experts. Only SwiGLU has gate weights."""
 
     w_in: Tensor  # [G, D, H]
     w_gate: Tensor | None  # [G, D, H]
@@ -31,7 +31,7 @@ class Weights(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """How the rows lie in groups: the fields of `routing.Groups` that the products need, int32."""
+    """How the rows lie in groups: the fields of `routing.Groups` that the products need, as int32."""
 
     token: Tensor  # [N]
     slot: Tensor  # [N]
@@ -40,17 +40,19 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """What stays the same in all launches of a layer."""
+    """The arguments that all launches of a layer share."""
 
     rows: Rows
     num_active: int
-    groups_at_once: int  # groups of a trial if bits must not depend on the stack, else all
+    groups_at_once: int  # groups of one trial if bits must not depend on the stack, otherwise all
     activation: str  # gelu, relu or swiglu
     config: Config
     tiles: Tiles
 
 
-def layer(x_MD: Tensor, weights: Weights, rows: Rows, num_active: int, groups_at_once: int, activation: str) -> Layer:
+def layer_for(
+    x_MD: Tensor, weights: Weights, rows: Rows, num_active: int, groups_at_once: int, activation: str
+) -> Layer:
     """Return the layer, with the tiles of its groups."""
     num_groups, size_d, size_h = weights.w_in.shape
     num_rows = rows.token.shape[0]
@@ -65,25 +67,25 @@ def layer(x_MD: Tensor, weights: Weights, rows: Rows, num_active: int, groups_at
     )
 
 
-def forward(one: Layer, x_MD: Tensor, weights: Weights, gate_MA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return y [M, D], and what the backward pass reads: the products before the activation, u and v [N, H].
+def forward(layer: Layer, x_MD: Tensor, weights: Weights, gate_MA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return y [M, D], and the products before the activation, u and v [N, H], which the backward pass reads.
 
-    v is empty but for SwiGLU.
+    v is empty except for SwiGLU.
     """
-    u_NH, v_NH, h_NH = _up(one, x_MD, weights)
+    u_NH, v_NH, h_NH = _up(layer, x_MD, weights)
     w_out = _like(weights.w_out, x_MD)
     y = product(
-        *(h_NH, w_out, one.tiles, one.config.product),
-        out_dtype=x_MD.dtype if one.num_active == 1 else torch.float32,
+        *(h_NH, w_out, layer.tiles, layer.config.product),
+        out_dtype=x_MD.dtype if layer.num_active == 1 else torch.float32,
         bias_GO=weights.b_out,
         gate_N=gate_MA,
-        slot_N=one.rows.slot,
+        slot_N=layer.rows.slot,
     )
-    return _sum_slots(y, one.num_active, x_MD.dtype), u_NH, v_NH
+    return _sum_slots(y, layer.num_active, x_MD.dtype), u_NH, v_NH
 
 
 class Gradients(NamedTuple):
-    """The gradients of a layer, in the dtypes of what they are gradients of."""
+    """The gradients of a layer, each in the dtype of its tensor."""
 
     x: Tensor
     gate: Tensor
@@ -91,19 +93,19 @@ class Gradients(NamedTuple):
 
 
 def backward(
-    one: Layer, x_MD: Tensor, weights: Weights, gate_MA: Tensor, u_NH: Tensor, v_NH: Tensor, dy_MD: Tensor
+    layer: Layer, x_MD: Tensor, weights: Weights, gate_MA: Tensor, u_NH: Tensor, v_NH: Tensor, dy_MD: Tensor
 ) -> Gradients:
     """Return all gradients, each sum in a fixed order."""
-    du, dv, gated, dgate_MA = _hidden(one, weights, gate_MA, u_NH, v_NH, dy_MD)
+    du, dv, gated, dgate_MA = _hidden(layer, weights, gate_MA, u_NH, v_NH, dy_MD)
     second = None if weights.w_gate is None else (dv, _like(weights.w_gate, x_MD).transpose(1, 2))
     dx = product(
-        *(du, _like(weights.w_in, x_MD).transpose(1, 2), one.tiles, one.config.product),
-        out_dtype=x_MD.dtype if one.num_active == 1 else torch.float32,
+        *(du, _like(weights.w_in, x_MD).transpose(1, 2), layer.tiles, layer.config.product),
+        out_dtype=x_MD.dtype if layer.num_active == 1 else torch.float32,
         second=second,
-        slot_N=one.rows.slot,
+        slot_N=layer.rows.slot,
     )
-    rows, num_rows = one.rows, u_NH.shape[0]
-    how = (rows.ends, one.config, one.groups_at_once, num_rows)
+    rows, num_rows = layer.rows, u_NH.shape[0]
+    how = (rows.ends, layer.config, layer.groups_at_once, num_rows)
 
     def w_of_x(du: Tensor, w: Tensor) -> Tensor:
         return matrix_gradient(x_MD, du, *how, w.dtype, l_row_N=rows.token)
@@ -112,7 +114,7 @@ def backward(
         return None if b is None else bias_gradient(du, *how, b.dtype)
 
     return Gradients(
-        x=_sum_slots(dx, one.num_active, x_MD.dtype),
+        x=_sum_slots(dx, layer.num_active, x_MD.dtype),
         gate=dgate_MA,
         weights=Weights(
             w_in=w_of_x(du, weights.w_in),
@@ -127,37 +129,37 @@ def backward(
     )
 
 
-def _up(one: Layer, x_MD: Tensor, weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
+def _up(layer: Layer, x_MD: Tensor, weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
     from hpxfer.kernels.expert_triton import up
 
     size_d, size_h = weights.w_in.shape[1:]
-    num_rows = one.rows.token.shape[0]
-    blocks = one.config.gated if one.activation == "swiglu" else one.config.up
+    num_rows = layer.rows.token.shape[0]
+    blocks = layer.config.gated if layer.activation == "swiglu" else layer.config.up
     u, h = (x_MD.new_empty((num_rows, size_h)) for _ in range(2))
     v = x_MD.new_empty((num_rows if weights.w_gate is not None else 0, size_h))
     w_in = _like(weights.w_in, x_MD)
     launch(
         up,
-        (one.tiles.number * -(-size_h // blocks.n),),
-        *(x_MD, one.rows.token, w_in, w_in if weights.w_gate is None else _like(weights.w_gate, x_MD)),
+        (layer.tiles.number * -(-size_h // blocks.n),),
+        *(x_MD, layer.rows.token, w_in, w_in if weights.w_gate is None else _like(weights.w_gate, x_MD)),
         *(u if weights.b_in is None else weights.b_in, u if weights.b_gate is None else weights.b_gate),
-        *(u, v, h, one.tiles.group, one.tiles.row, one.tiles.ends, one.tiles.number, size_d, size_h),
-        ACTIVATION=one.activation,
+        *(u, v, h, layer.tiles.group, layer.tiles.row, layer.tiles.ends, layer.tiles.number, size_d, size_h),
+        ACTIVATION=layer.activation,
         HAS_BIAS=weights.b_in is not None,
         HAS_GATE_BIAS=weights.b_gate is not None,
-        **options(one.tiles, blocks, size_d),
+        **options(layer.tiles, blocks, size_d),
     )
     return u, v, h
 
 
 def _hidden(
-    one: Layer, weights: Weights, gate_MA: Tensor, u_NH: Tensor, v_NH: Tensor, dy_MD: Tensor
+    layer: Layer, weights: Weights, gate_MA: Tensor, u_NH: Tensor, v_NH: Tensor, dy_MD: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of u and v, the gated hidden features [N, H] and the gradient of the gates [M, A]."""
     from hpxfer.kernels.expert_triton import gate_gradient, hidden_gradient
 
     num_rows, size_h = u_NH.shape
-    size_d, blocks, tiles = dy_MD.shape[1], one.config.hidden, one.tiles
+    size_d, blocks, tiles = dy_MD.shape[1], layer.config.hidden, layer.tiles
     du, gated, dv = torch.empty_like(u_NH), torch.empty_like(u_NH), torch.empty_like(v_NH)
     num_blocks = -(-size_h // blocks.n)
     part, dgate = gate_MA.new_empty((num_blocks, num_rows)), torch.empty_like(gate_MA)
@@ -165,15 +167,15 @@ def _hidden(
     launch(
         hidden_gradient,
         (tiles.number * num_blocks,),
-        *(dy_MD, one.rows.token, _like(weights.w_out, dy_MD), u_NH, v_NH, gate_MA, one.rows.slot),
+        *(dy_MD, layer.rows.token, _like(weights.w_out, dy_MD), u_NH, v_NH, gate_MA, layer.rows.slot),
         *(du, dv, gated, part, *where, tiles.number, num_rows, size_d, size_h),
-        ACTIVATION=one.activation,
+        ACTIVATION=layer.activation,
         **options(tiles, blocks, size_d),
     )
     launch(
         gate_gradient,
         (tiles.number,),
-        *(part, dy_MD, one.rows.token, dy_MD if weights.b_out is None else weights.b_out, one.rows.slot, dgate),
+        *(part, dy_MD, layer.rows.token, dy_MD if weights.b_out is None else weights.b_out, layer.rows.slot, dgate),
         *(*where, num_rows, num_blocks, size_d),
         HAS_BIAS=weights.b_out is not None,
         BLOCK_M=tiles.m,

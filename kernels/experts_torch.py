@@ -5,8 +5,8 @@
 
     dA'_n = dy[token[n]] W_out^T        dg = <dA'_n, A_n> + <dy, b_out>        dA_n = g dA'_n        dx[t] = sum of dx_n
 
-The gate stands before the last product, so that its gradient needs no expert's output. Tokens to rows and back are
-gathers with a sum over the slots in order: no scatter, no atomics.
+The gate is applied before the last product, so that its gradient needs no output of an expert. Tokens become rows, and
+rows tokens, by gathers and a sum over the slots in order, without scatter or atomics.
 
 Letters: M tokens of all trials, A active experts, N = M*A expert rows, G = K*E groups, D width, H hidden features.
 """
@@ -47,19 +47,19 @@ def experts_torch(
         num_active=num_active,
     )
     y: Tensor = _Experts.apply(  # type: ignore[no-untyped-call]
-        rows, x_MD, gate_MA, *(None if one is None else one.to(x_MD.dtype) for one in weights)
+        rows, x_MD, gate_MA, *(None if weight is None else weight.to(x_MD.dtype) for weight in weights)
     )
     return y
 
 
 class _Rows(NamedTuple):
-    """How the rows lie; integers without gradients."""
+    """The order of the rows, as integers without gradients."""
 
     token: Tensor  # [N], the token of every row
     slot: Tensor  # [N], the (token, slot) pair of every row
     row: Tensor  # [N], the row of every (token, slot) pair
     ends: Tensor  # [G] int32
-    group: Tensor | None  # [N], the group of every row where there are biases
+    group: Tensor | None  # [N], the group of every row if there are biases
     num_active: int
 
 
@@ -131,7 +131,7 @@ def _product(x_NI: Tensor, w_GIO: Tensor, rows: _Rows) -> Tensor:
 
 
 def _weight_gradient(x_NI: Tensor, dy_NO: Tensor, rows: _Rows) -> Tensor:
-    """Return [G, I, O]: the sum of x[n]^T dy[n] over the rows of each group; exact zeros for an empty one."""
+    """Return [G, I, O]: the sum of x[n]^T dy[n] over the rows of each group, exact zeros for an empty group."""
     return F.grouped_mm(x_NI.t(), dy_NO, offs=rows.ends)
 
 
@@ -154,6 +154,6 @@ def _sum_slots(x_ND: Tensor, rows: _Rows) -> Tensor:
         return slots_ND
     first, second, *others = slots_ND.view(-1, rows.num_active, slots_ND.shape[-1]).unbind(1)
     total = first + second
-    for one in others:
-        total += one
+    for part in others:
+        total += part
     return total

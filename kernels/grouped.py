@@ -2,11 +2,11 @@
 
     dx[n] = dy[n] @ w[g]^T          dw[g] = sum over n in g of x[n]^T dy[n]
 
-`w` may be float32 master weights beside rows in another dtype: it is rounded to that for the product. Torch:
-F.grouped_mm. Triton: `product_triton.py`, where a group's results depend on that group alone, and the gradient of `w`
-has the dtype of `w` and was never rounded to the rows'.
+`w` may be float32 master weights beside rows in another dtype. It is rounded to that dtype for the product. Torch's
+code is F.grouped_mm. In Triton (`product_triton.py`) the results of a group depend on that group alone, and the
+gradient of `w` has the dtype of `w` without a rounding to the dtype of the rows.
 
-Letters: N rows, G groups, I in, O out.
+Letters: N rows, G groups, I input features, O output features.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from hpxfer.kernels.configs import find_config
 def grouped_product(
     x_NI: Tensor, w_GIO: Tensor, ends_G: Tensor, backend: Backend = TORCH, *, groups_per_trial: int = 1
 ) -> Tensor:
-    """Return [N, O]. `ends_G` (int32) is where every group's rows end; an empty group has zero gradient.
+    """Return [N, O]. `ends_G` (int32) is where every group's rows end. An empty group has zero gradient.
 
-    Torch: I and O must be whole 16-byte units of the dtype (float32: multiples of 4), which `Shape` guarantees.
-    `groups_per_trial` says what a trial is, so that the parts of a sum do not depend on the number of trials if strict.
+    In torch's code I and O must be whole 16-byte units of the dtype (float32: multiples of 4), which `Shape`
+    guarantees. `groups_per_trial` delimits a trial, so that in strict mode the parts of a sum do not depend on the
+    number of trials.
     """
     if not backend.is_triton:
         return F.grouped_mm(x_NI, w_GIO.to(x_NI.dtype), offs=ends_G)

@@ -1,7 +1,7 @@
 """Launchers of the Triton grouped products: they make the outputs and choose the grid from shapes alone.
 
-Letters: N rows, G groups, I in, O out, C columns, P parts of a group's rows. Every tensor is contiguous, but a matrix
-may come as the transpose of a contiguous one.
+Letters: N rows, G groups, I input features, O output features, C columns, P parts of a group's rows. Every tensor is
+contiguous, except that a matrix may be the transpose of a contiguous matrix.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor
 from hpxfer.kernels.backend import interpreted, launch
 from hpxfer.kernels.configs import Config, Product, num_parts
 
-# Tiles that meet a block of columns one after the other.
+# Tiles that use a block of columns one after the other.
 _SWIZZLE = 8
 _BLOCK = 1024
 _BLOCK_C = 64
 
 
 class Tiles(NamedTuple):
-    """How tiles of `m` rows cover the groups; the host knows only a bound on their number."""
+    """How tiles of `m` rows cover the groups. The host knows only a bound on their number."""
 
-    group: Tensor  # [tiles] int32, -1 behind the last tile
+    group: Tensor  # [tiles] int32, -1 after the last tile
     row: Tensor  # [tiles] int32, first row
     ends: Tensor  # [G] int32
     m: int
@@ -107,7 +107,7 @@ def matrix_gradient(
     l_row_N: Tensor | None = None,
     r_row_N: Tensor | None = None,
 ) -> Tensor:
-    """Return [G, I, O]: the float32 sum of l[n]^T r[n] over each group's rows; exact zeros if it has none."""
+    """Return [G, I, O]: the float32 sum of l[n]^T r[n] over each group's rows, exact zeros if it has none."""
     from hpxfer.kernels.product_triton import matrix_gradient as kernel
 
     num_groups, size_i, size_o = ends_G.shape[0], l_NI.shape[1], r_NO.shape[1]
@@ -163,7 +163,7 @@ def bias_gradient(
 
 
 def power_of_2(n: int) -> int:
-    """Return the smallest power of 2 that is not below n, which is at least 1."""
+    """Return the smallest power of 2 that is at least n. n must be at least 1."""
     return 1 << (n - 1).bit_length()
 
 
@@ -183,5 +183,5 @@ def _sum_of_parts(part: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _or(tensor: Tensor | None, instead: Tensor) -> Tensor:
-    """Return a tensor to stand where a kernel reads nothing."""
+    """Return a tensor for an argument that a kernel does not read."""
     return instead if tensor is None else tensor

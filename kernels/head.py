@@ -1,10 +1,10 @@
-"""The head: readout and cross entropy, a few trials at a time.
+"""The head: readout and cross entropy, computed for a few trials at a time.
 
     logits = h w         loss = log(sum(exp(logits))) - logits[target]         G = softmax(logits) - onehot(target)
-    dh = g (G w^T)       dw = (g h)^T G            g: the gradient of the loss, a number a token
+    dh = g (G w^T)       dw = (g h)^T G            g: the gradient of the loss, one number per token
 
-G stands where the logits were, in their dtype; there is no float32 copy of them all. It is kept for the backward pass
-up to a limit, beyond which the logits are computed again.
+G overwrites the logits, in their dtype, and there is no float32 copy of all of them. It is kept for the backward pass
+up to a limit. Beyond the limit the logits are computed again.
 
 Letters: K trials, T tokens, D width, V vocabulary.
 """
@@ -21,17 +21,17 @@ from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
 from hpxfer.kernels.product import batched_product
 
-# Logits of one piece: whole trials as far as they fit, so that they stay in a CPU's cache or are few launches on a GPU.
+# Logits of one piece: as many whole trials as fit. They stay in a CPU's cache, or need few launches on a GPU.
 CPU_PIECE_BYTES = 2**21
 GPU_PIECE_BYTES = 2**32
-# Logits of all trials that are kept from forward to backward.
+# Logits of all trials that are kept from the forward to the backward pass.
 KEPT_BYTES = 2**34
 
 
 def head_losses(h_KTD: Tensor, readout_KDV: Tensor, targets_KT: Tensor, *, backend: Backend = TORCH) -> Tensor:
     """Return the cross entropy [K, T] of every token in nats, float32.
 
-    `readout` holds its forward multiplier; it is rounded to the dtype of h, and its gradient has its own.
+    `readout` includes its forward multiplier. It is rounded to the dtype of h. Its gradient has its own dtype.
     """
     if not torch.is_grad_enabled():
         return _losses(h_KTD, readout_KDV.to(h_KTD.dtype), targets_KT, backend, None)
@@ -54,7 +54,7 @@ class _Head(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         h_KTD, readout_KDV, targets_KT, *kept = ctx.saved_tensors
-        g_KT1 = grads[0].unsqueeze(-1)  # float32: 1/T is no number of bfloat16
+        g_KT1 = grads[0].unsqueeze(-1)  # float32, because bfloat16 cannot hold 1/T
         dh_KTD = torch.empty_like(h_KTD, memory_format=torch.contiguous_format)
         dreadout_KDV = torch.empty_like(readout_KDV, dtype=ctx.dtype, memory_format=torch.contiguous_format)
         for index, (trials, tokens) in enumerate(_pieces(h_KTD, readout_KDV)):
@@ -75,7 +75,7 @@ class _Head(torch.autograd.Function):
 def _losses(
     h_KTD: Tensor, readout_KDV: Tensor, targets_KT: Tensor, backend: Backend, kept: list[Tensor] | None
 ) -> Tensor:
-    """Return the losses; append every piece's gradient of the losses by the logits to `kept`, if it is given."""
+    """Return the losses. If `kept` is given, append the gradient of the losses by the logits of every piece to it."""
     losses_KT = torch.empty(h_KTD.shape[:2], dtype=torch.float32, device=h_KTD.device)
     for trials, tokens in _pieces(h_KTD, readout_KDV):
         onto_logits, losses = _gradient_and_losses(
@@ -98,7 +98,7 @@ def _product(x: Tensor, w: Tensor, backend: Backend) -> Tensor:
 
 
 def _pieces(h_KTD: Tensor, readout_KDV: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Yield trials and tokens of each piece: several whole trials, or tokens of one."""
+    """Yield trials and tokens of each piece: several whole trials, or some tokens of one trial."""
     num_trials, num_tokens, _ = h_KTD.shape
     most = GPU_PIECE_BYTES if h_KTD.is_cuda else CPU_PIECE_BYTES
     rows = max(1, most // (readout_KDV.shape[2] * h_KTD.element_size()))

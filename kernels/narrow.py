@@ -1,9 +1,9 @@
 """Batched product with few outputs, such as a router: y[k] = x[k] @ w[k].
 
-Computed as the transpose of w[k]^T x[k]^T: a library's product of a tall matrix with a narrow one goes by its narrow
-side. Forward and backward took 0.4 of bmm's time at 4 outputs and 0.5 to 0.6 at 8 (torch 2.13 with MKL, AVX-512).
+It is computed as the transpose of w[k]^T x[k]^T, because libraries multiply a tall matrix with a narrow one slowly. The
+forward and backward pass took 0.4 of bmm's time at 4 outputs and 0.5 to 0.6 at 8 (torch 2.13 with MKL, AVX-512).
 
-Letters: K trials, T tokens, I in, O out.
+Letters: K trials, T tokens, I input features, O output features.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.product import batched_product
 
-# Outputs up to which that is faster: at 12 both take the same, at 16 bmm was up to 1.4 times faster.
+# Up to this many outputs the transpose is faster. At 12 both take the same time, at 16 bmm is up to 1.4 times faster.
 NARROW = 8
 
 

@@ -20,8 +20,8 @@ EPS = 1e-5
 def layer_norm(x: Tensor) -> Tensor:
     """Return x [..., D] with mean 0 and variance 1 over its last dimension, in its dtype.
 
-    On CPU in float32 the rows of a small model are too short for torch's own kernel, which reduces one at a time: 1.8
-    ns an element at 32 features against 0.7 here (torch 2.13, AVX-512). Its backward has no such loss.
+    On a CPU in float32 the rows of a small model are too short for torch's own kernel, which reduces row by row: 1.8 ns
+    per element at 32 features against 0.7 here (torch 2.13, AVX-512). Torch's backward pass has no such loss.
     """
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or torch.compiler.is_compiling():
         return F.layer_norm(x, x.shape[-1:], eps=EPS)

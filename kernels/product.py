@@ -1,10 +1,10 @@
 """Batched product of a stack: y[k] = x[k] @ w[k] for every trial k.
 
-Torch: bmm, whose library chooses its algorithm by K on CUDA. Triton, strict: the grouped product with a group a trial,
-whose blocks and parts come from the shape of one trial, so that a trial has the same bits in any stack. Triton, not
-strict: bmm, which is the faster.
+The torch backend uses bmm, which on CUDA chooses its algorithm by K. The strict Triton backend uses the grouped product
+with one group per trial. Its blocks and parts follow from the shape of one trial, so that a trial has the same bits in
+any stack. The fast Triton backend uses bmm, which is faster.
 
-Letters: K trials, T tokens, I in, O out.
+Letters: K trials, T tokens, I input features, O output features.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpxfer.kernels.grouped import grouped_product
 
 
 def batched_product(x_KTI: Tensor, w_KIO: Tensor, backend: Backend = TORCH) -> Tensor:
-    """Return [K, T, O] in the dtype of x, to which w is rounded."""
+    """Return [K, T, O] in the dtype of x. w is rounded to it."""
     if not (backend.is_triton and backend.strict):
         return torch.bmm(x_KTI, w_KIO.to(x_KTI.dtype))
     num_trials, num_tokens, size_i = x_KTI.shape

@@ -4,8 +4,8 @@
     y[place(n)] = (x[n] @ w[g] (+ x2[n] @ w2[g]) (+ b[g])) (* gate[slot(n)])            for n in group g
     dw[g]       = sum over n in g of l[lrow(n)]^T r[rrow(n)]                            P partial sums, then their sum
 
-`place` and `slot` are the token slot of row n, or n itself. The P parts of a group split its own rows evenly, so they
-depend on the group alone; an empty group's gradient is an exact zero.
+`place` and `slot` are the token slot of row n, or n itself. The P parts of a group split its rows evenly, so that they
+depend on the group alone. The gradient of an empty group is an exact zero.
 """
 
 import triton
@@ -74,7 +74,7 @@ def rows_product(
 
 @triton.jit
 def part_of_group(group, part, ends_ptr, NUM_PARTS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return the first row of part `part` of a group, and where it ends: whole blocks, as even as they can be."""
+    """Return the first row of part `part` of a group, and its end. Parts are whole blocks, as even as possible."""
     begin = tl.load(ends_ptr + group - 1, mask=group > 0, other=0)
     end = tl.load(ends_ptr + group)
     size = tl.cdiv(tl.cdiv(end - begin, BLOCK_N), NUM_PARTS) * BLOCK_N

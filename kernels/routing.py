@@ -1,10 +1,10 @@
-"""Routing: which experts a token meets, and the order of the rows that go through the experts.
+"""Routing: the active experts of every token, and the order of the rows that the experts compute.
 
-    active(t) = the A experts of largest gate[t, e] + bias[e], ties to the lowest index; A/G in each of G groups
-    rows sorted by (trial, expert), token order kept inside an expert
+    active(t) = the A experts of largest score[t, e] + bias[e], ties to the lowest index; A/G in each of G groups
+    rows are sorted by (trial, expert), and by token within an expert
 
-Torch: stable sorts. Triton: `routing_triton.py`, a counting sort with the same order and int32 indices, which waits for
-nothing on the host.
+Torch's code uses stable sorts. Triton's (`routing_triton.py`) is a counting sort with the same order and int32 indices,
+which never waits for the host.
 
 Letters: K trials, T tokens, E experts, A active experts, G groups, N = K*T*A rows.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from hpxfer.kernels.backend import TORCH, Backend, launch
 from hpxfer.kernels.grouped_launch import power_of_2
 
-# Elements of a block, tokens or pairs by experts; pairs of a block at most; elements of a block of counts.
+# Elements per block (tokens or pairs, by experts), the most pairs per block, and elements per block of counts.
 _CHOOSE_BLOCK = 2048
 _SORT_BLOCK = 8192
 _MAX_PAIRS = 1024
@@ -27,7 +27,7 @@ _COUNT_BLOCK = 2048
 
 
 class Groups(NamedTuple):
-    """How N rows lie in K*E groups. A row is a (token, slot) pair; before sorting, slot a of token t is row t*A + a.
+    """How N rows lie in K*E groups. A row is a (token, slot) pair. Before sorting, slot a of token t is row t*A + a.
 
     The three index tensors are int64 from torch and int32 from Triton.
     """
@@ -40,27 +40,27 @@ class Groups(NamedTuple):
 
 
 def choose_experts(
-    gates_KTE: Tensor, bias_KE: Tensor, num_active: int, num_groups: int = 1, backend: Backend = TORCH
+    scores_KTE: Tensor, bias_KE: Tensor, num_active: int, num_groups: int = 1, backend: Backend = TORCH
 ) -> Tensor:
     """Return [K, T, A] int64: the active experts of every token, best first. No gradient flows through the choice.
 
-    The experts lie in `num_groups` contiguous groups of equal size; num_active / num_groups are chosen in each, and
-    stand in the order of the groups.
+    The experts lie in `num_groups` contiguous groups of equal size. num_active / num_groups are chosen in each group.
+    The chosen are listed in the order of the groups.
     """
     if backend.is_triton:
-        chosen_KTA: Tensor = _choose(gates_KTE.detach(), bias_KE.detach(), num_active, num_groups)
+        chosen_KTA: Tensor = _choose(scores_KTE.detach(), bias_KE.detach(), num_active, num_groups)
         return chosen_KTA
-    num_trials, num_tokens, num_experts = gates_KTE.shape
-    scores = (gates_KTE.detach() + bias_KE.unsqueeze(1)).view(num_trials, num_tokens, num_groups, -1)
-    # Not torch.topk: it leaves the order of ties unspecified.
-    best = torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., : num_active // num_groups]
+    num_trials, num_tokens, num_experts = scores_KTE.shape
+    biased = (scores_KTE.detach() + bias_KE.unsqueeze(1)).view(num_trials, num_tokens, num_groups, -1)
+    # Not torch.topk, which leaves the order of ties unspecified.
+    best = torch.sort(biased, dim=-1, descending=True, stable=True).indices[..., : num_active // num_groups]
     if num_groups > 1:
         best = best + torch.arange(0, num_experts, num_experts // num_groups, device=best.device).unsqueeze(1)
     return best.flatten(2)
 
 
 def of_chosen(values_KTE: Tensor, chosen_KTA: Tensor, backend: Backend = TORCH) -> Tensor:
-    """Return [K, T, A]: the values of the chosen experts, of which each is chosen once. Differentiable."""
+    """Return [K, T, A]: the values of the chosen experts. Each is chosen once per token. Differentiable."""
     if backend.is_triton:
         values_KTA: Tensor = _OfChosen.apply(values_KTE, chosen_KTA)  # type: ignore[no-untyped-call]
         return values_KTA
@@ -68,7 +68,7 @@ def of_chosen(values_KTE: Tensor, chosen_KTA: Tensor, backend: Backend = TORCH) 
 
 
 def group_rows(chosen_KTA: Tensor, num_experts: int, backend: Backend = TORCH) -> Groups:
-    """Return the rows of all (token, slot) pairs sorted by (trial, expert); integer work only, so exact."""
+    """Return the rows of all (token, slot) pairs, sorted by (trial, expert). It is exact: all numbers are integers."""
     if backend.is_triton:
         return Groups(*_sort(chosen_KTA, num_experts))
     num_trials, _, num_active = chosen_KTA.shape
@@ -83,8 +83,10 @@ def group_rows(chosen_KTA: Tensor, num_experts: int, backend: Backend = TORCH) -
 
 
 class _OfChosen(torch.autograd.Function):
-    """A gather whose gradient is no scatter: of that torch makes atomics, or, asked for determinism, a copy from the
-    host, which is an error in a CUDA graph."""
+    """A gather whose gradient needs no scatter.
+
+    Torch's scatter uses atomics. In deterministic mode it copies from the host, which is an error in a CUDA graph.
+    """
 
     @staticmethod
     def forward(ctx: Any, values_KTE: Tensor, chosen_KTA: Tensor) -> Tensor:
@@ -97,9 +99,9 @@ class _OfChosen(torch.autograd.Function):
         (chosen_KTA,), dvalues_KTA = ctx.saved_tensors, grads[0]
         expert_E = torch.arange(ctx.num_experts, device=chosen_KTA.device)
         dvalues_KTE = dvalues_KTA.new_zeros(())
-        slots = (one.unsqueeze(-1).unbind(-2) for one in (chosen_KTA, dvalues_KTA))
-        for chosen_KT1, one_KT1 in zip(*slots, strict=True):
-            dvalues_KTE = torch.where(chosen_KT1 == expert_E, one_KT1, dvalues_KTE)
+        slots = (values.unsqueeze(-1).unbind(-2) for values in (chosen_KTA, dvalues_KTA))
+        for chosen_KT1, dvalue_KT1 in zip(*slots, strict=True):
+            dvalues_KTE = torch.where(chosen_KT1 == expert_E, dvalue_KT1, dvalues_KTE)
         return dvalues_KTE, None
 
 

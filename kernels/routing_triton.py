@@ -1,13 +1,13 @@
 # mypy: ignore-errors
-"""Routing in Triton: the choice of the experts, and a counting sort whose positions come from prefix sums.
+"""Routing in Triton: the choice of the experts, and a counting sort with prefix sums.
 
-A pair is a (token, slot); pair p of trial k has expert chosen[k, p]. Pairs are cut into blocks:
+A pair is a (token, slot). Pair p of trial k has expert chosen[k, p]. Pairs are cut into blocks:
 
     count[k, b, e]    pairs of block b with expert e
-    first[k, b, e]    = k*P + pairs of lower experts + pairs of e in the blocks before                P pairs a trial
+    first[k, b, e]    = k*P + pairs of lower experts + pairs of e in the blocks before                P pairs per trial
     row of a pair     = first of its block and expert + pairs of that expert before it in the block
 
-All integer, without atomics: the order is that of a stable sort.
+All numbers are integers, and there are no atomics. The order is that of a stable sort.
 """
 
 import triton
@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def ordered(x):
-    """Return int32 that order as float32 `x` does: -0 equals 0 and NaN is the largest, as in torch.sort."""
+    """Return int32 in the order of float32 `x`. As in torch.sort, -0 equals 0 and NaN is the largest."""
     bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
     key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     return tl.where(x != x, 0x7FFFFFFF, key)
@@ -34,7 +34,7 @@ def choose(
     BLOCK_T: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):
-    """Program (block of tokens, trial): the best expert left, again and again; of equals the lowest."""
+    """Program (block of tokens, trial) takes the best expert that is left, A times. Ties go to the lowest."""
     trial = tl.program_id(1).to(tl.int64)
     token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     e = tl.arange(0, BLOCK_E)
@@ -44,7 +44,7 @@ def choose(
     gates = tl.load(gates_ptr + flat[:, None] * num_experts + e[None, :], mask=mask, other=0.0)
     bias = tl.load(bias_ptr + trial * num_experts + e, mask=e < num_experts, other=0.0)
     key = ordered(gates + bias[None, :])
-    # An expert's place in its group is what may still be chosen; -1 once it is taken or where there is none.
+    # An expert's position in its group while it may be chosen; -1 once it is taken, and for padding.
     group_of = tl.where(e < num_experts, e // (num_experts // num_groups), -1)
     left = tl.zeros((BLOCK_T, BLOCK_E), dtype=tl.int32) + group_of[None, :]
     each = num_active // num_groups

@@ -1,12 +1,13 @@
-"""Sums of every trial in an order that is fixed by the shape of one trial: the same bits whatever K.
+"""Sums of every trial in an order that the shape of one trial fixes. The bits do not depend on K.
 
     column_sums: y[k, d] = sum over t of x[k, t, d]              backward: dx[k, t, d] = dy[k, d]
     spread:      y[k, t, d] = x[k, d]                            backward: dx[k, d] = sum over t of dy[k, t, d]
     squares:     y[k] = sum over n of x[k, n]^2
 
-In Triton, pieces of ROWS rows (or ELEMENTS elements) are summed by a program each, then the pieces' sums in the same
-way, in order, until one is left. Sums are float32. Inputs are read contiguous and 16-byte aligned: Triton compiles
-another kernel, with another order, for a pointer or a stride that is not.
+In Triton, one program sums each piece of ROWS rows (or ELEMENTS elements). The sums of the pieces are summed in the
+same way, in order, until one is left. Sums are float32. Inputs are made contiguous and 16-byte aligned, because Triton
+compiles another kernel, with another order, for other pointers and strides.
+
 Letters: K trials, T rows, D columns, N elements, C pieces.
 """
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from hpxfer.kernels.backend import TORCH, Backend, launch
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Rows or elements that one program sums, and how it goes through them (derived, unmeasured).
+# Rows or elements that one program sums, and the blocks that it reads (derived, not measured).
 ROWS, BLOCK_T, BLOCK_D = 256, 32, 64
 ELEMENTS, BLOCK_N = 2**15, 2048
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
@@ -39,8 +40,8 @@ def column_sums(x_KTD: Tensor, backend: Backend = TORCH) -> Tensor:
 def spread(x_KD: Tensor, num_rows: int, dtype: torch.dtype, backend: Backend = TORCH) -> Tensor:
     """Return [K, T, D] in `dtype`: float32 x for every row of its trial, as a view.
 
-    For gains, biases and positions: `h + spread(bias, T, h.dtype)` is plain broadcasting, of which the gradient is
-    summed in fixed order and in float32.
+    It is for gains, biases and positions: `h + spread(bias, T, h.dtype)` is plain broadcasting whose gradient is summed
+    in a fixed order and in float32.
     """
     assert x_KD.dtype == torch.float32, f"spread takes float32, got {x_KD.dtype}"
     if backend.is_triton and backend.strict:
@@ -60,7 +61,7 @@ def squares(x_KN: Tensor, backend: Backend = TORCH) -> Tensor:
 
 
 def aligned(x: Tensor) -> Tensor:
-    """Return x, contiguous and on a 16-byte boundary; a copy if it is not."""
+    """Return x, or a copy if x is not contiguous or not on a 16-byte boundary."""
     x = x.contiguous()
     return x if x.data_ptr() % 16 == 0 else x.clone()
 

@@ -19,7 +19,7 @@ def column_sums_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One program a piece of ROWS rows and a block of columns of one trial: y[k, piece, d]."""
+    """One program per piece of ROWS rows and block of columns of a trial: y[k, piece, d]."""
     trial = tl.program_id(1).to(tl.int64)
     piece = tl.program_id(0) // num_blocks
     column = (tl.program_id(0) % num_blocks) * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -36,7 +36,7 @@ def column_sums_kernel(
 
 @triton.jit
 def squares_kernel(x_ptr, y_ptr, num_elements, num_pieces, ELEMENTS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """One program a piece of ELEMENTS elements of one trial: y[k, piece]."""
+    """One program per piece of ELEMENTS elements of a trial: y[k, piece]."""
     trial = tl.program_id(1).to(tl.int64)
     piece = tl.program_id(0)
     element = piece.to(tl.int64) * ELEMENTS + tl.arange(0, BLOCK_N)

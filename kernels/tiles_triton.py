@@ -1,14 +1,14 @@
 # mypy: ignore-errors
-"""What the Triton products share: which rows a program owns, and the loop over the inner dimension.
+"""What the Triton products share: the rows of a program, and the loop over the inner dimension.
 
 N rows lie in G groups one after the other. A tile is BLOCK_M rows of one group. The host knows only a bound on the
-number of tiles, cdiv(N, BLOCK_M) + G, and so waits for no load: programs behind the last tile find group -1 and end.
+number of tiles, cdiv(N, BLOCK_M) + G, so that it waits for no load. Programs after the last tile find group -1 and end.
 
-Bits: a row's result comes from its own row and its group's matrix in a fixed order of the inner dimension, wherever the
-row lies and whatever lies beside it.
+The bits of a row's result depend on its row and its group's matrix, summed in a fixed order of the inner dimension.
+They do not depend on where the row lies or what lies beside it.
 
 Letters: M rows of a tile, N columns of a tile, K inner dimension of a tile. Offsets of rows and groups are int64 before
-they are multiplied by a stride. UPCAST is on in Triton's interpreter only, whose dot is wrong for bfloat16.
+they are multiplied by a stride. UPCAST is on only in Triton's interpreter, whose dot is wrong for bfloat16.
 """
 
 import triton
@@ -26,7 +26,7 @@ def map_tiles(
     BLOCK_G: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
-    """Program g writes (g, first row) of every tile of group g; program `num_groups` writes -1 behind the last tile."""
+    """Program g writes (g, first row) of every tile of group g; program `num_groups` writes -1 after the last tile."""
     group = tl.program_id(0)
     g = tl.arange(0, BLOCK_G)
     ends = tl.load(ends_ptr + g, mask=g < num_groups, other=0)
@@ -45,7 +45,7 @@ def map_tiles(
 
 @triton.jit
 def tile_and_block(num_tiles, num_blocks, SWIZZLE: tl.constexpr):
-    """Return the tile and the block of columns of this program: SWIZZLE tiles meet a block before the next, for L2."""
+    """Return the tile and the block of columns of this program. SWIZZLE tiles share a block in turn, for L2."""
     pid = tl.program_id(0)
     band = pid // (SWIZZLE * num_blocks)
     height = tl.minimum(num_tiles - band * SWIZZLE, SWIZZLE)
@@ -55,7 +55,7 @@ def tile_and_block(num_tiles, num_blocks, SWIZZLE: tl.constexpr):
 
 @triton.jit
 def rows_of(tile, group, tile_row_ptr, ends_ptr, BLOCK_M: tl.constexpr):
-    """Return the rows of a tile and which of them are its group's; the others are its first row again."""
+    """Return the rows of a tile, and which belong to its group. The others repeat its first row."""
     begin = tl.load(tile_row_ptr + tile)
     rows = begin + tl.arange(0, BLOCK_M)
     mask = rows < tl.load(ends_ptr + group)
@@ -64,13 +64,13 @@ def rows_of(tile, group, tile_row_ptr, ends_ptr, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def corner(ptr, tile, tile_row_ptr, num_cols):
-    """Return where a tile's first row starts; offsets from there fit int32, which halves the registers they take."""
+    """Return where a tile's first row starts. Offsets from there fit int32, which halves their registers."""
     return ptr + tl.load(tile_row_ptr + tile).to(tl.int64) * num_cols
 
 
 @triton.jit
 def dot(a, b, acc, UPCAST: tl.constexpr):
-    """Return acc + a @ b in float32; float32 operands are not rounded to TF32."""
+    """Return acc + a @ b in float32. float32 operands are not rounded to TF32."""
     if UPCAST:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
@@ -95,7 +95,7 @@ def accumulate(
     EVEN_K: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Return acc + x[x_rows] @ w[group][:, cols]. All of `x_rows` must be legal; columns beyond the last read as 0."""
+    """Return acc + x[x_rows] @ w[group][:, cols]. All of `x_rows` must be legal. Columns beyond the last are 0."""
     k = tl.arange(0, BLOCK_K)
     x_ptrs = x_ptr + x_rows.to(tl.int64)[:, None] * stride_xm + k[None, :]
     w_ptrs = w_ptr + group.to(tl.int64) * stride_wg + k[:, None] * stride_wk + cols[None, :] * stride_wn

@@ -1,7 +1,7 @@
 """Measure candidates for `configs.json` on this GPU and rewrite its part of the table: `python -m hpxfer.kernels.tune`.
 
-Offline: nothing is tuned at run time. Each entry is measured at a shape of its class, on random data, a field at a time
-with the others as they are: rows of a tile first, then the blocks of every product.
+Tuning is offline: nothing is tuned at run time. Each entry is measured on random data at a shape of its class. One
+field varies at a time while the others stay: first the rows of a tile, then the blocks of every product.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STAGES = (2, 3, 4)
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A layer of random data in an entry's class."""
+    """A layer of random data in the class of an entry."""
 
     x: Tensor
     dy: Tensor
@@ -44,7 +44,7 @@ class Sample:
 
 
 def sample(config: Config, *, gated: bool, device: torch.device) -> Sample:
-    """Return a layer at the upper end of what `config` is for."""
+    """Return a layer of the largest shape that `config` covers."""
     size = config.max_features or _WIDEST
     num_rows = (config.max_rows or _MOST_ROWS) * _GROUPS
     dtype = torch.bfloat16 if config.dtype_bytes == 2 else torch.float32
@@ -64,25 +64,25 @@ def sample(config: Config, *, gated: bool, device: torch.device) -> Sample:
     )
 
 
-def layer_of(config: Config, one: Sample) -> Layer:
+def layer_of(config: Config, drawn: Sample) -> Layer:
     """Return the sample's layer under this config."""
     return Layer(
-        rows=one.rows,
+        rows=drawn.rows,
         num_active=1,
         groups_at_once=_GROUPS,
-        activation="gelu" if one.weights.w_gate is None else "swiglu",
+        activation="gelu" if drawn.weights.w_gate is None else "swiglu",
         config=config,
-        tiles=grouped_launch.tiles_of(one.rows.ends, one.x.shape[0], config.m),
+        tiles=grouped_launch.tiles_of(drawn.rows.ends, drawn.x.shape[0], config.m),
     )
 
 
-def step(config: Config, one: Sample) -> Callable[[], object]:
+def step(config: Config, drawn: Sample) -> Callable[[], object]:
     """Return a function that runs the layer forward and backward."""
-    layer = layer_of(config, one)
+    layer = layer_of(config, drawn)
 
     def run() -> object:
-        _, u, v = experts_launch.forward(layer, one.x, one.weights, one.gate)
-        return experts_launch.backward(layer, one.x, one.weights, one.gate, u, v, one.dy)
+        _, u, v = experts_launch.forward(layer, drawn.x, drawn.weights, drawn.gate)
+        return experts_launch.backward(layer, drawn.x, drawn.weights, drawn.gate, u, v, drawn.dy)
 
     return run
 
@@ -101,31 +101,31 @@ def candidates(config: Config, field: str) -> Iterator[Config]:
 
 
 def best(config: Config, device: torch.device, time_ms: Callable[[Callable[[], object]], float]) -> Config:
-    """Return the fastest config found from `config`; candidates that do not fit the device are left out."""
+    """Return the fastest config found from `config`. Candidates that do not fit the device are left out."""
     for field in ("m", "product", "up", "hidden", "gradient", "gated"):
-        one = sample(config, gated=field == "gated", device=device)
+        drawn = sample(config, gated=field == "gated", device=device)
         timed = [
             (time, index, c)
             for index, c in enumerate([config, *candidates(config, field)])
-            if (time := _time(c, one, time_ms)) is not None
+            if (time := _time(c, drawn, time_ms)) is not None
         ]
-        # The first is the table's own: it stays unless another is faster.
+        # The first is the table's own entry. It stays unless another is faster.
         time, _, config = min(timed, key=lambda entry: entry[:2])
         print(f"  {field}: {time:.3f} ms  {getattr(config, field)}", flush=True)  # noqa: T201
     return config
 
 
-def _time(config: Config, one: Sample, time_ms: Callable[[Callable[[], object]], float]) -> float | None:
+def _time(config: Config, drawn: Sample, time_ms: Callable[[Callable[[], object]], float]) -> float | None:
     from triton.runtime.errors import OutOfResources
 
     try:
-        return time_ms(step(config, one))
+        return time_ms(step(config, drawn))
     except OutOfResources:
         return None
 
 
 def text_of(tables: dict[str, tuple[Config, ...]], note: str) -> str:
-    """Return the JSON of a measured table, a line an entry's part."""
+    """Return the JSON of a measured table, with one line per part of an entry."""
     lines = []
     for arch, configs in tables.items():
         entries = []
