@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson
+from hpxfer.cli.options import AsJson, Plugins, load_plugins
 from hpxfer.cli.output import say, warn, written
 
 # Where the report of results on an object store goes.
@@ -39,6 +39,7 @@ def report(
     full: Annotated[
         bool, typer.Option("--full", help="Print all that was found: reasons, every shape, every statistic.")
     ] = False,
+    plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge whether the HP transfers, and write a page with the verdict, figures, tables and every trial.
@@ -50,11 +51,13 @@ def report(
       hpxfer report results/quickstart --open
       hpxfer report results/width results/depth --output report
       hpxfer report results/width --write-followup sweeps/more.yaml
+      hpxfer report results/width --plugin ./statistics.py --full
     """
     from hpxfer.report.write import write_report
     from hpxfer.storage.uri import is_uri
     from hpxfer.store.location import local_results
 
+    load_plugins(plugin)
     folders = [local_results(folder) for folder in results]
     if output is None and any(map(is_uri, results)):
         output = OUTPUT  # results on an object store are read, never written

@@ -121,7 +121,7 @@ def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
         data = {"plan": plan_data(job), "report": report, "num_failed": len(failed), "no_recipe": no_recipe}
         say(json.dumps({**data, "files": names, "next_step": found.next_steps[0]}))
     else:
-        say(f"{found.text()}\n\n{written(names)}")
+        say(f"{found.text().rstrip()}\n\n{written(names)}")
         if no_recipe:
             say(no_recipe)
         say(found.next_steps[0])
