@@ -222,5 +222,5 @@ def _provenance(results: Results) -> ProvenancePart:
         measured=last[:10] if isinstance(last, str) else None,
         hpxfer=hpxfer.__version__,
         versions={name: tuple(sorted(found)) for name, found in sorted(versions.items())},
-        plugins=tuple(spec.model_dump(mode="json").get("plugins") or ()),
+        plugins=tuple(plugin.name for plugin in spec.plugins or ()),
     )

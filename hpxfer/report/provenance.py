@@ -97,8 +97,8 @@ def provenance_table(results: Results) -> Table:
     facts.append(("budget", budget_text(results.spec)))
     facts += [("data", f"{data.source}, digest {data.digest}"), ("tokenizer", _counted(trials["tokenizer"]))]
     # A report never imports a plug-in: it names those that the sweep was run with.
-    if plugins := results.spec.model_dump(mode="json").get("plugins"):
-        facts.append(("plug-ins", ", ".join(map(str, plugins))))
+    if plugins := results.spec.plugins:
+        facts.append(("plug-ins", ", ".join(f"{plugin.name} ({plugin.digest})" for plugin in plugins)))
     return text_table("Provenance", ("fact", "value"), facts)
 
 
