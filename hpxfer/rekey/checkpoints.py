@@ -38,7 +38,7 @@ def rekey_checkpoint(files: StorageFolder, name: str, ids: Mapping[str, str]) ->
     with files.here(name) as path, open(path, "rb") as file:
         header = read_header(file)
         facts = whole_facts(header["__metadata__"])
-        trials = [ids.get(one, one) for one in facts["trials"]]
+        trials = [ids.get(trial_id, trial_id) for trial_id in facts["trials"]]
         new = stack_id(trials) + SUFFIX
         header["__metadata__"] = sealed({**facts, "format": FORMAT, "trials": trials})
         files.put(new, lambda target: _write(target, header, file))

@@ -7,6 +7,7 @@ loses nothing and the same command goes on. Into a new folder, the copy is made 
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from hpxfer.host.files import remove_half_written
 from hpxfer.rekey.checkpoints import legacy_checkpoints, rekey_checkpoint
 from hpxfer.results import Results
 from hpxfer.search import make_search
+from hpxfer.search.export import FILE as STUDY_FILE
 from hpxfer.search.stored import outcomes_of
 from hpxfer.spec import load_sweep
 from hpxfer.storage.folder import StorageFolder, folder_at
@@ -34,8 +36,6 @@ from hpxfer.trial import TRAINER_VERSION
 
 BACKUP = "before-rekey"
 CHECKPOINTS = "checkpoints"
-# Written for dashboards alone, with ids: the next run writes it again.
-STUDY_FILE = "optuna.db"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,7 @@ def _rekey(location: ResultsLocation, store: Store, *, keep: bool) -> Rekeyed:
     if not old and not checkpoints:
         return Rekeyed(where=location.where)
     unproven = store.unproven_ids()
+    # It is written for dashboards alone, by the next run again.
     study = [location.folder / STUDY_FILE] if (location.folder / STUDY_FILE).exists() else []
     if keep:
         backup = folder_at(root / BACKUP)
@@ -143,7 +144,7 @@ def _keep(backup: StorageFolder, path: Path, name: str) -> None:
     there, number, stem, suffix = backup.stamps(), 1, *os.path.splitext(name)
     while name in there:
         with backup.here(name) as kept:
-            if kept.read_bytes() == path.read_bytes():
+            if filecmp.cmp(kept, path, shallow=False):
                 return
         number += 1
         name = f"{stem}.{number}{suffix}"

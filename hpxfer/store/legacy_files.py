@@ -61,8 +61,8 @@ class LegacyFiles:
         for part in parts:
             with suppress(parquet.Unreadable):
                 if part.trials is not None and self.is_old(part.trials, TRIALS):
-                    ids = self.ids_of(part.trials)
-                    out += [one for one in parquet.table(part.trials, TRIALS)["trial_id"].to_pylist() if one not in ids]
+                    ids, rows = self.ids_of(part.trials), parquet.table(part.trials, TRIALS)
+                    out += [trial_id for trial_id in rows["trial_id"].to_pylist() if trial_id not in ids]
         return out
 
     def trials(self, path: Path, rows: pa.Table) -> pa.Table:

@@ -50,7 +50,7 @@ def check_todays(folder: Path) -> None:
     """Check that all that a folder holds has today's ids, its checkpoint too."""
     ids = sweep_ids(folder)
     assert ids_in_files(folder) == set(ids[:NUM_STORED])
-    (found,) = Checkpoints(folder / "checkpoints").found()
+    (found,) = Checkpoints(folder / "checkpoints").usable()
     left = [trial for trial in load_results(folder).expansion.trials() if trial.id in ids[NUM_STORED:]]
     assert found.trials == tuple(trial.id for trial in left)
     assert found.name == f"{Stack(trials=tuple(left)).id}.safetensors"
@@ -84,6 +84,13 @@ def test_no_number_changes(folder: Path) -> None:
     assert {**now, "format": 1, "trials": facts["trials"]} == facts
 
 
+def test_the_export_for_dashboards_is_kept_aside(folder: Path) -> None:
+    (folder / "optuna.db").write_bytes(b"with legacy ids")
+    rekey(folder)
+    assert not (folder / "optuna.db").exists()
+    assert (folder / BACKUP / "optuna.db").read_bytes() == b"with legacy ids"
+
+
 def test_a_second_time_nothing_changes(folder: Path) -> None:
     rekey(folder)
     before = files(folder)
@@ -99,7 +106,7 @@ def test_the_sweep_goes_on_from_the_trials_and_from_the_checkpoint(
     rekey(folder)
     job = prepare(folder / "sweep.yaml", results=folder.parent)
     assert [trial.id for trial in job.missing] == sweep_ids(folder)[NUM_STORED:]
-    stacks, others = Checkpoints(folder / "checkpoints").going_on(job.missing)
+    stacks, others = Checkpoints(folder / "checkpoints").resumable(job.missing)
     assert ([stack.trials for stack in stacks], others) == ([job.missing], [])
 
 
@@ -224,7 +231,7 @@ def test_a_uri_is_rekeyed_where_it_is(
     assert seen(fresh.folder) == read
     assert ids_in_files(fresh.folder) == set(sweep_ids(folder)[:NUM_STORED])
     assert {path.name for path in folder.glob("*.parquet")} <= set(s3_names(f"small/{BACKUP}"))
-    (found,) = Checkpoints(f"{s3}/small/checkpoints").found()
+    (found,) = Checkpoints(f"{s3}/small/checkpoints").usable()
     assert list(found.trials) == sweep_ids(folder)[NUM_STORED:]
     names = s3_names("small")
     assert rekey(f"{s3}/small").files == ()
