@@ -1,11 +1,13 @@
-"""The conformance suite of parameterizations. Derive a pytest class from `ParameterizationSuite` and give it `name`.
+"""The conformance suite for parameterizations.
 
-hpxfer.scaling.register_parameterization(MY_TABLE)
+Register a table, derive a pytest class from `ParameterizationSuite`, and define its fixture `name`:
 
-class TestMine(ParameterizationSuite):
-    @pytest.fixture
-    def name(self):
-        return MY_TABLE.name
+    hpxfer.register_parameterization(MY_TABLE)
+
+    class TestMine(ParameterizationSuite):
+        @pytest.fixture
+        def name(self):
+            return MY_TABLE.name
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from hpxfer.scaling.regimes import REGIMES
 from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Convention, Conventions, Optimizer, Table
+from hpxfer.scaling.table import FACTORS, Convention, Conventions, Optimizer, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
-# Width, depth, batch_tokens and steps, and the layout: three of these have a dense FFN, so that its roles compose too.
+# Width, depth, batch_tokens and steps, and the layout. Three layouts have a dense FFN, to compare its roles too.
 _LAYOUTS: tuple[tuple[tuple[int, int, int, int], dict[str, int]], ...] = (
     ((16, 2, 64, 100), {"num_experts": 4, "num_active": 1, "expert_width": 24}),
     ((64, 3, 96, 120), {"num_experts": 8, "num_active": 2, "expert_width": 32, "num_shared": 1, "shared_width": 16}),
@@ -41,21 +43,20 @@ SHAPES = tuple(
     Shape(width=width, depth=depth, head_dim=8, batch_tokens=batch_tokens, steps=steps, **layout)
     for (width, depth, batch_tokens, steps), layout in _LAYOUTS
 )
-# What a table may leave at exact zero, and the roles that no table decays.
+# Roles that may start at exact zero, and roles without weight decay.
 MAY_START_AT_ZERO = {"hidden_bias", "router_bias", "router", "readout"}
 NOT_DECAYED = {"position", "norm", "final_norm", "hidden_bias", "router_bias"}
 DENSE = {"dense_in", "dense_gate", "dense_out"}
-FIELDS = tuple(one.name for one in dataclasses.fields(Multipliers))
 SAME = 1e-9
 
 
 def columns(name: str) -> Iterator[tuple[Parameterization, Optimizer]]:
-    """Yield the table under its defaults and with each other legal value of each convention, in every column.
+    """Yield every column of the table, under its defaults and with each legal value of each convention.
 
-    A value that excludes a default of another convention is left out; that it is refused in words is a test of its own.
+    A value that excludes the default of another convention is left out. Another test holds its refusal to be in words.
     """
     table = PARAMETERIZATIONS.get(name)
-    for chosen in ({}, *({key: value} for key, one in table.conventions.items() for value in values_of(one))):
+    for chosen in ({}, *({key: value} for key, known in table.conventions.items() for value in values_of(known))):
         try:
             choice = parameterization(name, chosen)
         except HpxferError:
@@ -65,7 +66,7 @@ def columns(name: str) -> Iterator[tuple[Parameterization, Optimizer]]:
 
 
 def values_of(convention: Convention) -> tuple[float | str, ...]:
-    """Return legal values of a convention: all of a list, and of a range its ends and its middle."""
+    """Return legal values of a convention: every value of a list, or the ends and the middle of a range."""
     if convention.legal[0] != "between":
         return convention.legal
     low, high = float(convention.legal[1]), float(convention.legal[2])
@@ -73,15 +74,15 @@ def values_of(convention: Convention) -> tuple[float | str, ...]:
 
 
 def comparable(role: str, *shapes: Shape) -> bool:
-    """Return whether a role's factors can be followed along a way: a dense FFN has no counterpart in an expert."""
+    """Return whether the factors of a role compose along these shapes. A dense FFN has no counterpart in an expert."""
     return role not in DENSE or all(shape.dense_width for shape in shapes)
 
 
 class ParameterizationSuite:
-    """Derive from it, and define the fixture `name`: the name of a registered table."""
+    """The rules that every table obeys. A subclass defines the fixture `name`, the name of a registered table."""
 
     def test_says_what_it_is(self, name: str) -> None:
-        """Name, source and doc; axes, fixed properties and regime that exist; at least one column."""
+        """It has a name, a source, a doc and a column; its axes, fixed properties and regime exist."""
         table = PARAMETERIZATIONS.get(name)
         assert table.name == name
         assert table.source
@@ -90,25 +91,26 @@ class ParameterizationSuite:
         assert set(table.rows) <= {"adam", "sgd"}
         known = {axis for axes in MOVES.values() for axis in axes}
         assert {*table.axes, *table.adam_axes} <= known, f"axes must be of {sorted(known)}"
-        assert all(hasattr(SHAPES[0], one) for one in table.fixed), "fixed must name properties of a Shape"
+        assert all(hasattr(SHAPES[0], fixed) for fixed in table.fixed), "fixed must name properties of a Shape"
         assert table.regime is None or table.regime in REGIMES
 
     def test_conventions_have_legal_defaults_and_a_doc(self, name: str) -> None:
-        for key, one in PARAMETERIZATIONS.get(name).conventions.items():
-            assert one.doc, key
-            assert one.allows(one.default), key
-            assert not one.allows(True), key
+        """True is no number."""
+        for key, convention in PARAMETERIZATIONS.get(name).conventions.items():
+            assert convention.doc, key
+            assert convention.allows(convention.default), key
+            assert not convention.allows(True), key
 
     def test_every_value_of_a_convention_works_or_is_refused_in_words(self, name: str) -> None:
-        """Alone, and beside each value of every other convention."""
+        """Each value is tried alone and beside each value of every other convention."""
         known = PARAMETERIZATIONS.get(name).conventions
-        pairs = [(key, value) for key, one in known.items() for value in values_of(one)]
-        for one, other in itertools.combinations_with_replacement(pairs, 2):
-            refusal = _refusal(name, dict((one, other)))
+        pairs = [(key, value) for key, convention in known.items() for value in values_of(convention)]
+        for chosen in itertools.combinations_with_replacement(pairs, 2):
+            refusal = _refusal(name, dict(chosen))
             assert refusal is None or refusal.startswith(f"parameterization {name}: "), refusal
 
     def test_rows_are_of_known_roles_once_each_with_a_source(self, name: str) -> None:
-        """And cover the tensors of a plain model: everything but the FFN, and experts or a dense FFN."""
+        """The rows also cover the tensors of a plain model, with experts or with a dense FFN."""
         for choice, optimizer in columns(name):
             rows = choice.rows(optimizer)
             roles = [row.role for row in rows]
@@ -127,12 +129,12 @@ class ParameterizationSuite:
     def test_factors_are_made_of_known_ratios(self, name: str) -> None:
         known = set(ratios_of(SHAPES[0], SHAPES[0]))
         for where, factor in _monomials(name):
-            names = {one for one, _ in factor.exponents}
+            names = {symbol for symbol, _ in factor.exponents}
             assert names <= known, f"{where}: no such ratio: {sorted(names - known)}"
             assert all(math.isfinite(power) for _, power in factor.exponents), where
 
     def test_nothing_is_zero_but_a_start_and_a_decay(self, name: str) -> None:
-        """Zero starts: biases, and by name router and readout. Zero decay: exactly gains, biases and positions."""
+        """Biases, the router and the readout may start at zero. Exactly gains, biases and positions have no decay."""
         for choice, optimizer in columns(name):
             for row in choice.rows(optimizer):
                 assert ZERO not in (row.lr, row.eps, row.forward), row.role
@@ -142,15 +144,15 @@ class ParameterizationSuite:
     def test_the_base_is_the_identity(self, name: str) -> None:
         for (choice, optimizer), shape in itertools.product(columns(name), SHAPES):
             zero = {row.role for row in choice.rows(optimizer) if row.init_std == ZERO}
-            for role, one in evaluate(choice, shape, shape, optimizer).items():
+            for role, found in evaluate(choice, shape, shape, optimizer).items():
                 decay = 0.0 if role in NOT_DECAYED else 1.0
                 start = 0.0 if role in zero else 1.0
                 want = Multipliers(init_std=start, lr=1.0, eps=1.0, weight_decay=decay, forward=1.0)
-                assert one == want, f"{choice.label()}, {role} at the base"
+                assert found == want, f"{choice.label()}, {role} at the base"
             assert evaluate_globals(choice, shape, shape) == Globals(route_scale=1.0, one_minus_beta=1.0)
 
     def test_two_steps_are_one(self, name: str) -> None:
-        """Base to middle, then middle to target, multiplies to base to target."""
+        """The factors from base to middle times those from middle to target are those from base to target."""
         for choice, optimizer in columns(name):
             for way in itertools.combinations(SHAPES, 3):
                 base, middle, target = way
@@ -158,18 +160,18 @@ class ParameterizationSuite:
                 for role, whole in evaluate(choice, base, target, optimizer).items():
                     if not comparable(role, *way):
                         continue
-                    for field in FIELDS:
-                        one, two, both = (getattr(part, field) for part in (first[role], second[role], whole))
-                        assert math.isclose(one * two, both, rel_tol=SAME), f"{choice.label()}, {role}, {field}"
+                    for field in FACTORS:
+                        near, far, both = (getattr(part, field) for part in (first[role], second[role], whole))
+                        assert math.isclose(near * far, both, rel_tol=SAME), f"{choice.label()}, {role}, {field}"
 
     def test_at_the_base_the_model_is_the_plain_one(self, name: str) -> None:
-        """Every absolute number is that of `sp`, but for exact zeros: tables are held against it."""
+        """Every absolute number equals that of `sp`, except for exact zeros."""
         plain, hps, init = parameterization("sp"), HPs(lr=0.5, weight_decay=0.1, eps=1e-8), BaseInit()
         for (choice, optimizer), shape in itertools.product(columns(name), SHAPES):
             its = resolve(plain, shape, shape, optimizer, hps, init)
             zero = {row.role for row in choice.rows(optimizer) if row.init_std == ZERO}
-            for role, one in resolve(choice, shape, shape, optimizer, hps, init).items():
-                assert one == (dataclasses.replace(its[role], init_std=0.0) if role in zero else its[role]), role
+            for role, found in resolve(choice, shape, shape, optimizer, hps, init).items():
+                assert found == (dataclasses.replace(its[role], init_std=0.0) if role in zero else its[role]), role
             assert resolve_globals(choice, shape, shape, hps) == resolve_globals(plain, shape, shape, hps)
 
 
@@ -187,4 +189,4 @@ def _monomials(name: str) -> Iterator[tuple[str, Monomial]]:
     yield "one_minus_beta", table.one_minus_beta
     for choice, optimizer in columns(name):
         for row in choice.rows(optimizer):
-            yield from ((f"{row.role}.{field}", getattr(row, field)) for field in FIELDS)
+            yield from ((f"{row.role}.{field}", getattr(row, field)) for field in FACTORS)
