@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from docs_markdown import blocks
 
+from hpxfer import analyze, load_results
 from hpxfer.registry import KINDS, load_plugin, read_plugin, registry
 from hpxfer.spec import load_sweep
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml, write_yaml
@@ -53,6 +54,13 @@ def test_a_plug_in_of_the_page_registers_one_row(folder: Path, name: str) -> Non
     before = registered()
     load_plugin(read_plugin(f"./{name}", folder))
     assert registered() - before == {REGISTERS[name]}
+
+
+def test_the_statistic_of_the_page_answers(folder: Path) -> None:
+    load_plugin(read_plugin("./statistics.py", folder))
+    answers = analyze(load_results(ROOT / "results" / "published" / "quickstart")).found("spread")
+    assert len(answers) == 6  # two parameterizations at three widths
+    assert all(answer.spread_nats > 0 for answer in answers)
 
 
 @pytest.mark.parametrize("index", range(len(SWEEPS)))

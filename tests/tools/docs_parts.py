@@ -69,12 +69,21 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def verdict_text(root: Path) -> str:
+    """Return the short report on the published quickstart as a code block."""
+    return _report_text(root, "summary")
+
+
+def verdict_full_text(root: Path) -> str:
     """Return the full report on the published quickstart as a code block."""
+    return _report_text(root, "to_text")
+
+
+def _report_text(root: Path, method: str) -> str:
     from hpxfer.analysis import transfer_report
     from hpxfer.results import load_results
 
-    summary = transfer_report(load_results(root / "results" / "published" / "quickstart")).summary()
-    return f"```text\n{summary.strip()}\n```"
+    report = transfer_report(load_results(root / "results" / "published" / "quickstart"))
+    return f"```text\n{getattr(report, method)().strip()}\n```"
 
 
 def bench_markdown(root: Path) -> str:
@@ -151,7 +160,11 @@ def rooms_markdown(root: Path) -> str:
 def _purpose(package: Path, room: str) -> str:
     """Return the first sentence of a room's docstring without the room's name."""
     path = package / room / "__init__.py" if (package / room).is_dir() else package / f"{room}.py"
-    text = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) if path.exists() else None) or ""
+    if path.exists():
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    else:  # a folder without code of its own says it in a README
+        text = (path.parent / "README.md").read_text(encoding="utf-8").partition("\n\n")[2]
     first = " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
     name, colon, rest = first.partition(": ")
-    return rest if colon and " " not in name else first
+    shown = rest if colon and " " not in name else first
+    return shown[:1].upper() + shown[1:]

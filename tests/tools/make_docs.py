@@ -20,7 +20,7 @@ from hpxfer.errors import HpxferError
 ROOT = Path(__file__).resolve().parents[2]
 FILES: Mapping[str, Mapping[str, Part]] = {
     "README.md": {"verdict": parts.verdict_text, "commands": commands.overview_markdown},
-    "docs/quickstart.md": {"verdict": parts.verdict_text},
+    "docs/quickstart.md": {"verdict": parts.verdict_full_text},
     "docs/sweep-file.md": {"keys": sweep_file.sweep_file_markdown},
     "docs/commands.md": {"commands": commands.reference_markdown},
     "docs/report.md": {"thresholds": parts.thresholds_markdown, "error_rates": parts.error_rates_markdown},
