@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpxfer.analysis import analyze as analyze
+    from hpxfer.analysis import register_statistic as register_statistic
     from hpxfer.analysis import transfer_report as transfer_report
     from hpxfer.cli.commands import register_command as register_command
     from hpxfer.coordinates.checking import check as check
@@ -58,6 +59,7 @@ _HOME = {
     "register_parameterization": "hpxfer.scaling",
     "register_schedule": "hpxfer.train.schedules",
     "register_search": "hpxfer.search.kinds",
+    "register_statistic": "hpxfer.analysis",
     "roles": "hpxfer.recipe",
     "run": "hpxfer.driver",
     "shape_of": "hpxfer.recipe",
