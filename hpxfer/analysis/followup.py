@@ -56,7 +56,7 @@ def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport]) -> Follow
     new = spec.model_validate(data, strict=False)
     text = dump_sweep(new)
     try:
-        parse_sweep(text)
+        parse_sweep(text, trusted=False)
     except HpxferError as error:
         return FollowUp(yaml=None, not_added=(*added, *not_added), why_not=f"no legal sweep holds it: {error}")
     return FollowUp(
@@ -143,7 +143,7 @@ def _add_parameterizations(
 def _refused(data: dict[str, Any], spec: SweepSpec) -> str | None:
     """Return why no sweep file may hold this data; None if one may."""
     try:
-        parse_sweep(dump_sweep(spec.model_validate(data, strict=False)))
+        parse_sweep(dump_sweep(spec.model_validate(data, strict=False)), trusted=False)
     except HpxferError as error:
         return str(error)
     return None

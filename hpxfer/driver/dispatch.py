@@ -134,7 +134,7 @@ def longest_first(
     Trials that share a checkpoint stay in one stack and resume from it.
     """
     resources = prepared.spec.resources
-    resumed, fresh = ([], trials) if checkpoints is None else checkpoints.going_on(trials)
+    resumed, fresh = ([], trials) if checkpoints is None else checkpoints.resumable(trials)
     stacks = pack(
         fresh,
         prepared.device,

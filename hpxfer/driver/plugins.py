@@ -26,14 +26,17 @@ except HpxferError as error:
 """
 
 
-def with_conventions(spec: SweepSpec) -> SweepSpec:
-    """Return the sweep with every convention of a plug-in's table spelled out.
+def without_defaults(spec: SweepSpec) -> SweepSpec:
+    """Return the sweep without the conventions of a plug-in's table that are given at their default.
 
-    A stored sweep can then be read without the code of the table, which alone knows the defaults.
+    The identity and the label of a choice leave defaults out. Stored results are read without the code of the table,
+    which alone knows its defaults, so the stored sweep names only the others.
     """
     own = stored_names(spec.plugins or ()).get("parameterization", set())
     choices = tuple(
-        choice.model_copy(update={"conventions": dict(parameterization(choice.name, choice.conventions).conventions)})
+        choice.model_copy(
+            update={"conventions": parameterization(choice.name, choice.conventions).changed_conventions()}
+        )
         if choice.name in own
         else choice
         for choice in spec.parameterizations

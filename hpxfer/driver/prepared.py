@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.data import check_length, data_ref
-from hpxfer.driver.plugins import with_conventions
+from hpxfer.driver.plugins import without_defaults
 from hpxfer.driver.reuse import Reuse, open_reuse
 from hpxfer.errors import HpxferError
 from hpxfer.executors.kinds import EXECUTORS
@@ -100,7 +100,7 @@ def prepare(
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
         raise HpxferError(f"--price-per-hour must be a number from 0, got {price_per_hour}")
     given = sweep if isinstance(sweep, SweepSpec) else load_sweep(sweep, plugins=plugins)
-    spec = with_conventions(overridden(given, executor, early_stopping))
+    spec = without_defaults(overridden(given, executor, early_stopping))
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file):
         expansion = Expansion(spec, data_ref(spec.data))

@@ -65,10 +65,7 @@ def identity(
     }
     if choice is not None:
         chosen = {"name": choice.name, "base": base.dims()}
-        # Those of a plug-in's table are all spelled out. Its digest fixes their defaults, which stored results, read
-        # without the plug-in, do not know.
-        own = f"parameterization:{choice.name}" in (plugins or {})
-        conventions = dict(choice.conventions) if own else choice.changed_conventions()
+        conventions = choice.changed_conventions()
         out["parameterization"] = {**chosen, "conventions": conventions} if conventions else chosen
     if plugins:
         out["plugins"] = dict(plugins)
