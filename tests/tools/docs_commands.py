@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import typer
 from docs_markdown import table
 
 
+@cache
 def app() -> Any:
     """Return the command line as a click group."""
     import hpxfer.cli  # noqa: F401  (registers the commands)
