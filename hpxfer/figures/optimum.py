@@ -45,6 +45,11 @@ class OptimumLine:
     drift: Drift | None
     center: tuple[float, float] | None
 
+    @property
+    def slope(self) -> float | None:
+        """The drift in octaves per doubling, or None if it is not known."""
+        return self.drift.octaves_per_doubling if self.drift else None
+
     def fitted(self, log2_scale: float, slope: float) -> float:
         """Return log2 of the HP on the line through the center that has this slope."""
         assert self.center is not None, "a line without a fit is not drawn"
@@ -69,20 +74,12 @@ class OptimumInfo:
     def table(self) -> pd.DataFrame:
         """Return one row per optimum, with the slope of its line."""
         rows = [
-            {
-                "axis": self.axis,
-                "parameterization": line.parameterization,
-                self.scale_name: point.scale,
-                "kind": point.kind,
-                "log2_hp": point.log2_value,
-                "low_log2": point.low,
-                "high_log2": point.high,
-                "octaves_per_doubling": line.drift.octaves_per_doubling if line.drift else None,
-            }
+            (self.axis, line.parameterization, p.scale, p.kind, p.log2_value, p.low, p.high, line.slope)
             for line in self.lines
-            for point in line.points
+            for p in line.points
         ]
-        return pd.DataFrame(rows)
+        columns = ["axis", "parameterization", self.scale_name, "kind", "log2_hp", "low_log2", "high_log2"]
+        return pd.DataFrame(rows, columns=[*columns, "octaves_per_doubling"])
 
 
 def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:

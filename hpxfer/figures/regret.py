@@ -68,20 +68,12 @@ class RegretInfo:
     def table(self) -> pd.DataFrame:
         """Return one row per regret."""
         rows = [
-            {
-                "axis": self.axis,
-                "parameterization": line.parameterization,
-                "transferred_" + self.hp: line.base_value,
-                self.scale_name: point.scale,
-                "regret_nats": point.nats,
-                "se_nats": point.se_nats,
-                "percent_of_loss": point.percent,
-                "diverged": point.diverged,
-            }
+            (self.axis, line.parameterization, line.base_value, p.scale, p.nats, p.se_nats, p.percent, p.diverged)
             for line in self.lines
-            for point in line.points
+            for p in line.points
         ]
-        return pd.DataFrame(rows)
+        columns = ["axis", "parameterization", f"transferred_{self.hp}", self.scale_name, "regret_nats", "se_nats"]
+        return pd.DataFrame(rows, columns=[*columns, "percent_of_loss", "diverged"])
 
 
 def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:

@@ -29,23 +29,21 @@ STANDARD_ERRORS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmTrace:
-    """One arm: the loss of each point in nats (None if a seed diverged), and the lowest so far."""
-
-    parameterization: str
-    num_trials: tuple[int, ...]
-    losses: tuple[float | None, ...]
-    best: tuple[float | None, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ShapePanel:
     """The arms of one shape."""
 
     shape: str
     is_base: bool
     equal_trials: int  # that each arm has had
-    arms: tuple[ArmTrace, ...]
+    arms: tuple[ArmProgress, ...]
+
+
+def _traces(arm: ArmProgress) -> list[tuple[int, float | None, float | None]]:
+    """Return (trials, loss, lowest loss so far) in nats for each point. A loss is None if a seed diverged."""
+    return [
+        (point.num_trials, point.mean if math.isfinite(point.mean) else None, None if best is None else best.mean)
+        for point, best in zip(arm.points, arm.best_so_far, strict=True)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ class SearchBestInfo:
             (panel.shape, arm.parameterization, *row)
             for panel in self.panels
             for arm in panel.arms
-            for row in zip(arm.num_trials, arm.losses, arm.best, strict=True)
+            for row in _traces(arm)
         ]
         return pd.DataFrame(rows, columns=["shape", "parameterization", "num_trials", "loss_nats", "best_nats"])
 
@@ -72,7 +70,7 @@ def search_best_info(arms: Sequence[ArmProgress], found: Sequence[ArmBest], kind
     shapes = dict.fromkeys(arm.shape for arm in arms if arm.points)
     if not shapes:
         return "no point has ended with every seed"
-    panels = tuple(_panel([arm for arm in arms if arm.shape == shape], found) for shape in shapes)
+    panels = tuple(_panel([arm for arm in arms if arm.shape == shape]) for shape in shapes)
     left_out = len(panels) - MOST_PANELS
     return SearchBestInfo(
         title=f"{kind}: {listed([_leader(shape, found) for shape in shapes], 2)}",
@@ -84,20 +82,12 @@ def search_best_info(arms: Sequence[ArmProgress], found: Sequence[ArmBest], kind
     )
 
 
-def _panel(arms: Sequence[ArmProgress], found: Sequence[ArmBest]) -> ShapePanel:
+def _panel(arms: Sequence[ArmProgress]) -> ShapePanel:
     return ShapePanel(
         shape=arms[0].shape,
         is_base=arms[0].is_base,
         equal_trials=min(arm.num_trials for arm in arms),
-        arms=tuple(
-            ArmTrace(
-                parameterization=arm.parameterization,
-                num_trials=tuple(point.num_trials for point in arm.points),
-                losses=tuple(point.mean if math.isfinite(point.mean) else None for point in arm.points),
-                best=tuple(None if best is None else best.mean for best in arm.best_so_far),
-            )
-            for arm in sorted(arms, key=lambda arm: control_last(arm.parameterization))
-        ),
+        arms=tuple(sorted(arms, key=lambda arm: control_last(arm.parameterization))),
     )
 
 
@@ -130,7 +120,7 @@ def draw_search_best(info: SearchBestInfo) -> Figure:
             low, top = _limits(panel)
             for arm in panel.arms:
                 handles[arm.parameterization] = _draw_arm(axes, arm, look_of[arm.parameterization], top)
-            if panel.equal_trials < max(arm.num_trials[-1] for arm in panel.arms if arm.num_trials):
+            if panel.equal_trials < max(arm.num_trials for arm in panel.arms):
                 axes.axvline(panel.equal_trials, color=INK, alpha=FAINT, linestyle=":", linewidth=1.2)
             axes.set_ylim(low, top)
             axes.xaxis.set_major_locator(MaxNLocator(style.TICKS, integer=True))
@@ -141,7 +131,7 @@ def draw_search_best(info: SearchBestInfo) -> Figure:
 
 
 def _limits(panel: ShapePanel) -> tuple[float, float]:
-    known = [loss for arm in panel.arms for loss in arm.losses if loss is not None]
+    known = [point.mean for arm in panel.arms for point in arm.points if math.isfinite(point.mean)]
     if not known:
         return 0.0, 1.0
     low, top = min(known), float(np.quantile(known, SHOWN_QUANTILE))
@@ -149,31 +139,25 @@ def _limits(panel: ShapePanel) -> tuple[float, float]:
     return low - 0.06 * height, top + 0.12 * height
 
 
-def _draw_arm(axes: Axes, arm: ArmTrace, mark: tuple[str, str], top: float) -> Line2D:
+def _draw_arm(axes: Axes, arm: ArmProgress, mark: tuple[str, str], top: float) -> Line2D:
     """Draw an arm and return its line, for the legend."""
     color, marker = mark
-    points = list(zip(arm.num_trials, arm.losses, strict=True))
-    finished = [(num, loss) for num, loss in points if loss is not None]
+    traces = _traces(arm)
+    finished = [(num, loss) for num, loss, _ in traces if loss is not None]
     x, y = style.thinned([num for num, _ in finished], [loss for _, loss in finished])
     axes.plot(x, y, color=color, marker=marker, markersize=3.5, linestyle="none", alpha=0.45)
-    diverged = [num for num, loss in points if loss is None]
+    diverged = [num for num, loss, _ in traces if loss is None]
     for num in style.thinned(diverged, diverged)[0]:
         axes.plot(num, top, color=color, marker="x", markersize=5, clip_on=False)
-    (line,) = axes.plot(
-        *_corners(arm), color=color, linewidth=1.8, drawstyle="steps-post", label=arm.parameterization, zorder=3
-    )
+    # The lowest loss so far changes at these points, and its line goes on to the last trial.
+    corners: list[tuple[int, float]] = []
+    for num, _, best in traces:
+        if best is not None and (not corners or best < corners[-1][1]):
+            corners.append((num, best))
+    corners += [(arm.num_trials, best) for _, best in corners[-1:]]
+    x, y = ([corner[i] for corner in corners] for i in range(2))
+    (line,) = axes.plot(x, y, color=color, linewidth=1.8, drawstyle="steps-post", label=arm.parameterization, zorder=3)
     return line
-
-
-def _corners(arm: ArmTrace) -> tuple[list[int], list[float]]:
-    """Return the points at which the best loss so far changes, and the end of its line."""
-    x: list[int] = []
-    y: list[float] = []
-    for num, best in zip(arm.num_trials, arm.best, strict=True):
-        if best is not None and (not y or best < y[-1]):
-            x.append(num)
-            y.append(best)
-    return (x, y) if not x else ([*x, arm.num_trials[-1]], [*y, y[-1]])
 
 
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:

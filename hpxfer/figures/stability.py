@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -21,17 +21,12 @@ from hpxfer.figures.text import along, listed, why_none
 NOTHING = "no trial has a result"
 
 
-@dataclass(frozen=True, kw_only=True)
-class StabilityPanel:
-    """One parameterization. Rows are scales, columns log2 HPs; `rise_nats` is the loss over the best of its scale."""
-
-    parameterization: str
-    title: str
-    scales: tuple[float, ...]
-    x: tuple[float, ...]
-    rise_nats: tuple[tuple[float | None, ...], ...]  # None: no result, or diverged
-    diverged_share: tuple[tuple[float | None, ...], ...]  # None: no result
-    optima: tuple[float | None, ...]  # log2
+def rises(cells: StabilityMap) -> list[list[float | None]]:
+    """Return the loss of each cell over the best of its scale, in nats. It is None without a loss."""
+    best_of = [min((loss for loss in row if loss is not None), default=0.0) for row in cells.losses]
+    return [
+        [None if loss is None else loss - best for loss in row] for row, best in zip(cells.losses, best_of, strict=True)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +38,7 @@ class StabilityInfo:
     axis: str
     scale_name: str
     top_nats: float  # the rise that gets the lightest color
-    panels: tuple[StabilityPanel, ...]
+    panels: tuple[StabilityMap, ...]  # one per parameterization, with the HPs that have a log2
     caption: str = (
         "Each cell is an HP at a scale. The color is the median loss over the best of its row, and the number is the "
         "share of seeds that diverged (a cross: at least half). The star is the optimum. That the edge of divergence "
@@ -53,12 +48,12 @@ class StabilityInfo:
     def table(self) -> pd.DataFrame:
         """Return one row per cell."""
         rows = [
-            (self.axis, panel.parameterization, scale, x, rise, share, optimum)
-            for panel in self.panels
-            for scale, rises, shares, optimum in zip(
-                panel.scales, panel.rise_nats, panel.diverged_share, panel.optima, strict=True
+            (self.axis, cells.parameterization, scale, math.log2(value), rise, share, optimum)
+            for cells in self.panels
+            for scale, row, shares, optimum in zip(
+                cells.scales, rises(cells), cells.diverged_share, cells.optima_log2, strict=True
             )
-            for x, rise, share in zip(panel.x, rises, shares, strict=True)
+            for value, rise, share in zip(cells.values, row, shares, strict=True)
         ]
         columns = ["axis", "parameterization", self.scale_name, f"log2_{self.hp}", "rise_nats", "diverged_share"]
         return pd.DataFrame(rows, columns=[*columns, "optimum_log2"])
@@ -70,7 +65,7 @@ def stability_info(found: Sequence[StabilityMap], axis: str, hp: str) -> Stabili
     kept = [cells for cells in of_axis if cells.why_not is None and cells.scales]
     if not kept:
         return why_none((cells.why_not for cells in of_axis), NOTHING)
-    panels = tuple(_panel(cells) for cells in kept)
+    panels = tuple(_with_log(cells) for cells in kept)
     if any(share for panel in panels for row in panel.diverged_share for share in row):
         distances = listed([_distance(cells) for cells in kept])
         title = f"Octaves of {hp} from the optimum to divergence along {axis}: {distances}"
@@ -81,7 +76,7 @@ def stability_info(found: Sequence[StabilityMap], axis: str, hp: str) -> Stabili
         hp=hp,
         axis=axis,
         scale_name=kept[0].scale_name,
-        top_nats=top_rise(rise for panel in panels for row in panel.rise_nats for rise in row if rise is not None),
+        top_nats=top_rise(rise for panel in panels for row in rises(panel) for rise in row if rise is not None),
         panels=panels,
     )
 
@@ -96,22 +91,14 @@ def _distance(cells: StabilityMap) -> str:
     return f"{cells.parameterization} " + ("unknown (no optimum there)" if any(shares) else "never diverged")
 
 
-def _panel(cells: StabilityMap) -> StabilityPanel:
-    columns = [k for k, value in enumerate(cells.values) if value > 0]
-    rises = []
-    for row in cells.losses:
-        best = min((row[k] for k in columns if row[k] is not None), default=None)  # type: ignore[type-var]
-        rises.append(tuple(None if (loss := row[k]) is None or best is None else loss - best for k in columns))
-    slope = cells.edge_octaves_per_doubling
-    edge = "" if slope is None else f": edge moves {slope:+.2f} octaves per doubling"
-    return StabilityPanel(
-        parameterization=cells.parameterization,
-        title=cells.parameterization + edge,
-        scales=cells.scales,
-        x=tuple(math.log2(cells.values[k]) for k in columns),
-        rise_nats=tuple(rises),
-        diverged_share=tuple(tuple(row[k] for k in columns) for row in cells.diverged_share),
-        optima=cells.optima_log2,
+def _with_log(cells: StabilityMap) -> StabilityMap:
+    """Return the map without HPs of 0, which have no log2."""
+    kept = [k for k, value in enumerate(cells.values) if value > 0]
+    return replace(
+        cells,
+        values=tuple(cells.values[k] for k in kept),
+        losses=tuple(tuple(row[k] for k in kept) for row in cells.losses),
+        diverged_share=tuple(tuple(row[k] for k in kept) for row in cells.diverged_share),
     )
 
 
@@ -126,21 +113,25 @@ def draw_stability(info: StabilityInfo) -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, info: StabilityInfo, panel: StabilityPanel) -> None:
+def _draw_panel(axes: Axes, info: StabilityInfo, cells: StabilityMap) -> None:
+    rise_nats = rises(cells)
+
     def look(k: int, i: int) -> CellLook:
-        rise, share = panel.rise_nats[i][k], panel.diverged_share[i][k]
+        rise, share = rise_nats[i][k], cells.diverged_share[i][k]
         return CellLook(
             fraction=None if rise is None else rise / info.top_nats,
             measured=share is not None,
             text=f"{share:.0%}" if share else "",
         )
 
-    axes.set_title(style.wrapped(panel.title, 46))
-    draw_cells(axes, panel.x, range(len(panel.scales)), look)
-    for i, optimum in enumerate(panel.optima):
+    slope = cells.edge_octaves_per_doubling
+    edge = "" if slope is None else f": edge moves {slope:+.2f} octaves per doubling"
+    axes.set_title(style.wrapped(cells.parameterization + edge, 46))
+    draw_cells(axes, [math.log2(value) for value in cells.values], range(len(cells.scales)), look)
+    for i, optimum in enumerate(cells.optima_log2):
         if optimum is not None:
             draw_star(axes, optimum, i)
-    axes.set_yticks(range(len(panel.scales)), [scale_text(scale) for scale in panel.scales])
+    axes.set_yticks(range(len(cells.scales)), [scale_text(scale) for scale in cells.scales])
     axes.set_ylabel(info.scale_name)
     axes.set_xlabel(f"log2 {info.hp}")
     style.whole_octaves(axes)
@@ -150,7 +141,7 @@ def _handles(info: StabilityInfo) -> list[Artist]:
     shares = [share for panel in info.panels for row in panel.diverged_share for share in row]
     return cell_handles(
         info.top_nats,
-        star="optimum" if any(optimum is not None for panel in info.panels for optimum in panel.optima) else None,
+        star="optimum" if any(optimum is not None for panel in info.panels for optimum in panel.optima_log2) else None,
         diverged=any(share is not None and share >= 0.5 for share in shares),
         missing=any(share is None for share in shares),
     )

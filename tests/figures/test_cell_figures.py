@@ -14,7 +14,7 @@ from hpxfer.analysis.statistics.stability import StabilityMap
 from hpxfer.analysis.statistics.surface import Surface, fit_surface
 from hpxfer.figures.heatmap import cell_edges
 from hpxfer.figures.pairs import PairsInfo, draw_pairs, pair_names, pairs_info
-from hpxfer.figures.stability import StabilityInfo, draw_stability, stability_info
+from hpxfer.figures.stability import StabilityInfo, draw_stability, rises, stability_info
 from hpxfer.figures.surface import MOST_PANELS, SurfaceInfo, cell_rises, draw_surface, surface_info
 
 MAP = StabilityMap(
@@ -43,8 +43,8 @@ def shown(*maps: StabilityMap) -> StabilityInfo:
 
 def test_cells_hold_the_rise_over_the_best_of_their_scale() -> None:
     (panel,) = shown(MAP).panels
-    assert panel.x == (-3.0, -2.0, -1.0)  # an HP of 0 has no log, and is no part of the rise
-    assert panel.rise_nats == ((0.0, 0.5, None), (0.0, 0.125, None))
+    assert panel.values == (0.125, 0.25, 0.5)  # an HP of 0 has no log, and is no part of the rise
+    assert rises(panel) == [[0.0, 0.5, None], [0.0, 0.125, None]]
     assert panel.diverged_share == ((0.0, 0.0, 1.0), (0.0, 0.25, None))
     table = shown(MAP).table()
     assert len(table) == 6
