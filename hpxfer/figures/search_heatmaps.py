@@ -127,7 +127,7 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind_of(results.spec).shows != "heatmaps":
         return {}
     return {
-        f"{played.track.arm.name}-{stage}": heatmaps_info([pair for pair in heatmaps(played) if pair.stage == stage])
+        f"{played.strategy.arm.name}-{stage}": heatmaps_info([pair for pair in heatmaps(played) if pair.stage == stage])
         for played in replayed(results)
         for stage in STAGES
     }

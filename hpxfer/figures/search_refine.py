@@ -20,7 +20,7 @@ from hpxfer.results import Results
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.refine import Bracket, Line, bracket_of
 from hpxfer.search.replay import replayed
-from hpxfer.search.rounds import Played, mean
+from hpxfer.search.rounds import ArmHistory, mean
 from hpxfer.search.values import exponent_of
 
 MOST_PANELS = 6
@@ -56,10 +56,10 @@ class RefineInfo:
     def table(self) -> pd.DataFrame:
         """Return one row per point, with the interval after its round."""
         rows = [
-            (panel.arm, number, x, loss, *_ends(turn.bracket))
+            (panel.arm, number, x, loss, *_ends(ended.bracket))
             for panel in self.panels
-            for number, turn in enumerate(panel.rounds, start=1)
-            for x, loss in turn.points
+            for number, ended in enumerate(panel.rounds, start=1)
+            for x, loss in ended.points
         ]
         return pd.DataFrame(rows, columns=["arm", "round", f"log2_{self.hp}", "loss_nats", "log2_low", "log2_high"])
 
@@ -68,9 +68,11 @@ def _ends(bracket: Bracket | None) -> tuple[float | None, float | None]:
     return (None, None) if bracket is None else (bracket.low, bracket.high)
 
 
-def refine_info(played: Sequence[Played], hp: str) -> RefineInfo | str:
+def refine_info(played: Sequence[ArmHistory], hp: str) -> RefineInfo | str:
     """Return what the figure of one HP shows, or why there is none."""
-    panels = tuple(_panel(track, hp) for track in played if track.track.name == f"refine {hp}" and track.turns)
+    panels = tuple(
+        _panel(history, hp) for history in played if history.strategy.name == f"refine {hp}" and history.rounds
+    )
     if not panels:
         return "no round of it has ended"
     left_out = len(panels) - MOST_PANELS
@@ -85,17 +87,17 @@ def refine_info(played: Sequence[Played], hp: str) -> RefineInfo | str:
     )
 
 
-def _panel(played: Played, hp: str) -> RefinePanel:
+def _panel(played: ArmHistory, hp: str) -> RefinePanel:
     rounds, known = [], {}
-    for turn in played.turns:
+    for ended in played.rounds:
         points = []
-        for point, losses in zip(turn.round.points, turn.losses, strict=True):
+        for point, losses in zip(ended.round.points, ended.losses, strict=True):
             x = exponent_of(point.get(hp))
             known[x] = losses
             points.append((x, mean(losses) if math.isfinite(mean(losses)) else None))
-        line = Line(hp=hp, start=turn.round.points[0], given=(), losses=tuple(sorted(known.items())))
+        line = Line(hp=hp, start=ended.round.points[0], given=(), losses=tuple(sorted(known.items())))
         rounds.append(RefineRound(points=tuple(sorted(points)), bracket=bracket_of(line)))
-    return RefinePanel(arm=played.track.arm.name, rounds=tuple(rounds), ended=played.end is not None)
+    return RefinePanel(arm=played.strategy.arm.name, rounds=tuple(rounds), ended=played.end is not None)
 
 
 def _result(panel: RefinePanel) -> str:
@@ -122,20 +124,20 @@ def draw_refine(info: RefineInfo) -> Figure:
 
 
 def _draw_panel(axes: Axes, panel: RefinePanel, colors: Sequence[str]) -> None:
-    known = sorted((x, loss) for turn in panel.rounds for x, loss in turn.points if loss is not None)
+    known = sorted((x, loss) for ended in panel.rounds for x, loss in ended.points if loss is not None)
     low = min((loss for _, loss in known), default=0.0)
     top = _top(panel, low)
     height = max(top - low, 1e-4)
     x, y = ([row[i] for row in known] for i in range(2))
     axes.plot(x, y, color=INK, alpha=FAINT, linewidth=1.0)
-    for number, (turn, color) in enumerate(zip(panel.rounds, colors, strict=False)):
-        finished = [(at, loss) for at, loss in turn.points if loss is not None]
+    for number, (ended, color) in enumerate(zip(panel.rounds, colors, strict=False)):
+        finished = [(at, loss) for at, loss in ended.points if loss is not None]
         x, y = ([row[i] for row in finished] for i in range(2))
         axes.plot(x, y, color=color, marker="o", linestyle="none", zorder=3)
-        for at, loss in turn.points:
+        for at, loss in ended.points:
             if loss is None:
                 axes.plot(at, top, color=color, marker="x", linestyle="none", clip_on=False, zorder=3)
-        _draw_bracket(axes, turn.bracket, low - height * (0.12 + 0.07 * number), color)
+        _draw_bracket(axes, ended.bracket, low - height * (0.12 + 0.07 * number), color)
     axes.set_ylim(low - height * (0.14 + 0.07 * len(panel.rounds)), top + 0.05 * height)
     style.whole_octaves(axes)
 
@@ -143,7 +145,7 @@ def _draw_panel(axes: Axes, panel: RefinePanel, colors: Sequence[str]) -> None:
 def _top(panel: RefinePanel, low: float) -> float:
     """Return the highest loss that is shown. Points of the first line that lie far above the others are left out."""
     first = [loss for _, loss in panel.rounds[0].points if loss is not None]
-    later = [loss for turn in panel.rounds[1:] for _, loss in turn.points if loss is not None]
+    later = [loss for ended in panel.rounds[1:] for _, loss in ended.points if loss is not None]
     highest = max([*first, *later], default=1.0)
     return min(highest, low + SHOWN_RISE * (max(later) - low)) if later and max(later) > low else highest
 

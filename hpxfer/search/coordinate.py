@@ -22,15 +22,13 @@ from hpxfer.errors import nearest
 from hpxfer.scaling.hps import MULTIPLIERS, HPs
 from hpxfer.scaling.roles import ROLES
 from hpxfer.search import lr_line
-from hpxfer.search.arms import arms_of
 from hpxfer.search.checks import buys, multiplied_hps, only_lr
 from hpxfer.search.compare import Gain, gain, pooled
 from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.rounds import End, Losses, OutOfBudget, Played, Round, RoundSearch, Strategy, Track
+from hpxfer.search.rounds import ArmHistory, End, Losses, OutOfBudget, Round, RoundSearch, Strategy, search_each_arm
 from hpxfer.search.values import names_in, scaled
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.fields import Count, GridValues, Section, Seq, Values
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.trial import Expansion, base_hps
@@ -137,29 +135,18 @@ def coordinate(spec: SweepSpec) -> Strategy:
     return End(why=f"{why}multipliers: {', '.join(changed) or 'all 1'}", best=kept)
 
 
-def decisions_of(played: Played, spec: SweepSpec) -> Iterator[Decision]:
+def decisions_of(history: ArmHistory, spec: SweepSpec) -> Iterator[Decision]:
     """Yield what each round of an arm of coordinate decided."""
     noise = spec.search.settings(CoordinateSettings).noise
-    for turn in played.turns:
-        if isinstance(turn.round.about, Asked):
-            yield decide(turn.round.about, tuple(turn.round.points), turn.losses, noise)
+    for ended in history.rounds:
+        if isinstance(ended.round.about, Asked):
+            yield decide(ended.round.about, tuple(ended.round.points), ended.losses, noise)
 
 
 def coordinate_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return coordinate in every arm, by default in those of the base."""
     spec = expansion.spec
-    seeds, budget = len(spec.seeds), None if spec.search.budget is None else arm_budget(spec)
-
-    def start(_: End | None) -> Strategy:
-        return coordinate(spec)
-
-    return RoundSearch(
-        expansion,
-        [
-            Track(arm=arm, name="coordinate", start=start, budget=budget, most=coordinate_size(spec) * seeds)
-            for arm in arms_of(expansion)
-        ],
-    )
+    return search_each_arm(expansion, "coordinate", lambda arm: coordinate(spec), coordinate_size(spec))
 
 
 def ratios_of(spec: SweepSpec, entry: str) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Search
-from hpxfer.search.rounds import Played, RoundSearch, mean
+from hpxfer.search.rounds import ArmHistory, RoundSearch, mean
 from hpxfer.trial import Expansion
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class StudyExport:
         """Write the rounds that ended since the last call."""
         if not isinstance(search, RoundSearch):
             return
-        ended = {f"{each.track.arm.name}: {each.track.name}": each for each in search.play() if each.turns}
-        new = {name: each for name, each in ended.items() if len(each.turns) != self._num_written.get(name, 0)}
+        ended = {f"{each.strategy.arm.name}: {each.strategy.name}": each for each in search.play() if each.rounds}
+        new = {name: each for name, each in ended.items() if len(each.rounds) != self._num_written.get(name, 0)}
         if not new:
             return
         try:
@@ -49,7 +49,7 @@ class StudyExport:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             self.problem = f"{self.path}: cannot be written ({why}); no result depends on it"
 
-    def _write(self, studies: dict[str, Played]) -> None:
+    def _write(self, studies: dict[str, ArmHistory]) -> None:
         import optuna
         from sqlalchemy.pool import NullPool
 
@@ -70,21 +70,21 @@ class StudyExport:
             )
             for name, played in studies.items():
                 study = optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
-                for key, value in {"sweep": self.expansion.spec.name, "budget": played.track.budget}.items():
+                for key, value in {"sweep": self.expansion.spec.name, "budget": played.strategy.budget}.items():
                     study.set_user_attr(key, value)
-                for number in range(self._num_written.get(name, 0), len(played.turns)):
+                for number in range(self._num_written.get(name, 0), len(played.rounds)):
                     study.add_trials(self._trials(played, number))
-                self._num_written[name] = len(played.turns)
+                self._num_written[name] = len(played.rounds)
 
-    def _trials(self, played: Played, number: int) -> list[FrozenTrial]:
+    def _trials(self, played: ArmHistory, number: int) -> list[FrozenTrial]:
         """Return the points of a round. A point fails where a seed diverged, because no loss is made up."""
         from optuna.distributions import BaseDistribution, FloatDistribution
         from optuna.trial import TrialState, create_trial
 
-        spec, arm, turn = self.expansion.spec, played.track.arm, played.turns[number]
+        spec, arm, ended = self.expansion.spec, played.strategy.arm, played.rounds[number]
         kind, out = kind_of(spec), []
         ends = {hp: (values.numbers()[0], values.numbers()[-1]) for hp, values in spec.grid.items() if kind.is_box}
-        for point, losses in zip(turn.round.points, turn.losses, strict=True):
+        for point, losses in zip(ended.round.points, ended.losses, strict=True):
             params, value = {hp: point.get(hp) for hp in kind.hps(spec)}, mean(losses)
             ids = {str(seed): self.expansion.trial(arm.choice, arm.shape, point, seed).id for seed in spec.seeds}
             ranges: dict[str, BaseDistribution] = {

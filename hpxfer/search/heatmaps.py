@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from hpxfer.search.rounds import Losses, Played, mean
+from hpxfer.search.rounds import ArmHistory, Losses, mean
 from hpxfer.search.staged_grid import Stage
 from hpxfer.search.values import GridAround, names_in
 
@@ -34,17 +34,17 @@ class Heatmap:
     at_center: Cells  # the plane through the center
 
 
-def heatmaps(played: Played) -> Iterator[Heatmap]:
-    """Yield a heatmap for each pair of dimensions and each stage of a track, of the grid where it came to rest."""
+def heatmaps(history: ArmHistory) -> Iterator[Heatmap]:
+    """Yield a heatmap for each pair of dimensions and each stage, for the grid where the stage came to rest."""
     last: dict[str, tuple[GridAround, Losses]] = {}
-    for turn in played.turns:
-        if isinstance(turn.round.about, Stage) and isinstance(turn.round.points, GridAround):
-            last[turn.round.about.name] = (turn.round.points, turn.losses)
+    for ended in history.rounds:
+        if isinstance(ended.round.about, Stage) and isinstance(ended.round.points, GridAround):
+            last[ended.round.about.name] = (ended.round.points, ended.losses)
     for stage, (grid, losses) in last.items():
         means = [mean(of_seeds) for of_seeds in losses]
         if min(means) < math.inf:
             for first, second in combinations(range(len(grid.entries)), 2):
-                yield _heatmap(played.track.arm.name, stage, grid, means, (first, second))
+                yield _heatmap(history.strategy.arm.name, stage, grid, means, (first, second))
 
 
 def _heatmap(arm: str, stage: str, grid: GridAround, means: Sequence[float], pair: tuple[int, int]) -> Heatmap:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.arms import Arm, arms_of
+from hpxfer.search.arms import Arm
 from hpxfer.search.checks import buys, countable, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.random_search import best_in_words, box_without_lines
-from hpxfer.search.rounds import End, Round, RoundSearch, Strategy, Track, mean
+from hpxfer.search.rounds import End, Round, RoundSearch, Strategy, mean, search_each_arm
 from hpxfer.search.samplers import sampler_name, sampler_problems
 from hpxfer.search.stored import is_in_box, stored_trials
 from hpxfer.spec import SweepSpec
@@ -68,16 +68,13 @@ def batch_points(spec: SweepSpec) -> int:
 
 def optuna_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return the search of a box by a sampler of optuna, in every arm."""
-    most = num_points(expansion.spec) * len(expansion.spec.seeds)
     foreign = cache(lambda: _points_in_box(expansion, stored()))  # read when the search begins
-
-    def track(arm: Arm) -> Track:
-        def start(_: End | None) -> Strategy:
-            return _strategy(expansion, foreign().get(arm, []))
-
-        return Track(arm=arm, name=_sampler(expansion.spec), start=start, budget=most, most=most)
-
-    return RoundSearch(expansion, [track(arm) for arm in arms_of(expansion)])
+    return search_each_arm(
+        expansion,
+        _sampler(expansion.spec),
+        lambda arm: _strategy(expansion, foreign().get(arm, [])),
+        num_points(expansion.spec),
+    )
 
 
 def _strategy(expansion: Expansion, stored: Sequence[HPs]) -> Strategy:

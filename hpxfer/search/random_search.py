@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.arms import arms_of
+from hpxfer.search.arms import Arm
 from hpxfer.search.checks import buys, countable, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.rounds import End, Losses, Round, RoundSearch, Strategy, Track, lowest_point
+from hpxfer.search.rounds import End, Losses, Round, RoundSearch, Strategy, lowest_point, search_each_arm
 from hpxfer.search.values import rounded
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import Count, CountOrNone, Section
@@ -41,19 +41,15 @@ def random_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return random search over the box between the ends of the grid."""
     spec = expansion.spec
     points = tuple(random_points(spec, num_points(spec)))
-    num_trials = len(points) * len(spec.seeds)
     sequence = spec.search.settings(RandomSettings).sequence
     why = f"{len(points)} {sequence} points, log-uniform in {', '.join(spec.grid)}"
 
-    def start(_: End | None) -> Strategy:
+    def strategy(arm: Arm) -> Strategy:
         losses: Losses = yield Round(points=points, why=why, whole=False)
         best = lowest_point(list(zip(points, losses, strict=True)))
         return End(why=best_in_words(spec, best), best=best)
 
-    return RoundSearch(
-        expansion,
-        [Track(arm=arm, name="random", start=start, budget=num_trials, most=num_trials) for arm in arms_of(expansion)],
-    )
+    return search_each_arm(expansion, "random", strategy, len(points))
 
 
 def random_points(spec: SweepSpec, count: int) -> Iterator[HPs]:

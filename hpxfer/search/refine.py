@@ -26,7 +26,7 @@ from hpxfer.search.checks import buys, on_log_scale
 from hpxfer.search.compare import gain, pooled
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.lr_line import end_steps
-from hpxfer.search.rounds import End, Losses, Round, RoundSearch, SeedLosses, Strategy, Track, mean
+from hpxfer.search.rounds import ArmStrategy, End, Losses, Round, RoundSearch, SeedLosses, Strategy, mean
 from hpxfer.search.values import at_exponent, exponent_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import Section
@@ -200,13 +200,13 @@ def refine_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return refine for every HP of the grid in every arm, and the transfer of the base's best to the other shapes."""
     spec, arms = expansion.spec, arms_of(expansion)
     lines = {arm: dict(_lines(spec, arm)) for arm in arms}
-    tracks = [track for of in lines.values() for track in of.values()]
+    strategies = [strategy for of in lines.values() for strategy in of.values()]
     bases = {label: arm for arm in arms if arm.is_base for label in arm.labels}
     seeds = len(spec.seeds)
     for arm in arms:
         if not arm.is_base:
-            tracks += [
-                Track(
+            strategies += [
+                ArmStrategy(
                     arm=arm,
                     name=f"{hp} from the base",
                     start=_transferred(hp),
@@ -216,10 +216,10 @@ def refine_search(expansion: Expansion, stored: Stored) -> RoundSearch:
                 )
                 for hp in spec.grid
             ]
-    return RoundSearch(expansion, tracks)
+    return RoundSearch(expansion, strategies)
 
 
-def _lines(spec: SweepSpec, arm: Arm) -> Iterator[tuple[str, Track]]:
+def _lines(spec: SweepSpec, arm: Arm) -> Iterator[tuple[str, ArmStrategy]]:
     """Yield the line of each HP with its share of the budget: its first values, and an equal part of the rest."""
     seeds, settings = len(spec.seeds), spec.search.settings(RefineSettings)
     until, octaves = settings.until_octaves, settings.max_octaves
@@ -235,7 +235,7 @@ def _lines(spec: SweepSpec, arm: Arm) -> Iterator[tuple[str, Track]]:
             most = min(most, first[hp] + rest // len(first) + (index < rest % len(first)))
         yield (
             hp,
-            Track(
+            ArmStrategy(
                 arm=arm,
                 name=f"refine {hp}",
                 start=lambda _, line=line: refine(line, until, octaves),  # type: ignore[misc]

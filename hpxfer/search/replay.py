@@ -7,12 +7,12 @@ from typing import cast
 
 from hpxfer.search.kinds import kind_of, no_trials
 from hpxfer.search.protocol import Outcome
-from hpxfer.search.rounds import Played, RoundSearch
+from hpxfer.search.rounds import ArmHistory, RoundSearch
 from hpxfer.search.stored import StoredSweep, outcomes_of
 
 
-def replayed(results: StoredSweep, outcomes: Mapping[str, Outcome] | None = None) -> tuple[Played, ...]:
-    """Return how far each track of the sweep's search has come, or () if the search cannot be replayed."""
+def replayed(results: StoredSweep, outcomes: Mapping[str, Outcome] | None = None) -> tuple[ArmHistory, ...]:
+    """Return how far each strategy of the sweep's search has come, or () if the search cannot be replayed."""
     kind = kind_of(results.spec)
     if not kind.replays:
         return ()

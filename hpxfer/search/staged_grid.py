@@ -16,13 +16,11 @@ from pydantic import Field
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import lr_line
-from hpxfer.search.arms import arms_of
 from hpxfer.search.checks import above_zero, buys, multiplied_hps, only_lr
 from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.rounds import End, Losses, OutOfBudget, Round, RoundSearch, Strategy, Track, mean
+from hpxfer.search.rounds import End, Losses, OutOfBudget, Round, RoundSearch, Strategy, mean, search_each_arm
 from hpxfer.search.values import GridAround, names_in, scaled
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.fields import CountOrNone, Section, Seq
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.spec.yaml_file import Path_
@@ -132,16 +130,7 @@ def _moved(grid: GridAround, found: _Found) -> HPs:
 def staged_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return the staged grid in every arm, by default in those of the base."""
     spec = expansion.spec
-    seeds, budget = len(spec.seeds), None if spec.search.budget is None else arm_budget(spec)
-    most = staged_size(spec) * seeds
-
-    def start(_: End | None) -> Strategy:
-        return staged_grid(spec)
-
-    return RoundSearch(
-        expansion,
-        [Track(arm=arm, name="staged grid", start=start, budget=budget, most=most) for arm in arms_of(expansion)],
-    )
+    return search_each_arm(expansion, "staged grid", lambda arm: staged_grid(spec), staged_size(spec))
 
 
 def _grid(settings: StagedSettings, stage: str) -> GridOfRatios:

@@ -9,7 +9,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
-from hpxfer.search.rounds import Played, SeedLosses, lowest_point, mean
+from hpxfer.search.rounds import ArmHistory, SeedLosses, lowest_point, mean
 from hpxfer.search.stored import StoredCells, hps_of_row, is_in_box, outcomes_of
 
 
@@ -38,7 +38,7 @@ def tuned(results: StoredCells, label: str) -> Tuned:
         points = {hps: losses for hps, losses in points.items() if is_in_box(results.spec, hps)}
         best, why = lowest_point(list(points.items())), f"the lowest mean of {len(points)} points"
     else:
-        played = _track(replayed(results), label)
+        played = _history(replayed(results), label)
         if played.end is None:
             raise HpxferError(f"{where}: the search must have ended, got trials still to train; {fix}")
         best, why = played.end.best, played.end.why
@@ -63,5 +63,5 @@ def points_at_base(results: StoredCells, label: str) -> dict[HPs, SeedLosses]:
     return {hps: tuple(of[seed] for seed in seeds) for hps, of in found.items() if of.keys() >= set(seeds)}
 
 
-def _track(played: tuple[Played, ...], label: str) -> Played:
-    return next(each for each in played if each.track.arm.is_base and label in each.track.arm.labels)
+def _history(played: tuple[ArmHistory, ...], label: str) -> ArmHistory:
+    return next(each for each in played if each.strategy.arm.is_base and label in each.strategy.arm.labels)

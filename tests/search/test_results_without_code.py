@@ -10,7 +10,6 @@ from landscape import DATA, Landscape
 from searched import searched
 from sweep_text import SWEEP
 
-from hpxfer.driver.plugins import with_conventions
 from hpxfer.registry import Registry
 from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
@@ -31,7 +30,7 @@ def test_a_table_and_its_trials_are_read_as_stored(tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     text = SWEEP.replace("[completep-moe, sp]", "[my_table, sp]").replace("[0.01]", "{log2: [-9, -4]}")
     path.write_text(f"{text}plugins: [./mine.py]\n")
-    expansion = Expansion(with_conventions(load_sweep(path)), DATA)
+    expansion = Expansion(load_sweep(path), DATA)
     known = searched(expansion, Landscape(optima={"lr": -6.0}), tmp_path / "results")
     cells = known.cells
     assert set(cells["status"]) == {"finished"}
@@ -40,10 +39,8 @@ def test_a_table_and_its_trials_are_read_as_stored(tmp_path: Path) -> None:
         del sys.modules[module]
     (tmp_path / "mine.py").unlink()
     results = load_results(tmp_path / "results")
-    label = "parameterization"
-    pd.testing.assert_frame_equal(results.cells.drop(columns=label), cells.drop(columns=label))
-    # Without the table's code, its label cannot leave the conventions out that are the default.
-    assert [name.partition("[")[0] for name in results.cells[label]] == list(cells[label])
+    pd.testing.assert_frame_equal(results.cells, cells)
+    assert set(results.line("lr")["parameterization"]) == {"my_table", "sp"}
     (plugin,) = results.spec.plugins or ()
     assert plugin.registers == {"parameterization": ("my_table",)}
     used = {key for trial in expansion.trials() for key, _ in trial.plugins}

@@ -27,8 +27,7 @@ SOURCE = '''
 from collections import Counter
 
 from hpxfer.search import SearchKind, register_search
-from hpxfer.search.arms import arms_of
-from hpxfer.search.rounds import End, Round, RoundSearch, Track, lowest_point, mean
+from hpxfer.search.rounds import End, Round, lowest_point, mean, search_each_arm
 from hpxfer.spec.fields import Count, Section
 from hpxfer.trial import base_hps
 
@@ -57,14 +56,7 @@ def ladder(spec):
 
 
 def make(expansion, stored):
-    most = size(expansion.spec) * len(expansion.spec.seeds)
-    return RoundSearch(
-        expansion,
-        [
-            Track(arm=arm, name="ladder", start=lambda _: ladder(expansion.spec), budget=most, most=most)
-            for arm in arms_of(expansion)
-        ],
-    )
+    return search_each_arm(expansion, "ladder", lambda arm: ladder(expansion.spec), size(expansion.spec))
 
 
 LADDER = register_search(

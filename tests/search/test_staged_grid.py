@@ -13,7 +13,7 @@ from landscape import LR, Landscape, Ran, bound_of, expansion_of, run, search_of
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
 from hpxfer.search.heatmaps import heatmaps
-from hpxfer.search.rounds import Played, RoundSearch
+from hpxfer.search.rounds import ArmHistory, RoundSearch
 from hpxfer.search.values import GridAround
 
 TWO = "multipliers: [init_scale, router.lr_mult]"
@@ -24,7 +24,7 @@ def staged(landscape: Landscape, options: str = TWO) -> Ran:
     return run(expansion_of(LR, search=f"{{kind: staged-grid, {options}}}"), landscape, at_once=16)
 
 
-def played(ran: Ran) -> Played:
+def played(ran: Ran) -> ArmHistory:
     assert isinstance(ran.search, RoundSearch)
     return ran.search.play(ran.outcomes)[0]
 
@@ -55,7 +55,7 @@ def test_an_optimum_beyond_its_reach_is_said_to_be_a_bound() -> None:
 
 def test_a_best_on_an_edge_moves_the_grid_along_that_dimension_only() -> None:
     ran = staged(Landscape(optima={"lr": -6.0, "init_scale": -8.0, "router.lr_mult": 0.0}))
-    grids = [turn.round.points for turn in played(ran).turns if isinstance(turn.round.points, GridAround)]
+    grids = [ended.round.points for ended in played(ran).rounds if isinstance(ended.round.points, GridAround)]
     assert [grid.center.init_scale for grid in grids[:2]] == [1.0, 2.0**-4]
     assert [grid.center.get("router.lr_mult") for grid in grids[:2]] == [1.0, 1.0]
 

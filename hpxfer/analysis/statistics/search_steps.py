@@ -40,8 +40,8 @@ def coordinate_steps(inputs: Inputs) -> tuple[CoordinateStep, ...]:
             for at, (ratio, change) in enumerate(zip(step.ratios, step.gains, strict=True)):
                 out.append(
                     CoordinateStep(
-                        parameterization=" = ".join(played.track.arm.labels),
-                        shape=played.track.arm.shape.label(),
+                        parameterization=" = ".join(played.strategy.arm.labels),
+                        shape=played.strategy.arm.shape.label(),
                         step=number,
                         multiplier=step.entry,
                         ratio=ratio,
