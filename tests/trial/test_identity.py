@@ -115,8 +115,8 @@ def test_a_new_field_with_a_default_moves_no_id(value: Any, spec: SweepSpec) -> 
         hps = grown[HPs](**{name.name: getattr(trial.hps, name.name) for name in fields(trial.hps)})
         found = identity(
             setting=grown[Setting](**facts),
-            shape=trial.shape,
-            base=trial.base,
+            shape=grown[Shape](**asdict(trial.shape)),
+            base=grown[Shape](**asdict(trial.base)),
             choice=trial.parameterization,
             hps=hps_of(hps),
             seed=trial.seed,
@@ -127,6 +127,7 @@ def test_a_new_field_with_a_default_moves_no_id(value: Any, spec: SweepSpec) -> 
         assert non_defaults(changed)["novel"] == "changed"
         nested = replace(grown[Setting](**facts), init=replace(facts["init"], novel="changed"))
         assert non_defaults(nested)["init"]["novel"] == "changed"
+        assert replace(grown[Shape](**asdict(trial.shape)), novel="changed").dims()["novel"] == "changed"
 
 
 @given(spec=sweeps())
