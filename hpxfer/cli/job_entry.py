@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.jobs.answers import answer, leave_mark
+from hpxfer.jobs.plugins import unpacked_sweep
 from hpxfer.jobs.request import VARIABLE, Request, answer_lines, unpacked, where
 from hpxfer.storage.uri import parse_root
 
@@ -23,6 +24,8 @@ def main() -> None:
         request, sweep = unpacked(os.environ.pop(VARIABLE, ""))
         with tempfile.TemporaryDirectory(prefix="hpxfer-job-", ignore_cleanup_errors=True) as scratch:
             path = Path(scratch, "sweep.yaml")
+            if request.plugins:
+                sweep = unpacked_sweep(sweep, dict(request.plugins))
             path.write_text(sweep, encoding="utf-8")
             if request.action == "run":
                 _run(request, path)

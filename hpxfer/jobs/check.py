@@ -22,8 +22,10 @@ import hpxfer
 from hpxfer.data import data_ref
 from hpxfer.data.sources import open_dataset
 from hpxfer.errors import HpxferError
+from hpxfer.executors.ray_cluster import require_plugins
 from hpxfer.jobs.request import Request, where
 from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec.plugins import plugin_files
 from hpxfer.spec.sweep import DataSpec
 from hpxfer.storage.uri import parse_root
 from hpxfer.trial import TRAINER_VERSION
@@ -62,6 +64,7 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
             reuse=[where(one) for one in request.reuse],
             price_per_hour=request.price_per_hour,
         )
+        require_plugins(plugin_files(spec))
         nodes = look(spec)
     return {
         "plan": job.plan.to_dict(),

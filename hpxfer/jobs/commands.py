@@ -15,6 +15,7 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.jobs.answers import has_mark, is_store_file, progress
 from hpxfer.jobs.client import Cluster, JobInfo, known, new_id, new_nonce
+from hpxfer.jobs.plugins import sources
 from hpxfer.jobs.request import DEFAULT_ROOT, Request
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep
 from hpxfer.storage.lease import leased
@@ -89,6 +90,7 @@ def offer(
         nonce=new_nonce(),
         price_per_hour=price_per_hour,
         reuse=tuple(reuse),
+        plugins=sources(spec),
     )
     said = cluster.ask(request, dump_sweep(spec)).data
     refused = list(refusals(said, cluster.address))
@@ -110,7 +112,14 @@ def submit(cluster: Cluster, offered: Offer) -> str:
     import hpxfer
 
     job = new_id(offered.spec.name)
-    request = Request(action="run", job=job, root=offered.root, name=offered.spec.name, reuse=offered.reuse)
+    request = Request(
+        action="run",
+        job=job,
+        root=offered.root,
+        name=offered.spec.name,
+        reuse=offered.reuse,
+        plugins=sources(offered.spec),
+    )
     metadata = {
         SWEEP_KEY: offered.spec.name,
         ROOT_KEY: offered.root,

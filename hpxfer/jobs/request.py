@@ -14,8 +14,8 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from hpxfer.errors import HpxferError
@@ -48,6 +48,7 @@ class Request:
     nonce: str = ""  # a random mark of the answer's lines
     price_per_hour: float | None = None
     reuse: tuple[str, ...] = ()  # results folders on the cluster, or URIs
+    plugins: Mapping[str, str] = field(default_factory=dict)  # name -> source, see `hpxfer.jobs.plugins`
 
 
 def where(root: str) -> str:
@@ -81,6 +82,9 @@ def unpacked(text: str) -> tuple[Request, str]:
     except (ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
         raise HpxferError(f"{VARIABLE}: must be what `hpxfer submit` packs, got {error}") from None
     texts = (sweep, request.root, request.name, request.job, request.nonce, *request.reuse)
+    if not isinstance(request.plugins, dict):
+        raise HpxferError(f"{VARIABLE}: must map plug-ins to their sources, got {type(request.plugins).__name__}")
+    texts = (*texts, *request.plugins, *request.plugins.values())
     legal = request.action in get_args(Action) and all(isinstance(one, str) for one in texts)
     if not legal or not is_job_id(request.job) or not is_job_id(request.name):
         raise HpxferError(f"{VARIABLE}: must name an action, a job and a sweep, got {request}")

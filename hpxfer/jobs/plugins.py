@@ -1,0 +1,48 @@
+"""Plug-ins of a submitted sweep: files travel with the request, and the head checks that it has the same code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hpxfer.errors import HpxferError
+from hpxfer.registry import read_plugin
+from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
+from hpxfer.spec.plugins import plugin_files
+from hpxfer.spec.sweep import PluginSpec
+
+
+def sources(spec: SweepSpec) -> dict[str, str]:
+    """Return name -> source of every plug-in. The source of a module is empty: it must be installed on every node."""
+    return {file.plugin.name: file.source if file.plugin.is_file else "" for file in plugin_files(spec)}
+
+
+def unpacked_sweep(text: str, files: dict[str, str]) -> str:
+    """Return the sweep with the plug-in files that travelled with it, which are written to this machine's cache.
+
+    The same file always gets the same path, so that a sweep that is submitted again is the same sweep. Raises
+    HpxferError if a plug-in is not the one that the sweep was submitted with.
+    """
+    spec = parse_sweep(text, trusted=False)
+    local = tuple(_local(plugin, files) for plugin in spec.plugins or ())
+    return dump_sweep(spec.model_copy(update={"plugins": local}))
+
+
+def _local(plugin: PluginSpec, files: dict[str, str]) -> PluginSpec:
+    name = plugin.name
+    if files.get(name):
+        path = _cache() / str(plugin.digest).replace(":", "-") / Path(name).name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(files[name], encoding="utf-8")
+        name = str(path)
+    here = read_plugin(name, Path()).plugin.digest
+    if here != plugin.digest:
+        raise HpxferError(
+            f"plugins: {plugin.name}: must be the one that was submitted, {plugin.digest}, got {here} here; "
+            "install the same version on every machine"
+        )
+    return plugin.model_copy(update={"name": name})
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpxfer" / "plugins"
