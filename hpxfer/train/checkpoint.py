@@ -80,13 +80,13 @@ class Checkpointer:
         folder = Checkpoints(self._spec.folder)
         candidates = [found.name for found in folder.candidates(own)]
         if (problem := folder.problem(name_of(self._stack))) is not None:
-            _log.warning("%s: passed over: %s", name_of(self._stack), problem)
+            _log.warning("%s: not used: %s", name_of(self._stack), problem)
         for name in candidates:
             try:
                 with folder.files.here(name) as path:
                     checkpoint = read(path, self._stack, self._setup)
             except (BadCheckpoint, OSError) as error:
-                _log.warning("%s/%s: passed over: %s", folder.files.where, name, error)
+                _log.warning("%s/%s: not used: %s", folder.files.where, name, error)
                 continue
             # A checkpoint in which all of them have diverged saves nothing: they diverge again soon.
             if own & {checkpoint.trials[index] for index in checkpoint.live}:

@@ -1,10 +1,11 @@
-"""Checkpoints as the driver sees them: whose they are, which trials go on together, what can go. Knows no torch.
+"""Checkpoints: the folder of checkpoints as the driver uses it. It reads their headers only, and needs no torch.
 
     <results>/checkpoints/<stack's id>.safetensors    the last checkpoint of a stack
-    <results>/checkpoints/driver                      what the driver drew: a worker that reads it is at its folder
+    <results>/checkpoints/driver                      a random token. A worker that can read it back sees the driver's
+                                                      folder, and not one of the same name on another machine.
 
-A file's facts are JSON in its header, with a hash of their own: they are believed without reading the tensors, which
-the worker checks. What is damaged, of another format or another trainer counts as not there.
+The facts of a file are JSON in its header, with a hash of their own. The driver trusts them without reading the
+tensors, which the worker checks. A file that is damaged, or of another format or trainer, counts as absent.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from hpxfer.storage.uri import Uri
 from hpxfer.trial import TRAINER_VERSION, Trial
 from hpxfer.trial.stack import Stack
 
-# Raised when a file's facts or tensors change their meaning. Format 1 had legacy ids: `hpxfer rekey` makes it format 2.
+# Increased when the facts or tensors of a file change their meaning. `hpxfer rekey` turns format 1, which had legacy
+# ids, into format 2.
 FORMAT = 2
 SUFFIX = ".safetensors"
 MARKER = "driver"
 _NAME = re.compile(rf"[0-9a-f]{{32}}{re.escape(SUFFIX)}")
-# What a worker that was killed while it wrote leaves behind: under our name, and under the library's own before that.
+# A worker that is killed while it writes leaves such files: under hpxfer's name, or earlier under the library's.
 _HALF_WRITTEN = re.compile(r".*\.tmp|\.tmp.*")
-# A header far larger than any of ours is not one.
+# A larger header is not one of a checkpoint.
 _MOST_HEADER_BYTES = 2**26
 _DAMAGED = "damaged, or not a checkpoint of hpxfer"
 
@@ -44,14 +46,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CheckpointSpec:
-    """Where a worker keeps checkpoints, and how often."""
+    """Where a worker writes checkpoints, and how often."""
 
     folder: str  # or URI
     every_s: float
-    marker: str
+    marker: str  # the random token that the driver wrote
 
     def is_here(self) -> bool:
-        """Return whether the folder is this run's, and not one of the same name on another machine."""
+        """Return whether this machine sees the driver's folder."""
         try:
             with folder_at(self.folder).open(MARKER) as file:
                 return file.read() == self.marker.encode()
@@ -60,8 +62,8 @@ class CheckpointSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """A usable checkpoint, by its header."""
+class FoundCheckpoint:
+    """A usable checkpoint, as its header describes it."""
 
     name: str
     trials: tuple[str, ...]  # ids
@@ -70,7 +72,7 @@ class Found:
 
 
 class BadCheckpoint(Exception):
-    """Why a checkpoint cannot be used; `useless`: not by anybody, ever."""
+    """A checkpoint cannot be used. If `useless`, no run of any version can use it."""
 
     def __init__(self, why: str, *, useless: bool = True) -> None:
         super().__init__(why)
@@ -78,22 +80,24 @@ class BadCheckpoint(Exception):
 
 
 def sealed(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return facts as a file's metadata, with a hash of them."""
+    """Return facts as the metadata of a file, with their hash."""
     text = json.dumps(facts, sort_keys=True)
     return {"facts": text, "check": _check(text)}
 
 
 def unsealed(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts that metadata holds; raise BadCheckpoint unless they are whole and today's."""
+    """Return the facts in metadata. Raise BadCheckpoint unless they are whole and of this version."""
     facts = whole_facts(metadata)
     for name, version in (("format", FORMAT), ("trainer_version", TRAINER_VERSION)):
         if facts[name] != version:
-            raise BadCheckpoint(f"its {name} is {facts[name]}, this one's {version}", useless=facts[name] < version)
+            raise BadCheckpoint(
+                f"its {name} is {facts[name]}, that of this hpxfer is {version}", useless=facts[name] < version
+            )
     return facts
 
 
 def whole_facts(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts that metadata holds, of whatever format; raise BadCheckpoint unless they are whole."""
+    """Return the facts in metadata of any format. Raise BadCheckpoint unless they are whole."""
     text = metadata.get("facts")
     if not isinstance(text, str) or metadata.get("check") != _check(text):
         raise BadCheckpoint(_DAMAGED)
@@ -102,13 +106,13 @@ def whole_facts(metadata: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_facts(file: IO[bytes]) -> dict[str, Any]:
-    """Return the facts of a file; raise BadCheckpoint unless they are whole and today's."""
+    """Return the facts of a file. Raise BadCheckpoint unless they are whole and of this version."""
     with _damage():
         return unsealed(read_header(file)["__metadata__"])
 
 
 def read_header(file: IO[bytes]) -> dict[str, Any]:
-    """Return the JSON header of a file, and leave the file at the start of its tensors; raise BadCheckpoint if none."""
+    """Return the JSON header of a file, which is then at its tensors. Raise BadCheckpoint if there is no header."""
     with _damage():
         size = struct.unpack("<Q", file.read(8))[0]
         if size > _MOST_HEADER_BYTES:
@@ -126,21 +130,21 @@ def _damage() -> Iterator[None]:
 
 
 class Checkpoints:
-    """The checkpoints of one results folder, or below one URI. A header is read once for each state of its file."""
+    """The checkpoints of one results folder or URI. A header is read again only when its file has changed."""
 
     def __init__(self, folder: Path | Uri | str) -> None:
         self._folder = folder
-        self._read: dict[str, tuple[Any, Found | BadCheckpoint]] = {}
+        self._read: dict[str, tuple[Any, FoundCheckpoint | BadCheckpoint]] = {}
 
     @cached_property
     def files(self) -> StorageFolder:
-        """Where they lie. Raises HpxferError if that is storage that cannot be reached."""
+        """The folder that holds them. Raises HpxferError if its storage cannot be reached."""
         return folder_at(self._folder)
 
     def start(self, every_s: float) -> CheckpointSpec | None:
-        """Return what workers need, for one run of the driver; None where there is nowhere to write.
+        """Return what workers need in this run of the driver, or None if the folder cannot be written.
 
-        From now on workers of earlier runs that are still there write no more; what they left half-written goes.
+        From now on the workers of earlier runs write no more. Files that they left half-written are removed.
         """
         marker = secrets.token_hex(16)
         try:
@@ -153,39 +157,37 @@ class Checkpoints:
             return None
         return CheckpointSpec(folder=files.where, every_s=every_s, marker=marker)
 
-    def find(self, trial_ids: Collection[str]) -> str | None:
-        """Return the name of the checkpoint from which a stack of these trials goes on, the furthest; None if none."""
-        return next((one.name for one in self.candidates(trial_ids)), None)
-
-    def candidates(self, trial_ids: Collection[str]) -> list[Found]:
+    def candidates(self, trial_ids: Collection[str]) -> list[FoundCheckpoint]:
         """Return all checkpoints that hold these trials, the furthest first."""
-        return [one for one in self.found() if set(trial_ids) <= set(one.trials)]
+        return [checkpoint for checkpoint in self.usable() if set(trial_ids) <= set(checkpoint.trials)]
 
-    def found(self) -> list[Found]:
+    def usable(self) -> list[FoundCheckpoint]:
         """Return all usable checkpoints, the furthest first."""
         try:
-            looked = self._look(self.files)
+            headers = self._headers(self.files)
         except (OSError, HpxferError) as error:
             _log.warning("%s: its checkpoints cannot be listed: %s", self._folder, error)
             return []
-        usable = [one for one in looked.values() if isinstance(one, Found)]
-        return sorted(usable, key=lambda one: (-one.step, one.name))
+        usable = [header for header in headers.values() if isinstance(header, FoundCheckpoint)]
+        return sorted(usable, key=lambda checkpoint: (-checkpoint.step, checkpoint.name))
 
     def problem(self, name: str) -> BadCheckpoint | None:
-        """Return why a checkpoint cannot be used, as far as was seen by the last look."""
-        _, looked = self._read.get(name, (None, None))
-        return looked if isinstance(looked, BadCheckpoint) else None
+        """Return why a checkpoint cannot be used, as of the last reading of its header. None if it can."""
+        _, header = self._read.get(name, (None, None))
+        return header if isinstance(header, BadCheckpoint) else None
 
     def groups(self, trials: Iterable[Trial]) -> list[tuple[Trial, ...]]:
-        """Return the trials that share a checkpoint, a group each; no trial is in two."""
-        found = self.found()
-        held = {trial_id for one in found for trial_id in one.trials}
+        """Return one group of trials per checkpoint that they share. No trial is in two groups."""
+        usable = self.usable()
+        held = {trial_id for checkpoint in usable for trial_id in checkpoint.trials}
         left = {trial.id: trial for trial in trials if trial.id in held}
-        groups = [tuple(left.pop(trial_id) for trial_id in one.trials if trial_id in left) for one in found]
+        groups = [
+            tuple(left.pop(trial_id) for trial_id in checkpoint.trials if trial_id in left) for checkpoint in usable
+        ]
         return [group for group in groups if group]
 
-    def going_on(self, trials: Iterable[Trial]) -> tuple[list[Stack], list[Trial]]:
-        """Return the stacks that go on from a checkpoint, and the trials that have none and can be packed at will."""
+    def resumable(self, trials: Iterable[Trial]) -> tuple[list[Stack], list[Trial]]:
+        """Return the stacks that continue from a checkpoint, and the trials that have none and can be packed freely."""
         trials = list(trials)
         stacks = [Stack(trials=group) for group in self.groups(trials)]
         ids = {trial.id for stack in stacks for trial in stack.trials}
@@ -194,35 +196,35 @@ class Checkpoints:
     def clear(self, done_ids: Collection[str]) -> None:
         """Remove the checkpoints of which every trial is done."""
         done = done_ids if isinstance(done_ids, set | frozenset | Mapping) else set(done_ids)
-        for one in self.found():
-            if all(trial_id in done for trial_id in one.trials):
-                self._remove(one.name)
+        for checkpoint in self.usable():
+            if all(trial_id in done for trial_id in checkpoint.trials):
+                self._remove(checkpoint.name)
 
     def end(self, done_ids: Collection[str]) -> None:
-        """Remove what no run needs: checkpoints of done trials, what is half-written, the marker, an empty folder."""
+        """Remove what no run needs: checkpoints of done trials, half-written files, the marker, and an empty folder."""
         self.clear(done_ids)
         self._remove(MARKER)
         with suppress(OSError, HpxferError):
             self._sweep(self.files)
             self.files.unmake()
 
-    def _look(self, files: StorageFolder) -> dict[str, Found | BadCheckpoint]:
-        """Return name -> what the header of each checkpoint says."""
+    def _headers(self, files: StorageFolder) -> dict[str, FoundCheckpoint | BadCheckpoint]:
+        """Return name -> header of each checkpoint, or why it cannot be used."""
         stamps = {name: stamp for name, stamp in files.stamps().items() if _NAME.fullmatch(name)}
         self._read = {name: old for name, old in self._read.items() if old[0] == stamps.get(name)}
         for name in sorted(stamps.keys() - self._read.keys()):
-            self._read[name] = stamps[name], _looked(files, name)
-        return {name: one for name, (_, one) in self._read.items()}
+            self._read[name] = stamps[name], _header(files, name)
+        return {name: header for name, (_, header) in self._read.items()}
 
     def _sweep(self, files: StorageFolder) -> None:
-        """Remove half-written files, and whole ones that nobody can use any more."""
+        """Remove half-written files, and checkpoints that no run of any version can use."""
         for name in files.stamps():
             if _HALF_WRITTEN.fullmatch(name):
                 self._remove(name)
-        for name, one in self._look(files).items():
-            if isinstance(one, BadCheckpoint):
-                _log.warning("%s/%s: passed over: %s", self._folder, name, one)
-                if one.useless:
+        for name, header in self._headers(files).items():
+            if isinstance(header, BadCheckpoint):
+                _log.warning("%s/%s: not used: %s", self._folder, name, header)
+                if header.useless:
                     self._remove(name)
 
     def _remove(self, name: str) -> None:
@@ -231,11 +233,11 @@ class Checkpoints:
 
 
 def name_of(stack: Stack) -> str:
-    """Return how the checkpoint of a stack is called."""
+    """Return the file name of a stack's checkpoint."""
     return stack.id + SUFFIX
 
 
-def _looked(files: StorageFolder, name: str) -> Found | BadCheckpoint:
+def _header(files: StorageFolder, name: str) -> FoundCheckpoint | BadCheckpoint:
     try:
         with files.open(name) as file:
             facts = read_facts(file)
@@ -243,7 +245,7 @@ def _looked(files: StorageFolder, name: str) -> Found | BadCheckpoint:
         return error
     except OSError as error:
         return BadCheckpoint(f"cannot be read: {error}", useless=False)
-    return Found(name=name, trials=tuple(facts["trials"]), step=facts["step"], facts=facts)
+    return FoundCheckpoint(name=name, trials=tuple(facts["trials"]), step=facts["step"], facts=facts)
 
 
 def _check(text: str) -> str:

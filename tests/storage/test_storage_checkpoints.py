@@ -36,7 +36,7 @@ def test_a_training_goes_on_from_s3(s3: str, s3_names: Callable[[str], list[str]
     spec = folder.start(0.0)
     assert spec is not None
     assert trained(stack, spec, steps=5) == ()
-    (found,) = folder.found()
+    (found,) = folder.usable()
     assert found.step == 4
     assert s3_names("tiny/checkpoints") == sorted(["driver", found.name])
     results = trained(stack, spec)

@@ -143,7 +143,7 @@ def test_time_adds_up_and_a_part_has_its_share(setting: Setting, tmp_path: Path)
     stack = stack_of(setting, "moe")[:3:2]  # none diverges
     spec = always(tmp_path / "checkpoints")
     run(stack, spec, until=18)
-    (found,) = Checkpoints(tmp_path / "checkpoints").found()
+    (found,) = Checkpoints(tmp_path / "checkpoints").usable()
     before = found.facts["wall_s"]
     assert before > 0
     (alone,) = run(stack[:1], spec)[2]
@@ -207,9 +207,9 @@ def test_it_is_due_after_some_time_and_not_before(setting: Setting, tmp_path: Pa
     spec = always(folder)
     stack = stack_of(setting, "moe")[:1]
     run(stack, replace(spec, every_s=1e6), until=19)
-    assert Checkpoints(folder).found() == []
+    assert Checkpoints(folder).usable() == []
     run(stack, spec, until=19)
-    (found,) = Checkpoints(folder).found()
+    (found,) = Checkpoints(folder).usable()
     assert found.step == 19
     assert found.trials == (stack[0].id,)
 
@@ -247,7 +247,7 @@ def test_strict_on_cuda_goes_on_with_the_same_bits(setting: Setting, tmp_path: P
         events = train(stack, "cuda", determinism="strict", checkpoints=spec)
         next(events)
         events.close()
-        (found,) = Checkpoints(tmp_path / "checkpoints").found()
+        (found,) = Checkpoints(tmp_path / "checkpoints").usable()
         *_, ended = train(stack, "cuda", determinism="strict", checkpoints=spec)
     assert found.step > 0
     assert isinstance(ended, Ended)

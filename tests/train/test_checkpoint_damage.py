@@ -46,7 +46,7 @@ def undisturbed(setting: Setting) -> tuple[TrialResult, ...]:
 def sound(setting: Setting, folder: Path) -> tuple[Path, bytes]:
     """Return a checkpoint's path and its bytes."""
     run(stack_of(setting), always(folder), until=CUT)
-    (found,) = Checkpoints(folder).found()
+    (found,) = Checkpoints(folder).usable()
     return folder / found.name, (folder / found.name).read_bytes()
 
 
@@ -119,14 +119,14 @@ def test_the_training_starts_over_and_says_why(
 ) -> None:
     spec = always(tmp_path)
     run(stack_of(setting), spec, until=CUT)
-    (found,) = Checkpoints(tmp_path).found()
+    (found,) = Checkpoints(tmp_path).usable()
     DAMAGES[damage](tmp_path / found.name)
     with caplog.at_level(logging.WARNING):
         steps, _, results = run(stack_of(setting), spec)
     assert steps == list(range(setting.steps))
     assert [numbers(one) for one in results] == [numbers(one) for one in undisturbed(setting)]
     assert {one.resumes for one in results} == {0}
-    assert any("passed over" in line or "without a checkpoint" in line for line in caplog.messages)
+    assert any("not used" in line or "without a checkpoint" in line for line in caplog.messages)
 
 
 def test_a_sound_file_behind_a_damaged_one_is_used(setting: Setting, tmp_path: Path) -> None:
@@ -186,5 +186,5 @@ def test_a_failure_of_the_disk_is_not_forever(
     monkeypatch.setattr(checkpoint, "save_file", failing)
     run(stack_of(setting), always(tmp_path), until=5)
     assert [line.count("No space left on device") for line in caplog.messages] == [1]
-    (found,) = Checkpoints(tmp_path).found()
+    (found,) = Checkpoints(tmp_path).usable()
     assert found.step == 5

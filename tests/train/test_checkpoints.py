@@ -45,6 +45,11 @@ def ids(*numbers: int) -> list[str]:
     return [TRIALS[k].id for k in numbers]
 
 
+def furthest(folder: Checkpoints, trial_ids: Sequence[str]) -> str | None:
+    """Return the name of the furthest checkpoint that holds these trials, or None."""
+    return next((checkpoint.name for checkpoint in folder.candidates(trial_ids)), None)
+
+
 def test_a_run_starts_with_a_marker_of_its_own_and_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "results" / "checkpoints"
     first = Checkpoints(folder).start(120.0)
@@ -86,14 +91,14 @@ def test_nowhere_to_write_is_said_and_no_error(tmp_path: Path, caplog: pytest.Lo
 
 def test_the_furthest_that_holds_all_trials_is_found(tmp_path: Path) -> None:
     folder = Checkpoints(tmp_path)
-    assert folder.find(ids(0)) is None
-    assert Checkpoints(tmp_path / "none").find(ids(0)) is None
+    assert furthest(folder, ids(0)) is None
+    assert furthest(Checkpoints(tmp_path / "none"), ids(0)) is None
     four, two, other = put(tmp_path, TRIALS[:4], 10), put(tmp_path, TRIALS[:2], 30), put(tmp_path, TRIALS[4:], 50)
-    assert folder.find(ids(1)) == folder.find(ids(1, 0)) == two.name
-    assert folder.find(ids(3, 1)) == four.name
-    assert folder.find(ids(7)) == other.name
-    assert folder.find(ids(3, 4)) is None
-    assert folder.find(["unknown"]) is None
+    assert furthest(folder, ids(1)) == furthest(folder, ids(1, 0)) == two.name
+    assert furthest(folder, ids(3, 1)) == four.name
+    assert furthest(folder, ids(7)) == other.name
+    assert furthest(folder, ids(3, 4)) is None
+    assert furthest(folder, ["unknown"]) is None
 
 
 def test_trials_of_a_checkpoint_go_on_together(tmp_path: Path) -> None:
@@ -101,17 +106,17 @@ def test_trials_of_a_checkpoint_go_on_together(tmp_path: Path) -> None:
     put(tmp_path, TRIALS[:4], 10)
     put(tmp_path, [TRIALS[1], TRIALS[0]], 30)
     put(tmp_path, TRIALS[5:7], 20)
-    stacks, rest = folder.going_on(one for one in TRIALS if one is not TRIALS[3])
+    stacks, rest = folder.resumable(one for one in TRIALS if one is not TRIALS[3])
     assert [[one.id for one in stack.trials] for stack in stacks] == [ids(1, 0), ids(5, 6), ids(2)]
     assert [one.id for one in rest] == ids(4, 7)
     assert folder.groups([]) == []
-    assert Checkpoints(tmp_path / "none").going_on(TRIALS) == ([], TRIALS)
+    assert Checkpoints(tmp_path / "none").resumable(TRIALS) == ([], TRIALS)
 
 
 def test_a_whole_stack_keeps_its_id(tmp_path: Path) -> None:
     """Its next checkpoint then takes the place of this one."""
     path = put(tmp_path, [TRIALS[2], TRIALS[0], TRIALS[5]], 10)
-    (stack,), _ = Checkpoints(tmp_path).going_on(TRIALS)
+    (stack,), _ = Checkpoints(tmp_path).resumable(TRIALS)
     assert name_of(stack) == path.name
 
 
@@ -125,12 +130,12 @@ def test_every_trial_is_in_one_group_at_most_and_each_group_has_a_checkpoint(
     folder = tmp_path_factory.mktemp("groups")
     for numbers, step in held:
         put(folder, [TRIALS[k] for k in numbers], step)
-    stacks, rest = Checkpoints(folder).going_on([TRIALS[k] for k in asked])
+    stacks, rest = Checkpoints(folder).resumable([TRIALS[k] for k in asked])
     grouped = [one.id for stack in stacks for one in stack.trials]
     assert sorted([*grouped, *(one.id for one in rest)]) == ids(*sorted(asked))
     assert set(grouped) == {TRIALS[k].id for k in asked if any(k in numbers for numbers, _ in held)}
     for stack in stacks:
-        assert Checkpoints(folder).find([one.id for one in stack.trials]) is not None
+        assert furthest(Checkpoints(folder), [trial.id for trial in stack.trials]) is not None
 
 
 def test_a_checkpoint_goes_when_all_its_trials_are_done(tmp_path: Path) -> None:
@@ -157,7 +162,7 @@ def test_what_nobody_can_use_goes_and_what_somebody_may_stays(tmp_path: Path, ca
         path.write_bytes(b"half")
     (tmp_path / "notes.safetensors").write_text("a user's own")
     (tmp_path / ("f" * 32 + ".safetensors")).mkdir()
-    assert [found.name for found in Checkpoints(tmp_path).found()] == [usable.name]
+    assert [found.name for found in Checkpoints(tmp_path).usable()] == [usable.name]
     Checkpoints(tmp_path).start(1.0)
     kept = {usable.name, newer.name, later.name, "notes.safetensors", "f" * 32 + ".safetensors", "driver"}
     assert names(tmp_path) == kept
@@ -187,7 +192,7 @@ def test_no_file_is_an_error(tmp_path: Path, content: bytes) -> None:
     with open(path, "rb") as file, pytest.raises(BadCheckpoint, match="damaged, or not a checkpoint of") as found:
         read_facts(file)
     assert found.value.useless
-    assert Checkpoints(tmp_path).found() == []
+    assert Checkpoints(tmp_path).usable() == []
 
 
 def test_the_driver_needs_no_torch_for_this() -> None:
@@ -197,7 +202,7 @@ def test_the_driver_needs_no_torch_for_this() -> None:
 
 def test_below_a_uri_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     folder = Checkpoints("memory://bucket/results/sweep/checkpoints")
-    assert folder.found() == []
+    assert folder.usable() == []
     spec = folder.start(120.0)
     assert spec is not None
     assert spec.folder == "memory://bucket/results/sweep/checkpoints"
@@ -206,8 +211,8 @@ def test_below_a_uri_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     name = name_of(Stack(trials=tuple(TRIALS[:2])))
     folder.files.put(name, lambda path: path.write_bytes(header(TRIALS[:2], 7)))
     folder.files.put("left.tmp", lambda path: path.write_bytes(b"half"))
-    assert folder.find(ids(0)) == name
-    stacks, rest = folder.going_on(TRIALS[:3])
+    assert furthest(folder, ids(0)) == name
+    stacks, rest = folder.resumable(TRIALS[:3])
     assert [[one.id for one in stack.trials] for stack in stacks] == [ids(0, 1)]
     assert rest == TRIALS[2:3]
     folder.clear(ids(0))
@@ -225,16 +230,16 @@ def test_a_header_is_read_anew_only_where_its_file_has_changed(tmp_path: Path) -
     with mock.patch.object(folder.files, "open", lambda name: (opened.append(name), plain(name))[1]):
         names = [put(tmp_path, TRIALS[:2], 5).name, put(tmp_path, TRIALS[2:], 5).name]
         for _ in range(3):
-            assert len(folder.found()) == 2
+            assert len(folder.usable()) == 2
         assert sorted(opened) == sorted(names)
         put(tmp_path, TRIALS[:2], 60)
-        assert [one.step for one in folder.found()] == [60, 5]
+        assert [one.step for one in folder.usable()] == [60, 5]
         assert len(opened) == 3
 
 
 def test_storage_that_does_not_answer_stops_no_run(caplog: pytest.LogCaptureFixture) -> None:
     folder = Checkpoints("unknown-scheme://bucket/checkpoints")
     assert folder.start(1.0) is None
-    assert folder.going_on(TRIALS[:1]) == ([], TRIALS[:1])
+    assert folder.resumable(TRIALS[:1]) == ([], TRIALS[:1])
     folder.end(ids(0))
     assert "training without checkpoints" in caplog.messages[0]
