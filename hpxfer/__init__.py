@@ -13,9 +13,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpxfer.analysis import analyze as analyze
     from hpxfer.analysis import register_statistic as register_statistic
     from hpxfer.analysis import transfer_report as transfer_report
+    from hpxfer.analysis.analyze import analyze as analyze
     from hpxfer.cli.commands import register_command as register_command
     from hpxfer.coordinates.checking import check as check
     from hpxfer.data.sources import register_data_source as register_data_source
@@ -45,7 +45,7 @@ _HOME = {
     "Recipe": "hpxfer.recipe",
     "Shape": "hpxfer.scaling.shape",
     "all_figures": "hpxfer.figures",
-    "analyze": "hpxfer.analysis",
+    "analyze": "hpxfer.analysis.analyze",
     "check": "hpxfer.coordinates.checking",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -76,10 +76,12 @@ def column(optimizer: str | None) -> Optimizer | None:
     """Return the column of a table that `--optimizer` names."""
     from hpxfer.registry import registry
 
-    optimizers = registry("optimizer")
-    columns: tuple[Optimizer, ...] = tuple(dict.fromkeys(row.column for row in optimizers.rows()))
-    if optimizer in optimizers:
-        optimizer = optimizers.get(optimizer).column
-    if optimizer is not None and optimizer not in columns:
-        raise HpxferError(f"--optimizer must be {' or '.join(columns)}, got {optimizer!r}")
-    return cast("Optimizer | None", optimizer)
+    if optimizer is None:
+        return None
+    rows = registry("optimizer")
+    columns: tuple[Optimizer, ...] = tuple(dict.fromkeys(row.column for row in rows.rows()))
+    named = rows.get(optimizer).column if optimizer in rows else optimizer
+    for known in columns:
+        if known == named:
+            return known
+    raise HpxferError(f"--optimizer must be {' or '.join(columns)}, got {optimizer!r}")
