@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hpxfer.analysis.findings import Addition, Finding
 from hpxfer.analysis.report import TransferReport
 from hpxfer.errors import HpxferError
-from hpxfer.spec.axes import paths
+from hpxfer.spec.axes import axes_of
 from hpxfer.spec.load import dump_sweep, parse_sweep
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _add_shapes(
     for _, finding, addition in _additions(needing):
         if addition.new_scales:
             scales_of.setdefault(finding.axis, set()).add(max(addition.new_scales))
-    for path in paths(spec):
+    for path in axes_of(spec):
         if path.name not in scales_of:
             continue
         values, largest = spec.axes[path.name].values, max(point.scale for point in path.points)
@@ -152,4 +152,4 @@ def _refused(data: dict[str, Any], spec: SweepSpec) -> str | None:
 def _num_cells(spec: SweepSpec) -> int:
     counts = [len(grid.numbers()) for grid in spec.grid.values()]
     points = math.prod(counts) if spec.product else sum(counts)
-    return sum(len(path.points) for path in paths(spec)) * len(spec.parameterizations) * points * len(spec.seeds)
+    return sum(len(path.points) for path in axes_of(spec)) * len(spec.parameterizations) * points * len(spec.seeds)

@@ -18,7 +18,7 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.regimes import REGIMES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
-from hpxfer.spec import Path, SweepSpec, parse_sweep, paths
+from hpxfer.spec import Axis, SweepSpec, axes_of, parse_sweep
 from hpxfer.spec.axes import DIMENSION
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.sweep import AxisSpec, ShapeChange
@@ -93,7 +93,7 @@ class Case:
 
     spec: SweepSpec
     hps: HPs
-    path: Path
+    path: Axis
     notes: tuple[str, ...] = ()
 
 
@@ -163,10 +163,10 @@ def _require_axis(axis: str, legal: Iterable[str]) -> None:
         raise HpxferError(f"--axis: unknown axis {axis!r}; {nearest(axis, legal)}")
 
 
-def _path(spec: SweepSpec, axis: str, moved: AxisSpec) -> Path:
+def _path(spec: SweepSpec, axis: str, moved: AxisSpec) -> Axis:
     """Return the shapes along an axis, the base among them. Raise HpxferError if no model can have one of them."""
     try:
-        found = paths(spec.model_copy(update={"axes": {axis: moved}}))[0]
+        found = axes_of(spec.model_copy(update={"axes": {axis: moved}}))[0]
     except HpxferError as error:
         raise HpxferError(f"--axis {axis}: {error}") from None
     if len(found.points) < len(FACTORS):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec import Path
+from hpxfer.spec import Axis
 from hpxfer.trial import Expansion
 
 CROSSING = (
@@ -24,9 +24,9 @@ def cautions(expansion: Expansion) -> tuple[str, ...]:
     for choice in expansion.choices:
         at_base = _warnings(expansion, choice, expansion.spec.base_shape)
         out += at_base
-        for path in expansion.paths:
-            if found := _along(expansion, choice, path, set(at_base)):
-                out.append(f"{choice.label()} along {path.name}: {'; '.join(found)}")
+        for axis in expansion.axes:
+            if found := _along(expansion, choice, axis, set(at_base)):
+                out.append(f"{choice.label()} along {axis.name}: {'; '.join(found)}")
     return tuple(dict.fromkeys(out))
 
 
@@ -43,12 +43,12 @@ def _of_gate(expansion: Expansion) -> Iterator[str]:
         yield found[0] + (f"; and at {more} more shape{'s' if more > 1 else ''}" if more else "")
 
 
-def _along(expansion: Expansion, choice: Parameterization, path: Path, known: set[str]) -> list[str]:
-    """Return the warnings along a path that the base does not have. Of warnings that differ only in numbers, keep
+def _along(expansion: Expansion, choice: Parameterization, axis: Axis, known: set[str]) -> list[str]:
+    """Return the warnings along an axis that the base does not have. Of warnings that differ only in numbers, keep
     the last.
     """
     found: dict[str, str] = {}
-    for point in path.points:
+    for point in axis.points:
         for text in _warnings(expansion, choice, point.shape):
             if text not in known:
                 found[text.partition(":")[0]] = text

@@ -28,7 +28,7 @@ from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.tuned import tuned
-from hpxfer.spec import SweepSpec, paths
+from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.sweep import ParameterizationSpec
 from hpxfer.spec.vocabulary import vocabulary
@@ -182,7 +182,7 @@ def _axis(spec: SweepSpec, finding: Finding) -> AxisPart:
     labels = {shape.shape for shape in measured}
     shapes = [
         point.shape
-        for path in paths(spec)
+        for path in axes_of(spec)
         if path.name == finding.axis
         for point in path.points
         if path.label(point.shape) in labels

@@ -15,7 +15,7 @@ from hpxfer.scaling.shape import shape_from_mapping
 from hpxfer.spec.fields import Section, Seq
 from hpxfer.spec.sections import validated
 from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec
-from hpxfer.spec.yaml_file import Path_, YamlFile, write_yaml
+from hpxfer.spec.yaml_file import KeyPath, YamlFile, write_yaml
 
 # Goes up with each change of a field. A file of another version is refused.
 VERSION_KEY: Final = "hpxfer_recipe"
@@ -207,7 +207,7 @@ def _check_kind(file: YamlFile) -> None:
         )
 
 
-def _problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
+def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     """Yield each broken rule that the types of the fields do not check."""
     yield from _provenance_problems(recipe)
     yield from _unknown_names(recipe)
@@ -231,11 +231,11 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
             yield ("init", name), f"must be >= 0, got {getattr(recipe.init, name):g}"
 
 
-def _unknown_names(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
+def _unknown_names(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     """Yield the names of rows that are not registered here, and a parameterization that has no rows for the recipe."""
     plugins = ", ".join(recipe.provenance.plugins)
     fix = f"; import the plug-in of the sweep first: {plugins}" if plugins else ""
-    names: dict[str, tuple[Path_, str]] = {
+    names: dict[str, tuple[KeyPath, str]] = {
         "optimizer": (("optimizer",), recipe.optimizer),
         "gate": (("model", "gate"), recipe.model.gate),
     }
@@ -252,10 +252,10 @@ def _unknown_names(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
             yield ("parameterization",), f"{error}{fix}"
 
 
-def _provenance_problems(recipe: RecipeFile) -> Iterator[tuple[Path_, str]]:
+def _provenance_problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     """Yield the parts that a recipe from a sweep lacks, or that a recipe made by hand must not have."""
     swept = recipe.provenance.made == "by a sweep"
-    parts: dict[Path_, object] = {("training",): recipe.training, ("fitted",): recipe.fitted}
+    parts: dict[KeyPath, object] = {("training",): recipe.training, ("fitted",): recipe.fitted}
     parts |= {("provenance", name): getattr(recipe.provenance, name) for name in OF_A_SWEEP}
     for path, value in parts.items():
         if swept and value is None:

@@ -31,7 +31,7 @@ def searched_cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]
     found: dict[object, dict[str, Trial]] = {}
     for trial in (*(trial for _, trial, _ in stored_trials(expansion, trials)), *_next(expansion, trials)):
         found.setdefault((trial.parameterization, trial.shape), {}).setdefault(trial.id, trial)
-    for axis in expansion.paths:
+    for axis in expansion.axes:
         for point in axis.points:
             for choice in expansion.choices:
                 own = expansion.own_parameterization(choice, point.shape)

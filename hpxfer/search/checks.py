@@ -9,7 +9,7 @@ from hpxfer.spec.base_values import base_values
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.fields import GridValues
 from hpxfer.spec.problem import Problem, WhyNot
-from hpxfer.spec.yaml_file import Path_
+from hpxfer.spec.yaml_file import KeyPath
 
 MAX_TRIALS = 1_000_000  # of an arm whose trials are all known in advance. More is a typing error, and too long a list
 
@@ -22,7 +22,7 @@ def buys(spec: SweepSpec, points: int, what: str) -> Iterator[Problem]:
         yield ("search", "budget"), f"{text}; raise it, or scan less"
 
 
-def countable(spec: SweepSpec, at: Path_) -> Iterator[Problem]:
+def countable(spec: SweepSpec, at: KeyPath) -> Iterator[Problem]:
     """Yield an arm with more trials than can be listed."""
     number = arm_budget(spec)
     if number > MAX_TRIALS:
@@ -55,7 +55,7 @@ def multiplied_hps(
     """Yield what is wrong with the names of `search.multipliers`. `dotted` allows constant multipliers only."""
     seen: set[str] = set()
     for index, entry in enumerate(multipliers or ()):
-        at: Path_ = ("search", "multipliers", index)
+        at: KeyPath = ("search", "multipliers", index)
         for name in (part.strip() for part in entry.split("+")):
             if name == "lr" or (dotted and "." not in name):
                 held = "lr and init stay fixed" if dotted else "lr has its own stage"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.yaml_file import Path_
+from hpxfer.spec.yaml_file import KeyPath
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -73,8 +73,8 @@ _WHY_NOT = {
     "bruteforce": "it needs a finite space, and a box of HPs is none",
     "partialfixed": "fix an HP in hps: instead of scanning it",
 }
-_AT: Path_ = ("search", "sampler")
-_ARGS: Path_ = ("search", "sampler_args")
+_AT: KeyPath = ("search", "sampler")
+_ARGS: KeyPath = ("search", "sampler_args")
 
 
 def sampler_name(given: str) -> str | None:

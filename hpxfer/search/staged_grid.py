@@ -23,7 +23,7 @@ from hpxfer.search.values import GridAround, names_in, scaled
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import CountOrNone, Section, Seq
 from hpxfer.spec.problem import Problem, WhyNot
-from hpxfer.spec.yaml_file import Path_
+from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.trial import Expansion
 
 STAGES = ("broad", "fine")
@@ -164,7 +164,7 @@ def _hps(spec: SweepSpec) -> tuple[str, ...]:
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     settings = spec.search.settings(StagedSettings)
-    at: Path_ = ("search", "multipliers")
+    at: KeyPath = ("search", "multipliers")
     if not settings.multipliers:
         yield at, "must name the HPs of the grid with staged-grid, e.g. [init_scale, router.lr_mult]"
         return

@@ -12,7 +12,7 @@ from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.blocks import Blocks, has_dense
 from hpxfer.spec.scale import scale_of
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
-from hpxfer.spec.yaml_file import Path_
+from hpxfer.spec.yaml_file import KeyPath
 
 # Axes that may be given as bare values, and the dimension that a value is of.
 DIMENSION = {
@@ -33,7 +33,7 @@ _OF_EXPERTS = ("num_experts", "num_active", "expert_ratio", "expert_width", "num
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class AxisPoint:
     """One shape of an axis and its place on the scale that drift is measured against."""
 
     shape: Shape
@@ -41,12 +41,12 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Path:
+class Axis:
     """An axis: its points, the base among them, by ascending scale. `scale_name` says what the scale counts."""
 
     name: str
     scale_name: str
-    points: tuple[Point, ...]
+    points: tuple[AxisPoint, ...]
 
     def label(self, shape: Shape) -> str:
         """Return the name of one of its shapes; batch and steps are in it only where they differ along the path."""
@@ -57,7 +57,7 @@ class Path:
 Entry = float | ShapeChange
 
 
-def entries(axis: AxisSpec) -> Iterator[tuple[Path_, Entry]]:
+def entries(axis: AxisSpec) -> Iterator[tuple[KeyPath, Entry]]:
     """Yield what an axis spells out, each with its key path below the axis."""
     for index, value in enumerate(axis.values or ()):
         yield ("values", index), value
@@ -175,13 +175,15 @@ def _size(kind: str, change: ShapeChange, width: int, ratio: float) -> int:
     return _whole(size, f"{kind}_width", f" at width {width}")
 
 
-def paths(spec: SweepSpec) -> tuple[Path, ...]:
+def axes_of(spec: SweepSpec) -> tuple[Axis, ...]:
     """Return every axis of the sweep as a path that the base shape is on. The spec has been checked."""
     out = []
     for name, axis in spec.axes.items():
         given = [shape_at(spec, name, axis, entry) for _, entry in entries(axis)]
         shapes = list(dict.fromkeys([spec.base_shape, *given]))
         scale_name, scales = scale_of(name, shapes, spec.model)
-        points = sorted((Point(shape=s, scale=x) for s, x in zip(shapes, scales, strict=True)), key=lambda p: p.scale)
-        out.append(Path(name=name, scale_name=scale_name, points=tuple(points)))
+        points = sorted(
+            (AxisPoint(shape=s, scale=x) for s, x in zip(shapes, scales, strict=True)), key=lambda p: p.scale
+        )
+        out.append(Axis(name=name, scale_name=scale_name, points=tuple(points)))
     return tuple(out)

@@ -9,7 +9,7 @@ from hpxfer.registry import registry
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.spec.search import SearchSpec
 from hpxfer.spec.sweep import SweepSpec
-from hpxfer.spec.yaml_file import Path_
+from hpxfer.spec.yaml_file import KeyPath
 
 
 def search_problems(spec: SweepSpec, *, broken: bool, why_not: WhyNot) -> Iterator[Problem]:
@@ -42,7 +42,7 @@ def _early_stopping(spec: SweepSpec) -> Iterator[Problem]:
     asha = spec.early_stopping.asha
     if asha is None:
         return
-    at: Path_ = ("early_stopping", "asha")
+    at: KeyPath = ("early_stopping", "asha")
     if not spec.search.row.can_stop_early:
         yield at, f"cannot be with search {spec.search.kind}, which decides by the loss at the end of every trial"
     if asha.grace_steps >= spec.steps:

@@ -13,14 +13,14 @@ from hpxfer.spec.blocks import has_dense, model_roles, moe_blocks
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import shortest_run
 from hpxfer.spec.sweep import AxisSpec, ShapeSpec, SweepSpec
-from hpxfer.spec.yaml_file import Path_
+from hpxfer.spec.yaml_file import KeyPath
 
-Placed = tuple[Path_, Shape]
+Placed = tuple[KeyPath, Shape]
 
 # Below a whole multiple of this, vectorized sigmoid and GELU treat the tail of a stack differently (measured, float32
 # on AVX2): a stacked trial would not have the bits of the trial alone.
 BATCH_TOKENS_MULTIPLE = 32
-AT_BASE: Path_ = ("model", "base")
+AT_BASE: KeyPath = ("model", "base")
 
 
 def base_problems(spec: SweepSpec) -> Iterator[Problem]:
@@ -92,7 +92,7 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
             yield ("axes", name, *problem[0]), problem[1]
             continue
         for below, entry in entries(axis):
-            at: Path_ = ("axes", name, *below)
+            at: KeyPath = ("axes", name, *below)
             try:
                 shape = shape_at(spec, name, axis, entry)
             except HpxferError as error:
@@ -162,7 +162,7 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iter
         yield ("parameterizations",), "must name at least one"
     labels: list[str] = []
     for index, one in enumerate(spec.parameterizations):
-        at: Path_ = ("parameterizations", index)
+        at: KeyPath = ("parameterizations", index)
         try:
             choice = parameterization(one.name, one.conventions)
             rows = choice.rows(registry("optimizer").get(spec.training.optimizer).column)

@@ -27,7 +27,7 @@ from hpxfer.spec.check_shapes import (
 from hpxfer.spec.fields import GridValues, power_of_two
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.sweep import SweepSpec
-from hpxfer.spec.yaml_file import Path_
+from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.storage.uri import storage_problem
 
 MAX_NAME = 100  # characters: a sweep's name is that of its folder, and part of a job's
@@ -70,7 +70,7 @@ def _name(spec: SweepSpec) -> Iterator[Problem]:
 def _data(spec: SweepSpec) -> Iterator[Problem]:
     data, sources = spec.data, registry("data source")
     kind, colon, rest = data.source.partition(":")
-    at: Path_ = ("data", "source")
+    at: KeyPath = ("data", "source")
     if kind not in sources or not colon:
         *usages, last = (source.usage for source in sources.rows())
         yield at, f"must be {', '.join(usages)} or {last}, got {data.source!r}"
@@ -163,7 +163,7 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         if value is not None:
             yield from _value(("hps", name), name, value)
     for name, value in hps.multipliers.items():
-        at: Path_ = ("hps", "multipliers", name)
+        at: KeyPath = ("hps", "multipliers", name)
         if "." not in name:
             yield at, "must be a dotted name, e.g. router.lr_mult"
             continue
@@ -218,7 +218,7 @@ def _nothing_to_tune(spec: SweepSpec, name: str, roles: Collection[str]) -> str 
     )
 
 
-def _value(at: Path_, name: str, value: float) -> Iterator[Problem]:
+def _value(at: KeyPath, name: str, value: float) -> Iterator[Problem]:
     try:
         check_hp_name(name)
         check_hp_value(name, value)
@@ -230,7 +230,7 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     if not spec.grid and spec.search.row.needs_grid:
         yield ("grid",), "must scan at least one HP"
     for name, values in spec.grid.items():
-        at: Path_ = ("grid", name)
+        at: KeyPath = ("grid", name)
         try:
             check_hp_name(name)
         except HpxferError as error:
@@ -267,7 +267,7 @@ def _product_without_base(spec: SweepSpec) -> Iterator[Problem]:
             )
 
 
-def _grid_values(at: Path_, name: str, values: GridValues) -> Iterator[Problem]:
+def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem]:
     if (values.values is None) == (values.log2 is None):
         yield at, "must be a list of values, or {log2: [low, high]}"
         return

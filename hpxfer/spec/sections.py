@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.spec.yaml_file import Path_, YamlFile
+from hpxfer.spec.yaml_file import KeyPath, YamlFile
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -19,7 +19,7 @@ _FORMS = {"ParameterizationSpec": "a name", "PluginSpec": "a name", "AxisSpec": 
 
 
 def validated(
-    model: type[M], file: YamlFile, data: Any = None, at: Path_ = (), *, stored: Mapping[str, Collection[str]] = {}
+    model: type[M], file: YamlFile, data: Any = None, at: KeyPath = (), *, stored: Mapping[str, Collection[str]] = {}
 ) -> M:
     """Return the file's data, or the `data` that it has `at` a key path, as `model`.
 
@@ -32,9 +32,9 @@ def validated(
         raise HpxferError("\n".join(dict.fromkeys(lines))) from None
 
 
-def in_file(file: YamlFile, path: Path_) -> Path_:
+def in_file(file: YamlFile, path: KeyPath) -> KeyPath:
     """Return the path as it stands in the file, without the keys that a short form leaves out."""
-    out: Path_ = ()
+    out: KeyPath = ()
     for part in path:
         if part in _LEFT_OUT and out and (*out, part) not in file.lines:
             continue
@@ -42,7 +42,7 @@ def in_file(file: YamlFile, path: Path_) -> Path_:
     return out
 
 
-def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: Path_) -> str:
+def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) -> str:
     loc, kind = (*at, *error["loc"]), error["type"]
     where = file.where(in_file(file, loc))
     got = repr(error["input"])
@@ -70,7 +70,7 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: Path_) -> s
     return f"{where}: must be {rule}, got {got}"
 
 
-def _legal_keys(model: type[BaseModel], loc: Path_) -> list[str]:
+def _legal_keys(model: type[BaseModel], loc: KeyPath) -> list[str]:
     """Return the keys of the section at `loc` below `model`."""
     for part in loc:
         if isinstance(part, str) and part in model.model_fields:

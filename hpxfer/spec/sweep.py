@@ -309,7 +309,9 @@ def _seeds(value: Any) -> Any:
     return tuple(value)
 
 
-Axis = Annotated[AxisSpec, BeforeValidator(_axis, json_schema_input_type=list[float] | list[ShapeChange] | AxisSpec)]
+AxisField = Annotated[
+    AxisSpec, BeforeValidator(_axis, json_schema_input_type=list[float] | list[ShapeChange] | AxisSpec)
+]
 Choice = Annotated[
     ParameterizationSpec, BeforeValidator(into("name", str), json_schema_input_type=str | ParameterizationSpec)
 ]
@@ -348,7 +350,7 @@ class SweepSpec(Section):
     """How every trial is trained."""
     parameterizations: Seq[Choice]
     """The tables to compare. `sp` beside another table is its control."""
-    axes: dict[str, Axis]
+    axes: dict[str, AxisField]
     """Paths of shapes by name. The base is a shape of every path."""
     hps: HPsSpec = HPsSpec()
     """The base values of the HPs."""

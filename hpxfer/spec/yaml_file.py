@@ -11,7 +11,7 @@ import yaml
 
 from hpxfer.errors import HpxferError
 
-Path_ = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 
 MAX_VALUES = 200_000
@@ -39,9 +39,9 @@ class YamlFile:
 
     name: str
     data: Any
-    lines: dict[Path_, int]
+    lines: dict[KeyPath, int]
 
-    def where(self, path: Path_) -> str:
+    def where(self, path: KeyPath) -> str:
         """Return `file:line: key.path` of the deepest key on `path` that the file has; no line if it has none."""
         key = f": {spell(path)}" if path else ""
         for cut in range(len(path), -1, -1):
@@ -50,7 +50,7 @@ class YamlFile:
         return self.name + key
 
 
-def spell(path: Path_) -> str:
+def spell(path: KeyPath) -> str:
     """Return a key path as a reader writes it, e.g. `axes.width[2]`."""
     out = ""
     for part in path:
@@ -71,7 +71,7 @@ def read_yaml(path: str | Path) -> YamlFile:
 
 def parse_yaml(text: str, name: str) -> YamlFile:
     """Return the document in `text`; `name` stands for the file in messages."""
-    lines: dict[Path_, int] = {}
+    lines: dict[KeyPath, int] = {}
     try:
         data = _read(_Loader(text), lines, name)
     except yaml.reader.ReaderError as error:
@@ -95,7 +95,7 @@ def write_yaml(data: Any) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
 
 
-def _read(loader: _Loader, lines: dict[Path_, int], name: str) -> Any:
+def _read(loader: _Loader, lines: dict[KeyPath, int], name: str) -> Any:
     """Return the data of the loader's one document, None if there is none, and fill in `lines`."""
     try:
         node = loader.get_single_node()
@@ -107,7 +107,7 @@ def _read(loader: _Loader, lines: dict[Path_, int], name: str) -> Any:
         loader.dispose()
 
 
-def _walk(node: yaml.Node, path: Path_, lines: dict[Path_, int], name: str) -> None:
+def _walk(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str) -> None:
     lines.setdefault(path, node.start_mark.line + 1)
     if len(lines) > MAX_VALUES:
         raise HpxferError(f"{name}: must hold at most {MAX_VALUES} values, got more; are aliases nested?")

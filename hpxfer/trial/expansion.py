@@ -12,7 +12,7 @@ from hpxfer.scaling.evaluate import Parameterization, evaluate, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import PARAMETERIZATIONS
-from hpxfer.spec import SweepSpec, paths
+from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.plugins import are_registered, digests_used, stored_names
 from hpxfer.spec.sweep import ParameterizationSpec
@@ -26,7 +26,7 @@ _TABLE = "parameterization:"  # how the key of a registered table starts
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A place in the grid of a sweep. Several cells may share one trial, e.g. the base shape's."""
+    """An entry of the sweep's grid. Several cells may share one trial, e.g. the cells of the base shape."""
 
     axis: str
     scale_name: str
@@ -45,7 +45,7 @@ def choice_of(chosen: ParameterizationSpec) -> Parameterization:
 
 
 def hp_points(spec: SweepSpec) -> Iterator[tuple[str, HPs]]:
-    """Yield (line, HPs) of every point of the grid: one line an HP through the base values, or the full product."""
+    """Yield (line, HPs) of every point of the grid: one line per HP through the base values, or the full product."""
     start = base_hps(spec)
     if spec.product:
         names = list(spec.grid)
@@ -61,8 +61,11 @@ def hp_points(spec: SweepSpec) -> Iterator[tuple[str, HPs]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
-    """What the trials of one parameterization at one shape share, and the JSON that their ids hash around HPs, seed."""
+class _TrialTemplate:
+    """What the trials of one parameterization at one shape share.
+
+    `fragments` are the JSON that their ids hash before the HPs, between the HPs and the seed, and after the seed.
+    """
 
     setting: Setting
     shape: Shape
@@ -108,8 +111,8 @@ class Expansion:
         self.trainer_version = trainer_version  # today's, or that of the stored trials whose ids are asked for
         self.setting = setting_of(spec, data)  # of the base
         self.choices = tuple(choice_of(chosen) for chosen in spec.parameterizations)
-        self.paths = paths(spec)
-        self._places: dict[tuple[Parameterization, Shape], _Place] = {}
+        self.axes = axes_of(spec)
+        self._templates: dict[tuple[Parameterization, Shape], _TrialTemplate] = {}
 
     def setting_at(self, shape: Shape) -> Setting:
         """Return the setting of the trials at a shape."""
@@ -119,34 +122,34 @@ class Expansion:
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """Every shape, once, in the order of the axes."""
-        return tuple(dict.fromkeys(point.shape for path in self.paths for point in path.points))
+        return tuple(dict.fromkeys(point.shape for axis in self.axes for point in axis.points))
 
     def cells(self) -> Iterator[Cell]:
         """Yield every cell of the grid: axis, shape, parameterization, HP point, seed."""
-        source: Iterator[tuple[str, HPs, str]] = ((line, hps, _hps_json(hps)) for line, hps in hp_points(self.spec))
-        for path in self.paths:
-            for point in path.points:
+        grid: Iterator[tuple[str, HPs, str]] = ((line, hps, _hps_json(hps)) for line, hps in hp_points(self.spec))
+        for axis in self.axes:
+            for point in axis.points:
                 if self.spec.search.where == "base" and point.shape != self.spec.base_shape:
                     continue
-                label = path.label(point.shape)
+                label = axis.label(point.shape)
                 for choice in self.choices:
-                    place = self._place(choice, point.shape)
-                    source, points = itertools.tee(source)  # computed once, and only as far as someone reads
+                    template = self._template(choice, point.shape)
+                    grid, points = itertools.tee(grid)  # computed once, and only as far as someone reads
                     for line, hps, hps_json in points:
                         for seed in self.spec.seeds:
                             yield Cell(
-                                axis=path.name,
-                                scale_name=path.scale_name,
+                                axis=axis.name,
+                                scale_name=axis.scale_name,
                                 scale=point.scale,
                                 shape=label,
                                 parameterization=choice.label(),
                                 line=line,
-                                trial=place.trial(hps, hps_json, seed),
+                                trial=template.trial(hps, hps_json, seed),
                             )
 
     def trial(self, choice: Parameterization, shape: Shape, hps: HPs, seed: int) -> Trial:
-        """Return the trial of one of `choices` at a shape; at the base, tables that agree there share it."""
-        return self._place(choice, shape).trial(hps, _hps_json(hps), seed)
+        """Return the trial of one of `choices` at a shape. At the base, tables that agree there share their trials."""
+        return self._template(choice, shape).trial(hps, _hps_json(hps), seed)
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial once."""
@@ -166,18 +169,18 @@ class Expansion:
         roles, column = model_roles(shape, self.spec.model), self.setting.column
         factors, plain_factors = (evaluate(table, shape, shape, column) for table in (choice, plain))
         same = all(factors[role] == plain_factors[role] for role in roles)
-        # A structure is one of experts and routers: a dense base has none to differ in.
+        # A structure concerns experts and routers, which a dense base does not have.
         same = same and ("router" not in roles or choice.structure() == plain.structure())
         return None if same else choice
 
-    def _place(self, choice: Parameterization, shape: Shape) -> _Place:
+    def _template(self, choice: Parameterization, shape: Shape) -> _TrialTemplate:
         """Return what the trials of a choice at a shape share."""
-        place = self._places.get((choice, shape))
-        if place is None:
+        template = self._templates.get((choice, shape))
+        if template is None:
             own = self.own_parameterization(choice, shape)
             before, _, rest = canonical(self.identity(own, shape)).partition('"<hps>"')
             middle, _, after = rest.partition('"<seed>"')
-            place = _Place(
+            template = _TrialTemplate(
                 setting=self.setting_at(shape),
                 shape=shape,
                 base=self.spec.base_shape,
@@ -185,8 +188,8 @@ class Expansion:
                 plugins=tuple(sorted(self.plugins_of(own).items())),
                 fragments=(before, middle, after),
             )
-            self._places[choice, shape] = place
-        return place
+            self._templates[choice, shape] = template
+        return template
 
     def identity(
         self, choice: Parameterization | None, shape: Shape, hps: Any = "<hps>", seed: Any = "<seed>"

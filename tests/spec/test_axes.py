@@ -12,7 +12,7 @@ from sweep_text import edited
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import Shape, check_shape
-from hpxfer.spec import Path, SweepSpec, parse_sweep, paths
+from hpxfer.spec import Axis, SweepSpec, axes_of, parse_sweep
 from hpxfer.spec.axes import moved
 from hpxfer.spec.sweep import ModelSpec, ShapeChange, ShapeSpec
 
@@ -20,8 +20,8 @@ BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=64, he
 PLAIN = ModelSpec(family="gpt", base=ShapeSpec(width=32, depth=2, head_dim=16), context=64)
 
 
-def path_of(axis: str) -> Path:
-    (path,) = paths(parse_sweep(edited(("  width: [32, 64]", axis), ("[completep-moe, sp]", "[sp]"))))
+def path_of(axis: str) -> Axis:
+    (path,) = axes_of(parse_sweep(edited(("  width: [32, 64]", axis), ("[completep-moe, sp]", "[sp]"))))
     return path
 
 
@@ -122,7 +122,7 @@ def test_moved_with_dense_and_shared_parts(
 def test_axes_of_bare_values(axis: str, points: list[dict[str, int]]) -> None:
     base = ("num_experts: 4, num_active: 1", "num_experts: 8, num_active: 2")
     spec = parse_sweep(edited(base, ("width: [32, 64]", axis), ("[completep-moe, sp]", "[sp]")))
-    (path,) = paths(spec)
+    (path,) = axes_of(spec)
     assert [point.shape for point in path.points] == [dataclasses.replace(spec.base_shape, **one) for one in points]
     scale_names = {"shared": "active_width", "groups": "num_groups", "batch": "batch_tokens", "duration": "steps"}
     name = axis.partition(":")[0]
@@ -169,7 +169,7 @@ def test_the_first_shared_expert_is_as_wide_as_a_routed_one() -> None:
     """Not as a dense FFN, where the base has both."""
     base = ("num_active: 1, expert_ratio: 1", "num_active: 1, expert_ratio: 1, dense_ratio: 4")
     mixed = ("context: 64", "context: 64\n  moe_every: 2")
-    (path,) = paths(
+    (path,) = axes_of(
         parse_sweep(edited(base, mixed, ("width: [32, 64]", "shared: [1]"), ("[completep-moe, sp]", "[sp]")))
     )
     assert [point.shape.shared_width for point in path.points] == [0, 32]
@@ -178,7 +178,7 @@ def test_the_first_shared_expert_is_as_wide_as_a_routed_one() -> None:
 def test_a_path_is_measured_by_what_tells_most_of_its_shapes_apart() -> None:
     base = ("num_experts: 4, num_active: 1", "num_experts: 4, num_active: 2")
     axis = "  x: [{num_groups: 2}, {num_active: 4, num_groups: 2}]"  # all of equal weights
-    (path,) = paths(parse_sweep(edited(base, ("width: [32, 64]", axis), ("[completep-moe, sp]", "[sp]"))))
+    (path,) = axes_of(parse_sweep(edited(base, ("width: [32, 64]", axis), ("[completep-moe, sp]", "[sp]"))))
     assert (path.scale_name, [point.scale for point in path.points]) == ("active_width", [64, 64, 128])
 
 
@@ -193,7 +193,7 @@ def test_the_base_and_repeated_shapes_stand_once() -> None:
 
 @given(sweeps())
 def test_every_path_is_legal_ascending_and_holds_the_base(spec: SweepSpec) -> None:
-    for path in paths(spec):
+    for path in axes_of(spec):
         shapes = [point.shape for point in path.points]
         scales = [point.scale for point in path.points]
         assert spec.base_shape in shapes
@@ -210,8 +210,8 @@ def test_a_path_from_a_dense_base_is_measured_by_its_weights() -> None:
     base = ("{width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32}", dense)
     shapes = "moe: [{num_experts: 4, num_active: 2, expert_ratio: 1}, {num_experts: 2, num_active: 1, expert_ratio: 1}]"
     edits = (base, ("[completep-moe, sp]", "[sp]"), ("context: 64", "context: 64\n  ffn: swiglu"))
-    (path,) = paths(parse_sweep(edited(*edits, ("width: [32, 64]", shapes))))
+    (path,) = axes_of(parse_sweep(edited(*edits, ("width: [32, 64]", shapes))))
     # The two small ones have equal weights, and nothing else tells more of the shapes apart.
     assert (path.scale_name, [point.scale for point in path.points]) == ("hidden weights", [20480, 20480, 32768])
-    (path,) = paths(parse_sweep(edited(*edits, ("width: [32, 64]", shapes.partition(", {num_experts: 2")[0] + "]"))))
+    (path,) = axes_of(parse_sweep(edited(*edits, ("width: [32, 64]", shapes.partition(", {num_experts: 2")[0] + "]"))))
     assert (path.scale_name, [point.scale for point in path.points]) == ("hidden weights", [20480, 32768])

@@ -6,7 +6,7 @@ import pytest
 from sweep_text import edited
 
 from hpxfer.errors import HpxferError
-from hpxfer.spec import parse_sweep, paths
+from hpxfer.spec import axes_of, parse_sweep
 
 Edit = tuple[str, str]
 
@@ -236,7 +236,7 @@ def test_a_beta_that_leaves_its_range_is_refused_at_its_point(axis: str, grid: s
 
 def test_betas_that_stay_in_their_range() -> None:
     edits = (SHORT, LONG_TAIL, MUE)
-    (path,) = paths(parse_sweep(edited(*edits, (AXIS, "  batch: [1024, 4096]"))))
+    (path,) = axes_of(parse_sweep(edited(*edits, (AXIS, "  batch: [1024, 4096]"))))
     assert [(point.shape.batch_tokens, point.shape.steps) for point in path.points] == [
         (512, 200),
         (1024, 100),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import TEXT
 
 from hpxfer.errors import HpxferError
-from hpxfer.spec.yaml_file import Path_, parse_yaml, read_yaml, spell, write_yaml
+from hpxfer.spec.yaml_file import KeyPath, parse_yaml, read_yaml, spell, write_yaml
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 DATA = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3))
@@ -65,7 +65,7 @@ def test_numbers(text: str, value: object) -> None:
         (("hps", "lr"), "file:1: hps.lr"),
     ],
 )
-def test_where(path: Path_, where: str) -> None:
+def test_where(path: KeyPath, where: str) -> None:
     assert parse_yaml(TEXT_FILE, "file").where(path) == where
 
 

@@ -296,7 +296,7 @@ def test_every_place_of_the_grid_is_one_cell(spec: SweepSpec) -> None:
     for count in counts:
         lines *= count
     points = lines if spec.product else sum(counts)
-    shapes = sum(len(path.points) for path in expansion.paths)
+    shapes = sum(len(axis.points) for axis in expansion.axes)
     cells = list(expansion.cells())
     assert len(cells) == shapes * len(spec.parameterizations) * points * len(spec.seeds)
     assert {cell.trial.id for cell in cells} == ids(expansion)

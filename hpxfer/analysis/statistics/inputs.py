@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hpxfer.analysis.report import JudgedLine
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.axes import paths
+from hpxfer.spec.axes import axes_of
 
 if TYPE_CHECKING:
     from hpxfer.results import Results
@@ -42,7 +42,7 @@ class Inputs:
         """(axis, name of a shape) -> the shape."""
         return {
             (path.name, path.label(point.shape)): point.shape
-            for path in paths(self.results.spec)
+            for path in axes_of(self.results.spec)
             for point in path.points
         }
 

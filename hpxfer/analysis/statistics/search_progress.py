@@ -78,7 +78,7 @@ def search_progress(results: Results) -> tuple[ArmProgress, ...]:
         return ()
     expansion, hps = results.expansion, kind_of(results.spec).hps(results.spec)
     found = _by_arm(results)
-    shapes = {point.shape: path.label(point.shape) for path in expansion.paths for point in path.points}
+    shapes = {point.shape: axis.label(point.shape) for axis in expansion.axes for point in axis.points}
     return tuple(
         ArmProgress(
             parameterization=" = ".join(arm.labels),
