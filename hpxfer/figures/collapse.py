@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hpxfer.analysis.statistics.collapse import Collapse
+from hpxfer.analysis.statistics.collapse import Collapse, CollapseCurve
 from hpxfer.analysis.thresholds import COLLAPSE_SHARE
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
@@ -146,13 +146,7 @@ def _row(curves: Collapse) -> CollapseRow:
         parameterization=curves.parameterization,
         title=curves.parameterization + at,
         lines=tuple(
-            CollapseLine(
-                name=shape_name(curve.scale, curve.is_base),
-                scale=curve.scale,
-                x=curves.steps[: len(curve.losses)],
-                y=curve.losses[: len(curves.steps)],
-                diverged_step=curve.diverged_step,
-            )
+            _line(curve, curves.steps[: len(curve.losses)], curve.losses[: len(curves.steps)], curve.diverged_step)
             for curve in curves.curves
         ),
         x=curves.steps,
@@ -167,17 +161,16 @@ def _normalized_row(curves: Collapse) -> CollapseRow:
     return CollapseRow(
         parameterization=curves.parameterization,
         title=curves.parameterization,
-        lines=tuple(
-            CollapseLine(
-                name=shape_name(curve.scale, curve.is_base), scale=curve.scale, x=curves.shares, y=curve.normalized
-            )
-            for curve in curves.curves
-            if curve.normalized
-        ),
+        lines=tuple(_line(curve, curves.shares, curve.normalized) for curve in curves.curves if curve.normalized),
         x=curves.shares,
         spread=curves.deviation,
         noise=curves.noise_floor,
     )
+
+
+def _line(curve: CollapseCurve, x: Sequence[float], y: Sequence[float], diverged: int | None = None) -> CollapseLine:
+    name = shape_name(curve.scale, curve.is_base)
+    return CollapseLine(name=name, scale=curve.scale, x=tuple(x), y=tuple(y), diverged_step=diverged)
 
 
 def draw_collapse(info: CollapseInfo) -> Figure:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from hpxfer.analysis import Drift, Finding, TransferReport
-from hpxfer.analysis.optimum import Kind
+from hpxfer.analysis.optimum import Kind, Optimum
 from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
@@ -26,22 +26,11 @@ TINY = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimumPoint:
-    """The optimum at one scale, an estimate or a bound. None is an open end of its 95% interval."""
-
-    scale: float
-    kind: Kind
-    log2_value: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class OptimumLine:
     """One parameterization. The fitted line goes through `center`, which is (log2 scale, log2 HP)."""
 
     parameterization: str
-    points: tuple[OptimumPoint, ...]
+    points: tuple[tuple[float, float, Optimum], ...]  # scale, log2 HP, and the optimum with its kind and interval
     drift: Drift | None
     center: tuple[float, float] | None
 
@@ -74,9 +63,9 @@ class OptimumInfo:
     def table(self) -> pd.DataFrame:
         """Return one row per optimum, with the slope of its line."""
         rows = [
-            (self.axis, line.parameterization, p.scale, p.kind, p.log2_value, p.low, p.high, line.slope)
+            (self.axis, line.parameterization, scale, at.kind, y, at.low_log2, at.high_log2, line.slope)
             for line in self.lines
-            for p in line.points
+            for scale, y, at in line.points
         ]
         columns = ["axis", "parameterization", self.scale_name, "kind", "log2_hp", "low_log2", "high_log2"]
         return pd.DataFrame(rows, columns=[*columns, "octaves_per_doubling"])
@@ -103,40 +92,26 @@ def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
 
 
 def _line(finding: Finding) -> OptimumLine:
-    found = [(shape, shape.optimum) for shape in finding.shapes]
-    known = [
-        (np.log2(shape.scale), optimum.log2_value, optimum.se_log2)
-        for shape, optimum in found
-        if optimum.log2_value is not None and optimum.kind in ("interior", "at_divergence")
-    ]
+    points = tuple(
+        (shape.scale, shape.optimum.log2_value, shape.optimum)
+        for shape in finding.shapes
+        if shape.optimum.log2_value is not None
+    )
+    known = [(np.log2(scale), y, at.se_log2) for scale, y, at in points if at.kind not in BOUNDS]
     center = None
     if finding.drift is not None and known:
         exact = any(se is None for *_, se in known)
         weight = [1.0 if exact or se is None else max(se, TINY) ** -2 for *_, se in known]
-        center = tuple(float(np.average([row[i] for row in known], weights=weight)) for i in (0, 1))
-    return OptimumLine(
-        parameterization=finding.parameterization,
-        points=tuple(
-            OptimumPoint(
-                scale=shape.scale,
-                kind=optimum.kind,
-                log2_value=optimum.log2_value,
-                low=optimum.low_log2,
-                high=optimum.high_log2,
-            )
-            for shape, optimum in found
-            if optimum.log2_value is not None
-        ),
-        drift=finding.drift,
-        center=center,  # type: ignore[arg-type]
-    )
+        x, y = (float(np.average([row[i] for row in known], weights=weight)) for i in (0, 1))
+        center = (x, y)
+    return OptimumLine(parameterization=finding.parameterization, points=points, drift=finding.drift, center=center)
 
 
 def draw_optimum(info: OptimumInfo) -> Figure:
     """Return the figure."""
     with style.look():
         figure, (axes,) = style.panels(info.title, 1, height=3.4)
-        scales = [point.scale for line in info.lines for point in line.points]
+        scales = [scale for line in info.lines for scale, *_ in line.points]
         style.log2_scale_axis(axes, scales, info.scale_name)
         axes.set_ylabel(f"log2 of the best {info.hp}")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
@@ -155,14 +130,14 @@ def draw_optimum(info: OptimumInfo) -> Figure:
 
 
 def _draw_points(axes: Axes, line: OptimumLine, color: str, marker: str, shift: float) -> None:
-    for point in line.points:
-        x, y = np.log2(point.scale) + shift, point.log2_value
-        if (side := BOUNDS.get(point.kind)) is not None:
+    for scale, y, optimum in line.points:
+        x = np.log2(scale) + shift
+        if (side := BOUNDS.get(optimum.kind)) is not None:
             arrow = {"arrowstyle": "<|-", "color": color, "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", (x, y), xytext=(0, ARROW * side), textcoords="offset points", arrowprops=arrow)
             axes.plot(x, y, marker="_", color=color, markersize=9, markeredgewidth=2, linestyle="none", zorder=4)
             continue
-        ends = [y if end is None else end for end in (point.low, point.high)]
+        ends = [y if end is None else end for end in (optimum.low_log2, optimum.high_log2)]
         axes.plot([x, x], ends, color=color, linewidth=1.6, zorder=3)
         axes.plot(x, y, marker=marker, color=color, markersize=7, linestyle="none", zorder=4)
 
@@ -180,7 +155,8 @@ def _draw_fit(axes: Axes, line: OptimumLine, color: str) -> None:
 
 def _set_limits(axes: Axes, info: OptimumInfo) -> None:
     """Show every optimum and at least two octaves, so that a drift of a few hundredths looks flat."""
-    heights = [y for line in info.lines for p in line.points for y in (p.log2_value, p.low, p.high) if y is not None]
+    every = [(at.log2_value, at.low_log2, at.high_log2) for line in info.lines for _, _, at in line.points]
+    heights = [y for ends in every for y in ends if y is not None]
     low, high = min(heights), max(heights)
     margin = max(0.0, 2.0 - (high - low)) / 2 + 0.4
     axes.set_ylim(low - margin, high + margin)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from hpxfer.analysis import Finding, TransferReport
+from hpxfer.analysis import Finding, ShapeFinding, TransferReport
 from hpxfer.analysis.thresholds import CONTROL, REGRET_SHARE
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
@@ -24,32 +24,6 @@ DECADES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegretPoint:
-    """The regret at one scale. `nats` is None where the transferred HP diverged or was not measured."""
-
-    scale: float
-    is_base: bool
-    nats: float | None
-    se_nats: float | None
-    percent: float | None
-    diverged: bool
-    limit_nats: float | None  # the largest regret that counts as none: a fraction of the loss
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegretLine:
-    """One parameterization, by scale.
-
-    `share_of_gain` is the growth of the regret per doubling, as a fraction of the gain in loss.
-    """
-
-    parameterization: str
-    base_value: float
-    points: tuple[RegretPoint, ...]
-    share_of_gain: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class RegretInfo:
     """The regrets of one HP along one axis."""
 
@@ -58,19 +32,22 @@ class RegretInfo:
     hp: str
     axis: str
     scale_name: str
-    lines: tuple[RegretLine, ...]
+    findings: tuple[Finding, ...]  # those with an HP to transfer, one per parameterization
 
     @property
-    def points(self) -> list[RegretPoint]:
-        """The points of all lines."""
-        return [point for line in self.lines for point in line.points]
+    def shapes(self) -> list[ShapeFinding]:
+        """The shapes of all findings."""
+        return [shape for finding in self.findings for shape in finding.shapes]
 
     def table(self) -> pd.DataFrame:
         """Return one row per regret."""
         rows = [
-            (self.axis, line.parameterization, line.base_value, p.scale, p.nats, p.se_nats, p.percent, p.diverged)
-            for line in self.lines
-            for p in line.points
+            (
+                *(self.axis, finding.parameterization, finding.base_value, shape.scale, _finite(shape.regret_nats)),
+                *(shape.regret_se_nats, _finite(shape.regret_percent), _diverges(shape)),
+            )
+            for finding in self.findings
+            for shape in finding.shapes
         ]
         columns = ["axis", "parameterization", f"transferred_{self.hp}", self.scale_name, "regret_nats", "se_nats"]
         return pd.DataFrame(rows, columns=[*columns, "percent_of_loss", "diverged"])
@@ -79,48 +56,26 @@ class RegretInfo:
 def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
     """Return what the figure of one axis shows, or why there is none."""
     findings = along(report.findings, axis)
-    lines = tuple(line for finding in findings if (line := _line(finding)) is not None)
+    known = tuple(finding for finding in findings if finding.base_value is not None)
     if all(shape.is_base for finding in findings for shape in finding.shapes):
         return f"no shape along {axis} beyond the base"
-    if not any(point.nats is not None or point.diverged for line in lines for point in line.points):
+    if all(shape.regret_nats is None for finding in known for shape in finding.shapes):
         return f"no shape along {axis} has a result at a transferred {report.hp}"
     growths = [
-        f"With {line.parameterization}, the regret grows per doubling by {line.share_of_gain:.0%} of the gain in loss."
-        for line in lines
-        if line.share_of_gain is not None and line.share_of_gain > 0
+        f"With {finding.parameterization}, the regret grows per doubling by {trend.share_of_gain:.0%} of the gain in "
+        "loss."
+        for finding in known
+        if (trend := finding.regret_trend) is not None and trend.share_of_gain is not None and trend.share_of_gain > 0
     ]
     caption = "Loss at the base's best HP minus the best loss of the shape, with two standard errors."
-    largest = listed([_largest(line) for line in lines])
+    largest = listed([f"{finding.parameterization} {_largest(finding)}" for finding in known])
     return RegretInfo(
         title=f"Regret of the {report.hp} tuned at the base, along {axis}: {largest}",
         caption=" ".join([caption, *growths]),
         hp=report.hp,
         axis=axis,
         scale_name=findings[0].scale_name,
-        lines=lines,
-    )
-
-
-def _line(finding: Finding) -> RegretLine | None:
-    if finding.base_value is None:
-        return None
-    trend = finding.regret_trend
-    return RegretLine(
-        parameterization=finding.parameterization,
-        base_value=finding.base_value,
-        points=tuple(
-            RegretPoint(
-                scale=shape.scale,
-                is_base=shape.is_base,
-                nats=_finite(shape.regret_nats),
-                se_nats=shape.regret_se_nats,
-                percent=_finite(shape.regret_percent),
-                diverged=shape.regret_nats == math.inf,
-                limit_nats=None if shape.best_loss is None else REGRET_SHARE * shape.best_loss,
-            )
-            for shape in finding.shapes
-        ),
-        share_of_gain=None if trend is None else trend.share_of_gain,
+        findings=known,
     )
 
 
@@ -128,30 +83,44 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _largest(line: RegretLine) -> str:
-    if any(point.diverged for point in line.points):
-        return f"{line.parameterization} diverges"
-    known = [point.nats for point in line.points if point.nats is not None and not point.is_base]
-    if not known:
-        return f"{line.parameterization} unknown"
-    return f"{line.parameterization} " + (f"up to {max(known):.2g} nats" if max(known) > 0 else "0")
+def _diverges(shape: ShapeFinding) -> bool:
+    return shape.regret_nats == math.inf
+
+
+def _limit(shape: ShapeFinding) -> float | None:
+    """Return the largest regret that counts as none, in nats: a fraction of the loss."""
+    return None if shape.best_loss is None else REGRET_SHARE * shape.best_loss
+
+
+def _largest(finding: Finding) -> str:
+    if any(map(_diverges, finding.shapes)):
+        return "diverges"
+    regrets = [
+        nats for shape in finding.shapes if (nats := _finite(shape.regret_nats)) is not None and not shape.is_base
+    ]
+    if not regrets:
+        return "unknown"
+    return f"up to {max(regrets):.2g} nats" if max(regrets) > 0 else "0"
 
 
 def draw_regret(info: RegretInfo) -> Figure:
     """Return the figure. Its y-axis is linear near zero and logarithmic above."""
     with style.look():
         figure, (axes,) = style.panels(info.title, 1, height=3.2)
-        style.log2_scale_axis(axes, [point.scale for point in info.points], info.scale_name)
-        known = [(point.nats, point.se_nats or 0.0) for point in info.points if point.nats is not None]
-        limits = [point.limit_nats for point in info.points if point.limit_nats is not None]
+        style.log2_scale_axis(axes, [shape.scale for shape in info.shapes], info.scale_name)
+        known = [
+            (nats, shape.regret_se_nats or 0.0)
+            for shape in info.shapes
+            if (nats := _finite(shape.regret_nats)) is not None
+        ]
+        limits = [limit for shape in info.shapes if (limit := _limit(shape)) is not None]
         top = 1.6 * max([*(nats + 2 * se for nats, se in known), *limits, LINEAR])
         bottom = min((nats for nats, _ in known), default=0.0)
-        diverged = any(point.diverged for point in info.points)
-        _regret_axis(axes, min(1.6 * bottom, -LINEAR / 3), top, strip=diverged)
-        look_of = style.marks([line.parameterization for line in info.lines], CONTROL)
-        for line in info.lines:
-            color, marker = look_of[line.parameterization]
-            _draw_line(axes, line, color, marker, top)
+        _regret_axis(axes, min(1.6 * bottom, -LINEAR / 3), top, strip=any(map(_diverges, info.shapes)))
+        look_of = style.marks([finding.parameterization for finding in info.findings], CONTROL)
+        for finding in info.findings:
+            color, marker = look_of[finding.parameterization]
+            _draw_line(axes, finding, color, marker, top)
         _draw_limit(axes, info)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
@@ -172,22 +141,25 @@ def _regret_axis(axes: Axes, bottom: float, top: float, *, strip: bool) -> None:
         axes.annotate("diverged", (axes.get_xlim()[0], top * 1.33), **offset)  # type: ignore[arg-type]
 
 
-def _draw_line(axes: Axes, line: RegretLine, color: str, marker: str, top: float) -> None:
-    known = [(float(np.log2(p.scale)), p.nats, p.se_nats or 0.0) for p in line.points if p.nats is not None]
+def _draw_line(axes: Axes, finding: Finding, color: str, marker: str, top: float) -> None:
+    known = [
+        (float(np.log2(shape.scale)), nats, shape.regret_se_nats or 0.0)
+        for shape in finding.shapes
+        if (nats := _finite(shape.regret_nats)) is not None
+    ]
     x, y = ([row[i] for row in known] for i in range(2))
-    axes.plot(x, y, color=color, marker=marker, markersize=6, linewidth=1.6, label=line.parameterization, zorder=3)
+    axes.plot(x, y, color=color, marker=marker, markersize=6, linewidth=1.6, label=finding.parameterization, zorder=3)
     for at, height, error in known:
         axes.plot([at, at], [max(height - 2 * error, min(height, 0.0)), height + 2 * error], color=color, linewidth=1.3)
-    for point in line.points:
-        if point.diverged:
-            axes.plot(np.log2(point.scale), top * 1.33, marker="x", color=color, markersize=7, markeredgewidth=1.8)
+    for shape in filter(_diverges, finding.shapes):
+        axes.plot(np.log2(shape.scale), top * 1.33, marker="x", color=color, markersize=7, markeredgewidth=1.8)
 
 
 def _draw_limit(axes: Axes, info: RegretInfo) -> None:
     limits: dict[float, float] = {}
-    for point in info.points:
-        if point.limit_nats is not None:
-            limits[point.scale] = max(point.limit_nats, limits.get(point.scale, 0.0))
+    for shape in info.shapes:
+        if (limit := _limit(shape)) is not None:
+            limits[shape.scale] = max(limit, limits.get(shape.scale, 0.0))
     if limits:
         x = [float(np.log2(scale)) for scale in sorted(limits)]
         y = [limits[scale] for scale in sorted(limits)]

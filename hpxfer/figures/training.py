@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hpxfer.analysis import Finding, TransferReport
 from hpxfer.analysis.labels import scale_text
+from hpxfer.analysis.statistics.curves import Curve, curves_by_trial
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.text import along, listed, shape_name
@@ -77,7 +78,7 @@ class TrainingInfo:
 
 
 Floats = NDArray[np.float64]
-Curves = Mapping[str, tuple[Floats, Floats]]
+Curves = Mapping[str, Curve]
 Key = tuple[str, str, str]  # axis, parameterization, shape
 
 
@@ -103,14 +104,8 @@ def best_cells(report: TransferReport, cells: pd.DataFrame) -> dict[Key, pd.Data
 
 
 def loss_curves(best: Mapping[Key, pd.DataFrame], curves: pd.DataFrame) -> Curves:
-    """Return trial_id -> (ascending steps, training losses in nats) of these cells; `curves` is that of `Results`."""
-    wanted = {str(trial_id) for rows in best.values() for trial_id in rows["trial_id"]}
-    kept = curves[(curves["metric"] == METRIC).to_numpy() & curves["trial_id"].isin(wanted).to_numpy()]
-    kept = kept.sort_values("step", kind="stable")
-    return {
-        str(trial_id): (rows["step"].to_numpy(float), rows["value"].to_numpy(float))
-        for trial_id, rows in kept.groupby("trial_id", observed=True)
-    }
+    """Return trial_id -> (ascending steps, training losses in nats) of these cells. `curves` is that of `Results`."""
+    return curves_by_trial(curves, METRIC, {str(trial_id) for rows in best.values() for trial_id in rows["trial_id"]})
 
 
 def training_info(
@@ -170,7 +165,7 @@ def _panel(finding: Finding, best: Mapping[Key, pd.DataFrame], known: Curves) ->
     return TrainingPanel(parameterization=finding.parameterization, curves=tuple(out))
 
 
-def _windows(curves: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+def _windows(curves: list[Curve]) -> tuple[Floats, Floats]:
     """Return centers (N,) and losses (S, N) over windows of the steps that all seeds have."""
     steps = curves[0][0]
     for other, _ in curves[1:]:

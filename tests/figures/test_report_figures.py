@@ -46,11 +46,11 @@ def regret(of: TransferReport) -> RegretInfo:
 def test_optima_stand_with_their_intervals_by_scale_the_control_last() -> None:
     first, last = optimum(BOTH).lines
     assert (first.parameterization, last.parameterization) == ("completep-moe", "sp")
-    assert [point.scale for point in first.points] == [1.0, 2.0, 4.0, 8.0, 16.0]
-    for point in first.points:
-        assert point.low is not None
-        assert point.high is not None
-        assert point.low < point.log2_value < point.high
+    assert [scale for scale, *_ in first.points] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    for _, y, found in first.points:
+        assert found.low_log2 is not None
+        assert found.high_log2 is not None
+        assert found.low_log2 < y < found.high_log2
 
 
 def test_the_fitted_line_goes_through_the_optima() -> None:
@@ -59,8 +59,7 @@ def test_the_fitted_line_goes_through_the_optima() -> None:
         assert one.drift is not None
         slope = one.drift.octaves_per_doubling
         left, wrong = (
-            [point.log2_value - one.fitted(math.log2(point.scale), by) for point in one.points]
-            for by in (slope, slope + 0.5)
+            [y - one.fitted(math.log2(scale), by) for scale, y, _ in one.points] for by in (slope, slope + 0.5)
         )
         assert abs(float(np.mean(left))) < 0.05
         assert float(np.std(left)) < 0.15 < float(np.std(wrong))
@@ -78,7 +77,7 @@ def test_a_bound_is_kept_as_one_and_drawn_as_an_arrow() -> None:
     cut = line(0.0)
     middle = float(np.median(cut["value"]))
     info = optimum(report(cut[cut["value"] <= middle / 2]))
-    assert {point.kind for one in info.lines for point in one.points} == {"upper_edge"}
+    assert {at.kind for line in info.lines for *_, at in line.points} == {"upper_edge"}
     assert "unknown" in info.title
     figure = draw_optimum(info)
     figure.draw_without_rendering()
@@ -95,13 +94,15 @@ def test_no_optimum_no_figure() -> None:
 
 def test_regrets_are_the_findings_and_the_limit_is_a_share_of_the_loss() -> None:
     info = regret(BOTH)
-    for one, finding in zip(info.lines, BOTH.findings, strict=True):
-        assert [point.nats for point in one.points] == [shape.regret_nats for shape in finding.shapes]
-        assert one.points[0].nats == 0
-        for point, shape in zip(one.points, finding.shapes, strict=True):
-            assert shape.best_loss is not None
-            assert point.limit_nats == pytest.approx(REGRET_SHARE * shape.best_loss)
-    worst = max(point.nats or 0 for point in info.lines[1].points)
+    assert info.findings == tuple(BOTH.findings)
+    shown = info.table().groupby("parameterization", sort=False)["regret_nats"].apply(list)
+    for finding in BOTH.findings:
+        assert shown[finding.parameterization] == [shape.regret_nats for shape in finding.shapes]
+        assert shown[finding.parameterization][0] == 0
+    limits = next(line for line in draw_regret(info).axes[0].lines if line.get_label() == "1% of the loss")
+    losses = [[shape.best_loss or 0.0 for shape in finding.shapes] for finding in BOTH.findings]
+    assert list(limits.get_ydata()) == pytest.approx([REGRET_SHARE * max(pair) for pair in zip(*losses, strict=True)])
+    worst = max(shape.regret_nats or 0 for shape in info.findings[1].shapes)
     assert f"sp up to {worst:.2g} nats" in info.title
 
 
@@ -110,7 +111,8 @@ def test_a_transferred_hp_that_diverges_is_said_and_has_no_number() -> None:
     hot["status"] = hot["status"].where((hot["scale"] < 16) | (hot["value"] < 2.0**-9), "diverged")
     hot["loss"] = hot["loss"].where(hot["status"] == "finished")
     info = regret(report(hot))
-    assert (info.lines[0].points[-1].nats, info.lines[0].points[-1].diverged) == (None, True)
+    last = info.table().iloc[-1]
+    assert (pd.isna(last["regret_nats"]), last["diverged"]) == (True, True)
     assert info.title.endswith("sp diverges")
     assert "diverged" in drawn_texts(draw_regret(info))
     assert "diverged" not in drawn_texts(draw_regret(regret(BOTH)))
@@ -119,9 +121,10 @@ def test_a_transferred_hp_that_diverges_is_said_and_has_no_number() -> None:
 def test_a_regret_below_zero_is_on_the_picture() -> None:
     """The fit's best cell is not always that of the lowest median: what is transferred may have been luckier."""
     info = regret(BOTH)
-    lucky = replace(info.lines[0].points[-1], nats=-0.02, se_nats=0.001)
-    lines = (replace(info.lines[0], points=(*info.lines[0].points[:-1], lucky)), *info.lines[1:])
-    (axes,) = draw_regret(replace(info, lines=lines)).axes
+    first = info.findings[0]
+    lucky = replace(first.shapes[-1], regret_nats=-0.02, regret_se_nats=0.001)
+    findings = (replace(first, shapes=(*first.shapes[:-1], lucky)), *info.findings[1:])
+    (axes,) = draw_regret(replace(info, findings=findings)).axes
     assert axes.get_ylim()[0] < -0.022
     assert {"-0.01", "-0.003"} <= {axes.yaxis.get_major_formatter()(at, 0) for at in axes.get_yticks()}
     (plain_axes,) = draw_regret(info).axes
