@@ -47,8 +47,8 @@ def check(
       hpxfer check --sweep sweeps/quickstart.yaml --points 32,64,128,256
       hpxfer check --plugin ./mine.py --parameterization mine
     """
+    from hpxfer.cli.check_source import check as run_check
     from hpxfer.cli.explain_source import read_conventions
-    from hpxfer.coordinates.command import check as run_check
 
     load_plugins(plugin)
     found, files = run_check(

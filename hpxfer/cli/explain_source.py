@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpxfer.errors import HpxferError
 from hpxfer.registry import registry
@@ -13,6 +14,9 @@ from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.explain import BaseValues
 from hpxfer.scaling.shape import Shape, load_shape
 from hpxfer.scaling.table import Conventions, Optimizer
+
+if TYPE_CHECKING:
+    from hpxfer.spec import SweepSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +86,7 @@ def from_sweep(
     _refuse_base(base, "--sweep")
     _refuse_facts(facts, "--sweep")
     spec = load_sweep(path)
-    named = {chosen.name: chosen.conventions for chosen in reversed(spec.parameterizations)}
-    name = name or spec.parameterizations[0].name
-    choice = parameterization(name, {**named.get(name, {}), **conventions})
+    choice = of_sweep(spec, name, conventions)
     tokenizer, vocab_size = vocabulary(spec.data)
     expansion = Expansion(spec, DataRef(digest="", tokenizer=tokenizer, vocab_size=vocab_size))
     hps, setting = base_hps(spec), expansion.setting
@@ -98,6 +100,13 @@ def from_sweep(
         facts=ModelFacts(gate=setting.gate, tied_embeddings=setting.tied_embeddings),
         note=f"the sweep scans lr and names no base value: shown at {hps.lr:g}" if spec.hps.lr is None else None,
     )
+
+
+def of_sweep(spec: SweepSpec, name: str | None, conventions: Conventions) -> Parameterization:
+    """Return the named parameterization, or the sweep's first. Add the conventions to those that the sweep gives it."""
+    name = name or spec.parameterizations[0].name
+    own = {chosen.name: chosen.conventions for chosen in reversed(spec.parameterizations)}
+    return parameterization(name, {**own.get(name, {}), **conventions})
 
 
 def from_recipe(

@@ -36,7 +36,7 @@ def test_every_table_has_a_path_along_each_of_its_axes(name: str, optimizer: Opt
     assert len(set(found)) == len(found)
     base = found[0]
     if axis.startswith("regime"):
-        assert all(follows(axis.removeprefix("regime-").upper(), ratios(base, one)) for one in found)
+        assert all(follows(axis.removeprefix("regime-").upper(), ratios(base, shape)) for shape in found)
     elif axis != "groups":
         moving = {key for key, value in ratios(base, found[-1]).items() if value != 1}
         assert moving, f"nothing moves along {axis}"
@@ -73,17 +73,17 @@ def test_the_model_is_the_one_that_the_table_is_for(monkeypatch: pytest.MonkeyPa
 
 
 def test_kappa_stays_along_experts() -> None:
-    assert {one.kappa for one in shapes("completep-moe", "experts")} == {1.0}
-    assert [one.num_experts for one in shapes("completep-moe", "experts")] == [4, 8, 16, 32]
+    assert {shape.kappa for shape in shapes("completep-moe", "experts")} == {1.0}
+    assert [shape.num_experts for shape in shapes("completep-moe", "experts")] == [4, 8, 16, 32]
 
 
 def test_points_replace_the_default_and_the_base_is_among_them() -> None:
-    assert [one.width for one in shapes("completep-moe", "width", (64.0, 96.0, 128.0))] == [32, 64, 96, 128]
+    assert [shape.width for shape in shapes("completep-moe", "width", (64.0, 96.0, 128.0))] == [32, 64, 96, 128]
     third = shapes("mup-iii", "regime-iii", (32.0, 64.0, 96.0, 128.0))
-    assert [(one.width, one.expert_width, one.num_experts, one.num_active) for one in third] == [
+    assert [(shape.width, shape.expert_width, shape.num_experts, shape.num_active) for shape in third] == [
         (32 * k, 32 * k, 4 * k, 4 * k) for k in (1, 2, 3, 4)
     ]
-    assert [one.dense_ratio for one in shapes("mup", "dense_ratio", (0.5, 1.0, 2.0, 4.0))] == [0.5, 1, 2, 4]
+    assert [shape.dense_ratio for shape in shapes("mup", "dense_ratio", (0.5, 1.0, 2.0, 4.0))] == [0.5, 1, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_a_sweep_brings_its_own_model(smoke: SweepSpec) -> None:
 def test_the_block_has_paths_of_its_own() -> None:
     for axis in ("regime-i", "regime-ii", "regime-iii"):
         found = block_path(axis, None)
-        assert all(follows(axis.removeprefix("regime-").upper(), ratios(found[0], one)) for one in found)
-    assert [one.width for one in block_path("regime-i", (512.0, 64.0, 128.0, 256.0))] == [64, 128, 256, 512]
+        assert all(follows(axis.removeprefix("regime-").upper(), ratios(found[0], shape)) for shape in found)
+    assert [shape.width for shape in block_path("regime-i", (512.0, 64.0, 128.0, 256.0))] == [64, 128, 256, 512]
     with pytest.raises(HpxferError, match="along a regime, got 'width'"):
         block_path("width", None)
     with pytest.raises(HpxferError, match="at least 4 widths, got 1"):

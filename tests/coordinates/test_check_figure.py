@@ -25,7 +25,7 @@ MADE = report(
 
 def test_a_panel_a_role_a_series_a_quantity() -> None:
     info = check_info(MADE, MADE.axes[0])
-    assert [(panel.role, [one.quantity for one in panel.series]) for panel in info.panels] == [
+    assert [(panel.role, [series.quantity for series in panel.series]) for panel in info.panels] == [
         ("router", ["activation", "change"])
     ]
     change = info.panels[0].series[1]

@@ -23,7 +23,7 @@ def test_what_is_shown_is_the_last_step_with_a_prediction() -> None:
 
 def test_single_layers_are_not_judged() -> None:
     axis = report(LINE, replace(LINE, layer=1, verdict="miss")).axes[0]
-    assert [one.verdict for one in axis.judged] == ["ok"]
+    assert [judged.verdict for judged in axis.judged] == ["ok"]
 
 
 def test_passing_needs_something_that_is_ok() -> None:

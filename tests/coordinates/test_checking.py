@@ -35,7 +35,7 @@ def twin() -> Iterator[Twin]:
         def column(optimizer: Optimizer) -> Any:
             def rows(conventions: Conventions) -> tuple[Row, ...]:
                 found = table.rows[optimizer](conventions)
-                return tuple(replace(one, **row) if one.role == role else one for one in found)
+                return tuple(replace(old, **row) if old.role == role else old for old in found)
 
             return rows
 
@@ -69,7 +69,7 @@ def checked(
 
 
 def missed(found: AxisReport) -> dict[tuple[str, str], Judged]:
-    return {(one.role, one.quantity): one for one in found.judged if one.verdict == "miss"}
+    return {(judged.role, judged.quantity): judged for judged in found.judged if judged.verdict == "miss"}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_fan_in_init_of_the_experts_output_misses_along_expert_ratio(twin: Twi
 def test_regime_i_misses_on_the_path_of_regime_iii(name: str) -> None:
     found = checked(name, "regime-iii", points=JOINT)
     assert {("expert_out", "aggregate init"), ("expert_in", "gradient")} <= set(missed(found))
-    assert any(f"use {name}ii" in one for one in found.warnings)
+    assert any(f"use {name}ii" in warning for warning in found.warnings)
 
 
 def test_the_two_fixes_are_not_interchangeable(twin: Twin) -> None:
@@ -168,9 +168,11 @@ def test_a_missing_multiplier_misses(twin: Twin) -> None:
 
 
 def test_a_zero_router_is_shown_as_zero() -> None:
-    found = {(one.role, one.quantity): one for one in checked("mssp-i", "regime-i").judged}
+    found = {(judged.role, judged.quantity): judged for judged in checked("mssp-i", "regime-i").judged}
     assert found["router", "propagating"].verdict == "zero"
-    random = {(one.role, one.quantity): one for one in checked("mup-i", "regime-i", held_to="mssp-i").judged}
+    random = {
+        (judged.role, judged.quantity): judged for judged in checked("mup-i", "regime-i", held_to="mssp-i").judged
+    }
     assert random["router", "propagating"].verdict == "miss"
 
 
@@ -197,8 +199,12 @@ def test_a_table_passes_under_its_conventions(
 def test_nothing_learns_behind_a_zero_readout_before_it_has_moved() -> None:
     zero = parameterization("mup-moe", {"readout_init": "zero"})
     (axis,) = check(zero, axes=["width"], seeds=2, steps=2).axes
-    start = {one.role: one for one in axis.fits if one.quantity == "gradient" and (one.layer, one.step) == (None, 0)}
-    assert {role for role, one in start.items() if one.verdict == "zero"} == start.keys() - {"readout"}
+    start = {
+        fitted.role: fitted
+        for fitted in axis.fits
+        if fitted.quantity == "gradient" and (fitted.layer, fitted.step) == (None, 0)
+    }
+    assert {role for role, fitted in start.items() if fitted.verdict == "zero"} == start.keys() - {"readout"}
     random = check("mup-moe", axes=["width"], seeds=2, steps=2, claims=zero.claims("adam")).axes[0]
     assert {("expert_in", "gradient"), ("readout", "activation"), ("readout", "propagating")} <= set(missed(random))
 
@@ -231,7 +237,7 @@ def test_a_sweep_is_checked_with_its_model(smoke: SweepSpec) -> None:
     report = check("completep-moe", sweep=smoke, points=(32, 64, 96, 128), seeds=2, steps=1)
     (axis,) = report.axes
     assert axis.shapes == ("w32 d2 E4A1 h32", "w64 d2 E4A1 h64", "w96 d2 E4A1 h96", "w128 d2 E4A1 h128")
-    assert any("scans lr" in one for one in axis.warnings)
+    assert any("scans lr" in warning for warning in axis.warnings)
     assert report.optimizer == "adam"
 
 

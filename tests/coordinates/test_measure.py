@@ -128,8 +128,8 @@ def test_the_first_prediction_that_is_about_a_step_counts() -> None:
         Prediction(**common, exponent=0.0, first=1, last=2),
         Prediction(quantity="change", role="readout", exponent=7.0, source=""),
     ]
-    lines = fit([one for step in range(4) for one in seen(power(0.0), step=step)], found)
-    assert [one.predicted for one in lines] == [0.5, 0.5, 0.0, None]
+    lines = fit([observation for step in range(4) for observation in seen(power(0.0), step=step)], found)
+    assert [fitted.predicted for fitted in lines] == [0.5, 0.5, 0.0, None]
 
 
 def test_the_order_of_the_scales_does_not_matter() -> None:
@@ -140,6 +140,6 @@ def test_the_order_of_the_scales_does_not_matter() -> None:
 def test_over_layers_is_an_rms_and_leaves_what_stands_outside() -> None:
     inside = [*seen([[3.0, 3.0]] * 4, layer=0), *seen([[4.0, 0.0]] * 4, layer=1)]
     out = over_layers(inside)
-    assert [one.layer for one in out] == [None] * 4
+    assert [fitted.layer for fitted in out] == [None] * 4
     assert out[0].values == pytest.approx((math.sqrt(12.5), math.sqrt(4.5)))
     assert over_layers([*inside, *seen([[1.0, 1.0]] * 4)]) == []

@@ -33,7 +33,7 @@ def measured(setting: Setting, shape: Shape = BASE, *, steps: int = 2, seeds: in
 
 
 def by_place(observations: Sequence[Observation]) -> Sizes:
-    out = {(one.role, one.quantity, one.layer, one.step): one.values for one in observations}
+    out = {(seen.role, seen.quantity, seen.layer, seen.step): seen.values for seen in observations}
     assert len(out) == len(observations), "a quantity stands twice"
     return out
 
@@ -71,10 +71,10 @@ def test_nothing_has_changed_before_the_first_update(setting: Setting) -> None:
 
 def test_changes_are_exactly_zero_where_nothing_learns(setting: Setting) -> None:
     trials = [trial(setting, hps=only())]
-    moved = [one for one in observe(trials, scale=1.0, steps=1) if one.step == 1 and one.quantity != "gradient"]
-    still = [one for one in moved if one.quantity not in ("activation", "aggregate init")]
+    moved = [seen for seen in observe(trials, scale=1.0, steps=1) if seen.step == 1 and seen.quantity != "gradient"]
+    still = [seen for seen in moved if seen.quantity not in ("activation", "aggregate init")]
     assert still
-    assert {value for one in still for value in one.values} == {0.0}
+    assert {value for seen in still for value in seen.values} == {0.0}
 
 
 def test_what_is_learned_in_one_map_is_its_effective_part(setting: Setting) -> None:
@@ -131,7 +131,7 @@ def test_gates_are_measured_over_the_active_ones(setting: Setting) -> None:
 def test_divergence_is_measured_and_no_error(setting: Setting) -> None:
     wild = replace(HPS, lr=1e25)
     found = list(observe([trial(setting, hps=wild)], scale=1.0, steps=3))
-    assert any(value != value for one in found for value in one.values)
+    assert any(value != value for seen in found for value in seen.values)
 
 
 def test_tied_embeddings_are_read_out_of_the_table(setting: Setting, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ BASE = Shape(width=32, depth=2, num_experts=4, num_active=2, expert_width=32, he
 
 
 def along(size: Monomial | None, *changes: dict[str, int], **claim: object) -> Prediction:
-    shapes = [BASE, *(replace(BASE, **one) for one in changes)]
+    shapes = [BASE, *(replace(BASE, **change) for change in changes)]
     whole = Claim(quantity="activation", role="moe", size=size, source="a paper", **claim)  # type: ignore[arg-type]
     scales = [float(shape.width * shape.num_experts) for shape in shapes]
     return predict([whole], scales, [ratios(BASE, shape) for shape in shapes])[0]

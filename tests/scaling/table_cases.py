@@ -60,7 +60,7 @@ def choices(draw: st.DrawFn, name: str) -> Parameterization:
 @st.composite
 def conventions(draw: st.DrawFn, name: str) -> dict[str, float | str]:
     """Return a random legal value of every convention of a table; tied embeddings leave some no choice."""
-    out = {key: draw(_values(one)) for key, one in PARAMETERIZATIONS.get(name).conventions.items()}
+    out = {key: draw(_values(convention)) for key, convention in PARAMETERIZATIONS.get(name).conventions.items()}
     if out.get("embeddings") == "tied":
         out["readout"] = "forward"
         if "readout_init" in out:

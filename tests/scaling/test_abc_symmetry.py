@@ -67,8 +67,8 @@ def outputs(optimizer: str, at: dict[str, float]) -> torch.Tensor:
     return torch.stack(seen)
 
 
-def distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).abs().max() / one.abs().max())
+def distance(left: torch.Tensor, other: torch.Tensor) -> float:
+    return float((left - other).abs().max() / left.abs().max())
 
 
 @pytest.mark.parametrize("factor", FACTORS, ids=str)
@@ -114,8 +114,8 @@ def run(tmp_path: Path) -> Run:
     setting = text_setting(tmp_path)
 
     def make(name: str, optimizer: str, **conventions: Any) -> Trial:
-        one = trial(replace(setting, optimizer=optimizer), WIDER, name, hps=LARGE_EPS)
-        return replace(one, parameterization=parameterization(name, conventions))
+        plain = trial(replace(setting, optimizer=optimizer), WIDER, name, hps=LARGE_EPS)
+        return replace(plain, parameterization=parameterization(name, conventions))
 
     return make
 
@@ -123,31 +123,31 @@ def run(tmp_path: Path) -> Run:
 def losses(*trials: Trial) -> list[tuple[Any, ...]]:
     """Return every loss of each trial, all trained in one stack."""
     out = []
-    for one in trained(*trials):
-        (curve,) = [curve.values for curve in one.curves if curve.metric == "train_loss_nats"]
+    for result in trained(*trials):
+        (curve,) = [curve.values for curve in result.curves if curve.metric == "train_loss_nats"]
         assert len(curve) > 1
-        out.append((one.validation_loss_nats, one.final_window_loss_nats, curve))
+        out.append((result.validation_loss_nats, result.final_window_loss_nats, curve))
     return out
 
 
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [
-        *(("mup", one) for one in ("adamw", "sgd")),
+        *(("mup", optimizer) for optimizer in ("adamw", "sgd")),
         *(("completep-moe", "adamw"), ("complete-mue", "adamw"), ("ntp", "sgd")),
-        *(("mup-moe", one) for one in ("adamw", "sgd")),
-        *(("mssp-i", one) for one in ("adamw", "sgd")),
+        *(("mup-moe", optimizer) for optimizer in ("adamw", "sgd")),
+        *(("mssp-i", optimizer) for optimizer in ("adamw", "sgd")),
     ],
 )
 def test_both_forms_of_the_readout_train_the_built_in_model_to_the_bit(name: str, optimizer: str, run: Run) -> None:
     """Validation included: a multiplier that training applies and evaluation forgets would part the two."""
     forms = [run(name, optimizer, readout=form) for form in ("forward", "init_lr")]
     assert forms[0].resolved() != forms[1].resolved()
-    one, other = losses(*forms)
-    assert one == other
+    result, other = losses(*forms)
+    assert result == other
 
 
 @pytest.mark.parametrize("broken", [{"eps": "global"}, {"weight_decay": "independent"}])
 def test_they_do_not_where_a_convention_breaks_the_symmetry(broken: dict[str, str], run: Run) -> None:
-    one, other = losses(*(run("mup", "adamw", readout=form, **broken) for form in ("forward", "init_lr")))
-    assert one != other
+    result, other = losses(*(run("mup", "adamw", readout=form, **broken) for form in ("forward", "init_lr")))
+    assert result != other

@@ -15,7 +15,9 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Optimizer
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
-SHIPPED: list[tuple[str, Optimizer]] = [(table.name, one) for table in PARAMETERIZATIONS.rows() for one in table.rows]
+SHIPPED: list[tuple[str, Optimizer]] = [
+    (table.name, optimizer) for table in PARAMETERIZATIONS.rows() for optimizer in table.rows
+]
 QUANTITIES = {
     *("activation", "change", "effective", "propagating", "gradient"),
     *("aggregate init", "aggregate effective", "aggregate propagating"),
@@ -38,11 +40,11 @@ PARTS = {"stream", "gates", "moe", "dense"}
 
 def of(found: Sequence[Claim], role: str, quantity: str) -> Claim:
     """Return the claim that counts after some steps."""
-    return next(one for one in found if (one.role, one.quantity, one.last) == (role, quantity, None))
+    return next(claim for claim in found if (claim.role, claim.quantity, claim.last) == (role, quantity, None))
 
 
 def start(found: Sequence[Claim], role: str) -> Claim:
-    return next(one for one in found if (one.role, one.quantity, one.last) == (role, "activation", 0))
+    return next(claim for claim in found if (claim.role, claim.quantity, claim.last) == (role, "activation", 0))
 
 
 def choice(name: str, **conventions: float | str) -> Parameterization:
@@ -56,11 +58,11 @@ def test_every_shipped_table_has_claims() -> None:
 
 @pytest.mark.parametrize(("name", "optimizer"), SHIPPED)
 def test_claims_speak_of_what_is_measured(name: str, optimizer: Optimizer) -> None:
-    for one in choice(name).claims(optimizer):
-        assert one.role in ROLES.keys() | PARTS
-        assert one.quantity in QUANTITIES
-        assert one.source
-        assert not one.still or one.otherwise, f"{one} does not say why"
+    for claim in choice(name).claims(optimizer):
+        assert claim.role in ROLES.keys() | PARTS
+        assert claim.quantity in QUANTITIES
+        assert claim.source
+        assert not claim.still or claim.otherwise, f"{claim} does not say why"
 
 
 def test_nothing_is_claimed_of_a_table_without_claims() -> None:
@@ -80,16 +82,16 @@ BY_GRADIENT = [
 def test_gradients_are_claimed_as_eps_scales(name: str, readout: str) -> None:
     """Adam is faithful if eps scales as the gradient does (MSSP mu-3): along the table's own axes, where claimed."""
     found, table = choice(name, readout=readout), PARAMETERIZATIONS.get(name)
-    of_role = {one.role: one for one in found.claims("adam") if one.quantity == "gradient"}
-    along = [table.regime] if table.regime else [one for one in MOVES if table.covers(one, "adam")]
+    of_role = {claimed.role: claimed for claimed in found.claims("adam") if claimed.quantity == "gradient"}
+    along = [table.regime] if table.regime else [axis for axis in MOVES if table.covers(axis, "adam")]
     compared = 0
-    for target in (replace(BASE, **MOVES[one]) for one in (*along, "depth") if one in MOVES):
+    for target in (replace(BASE, **MOVES[axis]) for axis in (*along, "depth") if axis in MOVES):
         at = ratios(BASE, target)
         if not table.covers("depth", "adam") and at["depth"] > 1:
             continue
         for row in found.rows("adam"):
             claim = of_role.get(row.role)
-            if claim is None or claim.size is None or any(at[one] != 1 for one in claim.still):
+            if claim is None or claim.size is None or any(at[ratio] != 1 for ratio in claim.still):
                 continue
             assert claim.size(at) == pytest.approx(row.eps(at)), f"{row.role} at {target.label()}"
             compared += 1
@@ -98,8 +100,8 @@ def test_gradients_are_claimed_as_eps_scales(name: str, readout: str) -> None:
 
 def test_the_exceptions_of_the_regimes() -> None:
     """MSSP Tables B.1 and 3.5: what the fixes are for."""
-    two, three = (choice(f"mup-{one}").claims("adam") for one in ("ii", "iii"))
-    fixed_two, fixed_three = (choice(f"mssp-{one}").claims("adam") for one in ("ii", "iii"))
+    two, three = (choice(f"mup-{regime}").claims("adam") for regime in ("ii", "iii"))
+    fixed_two, fixed_three = (choice(f"mssp-{regime}").claims("adam") for regime in ("ii", "iii"))
     init = {name: of(found, "expert_out", "aggregate init").size for name, found in (("ii", two), ("iii", three))}
     assert init == {"ii": depth**-1 * experts**-0.5, "iii": depth**-1 * experts**-0.5}
     for found in (fixed_two, fixed_three):
@@ -141,7 +143,7 @@ def test_how_readouts_start() -> None:
     assert start(plain, "readout").size == width**-0.5
     assert start(zero, "readout").size == ZERO
     assert of(zero, "readout", "propagating").size == ZERO
-    assert not [one for one in tied if (one.role, one.quantity) == ("readout", "activation")]
+    assert not [claim for claim in tied if (claim.role, claim.quantity) == ("readout", "activation")]
 
 
 def test_depth_alpha_moves_branches_and_what_is_learned_in_them() -> None:
@@ -153,5 +155,5 @@ def test_depth_alpha_moves_branches_and_what_is_learned_in_them() -> None:
 
 def test_the_control_is_held_to_flat_coordinates() -> None:
     found = choice("sp").claims("adam")
-    assert {one.size for one in found} == {ONE}
-    assert all("must miss" in one.source for one in found)
+    assert {claim.size for claim in found} == {ONE}
+    assert all("must miss" in claim.source for claim in found)

@@ -25,13 +25,13 @@ def moved(**dims: int) -> Shape:
 
 @given(layouts(), layouts())
 def test_sp_multiplies_no_activation_and_no_rate(base: Shape, target: Shape) -> None:
-    for one in evaluate(parameterization("sp"), base, target).values():
-        assert (one.lr, one.eps, one.forward) == (1, 1, 1)
+    for numbers in evaluate(parameterization("sp"), base, target).values():
+        assert (numbers.lr, numbers.eps, numbers.forward) == (1, 1, 1)
 
 
 def test_completep_moe_does() -> None:
-    one = evaluate(parameterization("completep-moe"), BASE, moved(width=64, depth=4))["attn_out"]
-    assert 1 not in (one.lr, one.eps, one.forward)
+    numbers = evaluate(parameterization("completep-moe"), BASE, moved(width=64, depth=4))["attn_out"]
+    assert 1 not in (numbers.lr, numbers.eps, numbers.forward)
 
 
 @pytest.mark.parametrize("name", FIXED_KAPPA)

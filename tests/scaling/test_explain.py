@@ -49,7 +49,7 @@ def test_a_schedule_that_one_shape_does_not_name_is_the_other_s() -> None:
 def test_to_dict_is_the_factors_of_every_role() -> None:
     got = explain(MOE, BASE, TARGET, "adam").to_dict()
     assert got == {
-        "roles": {role: dataclasses.asdict(one) for role, one in evaluate(MOE, BASE, TARGET).items()},
+        "roles": {role: dataclasses.asdict(numbers) for role, numbers in evaluate(MOE, BASE, TARGET).items()},
         "parameterization": "completep-moe",
         "conventions": dict(MOE.conventions),
         "optimizer": "adam",
@@ -69,7 +69,7 @@ def test_to_dict_is_the_factors_of_every_role() -> None:
 
 
 def test_to_dict_with_values() -> None:
-    plain, got = (explain(MOE, BASE, TARGET, "adam", values=one).to_dict() for one in (None, VALUES))
+    plain, got = (explain(MOE, BASE, TARGET, "adam", values=values).to_dict() for values in (None, VALUES))
     values, global_values = got.pop("values"), got.pop("global_values")
     assert got == plain
     assert global_values == {
@@ -78,7 +78,7 @@ def test_to_dict_with_values() -> None:
     }
     for name, shape in (("base", BASE), ("target", TARGET)):
         resolved = resolve(MOE, BASE, shape, "adam", VALUES.hps, VALUES.init)
-        assert values[name] == {role: dataclasses.asdict(one) for role, one in resolved.items()}
+        assert values[name] == {role: dataclasses.asdict(numbers) for role, numbers in resolved.items()}
     assert values["base"]["attn_q"]["lr"] == 4 * values["target"]["attn_q"]["lr"] == 2**-6
 
 
@@ -234,11 +234,13 @@ def test_a_dense_base_and_a_hybrid_target() -> None:
 def test_the_gate_and_the_embeddings_are_taken_into_account() -> None:
     mue = parameterization("complete-mue")
     said = explain(mue, DENSE, TARGET, facts=ModelFacts(gate="sigmoid")).warnings
-    assert [one.partition(",")[0] for one in said] == ["complete-mue's gate sums to one over the active experts"]
+    assert [warning.partition(",")[0] for warning in said] == [
+        "complete-mue's gate sums to one over the active experts"
+    ]
     (constant,) = explain(mue, BASE, BASE, facts=ModelFacts(gate="normalized_sigmoid")).warnings
     assert constant.endswith("the gate is constant, the router does not learn")
     tied = explain(parameterization("mup-moe"), BASE, BASE, facts=ModelFacts(tied_embeddings=True)).warnings
-    assert [one.rpartition("; ")[2] for one in tied] == ["set readout: forward"]
+    assert [warning.rpartition("; ")[2] for warning in tied] == ["set readout: forward"]
 
 
 def test_strict_refuses_what_is_warned_of() -> None:
@@ -280,8 +282,8 @@ def test_a_convention_is_the_same_in_every_table_that_has_it() -> None:
     """But for its default: the list spells each once."""
     seen: dict[str, set[tuple[object, str]]] = {}
     for table in PARAMETERIZATIONS.rows():
-        for key, one in table.conventions.items():
-            seen.setdefault(key, set()).add((one.legal, one.doc))
+        for key, convention in table.conventions.items():
+            seen.setdefault(key, set()).add((convention.legal, convention.doc))
     assert {key: len(forms) for key, forms in seen.items()} == dict.fromkeys(seen, 1)
 
 
@@ -293,5 +295,5 @@ def test_list_as_json() -> None:
     assert (moe["source"], moe["fixed"], moe["optimizers"]) == ("arXiv 2601.20205", ["kappa", "head_dim"], ["adam"])
     assert moe["conventions"]["router_init_exponent"]["legal"] == [0.5, 1.0, "inf"]
     assert moe["conventions"]["depth_alpha"]["legal"] == {"between": [0.5, 1.0]}
-    assert {key: one["default"] for key, one in moe["conventions"].items()} == dict(MOE.conventions)
+    assert {key: convention["default"] for key, convention in moe["conventions"].items()} == dict(MOE.conventions)
     assert got["sp"]["conventions"] == {}

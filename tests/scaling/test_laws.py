@@ -28,8 +28,8 @@ few = settings(max_examples=10)
 every_column = pytest.mark.parametrize(("name", "optimizer"), COLUMNS)
 
 
-def close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=1e-9)
+def close(left: float, other: float) -> bool:
+    return math.isclose(left, other, rel_tol=1e-9)
 
 
 @every_column
@@ -38,8 +38,8 @@ def close(one: float, other: float) -> bool:
 def test_the_base_is_the_identity(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
     choice, shape = data.draw(choices(name)), data.draw(layouts())
     zeros = ZERO_INIT | zeroed(choice)
-    for role, one in evaluate(choice, shape, shape, optimizer).items():
-        assert one == Multipliers(
+    for role, numbers in evaluate(choice, shape, shape, optimizer).items():
+        assert numbers == Multipliers(
             init_std=0 if role in zeros else 1, lr=1, eps=1, weight_decay=0 if role in NO_DECAY else 1, forward=1
         ), role
     assert evaluate_globals(choice, shape, shape) == Globals(route_scale=1, one_minus_beta=1)
@@ -67,12 +67,12 @@ def test_two_steps_are_one(name: str, optimizer: Optimizer, data: st.DataObject)
     first, second = evaluate(choice, base, middle, optimizer), evaluate(choice, middle, target, optimizer)
     for role, whole in evaluate(choice, base, target, optimizer).items():
         for field in FIELDS:
-            one, two, both = (getattr(part, field) for part in (first[role], second[role], whole))
-            assert close(one * two, both), (role, field)
+            numbers, two, both = (getattr(part, field) for part in (first[role], second[role], whole))
+            assert close(numbers * two, both), (role, field)
     parts = evaluate_globals(choice, base, middle), evaluate_globals(choice, middle, target)
     for field in GLOBALS:
-        one, two = (getattr(part, field) for part in parts)
-        assert close(one * two, getattr(evaluate_globals(choice, base, target), field)), field
+        numbers, two = (getattr(part, field) for part in parts)
+        assert close(numbers * two, getattr(evaluate_globals(choice, base, target), field)), field
 
 
 @every_column
@@ -83,12 +83,12 @@ def test_every_factor_is_finite_and_only_the_named_ones_are_zero(
 ) -> None:
     choice, base, target = data.draw(choices(name)), data.draw(layouts()), data.draw(layouts())
     zeros = ZERO_INIT | zeroed(choice)
-    for role, one in evaluate(choice, base, target, optimizer).items():
+    for role, numbers in evaluate(choice, base, target, optimizer).items():
         assert role in ROLES
-        assert all(math.isfinite(getattr(one, field)) and getattr(one, field) >= 0 for field in FIELDS), role
-        assert min(one.lr, one.eps, one.forward) > 0, role
-        assert (one.init_std == 0) == (role in zeros), role
-        assert (one.weight_decay == 0) == (role in NO_DECAY), role
+        assert all(math.isfinite(getattr(numbers, field)) and getattr(numbers, field) >= 0 for field in FIELDS), role
+        assert min(numbers.lr, numbers.eps, numbers.forward) > 0, role
+        assert (numbers.init_std == 0) == (role in zeros), role
+        assert (numbers.weight_decay == 0) == (role in NO_DECAY), role
     assert min(dataclasses.astuple(evaluate_globals(choice, base, target))) > 0
 
 
@@ -99,7 +99,7 @@ def test_all_tables_agree_at_the_base(name: str, optimizer: Optimizer, data: st.
     """On every absolute number, but for what starts at zero by name."""
     choice, shape = data.draw(choices(name)), data.draw(layouts())
     init, plain = BaseInit(embedding_std=0.3, position_std=0.4), parameterization("sp")
-    mine, its = (resolve(one, shape, shape, optimizer, HPS, init) for one in (choice, plain))
+    mine, its = (resolve(table, shape, shape, optimizer, HPS, init) for table in (choice, plain))
     for role in mine:
         zero = {"init_std": 0.0} if role in zeroed(choice) else {}
         assert mine[role] == dataclasses.replace(its[role], **zero), role
@@ -111,7 +111,7 @@ def test_they_do_not_elsewhere(name: str, optimizer: Optimizer) -> None:
     """The twin: at four times the width every other table differs from sp."""
     base = Shape(width=16, depth=2, num_experts=4, num_active=1, expert_width=16, head_dim=8)
     target = dataclasses.replace(base, width=64, expert_width=64)
-    mine, its = (resolve(parameterization(one), base, target, optimizer, HPS, BaseInit()) for one in (name, "sp"))
+    mine, its = (resolve(parameterization(table), base, target, optimizer, HPS, BaseInit()) for table in (name, "sp"))
     assert (mine == {role: its[role] for role in mine}) == (name == "sp")
 
 
@@ -143,9 +143,9 @@ def test_independent_decay_and_global_eps_are_one_number(name: str, optimizer: O
     choice = parameterization(name, {**dict(data.draw(choices(name)).conventions), **asked})
     got = evaluate(choice, data.draw(layouts()), data.draw(layouts()), optimizer)
     if "weight_decay" in asked:
-        assert {one.weight_decay for role, one in got.items() if role not in NO_DECAY} == {1.0}
+        assert {numbers.weight_decay for role, numbers in got.items() if role not in NO_DECAY} == {1.0}
     if "eps" in asked:
-        assert len({one.eps for one in got.values()}) == 1
+        assert len({numbers.eps for numbers in got.values()}) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in PARAMETERIZATIONS if name != "sp"])
@@ -154,9 +154,9 @@ def test_neither_is_the_default(name: str) -> None:
     base = Shape(width=16, depth=2, num_experts=4, num_active=1, expert_width=16, head_dim=8)
     target = dataclasses.replace(base, width=64, depth=4, expert_width=64)
     got = evaluate(parameterization(name), base, target, next(iter(PARAMETERIZATIONS.get(name).rows)))
-    decays = {one.weight_decay for role, one in got.items() if role not in NO_DECAY}
+    decays = {numbers.weight_decay for role, numbers in got.items() if role not in NO_DECAY}
     assert (len(decays) == 1) == (name in ("complete-mue", "mup-moe"))
-    assert (len({one.eps for one in got.values()}) == 1) == (name == "ntp")
+    assert (len({numbers.eps for numbers in got.values()}) == 1) == (name == "ntp")
 
 
 @every_column
@@ -178,18 +178,18 @@ def test_the_forms_of_the_readout_are_one_map(name: str, optimizer: Optimizer, d
         )
         for form in ("forward", "init_lr")
     )
-    for role, one in forward.items():
-        for ours, its in zip(_invariants(one, optimizer), _invariants(init_lr[role], optimizer), strict=True):
+    for role, numbers in forward.items():
+        for ours, its in zip(_invariants(numbers, optimizer), _invariants(init_lr[role], optimizer), strict=True):
             assert close(ours, its), role
     width = target.width / base.width
     assert (forward["readout"] == init_lr["readout"]) == (width == 1)
     assert init_lr["readout"].forward == 1
 
 
-def _invariants(one: Multipliers, optimizer: Optimizer) -> tuple[float, ...]:
-    step = one.lr * one.forward if optimizer == "adam" else one.lr * one.forward**2
-    eps = one.eps / one.forward if optimizer == "adam" else 1.0
-    return one.init_std * one.forward, step, eps, one.lr * one.weight_decay
+def _invariants(numbers: Multipliers, optimizer: Optimizer) -> tuple[float, ...]:
+    step = numbers.lr * numbers.forward if optimizer == "adam" else numbers.lr * numbers.forward**2
+    eps = numbers.eps / numbers.forward if optimizer == "adam" else 1.0
+    return numbers.init_std * numbers.forward, step, eps, numbers.lr * numbers.weight_decay
 
 
 @every_column

@@ -16,8 +16,8 @@ MONOMIALS = st.dictionaries(st.sampled_from(NAMES), EXPONENTS).map(lambda powers
 RATIOS = st.fixed_dictionaries({name: st.floats(0.1, 10) for name in NAMES})
 
 
-def close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=1e-12)
+def close(left: float, other: float) -> bool:
+    return math.isclose(left, other, rel_tol=1e-12)
 
 
 @given(MONOMIALS, MONOMIALS, RATIOS)

@@ -51,11 +51,13 @@ def theirs(model: MLP | Transformer, optimizer: Optimizer) -> dict[str, tuple[fl
     """Return name -> LR and weight decay in the package's groups; vectors come in a group without decay."""
     names = {id(tensor): name for name, tensor in model.named_parameters()}
     vectors = [t for n, t in model.named_parameters() if table(optimizer, BASE)[role_of(model, n)].weight_decay == 0]
-    matrices = [tensor for tensor in model.parameters() if all(tensor is not one for one in vectors)]
+    matrices = [tensor for tensor in model.parameters() if all(tensor is not vector for vector in vectors)]
     make = mup.MuAdamW if optimizer == "adam" else mup.MuSGD
     made = make([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], lr=LR, weight_decay=DECAY)
     out = {
-        names[id(one)]: (group["lr"], group["weight_decay"]) for group in made.param_groups for one in group["params"]
+        names[id(tensor)]: (group["lr"], group["weight_decay"])
+        for group in made.param_groups
+        for tensor in group["params"]
     }
     assert out.keys() == dict(model.named_parameters()).keys()
     return out
@@ -66,8 +68,8 @@ def ours(model: MLP | Transformer, got: Mapping[str, Multipliers]) -> dict[str, 
     return {name: (LR * row.lr, DECAY * row.weight_decay) for name, row in rows.items()}
 
 
-def agree(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:
-    return all(one[name] == pytest.approx(other[name], rel=REL) for name in one)
+def agree(ours: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:
+    return all(ours[name] == pytest.approx(other[name], rel=REL) for name in ours)
 
 
 @COLUMNS

@@ -59,7 +59,7 @@ def test_groups_are_new_each_time_and_nothing_hangs_on_tensors(recipe: Recipe) -
 
     def numbers() -> list[dict[str, object]]:
         return [
-            {**group, "params": [id(one) for one in group["params"]]}
+            {**group, "params": [id(tensor) for tensor in group["params"]]}
             for group in recipe.param_groups(model, roles, base)
         ]
 

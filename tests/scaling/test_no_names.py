@@ -16,7 +16,7 @@ ROOT = Path(hpxfer.__file__).parent
 GENERIC = ("evaluate", "resolve", "coverage", "regimes", "conventions", "monomial", "table", "roles", "explain")
 FILES = sorted(
     {
-        *(ROOT / "scaling" / f"{one}.py" for one in GENERIC),
+        *(ROOT / "scaling" / f"{name}.py" for name in GENERIC),
         ROOT / "cli" / "explain_source.py",
         *(path for folder in ("train", "model") for path in (ROOT / folder).rglob("*.py")),
     }
@@ -39,8 +39,8 @@ def spoken(code: str) -> Iterator[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
         for field in ("id", "name", "attr", "arg", "module"):
-            if isinstance(one := getattr(node, field, None), str):
-                yield one
+            if isinstance(value := getattr(node, field, None), str):
+                yield value
 
 
 def names_in(code: str) -> set[str]:

@@ -79,7 +79,7 @@ def test_a_sweep_names_it(mine: str) -> None:
     spec = parse_sweep(text)
     assert parse_sweep(dump_sweep(spec)) == spec
     trials = list(Expansion(spec, DataRef(digest="d", tokenizer="ascii", vocab_size=128)).trials())
-    rates = {one.resolved()["attn_q"].lr for one in trials if one.shape.width == 64 and one.parameterization}
+    rates = {trial.resolved()["attn_q"].lr for trial in trials if trial.shape.width == 64 and trial.parameterization}
     assert rates == {0.01, 0.005}
 
 
@@ -158,8 +158,8 @@ def test_every_test_of_the_suite_can_fail() -> None:
 
 
 def test_the_suite_s_shapes_are_of_every_layout() -> None:
-    assert [bool(one.dense_width) for one in SHAPES] == [False, False, False, True, True, True]
-    assert {one.num_groups for one in SHAPES} == {1, 3}
+    assert [bool(shape.dense_width) for shape in SHAPES] == [False, False, False, True, True, True]
+    assert {shape.num_groups for shape in SHAPES} == {1, 3}
     for dim in ("width", "depth", "batch_tokens", "steps"):
-        assert len({getattr(one, dim) for one in SHAPES}) == len(SHAPES), dim
-    assert all(check_shape(one) is None for one in SHAPES)
+        assert len({getattr(shape, dim) for shape in SHAPES}) == len(SHAPES), dim
+    assert all(check_shape(shape) is None for shape in SHAPES)

@@ -113,7 +113,7 @@ def test_a_dense_base_has_the_fan_in_of_its_ffn() -> None:
 
 def test_route_scale_is_the_base_s_number_of_active_experts_times_the_factor() -> None:
     schedule = {"batch_tokens": 64, "steps": 10}
-    base, target = (dataclasses.replace(one, **schedule) for one in (BASE, TARGET))
+    base, target = (dataclasses.replace(shape, **schedule) for shape in (BASE, TARGET))
     scales = {
         name: resolve_globals(parameterization(name), base, target, HPS).route_scale for name in ("sp", "completep-moe")
     }

@@ -42,7 +42,7 @@ def test_sweeps(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
     expansion = Expansion(spec, DataRef(digest="d", tokenizer="ascii", vocab_size=128))
     again = Expansion(parse_sweep(dump_sweep(spec)), DataRef(digest="d", tokenizer="ascii", vocab_size=128))
     assert expansion.choices == (parameterization(name, chosen),)
-    assert [one.id for one in expansion.trials()] == [one.id for one in again.trials()]
+    assert [trial.id for trial in expansion.trials()] == [trial.id for trial in again.trials()]
 
 
 @every_column

@@ -103,8 +103,8 @@ def test_completep_moe_where_no_factor_stands_in_for_another(alpha: float, gamma
     choice = parameterization("completep-moe", {"depth_alpha": alpha, "router_init_exponent": gamma})
     got = evaluate(choice, BASE, APART)
     assert got.keys() == expected.keys()
-    for role, one in got.items():
-        assert dataclasses.astuple(one) == pytest.approx(expected[role], rel=1e-12), role
+    for role, numbers in got.items():
+        assert dataclasses.astuple(numbers) == pytest.approx(expected[role], rel=1e-12), role
     dense = evaluate(parameterization("completep", {"depth_alpha": alpha}), BASE, APART)
     assert dense == {role: got[role] for role in dense}
     assert evaluate_globals(choice, BASE, APART).route_scale == M_ACT
@@ -118,7 +118,7 @@ def test_expert_out_is_not_fan_in() -> None:
 
 
 def test_sp_dense_out_is_fan_in_where_there_is_a_dense_layer() -> None:
-    base, target = (dataclasses.replace(one, dense_width=4 * one.width) for one in (BASE, JOINT))
+    base, target = (dataclasses.replace(shape, dense_width=4 * shape.width) for shape in (BASE, JOINT))
     assert evaluate(parameterization("sp"), base, target)["dense_out"].init_std == 0.5
 
 
@@ -139,11 +139,11 @@ def test_depth_alpha_one_half(name: str) -> None:
     deeper = dataclasses.replace(BASE, depth=8)
     got = evaluate(parameterization(name, {"depth_alpha": 0.5}), BASE, deeper)
     outside = {"embedding", "position", "final_norm", "readout", "router_bias"}
-    for role, one in got.items():
+    for role, numbers in got.items():
         inside = 1.0 if role in outside else 0.5
-        assert (one.lr, one.eps) == (inside, inside), role
-        assert one.forward == (0.5 if role.endswith("_out") else 1.0), role
-        assert one.init_std == (0.0 if role in ("hidden_bias", "router_bias") else 1.0), role
+        assert (numbers.lr, numbers.eps) == (inside, inside), role
+        assert numbers.forward == (0.5 if role.endswith("_out") else 1.0), role
+        assert numbers.init_std == (0.0 if role in ("hidden_bias", "router_bias") else 1.0), role
 
 
 @pytest.mark.parametrize("name", ["completep", "completep-moe"])
@@ -153,7 +153,10 @@ def test_depth_may_touch_matrices_alone(name: str) -> None:
         evaluate(parameterization(name, {"depth_alpha": 0.5, "depth_lr": where}), BASE, deeper)
         for where in ("block", "matrices")
     )
-    assert {role: one.lr for role, one in matrices.items() if one != block[role]} == {"norm": 1, "hidden_bias": 1}
+    assert {role: numbers.lr for role, numbers in matrices.items() if numbers != block[role]} == {
+        "norm": 1,
+        "hidden_bias": 1,
+    }
     assert (block["norm"].lr, matrices["attn_q"].lr) == (0.5, 0.5)
 
 

@@ -58,9 +58,9 @@ UP = ("expert_in", "expert_gate", "shared_in", "shared_gate", "dense_in", "dense
 def check(name: str, optimizer: Optimizer, expected: Rows, **conventions: float | str) -> None:
     got = evaluate(parameterization(name, conventions), BASE, JOINT, optimizer)
     assert got.keys() == expected.keys()
-    for role, one in got.items():
-        eps = one.eps if optimizer == "adam" else expected[role][2]  # SGD has none
-        mine = (one.init_std, one.lr, eps, one.weight_decay, one.forward)
+    for role, numbers in got.items():
+        eps = numbers.eps if optimizer == "adam" else expected[role][2]  # SGD has none
+        mine = (numbers.init_std, numbers.lr, eps, numbers.weight_decay, numbers.forward)
         assert mine == pytest.approx(expected[role], rel=1e-12), role
 
 
@@ -93,9 +93,9 @@ def test_complete_mue() -> None:
 
 def test_complete_mue_with_one_eps() -> None:
     choice = parameterization("complete-mue", {"eps": "global"})
-    one = 1 / (N * L * (B / TOKENS) ** 0.5)  # that of the hidden matrices
+    single = 1 / (N * L * (B / TOKENS) ** 0.5)  # that of the hidden matrices
     assert {role: at.eps for role, at in evaluate(choice, BASE, JOINT).items()} == pytest.approx(
-        dict.fromkeys(evaluate(choice, BASE, BASE), one), rel=1e-12
+        dict.fromkeys(evaluate(choice, BASE, BASE), single), rel=1e-12
     )
 
 
@@ -121,7 +121,7 @@ def test_complete_mue_worked_example() -> None:
     for role in ("expert_out", "shared_out"):
         assert (got[role].init_std, got[role].lr) == pytest.approx((3 / 8**0.5, 1 / 16)), role
         assert got[role].forward == pytest.approx(1 / 9), role
-    assert {one.weight_decay for one in got.values()} == {0, 0.5}
+    assert {numbers.weight_decay for numbers in got.values()} == {0, 0.5}
     assert (got["embedding"].lr, got["readout"].lr, got["readout"].forward) == (0.5, 0.5, 1 / 8)
     assert got["router_bias"].lr == 1
     # The numbers of the block itself: A * (S + 8 * sum of pi E).
@@ -169,11 +169,11 @@ def test_complete_mue_schedule(batch: float, steps: float, lr: float, one_minus_
         steps=round(1000 * steps),
     )
     choice = parameterization("complete-mue")
-    for role, one in evaluate(choice, base, target).items():
+    for role, numbers in evaluate(choice, base, target).items():
         expected = (1, 1) if role == "router_bias" else (lr, 1 / lr)
-        assert (one.lr, one.eps) == pytest.approx(expected), role
-        assert one.weight_decay == pytest.approx(lr) or one.weight_decay == 0
-        assert (one.init_std in (0, 1), one.forward) == (True, 1)
+        assert (numbers.lr, numbers.eps) == pytest.approx(expected), role
+        assert numbers.weight_decay == pytest.approx(lr) or numbers.weight_decay == 0
+        assert (numbers.init_std in (0, 1), numbers.forward) == (True, 1)
     assert evaluate_globals(choice, base, target).one_minus_beta == pytest.approx(one_minus_beta)
 
 

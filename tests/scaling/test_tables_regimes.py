@@ -71,18 +71,20 @@ def test_every_row(family: str, regime: str, optimizer: Optimizer) -> None:
     name = f"{family}-{regime}"
     got, rows = evaluate(parameterization(name), BASE, TARGET, optimizer), expected(name, optimizer)
     assert got.keys() == rows.keys()
-    for role, one in got.items():
-        eps = one.eps if optimizer == "adam" else rows[role][2]  # SGD has none
-        assert (one.init_std, one.lr, eps, one.weight_decay, one.forward) == pytest.approx(rows[role], rel=1e-12), role
+    for role, numbers in got.items():
+        eps = numbers.eps if optimizer == "adam" else rows[role][2]  # SGD has none
+        assert (numbers.init_std, numbers.lr, eps, numbers.weight_decay, numbers.forward) == pytest.approx(
+            rows[role], rel=1e-12
+        ), role
 
 
 @REGIMES
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_mup_and_mssp_differ_in_the_named_init_alone(regime: str, optimizer: Optimizer) -> None:
     mup, mssp = (parameterization(f"{family}-{regime}") for family in ("mup", "mssp"))
-    one, other = (evaluate(choice, BASE, TARGET, optimizer) for choice in (mup, mssp))
+    plain, other = (evaluate(choice, BASE, TARGET, optimizer) for choice in (mup, mssp))
     changed = {"i": {"router": 0.0}, "ii": {"expert_out": (M / NE) ** 0.5}, "iii": {}}[regime]
-    assert {role for role in one if one[role] != other[role]} == set(changed)
+    assert {role for role in plain if plain[role] != other[role]} == set(changed)
     for role, std in changed.items():
         assert other[role].init_std == pytest.approx(std)
     assert (mup.structure() == mssp.structure()) == (regime != "iii")

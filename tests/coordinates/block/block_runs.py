@@ -52,7 +52,7 @@ def lines_of(
 
 
 def line(lines: Sequence[Fit], role: str, quantity: str, step: int) -> Fit:
-    return next(one for one in lines if (one.role, one.quantity, one.step) == (role, quantity, step))
+    return next(found for found in lines if (found.role, found.quantity, found.step) == (role, quantity, step))
 
 
 def slope(lines: Sequence[Fit], role: str, quantity: str, step: int) -> float:
@@ -63,9 +63,10 @@ def slope(lines: Sequence[Fit], role: str, quantity: str, step: int) -> float:
 
 def report(lines: Sequence[Fit]) -> str:
     return "\n".join(
-        f"{one.verdict} {one.role} {one.quantity} t={one.step}: {one.slope} {one.predicted}" for one in lines
+        f"{found.verdict} {found.role} {found.quantity} t={found.step}: {found.slope} {found.predicted}"
+        for found in lines
     )
 
 
 def misses(lines: Sequence[Fit]) -> list[Fit]:
-    return [one for one in lines if one.verdict == "miss"]
+    return [found for found in lines if found.verdict == "miss"]

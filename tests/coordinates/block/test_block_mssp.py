@@ -24,21 +24,21 @@ NOISY_TOLERANCE = 0.25
 EIGHT_SAMPLES: dict[str, Any] = {"block": Block(samples=8), "training": Training(lr=4.0, eps=0.1)}
 
 
-def is_noisy(one: Fit) -> bool:
-    return any(name in one.quantity for name in NOISY) or (one.role, one.quantity) in ONE_NUMBER
+def is_noisy(found: Fit) -> bool:
+    return any(name in found.quantity for name in NOISY) or (found.role, found.quantity) in ONE_NUMBER
 
 
 def check(lines: tuple[Fit, ...], *, at_least: int) -> None:
     """Assert that nothing misses, that all but the noisy pieces are decided, and that `at_least` lines are ok."""
     assert not misses(lines), report(misses(lines))
-    unclear = [one for one in lines if one.verdict == "unclear"]
+    unclear = [found for found in lines if found.verdict == "unclear"]
     undecided = [
-        one
-        for one in unclear
-        if not is_noisy(one) or one.slope is None or abs(one.slope - (one.predicted or 0.0)) > NOISY_TOLERANCE
+        found
+        for found in unclear
+        if not is_noisy(found) or found.slope is None or abs(found.slope - (found.predicted or 0.0)) > NOISY_TOLERANCE
     ]
     assert not undecided, report(undecided)
-    assert sum(one.verdict == "ok" for one in lines) >= at_least
+    assert sum(found.verdict == "ok" for found in lines) >= at_least
 
 
 def test_mup_ii() -> None:
@@ -79,7 +79,7 @@ def test_mssp_under_adam(name: str, at_least: int) -> None:
 def test_random_readout(name: str) -> None:
     lines = lines_of(name, "sgd", steps=2)
     assert not misses(lines), report(misses(lines))
-    assert sum(one.verdict == "ok" for one in lines) >= 70
+    assert sum(found.verdict == "ok" for found in lines) >= 70
 
 
 def test_nonlinear_experts_keep_the_exponents() -> None:
@@ -135,5 +135,5 @@ def test_the_wrong_regime_misses(name: str, along: str) -> None:
 def test_sp_is_a_control_that_misses(optimizer: str, along: str) -> None:
     path = path_of(parameterization(along), NARROW)
     lines = lines_of("sp", optimizer, path, num_seeds=8, steps=1)
-    missed = {(one.role, one.quantity) for one in misses(lines)}
+    missed = {(found.role, found.quantity) for found in misses(lines)}
     assert {("router", "effective"), ("expert_in", "effective"), ("router", "activation")} <= missed, report(lines)

@@ -89,8 +89,8 @@ def test_a_seed_alone_is_the_seed_in_a_stack() -> None:
     choice, path = parameterization("mssp-iii"), path_of("mssp-iii", (16, 32, 64, 128))
     stacked = observe(choice, "adam", path, seeds=[5, 7], steps=2, dtype=torch.float64)
     alone = observe(choice, "adam", path, seeds=[7], steps=2, dtype=torch.float64)
-    for both, one in zip(stacked, alone, strict=True):
-        assert both.values[1] == pytest.approx(one.values[0], rel=1e-9)
+    for both, seen in zip(stacked, alone, strict=True):
+        assert both.values[1] == pytest.approx(seen.values[0], rel=1e-9)
 
 
 def test_tied_experts_start_alike_and_part() -> None:
@@ -126,8 +126,8 @@ def test_all_that_is_predicted_is_measured(name: str, experts: str) -> None:
         with pytest.raises(HpxferError, match="needs the role router"):
             observe(choice, "adam", path, seeds=[0], steps=0, block=block)
         return
-    measured = {(one.quantity, one.role) for one in observe(choice, "adam", path, seeds=[0], steps=0, block=block)}
-    assert {(one.quantity, one.role) for one in predictions(choice, "adam", path, block)} <= measured
+    measured = {(seen.quantity, seen.role) for seen in observe(choice, "adam", path, seeds=[0], steps=0, block=block)}
+    assert {(seen.quantity, seen.role) for seen in predictions(choice, "adam", path, block)} <= measured
 
 
 @pytest.mark.parametrize(

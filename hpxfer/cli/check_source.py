@@ -1,4 +1,4 @@
-"""`hpxfer check` below its options: reads the sweep, runs the check, writes the files."""
+"""What `hpxfer check` checks: reads the sweep, runs the check, writes the files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from hpxfer.cli.explain_source import of_sweep
 from hpxfer.coordinates import checking
 from hpxfer.coordinates.report import CheckReport
 from hpxfer.coordinates.write import make_folder, write_check
@@ -49,13 +50,12 @@ def check(
 
 
 def chosen(name: str | None, conventions: Conventions, sweep: SweepSpec | None) -> Parameterization:
-    """Return the named parameterization, or the sweep's first. Add the conventions to those that the sweep gives it."""
-    named = {choice.name: choice.conventions for choice in reversed(sweep.parameterizations)} if sweep else {}
-    if name is None and sweep is not None:
-        name = sweep.parameterizations[0].name
+    """Return the named parameterization, or the first of the sweep."""
+    if sweep is not None:
+        return of_sweep(sweep, name, conventions)
     if name is None:
         raise HpxferError("check needs --parameterization or --sweep; hpxfer explain --list shows the names")
-    return parameterization(name, {**named.get(name, {}), **conventions})
+    return parameterization(name, conventions)
 
 
 def numbers(text: str | None) -> tuple[float, ...] | None:

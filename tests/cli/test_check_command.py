@@ -9,7 +9,7 @@ import pytest
 from command_line import hpxfer
 from tiny import write_tiny
 
-from hpxfer.coordinates.command import chosen, numbers
+from hpxfer.cli.check_source import chosen, numbers
 from hpxfer.errors import HpxferError
 from hpxfer.spec import load_sweep
 
