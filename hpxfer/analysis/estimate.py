@@ -71,11 +71,11 @@ def fit_grid(grid: LossGrid) -> Fitted:
     return Fitted(grid=grid, fit=fit_local(grid))
 
 
-def estimate_all(grids: Sequence[LossGrid]) -> tuple[tuple[Estimates, ...], SeedNoise | None]:
-    """Return the estimates of every grid, and the noise of seeds, which is pooled over all of them."""
+def estimate_all(grids: Sequence[LossGrid]) -> tuple[Estimates, ...]:
+    """Return the estimates of every grid. The noise of seeds is pooled over all of them."""
     fits = [fit_grid(grid) for grid in grids]
     noise = noise_of(fits)
-    return tuple(estimate(fitted, noise) for fitted in fits), noise
+    return tuple(estimate(fitted, noise) for fitted in fits)
 
 
 def noise_of(fits: Iterable[Fitted]) -> SeedNoise | None:

@@ -20,7 +20,7 @@ from hpxfer.analysis.what_to_add import what_to_add
 
 def find(grids: Sequence[LossGrid]) -> tuple[Finding, ...]:
     """Return the finding of each grid, not yet compared with the control. The noise of seeds is pooled over all."""
-    return tuple(finding_of(estimates) for estimates in estimate_all(grids)[0])
+    return tuple(finding_of(estimates) for estimates in estimate_all(grids))
 
 
 def finding_of(estimates: Estimates) -> Finding:

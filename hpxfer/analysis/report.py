@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hpxfer.analysis.bootstrap import SeedNoise
 from hpxfer.analysis.estimate import Estimates, estimate_all
 from hpxfer.analysis.find import finding_of
 from hpxfer.analysis.findings import Finding, ShapeFinding
 from hpxfer.analysis.loss_grid import loss_grids
+from hpxfer.analysis.optimum import Optimum
 from hpxfer.analysis.summary import full_text, summary_text
 from hpxfer.analysis.verdict import with_control
 from hpxfer.host.output import json_ready
@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from hpxfer.results import Results
 
 EDGES = ("lower_edge", "upper_edge", "at_divergence")
-FRAME = (
-    *("axis", "parameterization", "shape", "scale_name", "scale", "is_base", "verdict", "hp", "transferred_value"),
-    *("status", "on_edge", "optimum_log2", "low_log2", "high_log2", "se_log2", "best_value", "best_loss_nats"),
-    *("transferred", "transferred_loss_nats", "regret_nats", "regret_se_nats", "regret_percent"),
-    *("num_seeds", "num_diverged", "num_missing"),
-)
+OF_FINDING = ("axis", "parameterization", "scale_name", "verdict")
+OF_SHAPE = tuple(field.name for field in fields(ShapeFinding) if field.name != "optimum")
+OF_OPTIMUM = tuple(field.name for field in fields(Optimum) if field.name != "kind")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,62 +52,37 @@ class TransferReport:
     def to_frame(self) -> pd.DataFrame:
         """Return one row per axis, parameterization and shape, in the order of the findings.
 
-        - `axis`, `parameterization`, `shape`, `scale_name`, `scale`, `is_base`: which shape it is.
-        - `verdict`: that of the axis and parameterization.
-        - `hp`, `transferred_value`: the HP, and its value that is transferred from the base.
+        - `hp`, `axis`, `parameterization`, `scale_name`, `verdict`: what was judged, and how.
+        - `transferred_value`: the HP value that is transferred from the base.
+        - `shape`, `scale`, `is_base` and the other columns of `ShapeFinding`: best HP and loss, the loss and the regret
+          of the transferred HP with its standard error (nats), seeds and trials.
         - `status`: what the optimum is: interior, lower_edge, upper_edge, at_divergence or none.
-        - `on_edge`: whether it is at an edge of the grid or next to divergence, and not between worse neighbors.
-        - `optimum_log2`, `low_log2`, `high_log2`, `se_log2`: log2 of the optimum, its 95% interval and standard error.
-        - `best_value`, `best_loss_nats`: the best HP of the grid, and its loss.
-        - `transferred`, `transferred_loss_nats`: how the transferred HP did (measured, diverged or missing), its loss.
-        - `regret_nats`, `regret_se_nats`, `regret_percent`: the difference of both losses; +inf if it diverged.
-        - `num_seeds`, `num_diverged`, `num_missing`: seeds, and trials that diverged or have no result.
+        - `on_edge`: whether it is at an edge of the grid or next to divergence, and so a bound.
+        - `log2_value`, `low_log2`, `high_log2`, `se_log2` and the other columns of `Optimum`: log2 of the optimum, its
+          95% interval and its standard error.
 
-        What is not known is NaN.
+        A number that is not known is NaN; a regret is +inf if the transferred HP diverged.
         """
-        rows = [_frame_row(self.hp, finding, shape) for finding in self.findings for shape in finding.shapes]
-        return pd.DataFrame(rows, columns=list(FRAME))
+        columns = ("hp", *OF_FINDING, "transferred_value", *OF_SHAPE, "status", "on_edge", *OF_OPTIMUM)
+        rows = [self._row(finding, shape) for finding in self.findings for shape in finding.shapes]
+        return pd.DataFrame(rows, columns=list(columns))
 
-
-def _frame_row(hp: str, finding: Finding, shape: ShapeFinding) -> dict[str, Any]:
-    optimum = shape.optimum
-    known = {
-        "axis": finding.axis,
-        "parameterization": finding.parameterization,
-        "shape": shape.shape,
-        "scale_name": finding.scale_name,
-        "scale": shape.scale,
-        "is_base": shape.is_base,
-        "verdict": finding.verdict,
-        "hp": hp,
-        "transferred_value": finding.base_value,
-        "status": optimum.kind,
-        "on_edge": optimum.kind in EDGES,
-        "optimum_log2": optimum.log2_value,
-        "low_log2": optimum.low_log2,
-        "high_log2": optimum.high_log2,
-        "se_log2": optimum.se_log2,
-        "best_value": shape.best_value,
-        "best_loss_nats": shape.best_loss,
-        "transferred": shape.transferred,
-        "transferred_loss_nats": shape.transferred_loss,
-        "regret_nats": shape.regret_nats,
-        "regret_se_nats": shape.regret_se_nats,
-        "regret_percent": shape.regret_percent,
-        "num_seeds": shape.num_seeds,
-        "num_diverged": shape.num_diverged,
-        "num_missing": shape.num_missing,
-    }
-    return {name: math.nan if value is None else value for name, value in known.items()}
+    def _row(self, finding: Finding, shape: ShapeFinding) -> list[Any]:
+        optimum = shape.optimum
+        row = [
+            *(self.hp, *(getattr(finding, name) for name in OF_FINDING), finding.base_value),
+            *(getattr(shape, name) for name in OF_SHAPE),
+            *(optimum.kind, optimum.kind in EDGES, *(getattr(optimum, name) for name in OF_OPTIMUM)),
+        ]
+        return [math.nan if value is None else value for value in row]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JudgedLine:
-    """The line of one HP: its report, and the estimates and the noise of seeds that the report rests on."""
+    """The line of one HP: its report, and the estimates that the report rests on."""
 
     report: TransferReport
     estimates: tuple[Estimates, ...]  # by axis and parameterization
-    noise: SeedNoise | None
 
     @property
     def hp(self) -> str:
@@ -124,12 +96,12 @@ class JudgedLine:
 
 def judge_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> JudgedLine:
     """Return the report on a line, with its estimates. The noise of seeds is pooled over the whole line."""
-    estimates, noise = estimate_all(loss_grids(line))
+    estimates = estimate_all(loss_grids(line))
     findings = [finding_of(found) for found in estimates]
     findings.sort(key=lambda finding: (finding.axis, finding.is_control, finding.parameterization))
     compared = tuple(with_control(finding, findings) for finding in findings)
     report = TransferReport(sweep=sweep, hp=hp, loss=loss, findings=compared)
-    return JudgedLine(report=report, estimates=estimates, noise=noise)
+    return JudgedLine(report=report, estimates=estimates)
 
 
 def report_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> TransferReport:

@@ -43,7 +43,7 @@ WIDTH_SHARES = (0.0025, 0.01)
 # Loss curves of several shapes count as one while they differ by less than this fraction of the loss.
 COLLAPSE_SHARE = REGRET_SHARE
 
-# The number of draws of the bootstrap. The 2.5% quantile of 2,000 draws is known to within 5% of a standard error.
+# The number of draws of the bootstrap. The 2.5% quantile of 2,000 draws is known to within 6% of a standard error.
 NUM_DRAWS = 2000
 
 # The name of the parameterization that all others are compared with.

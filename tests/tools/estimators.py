@@ -37,7 +37,7 @@ def errors(kind: Planted, sweeps: int) -> Iterator[tuple[float, float, float]]:
     """Yield the error of each fit, in octaves, at every shape of planted sweeps where all three have an answer."""
     for seed in range(sweeps):
         planted = plant(kind, seed)
-        (estimates,), _ = estimate_all([planted.grid()])
+        (estimates,) = estimate_all([planted.grid()])
         for shape in compared_optima(estimates):
             if shape.shared is not None:
                 true = float(planted.optimum_I[shape.i])

@@ -17,7 +17,7 @@ def of(kind: Planted, seed: int = 0) -> FitComparison:
 
 
 def compared(grid: LossGrid) -> FitComparison:
-    (estimates,), _ = estimate_all([grid])
+    (estimates,) = estimate_all([grid])
     return compare_fits(estimates)
 
 

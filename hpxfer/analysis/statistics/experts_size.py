@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
 
+from hpxfer.analysis.intervals import mean_interval
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.scaling_fit import pooled_noise
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import TrainedShape, transferred
-from hpxfer.analysis.thresholds import CONFIDENCE
 from hpxfer.scaling.shape import Shape
 
 
@@ -94,7 +93,7 @@ def _rest(shape: Shape) -> Shape:
 def _equal_size(group: Sequence[TrainedShape]) -> EqualSize:
     shape = group[0].shape
     noise, _ = pooled_noise([trained.cell.losses for trained in group])
-    slope, half = _slope(group)
+    slope, low, high = _slope(group)
     return EqualSize(
         width=shape.width,
         depth=shape.depth,
@@ -113,36 +112,30 @@ def _equal_size(group: Sequence[TrainedShape]) -> EqualSize:
             for trained in group
         ),
         slope=slope,
-        low=None if slope is None or half is None else slope - half,
-        high=None if slope is None or half is None else slope + half,
+        low=low,
+        high=high,
     )
 
 
-def _slope(group: Sequence[TrainedShape]) -> tuple[float | None, float | None]:
-    """Return the slope over log2 num_experts and half its interval, from the slopes of seeds that all shapes have."""
+def _slope(group: Sequence[TrainedShape]) -> tuple[float | None, float | None, float | None]:
+    """Return the slope over log2 num_experts and its 95% interval, from the slopes of seeds that all shapes have."""
     x = np.log2([trained.shape.num_experts for trained in group])
     dx = x - x.mean()
     losses = [trained.cell.by_seed for trained in group]
     seeds = [seed for seed in losses[0] if all(seed in by_seed for by_seed in losses)]
     if not seeds or not dx.any():
-        return None, None
+        return None, None, None
     slopes = np.array([[by_seed[seed] for by_seed in losses] for seed in seeds]) @ dx / float(dx @ dx)
-    if len(seeds) < 2:
-        return float(slopes.mean()), None
-    t = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(seeds) - 1))
-    return float(slopes.mean()), t * float(slopes.std(ddof=1)) / math.sqrt(len(seeds))
+    return mean_interval(slopes)
 
 
 def _experts_sizes(inputs: Inputs) -> list[ExpertsAgainstSize]:
-    known = inputs.once(transferred)
-    return [_of(inputs, label) for label in known.parameterizations]
-
-
-def _of(inputs: Inputs, label: str) -> ExpertsAgainstSize:
-    value, every = inputs.once(transferred).over_all[label]
-    if value is None:
-        return ExpertsAgainstSize(parameterization=label, hp=inputs.hp, why_not=NO_BASE_VALUE)
-    return experts_against_size(every, parameterization=label, hp=inputs.hp, value=value)
+    return [
+        ExpertsAgainstSize(parameterization=label, hp=inputs.hp, why_not=NO_BASE_VALUE)
+        if value is None
+        else experts_against_size(every, parameterization=label, hp=inputs.hp, value=value)
+        for label, (value, every) in inputs.once(transferred).over_all.items()
+    ]
 
 
 EXPERTS_SIZE = Statistic(

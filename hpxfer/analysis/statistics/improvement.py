@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from scipy import stats
 
+from hpxfer.analysis.intervals import mean_interval
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import transferred
-from hpxfer.analysis.thresholds import CONFIDENCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,19 +106,8 @@ def _step(scale: float, next_scale: float, losses: Mapping[int, float], larger: 
     gains = np.array([losses[seed] - larger[seed] for seed in common])
     if not common or not all(math.isfinite(loss) for seed in common for loss in (losses[seed], larger[seed])):
         return None
-    half = None
-    if len(gains) > 1:
-        t = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(gains) - 1))
-        half = t * float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
-    gain = float(gains.mean())
-    return Step(
-        scale=scale,
-        next_scale=next_scale,
-        gain_nats=gain,
-        low=None if half is None else gain - half,
-        high=None if half is None else gain + half,
-        num_seeds=len(gains),
-    )
+    gain, low, high = mean_interval(gains)
+    return Step(scale=scale, next_scale=next_scale, gain_nats=gain, low=low, high=high, num_seeds=len(gains))
 
 
 def _mean(losses: Mapping[int, float]) -> float | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -77,6 +77,9 @@ class PowerLaw:
         return float(self.floor + (2.0**self.log2_scale / params) ** self.exponent)
 
 
+Fit = TypeVar("Fit", LossFit, PowerLaw)
+
+
 def loss_fit(points: Sequence[FitPoint], blank: LossFit) -> LossFit:
     """Return `blank` with the line through the losses of distinct shapes over log2 parameters."""
     blank = replace(blank, points=tuple(points))
@@ -145,32 +148,22 @@ def pooled_noise(losses: Iterable[Sequence[float]]) -> tuple[float | None, int]:
 
 def loss_fits(inputs: Inputs) -> list[LossFit]:
     """Return the line for each parameterization and way to count parameters."""
-    out = []
-    for label in inputs.once(transferred).parameterizations:
-        for count in COUNTS:
-            blank = LossFit(parameterization=label, hp=inputs.hp, value=_value(inputs, label), count=count)
-            no_value = blank.value is None
-            out.append(
-                replace(blank, why_not=NO_BASE_VALUE) if no_value else loss_fit(_points(inputs, label, count)[0], blank)
-            )
-    return out
+    return _each(inputs, LossFit, lambda points, freedom, blank: loss_fit(points, blank))
 
 
 def power_laws(inputs: Inputs) -> list[PowerLaw]:
     """Return the law for each parameterization and way to count parameters."""
+    return _each(inputs, PowerLaw, power_law)
+
+
+def _each(inputs: Inputs, kind: type[Fit], fit: Callable[[Sequence[FitPoint], int, Fit], Fit]) -> list[Fit]:
     out = []
-    for label in inputs.once(transferred).parameterizations:
+    for label, (value, _) in inputs.once(transferred).over_all.items():
         for count in COUNTS:
-            blank = PowerLaw(parameterization=label, hp=inputs.hp, value=_value(inputs, label), count=count)
-            no_value = blank.value is None
-            out.append(
-                replace(blank, why_not=NO_BASE_VALUE) if no_value else power_law(*_points(inputs, label, count), blank)
-            )
+            blank = kind(parameterization=label, hp=inputs.hp, value=value, count=count)
+            no_value = replace(blank, why_not=NO_BASE_VALUE)
+            out.append(no_value if value is None else fit(*_points(inputs, label, count), blank))
     return out
-
-
-def _value(inputs: Inputs, label: str) -> float | None:
-    return inputs.once(transferred).over_all[label][0]
 
 
 def _points(inputs: Inputs, label: str, count: Count) -> tuple[list[FitPoint], int]:

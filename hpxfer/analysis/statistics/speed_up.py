@@ -7,20 +7,18 @@ model or, if the MoE does not reach it, the lowest one of the MoE; the ratio is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
+from hpxfer.analysis.intervals import mean_interval
 from hpxfer.analysis.loss_grid import Floats
 from hpxfer.analysis.statistics.curves import Curve
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import TrainedShape, Transferred, transferred
-from hpxfer.analysis.thresholds import CONFIDENCE
 
 SMOOTH_SHARE = 0.05  # of the run: losses are averaged over as many steps, as batches differ more than steps do
 
@@ -56,19 +54,15 @@ def speed_up(dense: Mapping[int, Curve], moe: Mapping[int, Curve], blank: SpeedU
     steps = np.array(
         [[_reaches(*curve, level) for curve in pair] for pair, level in zip(pairs, levels, strict=True)], dtype=float
     )
-    log2 = np.log2(steps[:, 0] / steps[:, 1])
-    mean, half = float(log2.mean()), None
-    if len(seeds) > 1:
-        t = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(seeds) - 1))
-        half = t * float(log2.std(ddof=1)) / math.sqrt(len(seeds))
+    mean, low, high = mean_interval(np.log2(steps[:, 0] / steps[:, 1]))
     return replace(
         blank,
         loss_nats=float(np.mean(levels)),
         dense_steps=float(steps[:, 0].mean()),
         moe_steps=float(steps[:, 1].mean()),
         speed_up=2.0**mean,
-        low=None if half is None else 2.0 ** (mean - half),
-        high=None if half is None else 2.0 ** (mean + half),
+        low=None if low is None else 2.0**low,
+        high=None if high is None else 2.0**high,
         num_seeds=len(seeds),
     )
 

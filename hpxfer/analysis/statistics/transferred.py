@@ -44,10 +44,6 @@ class Transferred:
     diverged_steps: Mapping[str, int]  # trial_id -> step, of the trials that diverged
     params: Mapping[str, Mapping[str, float]]  # trial_id -> number of parameters, by how they are counted
 
-    @property
-    def parameterizations(self) -> tuple[str, ...]:
-        return tuple(sorted({label for _, label in self.values}))
-
     def complete_curves(self, trained: TrainedShape) -> dict[int, Curve]:
         """Return seed -> curve; empty if a seed diverged."""
         if any(trial in self.diverged_steps for trial in trained.trials):

@@ -37,7 +37,7 @@ def planted(closes: float, *, falls: float = 0.5, noise: float = 1e-4, seeds: in
         parameterization="planted",
         status="finished",
     )
-    (estimates,), _ = estimate_all(loss_grids(frame))
+    (estimates,) = estimate_all(loss_grids(frame))
     return fast_transfer(estimates, "lr")
 
 
