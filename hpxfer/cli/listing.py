@@ -90,18 +90,18 @@ def verdict_text(verdicts: Sequence[Verdict]) -> str:
     transfers are then left out.
     """
     parts = []
-    for name in dict.fromkeys(verdict.parameterization for verdict in verdicts):
-        by_verdict: dict[str, list[str]] = {}
-        for verdict in verdicts:
-            if verdict.parameterization == name:
-                by_verdict.setdefault(verdict.verdict, []).append(verdict.axis)
-        if len(by_verdict) == 1:
-            parts.append(f"{name} {_predicate(*by_verdict)}")
+    for name in dict.fromkeys(found.parameterization for found in verdicts):
+        axes: dict[str, list[str]] = {}
+        for found in verdicts:
+            if found.parameterization == name:
+                axes.setdefault(found.verdict, []).append(found.axis)
+        if len(axes) == 1:
+            parts.append(f"{name} {_predicate(*axes)}")
         else:
             parts += [
-                f"{name} {_predicate(said)} along {', '.join(axes)}"
-                for said, axes in sorted(by_verdict.items())
-                if said != "transfers"
+                f"{name} {_predicate(verdict)} along {', '.join(along)}"
+                for verdict, along in sorted(axes.items())
+                if verdict != "transfers"
             ]
     return "; ".join(parts)
 

@@ -66,7 +66,7 @@ def test_json_is_alone_on_stdout(done: Path, capsys: pytest.CaptureFixture[str])
     assert json.loads(out)["next_step"].startswith("Next: ")
     code, out, _ = hpxfer(capsys, "report", results / "tiny", "--json")
     assert code == 0
-    assert {one["parameterization"] for one in json.loads(out)["findings"]} == {"completep-moe", "sp"}
+    assert {finding["parameterization"] for finding in json.loads(out)["findings"]} == {"completep-moe", "sp"}
     code, out, _ = hpxfer(capsys, "recipe", results / "tiny", "--json", "--output", done / "mine.yaml")
     assert (code, json.loads(out)) == (0, {"recipe": str(done / "mine.yaml")})
     code, out, _ = hpxfer(capsys, "explain", "--list", "--json")

@@ -41,7 +41,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started(command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a command that Ctrl-C ends, as in a terminal, also where these tests themselves are told to ignore it."""
+    """Start a command that Ctrl-C ends, as in a terminal, also where these tests themselves ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored, a child ignores too
     try:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -99,13 +99,13 @@ def test_a_second_run_is_refused_naming_host_and_process(
     monkeypatch.setattr(lease, "POLL_S", 0.01)
     sweep, folder = write_tiny(tmp_path), tmp_path / "tiny"
     folder.mkdir()
-    slot, ended = LeaseFile(folder), threading.Event()
+    lease_file, ended = LeaseFile(folder), threading.Event()
     steps = [encoded(Holder(nonce="first", host="elsewhere", pid=4242, counter=number)) for number in (0, 1)]
-    slot.create(steps[0])
+    lease_file.create(steps[0])
 
     def move() -> None:
         for old in itertools.cycle((0, 1)):
-            slot.swap(steps[old], steps[1 - old])
+            lease_file.swap(steps[old], steps[1 - old])
             if ended.wait(0.05):
                 return
 
@@ -202,8 +202,8 @@ def test_a_file_that_was_passed_over_is_not_among_those_written(
     assert f"warning: {folder / 'trials.parquet'}: " in err
     written = out.partition("written:\n")[2].split()
     assert str(folder / "trials.parquet") not in written
-    stored = [one for one in written if Path(one).name.startswith("trials-")]
-    assert sum(len(pd.read_parquet(one)) for one in stored) == 30
+    stored = [file for file in written if Path(file).name.startswith("trials-")]
+    assert sum(len(pd.read_parquet(file)) for file in stored) == 30
 
 
 def test_a_figure_that_a_run_cannot_write_names_an_option_of_run(
@@ -246,17 +246,17 @@ def test_trials_are_listed_by_the_ids_that_why_takes(done: Path, capsys: pytest.
     code, out, _ = hpxfer(capsys, *arguments, "--trials", "--json")
     listed = json.loads(out)["trials"]
     assert (code, len(listed)) == (0, 30)
-    assert {one["status"] for one in listed} == {"finished"}
+    assert {trial["status"] for trial in listed} == {"finished"}
     code, out, _ = hpxfer(capsys, *arguments, "--trials")
     assert code == 0
-    assert all(one["trial_id"] in out for one in listed)
+    assert all(trial["trial_id"] in out for trial in listed)
     trial_id = listed[-1]["trial_id"]
     code, out, _ = hpxfer(capsys, *arguments, "--why", trial_id[:12])
     assert (code, out) == (0, f"trial {trial_id}: stored (finished): no run trains it again\n")
     (done / "more").mkdir(exist_ok=True)
     more = write_tiny(done / "more", ("seeds: 2", "seeds: 3"))
     _, out, _ = hpxfer(capsys, "plan", more, "--results", done / "results", "--trials", "--json")
-    new = next(one for one in json.loads(out)["trials"] if one["status"] == "missing")
+    new = next(trial for trial in json.loads(out)["trials"] if trial["status"] == "missing")
     code, out, _ = hpxfer(capsys, "plan", more, "--results", done / "results", "--why", new["trial_id"], "--json")
     (difference,) = json.loads(out)["differences"]
     assert (code, difference["key"], difference["of_trial"]) == (0, "seed", 2)

@@ -51,13 +51,13 @@ def test_list(explain: Explain) -> None:
         assert f"{table.name} ({table.source})\n" in out
         assert f"  axes:        {', '.join(table.axes)}" in out
     code, out, _ = explain("--list", "--json")
-    assert {name: one["axes"] for name, one in json.loads(out).items()} == {
+    assert {name: table["axes"] for name, table in json.loads(out).items()} == {
         table.name: list(table.axes) for table in PARAMETERIZATIONS.rows()
     }
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "base", "target", "said"),
+    ("name", "options", "base", "target", "message"),
     [
         ("completep-moe", (), MOE, {**MOE, "num_experts": 8}, "holds kappa fixed"),
         ("mssp-i", (), MOE, {**MOE, "width": 64, "num_experts": 8, "num_active": 2}, "use mssp-ii"),
@@ -71,15 +71,15 @@ def test_list(explain: Explain) -> None:
     ],
 )
 def test_strict_refuses_what_is_warned_of(
-    name: str, options: tuple[str, ...], base: object, target: object, said: str, explain: Explain
+    name: str, options: tuple[str, ...], base: object, target: object, message: str, explain: Explain
 ) -> None:
     code, out, err = explain("--parameterization", name, *options, base=base, target=target)
     assert code == 0
-    assert any(line.startswith("warning: ") and said in line for line in out.splitlines())
+    assert any(line.startswith("warning: ") and message in line for line in out.splitlines())
     code, out, err = explain("--parameterization", name, *options, "--strict", base=base, target=target)
     assert (code, out) == (2, "")
     assert f"not covered by {PARAMETERIZATIONS.get(name).source}: " in err
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,8 @@ def test_the_wheel_holds_what_is_not_python(wheel: Path) -> None:
 
 
 def test_the_wheel_alone_is_enough_to_start(installed: Path, tmp_path: Path) -> None:
-    place = output([installed / "python", "-c", "import hpxfer; print(hpxfer.__file__)"], tmp_path)
-    assert Path(place.strip()).is_relative_to(installed.parent)
+    file = output([installed / "python", "-c", "import hpxfer; print(hpxfer.__file__)"], tmp_path)
+    assert Path(file.strip()).is_relative_to(installed.parent)
     hpxfer = installed / "hpxfer"
     assert output([hpxfer, "--version"], tmp_path) == "hpxfer 0.1.0\n"
     assert output([hpxfer, "init", "--example", "smoke"], tmp_path) == "written:\n  smoke.yaml\n"
