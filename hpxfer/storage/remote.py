@@ -132,6 +132,11 @@ class Remote:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     @property
+    def region(self) -> str | None:
+        """The region of an S3 bucket."""
+        return self._fs.region if isinstance(self._fs, fs.S3FileSystem) else None
+
+    @property
     def _has_buckets(self) -> bool:
         return self.uri.scheme in ("s3", "gs")
 

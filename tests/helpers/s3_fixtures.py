@@ -31,7 +31,6 @@ def s3(s3_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("hpxfer.storage.lease_object.SETTLE_S", 0.05)
     bucket = f"bucket-{uuid.uuid4().hex}"
     maker, _ = fs.FileSystem.from_uri(f"s3://{bucket}?region=us-east-1&allow_bucket_creation=true")
     maker.create_dir(bucket)
