@@ -17,8 +17,8 @@ from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed
 from hpxfer.results import Results
+from hpxfer.search.bracket import Bracket, MeasuredLine, bracket_of
 from hpxfer.search.kinds import kind_of
-from hpxfer.search.refine import Bracket, Line, bracket_of
 from hpxfer.search.replay import replayed
 from hpxfer.search.rounds import ArmHistory, mean
 from hpxfer.search.values import exponent_of
@@ -95,7 +95,7 @@ def _panel(played: ArmHistory, hp: str) -> RefinePanel:
             x = exponent_of(point.get(hp))
             known[x] = losses
             points.append((x, mean(losses) if math.isfinite(mean(losses)) else None))
-        line = Line(hp=hp, start=ended.round.points[0], given=(), losses=tuple(sorted(known.items())))
+        line = MeasuredLine(hp=hp, start=ended.round.points[0], given=(), losses=tuple(sorted(known.items())))
         rounds.append(RefineRound(points=tuple(sorted(points)), bracket=bracket_of(line)))
     return RefinePanel(arm=played.strategy.arm.name, rounds=tuple(rounds), ended=played.end is not None)
 

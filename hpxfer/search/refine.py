@@ -1,11 +1,8 @@
-"""Refine: widen a line while the optimum may sit on its edge, then halve the step around it.
+"""Refine: widen a line while the optimum may lie on its edge, then halve the step around the optimum.
 
-The optimum's interval is the bracket that the seeds vouch for: from the best point to the nearest ones below and above
-that are worse by more than `NOISE` standard errors of the paired difference, or that diverged. It is not the bootstrap
-interval of `hpxfer.analysis`, which wants a fit through every shape: this one is there from the first round of one arm,
-and it is the same on every machine. A point that diverged is a wall: it bounds the optimum and is never widened past.
-
-Every other shape also gets the base's best value, whose regret there is what a transfer costs.
+The interval of the optimum is its bracket, see `hpxfer.search.bracket`. A point that diverged bounds the optimum, and
+the line is never widened beyond it. Every other shape is also trained at the base's best value: its regret there is the
+cost of a transfer.
 """
 
 from __future__ import annotations
@@ -20,21 +17,18 @@ from typing import Annotated
 from pydantic import Field
 
 from hpxfer.errors import HpxferError
-from hpxfer.scaling.hps import HPs, check_hp_value
+from hpxfer.scaling.hps import check_hp_value
 from hpxfer.search.arms import Arm, arms_of
+from hpxfer.search.bracket import Bracket, MeasuredLine, bracket_of
 from hpxfer.search.checks import buys, on_log_scale
-from hpxfer.search.compare import gain, pooled
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.lr_line import end_steps
-from hpxfer.search.rounds import ArmStrategy, End, Losses, Round, RoundSearch, SeedLosses, Strategy, mean
-from hpxfer.search.values import at_exponent, exponent_of
+from hpxfer.search.rounds import ArmStrategy, End, Losses, Round, RoundSearch, Strategy, mean
+from hpxfer.search.values import at_exponent
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import Section
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.trial import Expansion, base_hps
-
-NOISE = 2.0  # standard errors
-NEAR = 4  # points whose spread is pooled
 
 
 class RefineSettings(Section):
@@ -47,82 +41,16 @@ class RefineSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """What refine knows of one HP in one arm: exponent -> losses. Exponents are log2 of the HP."""
-
-    hp: str
-    start: HPs
-    given: tuple[float, ...]  # the values of the grid, which need not be powers
-    losses: tuple[tuple[float, SeedLosses], ...] = ()  # ascending
-
-    @property
-    def first(self) -> tuple[float, ...]:
-        return tuple(exponent_of(value) for value in self.given)
-
-    def point(self, exponent: float) -> HPs:
-        """Return the HPs at an exponent."""
-        spelled = dict(zip(self.first, self.given, strict=True)).get(exponent)
-        return self.start.with_value(self.hp, at_exponent(exponent) if spelled is None else spelled)
-
-    def best(self) -> int | None:
-        """Return the index of the lowest mean loss; None if nothing finished."""
-        means = [mean(losses) for _, losses in self.losses]
-        at = min(range(len(means)), key=means.__getitem__)
-        return None if means[at] == math.inf else at
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bracket:
-    """Where the optimum is. Sides are exponents, None if nothing there is known to be worse."""
-
-    at: float
-    low: float | None
-    high: float | None
-    wall: bool  # whether `high` diverged
-
-    @property
-    def octaves(self) -> float:
-        return math.inf if self.low is None or self.high is None else self.high - self.low
-
-    def text(self, hp: str) -> str:
-        sides = ("open" if side is None else f"2^{side:g}" for side in (self.low, self.high))
-        width = f"{self.octaves:g} octaves" if math.isfinite(self.octaves) else "no interval"
-        wall = ", where training diverges" if self.wall else ""
-        return f"best {hp} 2^{self.at:g}, interval {' to '.join(sides)} ({width}){wall}"
-
-
-def bracket_of(line: Line) -> Bracket | None:
-    """Return where the optimum is; None if nothing finished."""
-    best = line.best()
-    if best is None:
-        return None
-    exponents = [exponent for exponent, _ in line.losses]
-    others = [losses for _, losses in line.losses]
-    # How far seeds differ grows with the distance, so that of the nearest points counts.
-    near = sorted((at for at in range(len(others)) if at != best), key=lambda at: abs(exponents[at] - exponents[best]))
-    found = [gain(losses, others[best]) for losses in others]  # of the best over each
-    worse = [difference.beats(NOISE) for difference in pooled(found, [found[at] for at in near[:NEAR]])]
-    low = max((at for at in range(best) if worse[at]), default=None)
-    high = min((at for at in range(best + 1, len(others)) if worse[at]), default=None)
-    return Bracket(
-        at=exponents[best],
-        low=None if low is None else exponents[low],
-        high=None if high is None else exponents[high],
-        wall=high is not None and mean(others[high]) == math.inf,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Edge:
-    """Why and where a line is widened next."""
+    """An end of the line beyond which the optimum may lie."""
 
     why: str
-    new: float  # exponent
-    beyond: float  # octaves from the end of the first line
+    new: float  # the exponent to try next
+    beyond: float  # octaves from the end of the grid's line to `new`
     best_is_there: bool
 
 
-def refine(line: Line, until: float, max_octaves: float) -> Strategy:
+def refine(line: MeasuredLine, until: float, max_octaves: float) -> Strategy:
     """Return the strategy that refines one HP in one arm."""
     line = yield from _measured(line, line.first, f"the line of {line.hp}, {len(line.given)} values", whole=True)
     while True:
@@ -148,8 +76,8 @@ def refine(line: Line, until: float, max_octaves: float) -> Strategy:
             line = yield from _measured(line, inside, f"{found.text(line.hp)}: halved to {spelled}")
 
 
-def _edges(line: Line, found: Bracket | None, max_octaves: float) -> Iterator[_Edge]:
-    """Yield the ends of the line at which the best is, or than which it is no better by more than the noise."""
+def _edges(line: MeasuredLine, found: Bracket | None, max_octaves: float) -> Iterator[_Edge]:
+    """Yield the ends of the line where the best point is, or where the loss is no worse by more than the noise."""
     low_step, high_step = widening_steps(line.given, max_octaves)
     low, high = line.losses[0][0], line.losses[-1][0]
     if found is None or found.low is None:
@@ -169,8 +97,8 @@ def _why(hp: str, at: float, name: str, end: float) -> str:
     return f"the best {hp} 2^{at:g} is no better than the {name}, 2^{end:g}, by more than the noise"
 
 
-def _midpoints(line: Line, at: float, least: float) -> Iterator[float]:
-    """Yield the middles between the best and its neighbors farther away than `least`, beside the lower loss first."""
+def _midpoints(line: MeasuredLine, at: float, least: float) -> Iterator[float]:
+    """Yield the middles between the best and its neighbors farther away than `least`, the lower neighbor's first."""
     exponents = [exponent for exponent, _ in line.losses]
     here = exponents.index(at)
     beside = sorted((here - 1, here + 1), key=lambda index: mean(line.losses[index][1]))
@@ -179,7 +107,7 @@ def _midpoints(line: Line, at: float, least: float) -> Iterator[float]:
             yield round((exponents[index] + at) / 2, 10)
 
 
-def _legal(line: Line, exponent: float) -> bool:
+def _legal(line: MeasuredLine, exponent: float) -> bool:
     try:
         check_hp_value(line.hp, at_exponent(exponent))
     except HpxferError:
@@ -188,8 +116,8 @@ def _legal(line: Line, exponent: float) -> bool:
 
 
 def _measured(
-    line: Line, exponents: tuple[float, ...], why: str, whole: bool = False
-) -> Generator[Round, Losses, Line]:
+    line: MeasuredLine, exponents: tuple[float, ...], why: str, whole: bool = False
+) -> Generator[Round, Losses, MeasuredLine]:
     """Return the line with the losses of more points."""
     losses = yield Round(points=tuple(map(line.point, exponents)), why=why, whole=whole, about=line.hp)
     known = {**dict(line.losses), **dict(zip(exponents, losses, strict=True))}
@@ -197,7 +125,7 @@ def _measured(
 
 
 def refine_search(expansion: Expansion, stored: Stored) -> RoundSearch:
-    """Return refine for every HP of the grid in every arm, and the transfer of the base's best to the other shapes."""
+    """Return a search that refines every HP in every arm, and tries the base's best values at the other shapes."""
     spec, arms = expansion.spec, arms_of(expansion)
     lines = {arm: dict(_lines(spec, arm)) for arm in arms}
     strategies = [strategy for of in lines.values() for strategy in of.values()]
@@ -220,7 +148,7 @@ def refine_search(expansion: Expansion, stored: Stored) -> RoundSearch:
 
 
 def _lines(spec: SweepSpec, arm: Arm) -> Iterator[tuple[str, ArmStrategy]]:
-    """Yield the line of each HP with its share of the budget: its first values, and an equal part of the rest."""
+    """Yield (HP, strategy). Each HP gets the budget for the grid's values, and an equal share of the rest."""
     seeds, settings = len(spec.seeds), spec.search.settings(RefineSettings)
     until, octaves = settings.until_octaves, settings.max_octaves
     first = {hp: len(values.numbers()) for hp, values in spec.grid.items()}
@@ -228,8 +156,8 @@ def _lines(spec: SweepSpec, arm: Arm) -> Iterator[tuple[str, ArmStrategy]]:
     if spec.search.budget is not None:
         rest = spec.search.budget // seeds - sum(first.values()) - (0 if arm.is_base else len(first))
     for index, hp in enumerate(spec.grid):
-        line = Line(hp=hp, start=base_hps(spec), given=spec.grid[hp].numbers())
-        # Noise may move the best into a gap that is still wide: the rounds that are planned for end it.
+        line = MeasuredLine(hp=hp, start=base_hps(spec), given=spec.grid[hp].numbers())
+        # Noise may move the best into a gap that is still wide. `refine_size` ends the search all the same.
         most = refine_size(spec, hp)
         if spec.search.budget is not None:
             most = min(most, first[hp] + rest // len(first) + (index < rest % len(first)))
@@ -247,8 +175,8 @@ def _lines(spec: SweepSpec, arm: Arm) -> Iterator[tuple[str, ArmStrategy]]:
 
 def _transferred(hp: str) -> Callable[[End | None], Strategy]:
     def start(base: End | None) -> Strategy:
-        assert base is not None, "it comes after the base's line"
-        assert base.best is not None, "a line that found nothing is followed by nothing"
+        assert base is not None, "it starts after the base's line has ended"
+        assert base.best is not None, "it does not start if that line found nothing"
         why = f"the base's best {hp} {base.best.get(hp):.4g}, for its regret here"
         yield Round(points=(base.best,), why=why)
         return End(why="measured", best=None)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from landscape import LR, Landscape, Ran, bound_of, expansion_of, run
 
 from hpxfer.search import Outcome
-from hpxfer.search.refine import Bracket, Line, bracket_of
+from hpxfer.search.bracket import Bracket, MeasuredLine, bracket_of
 from hpxfer.spec.budget import arm_budget
 from hpxfer.trial import base_hps
 
@@ -168,7 +168,7 @@ def test_one_value_is_widened_by_octaves() -> None:
 
 
 def test_the_bracket_reaches_to_what_is_surely_worse() -> None:
-    line = Line(
+    line = MeasuredLine(
         hp="lr",
         start=base_hps(expansion_of(LR).spec),
         given=(1.0, 2.0),
@@ -180,7 +180,7 @@ def test_the_bracket_reaches_to_what_is_surely_worse() -> None:
             (1.0, (math.inf, 1.0)),
         ),
     )
-    assert bracket_of(line) == Bracket(at=-1.0, low=-3.0, high=0.0, wall=False)
+    assert bracket_of(line) == Bracket(at=-1.0, low=-3.0, high=0.0, high_diverged=False)
 
 
 def test_nothing_finished_is_no_bracket() -> None:
