@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import hpxfer
 from hpxfer.analysis import Finding, ShapeFinding, TransferReport
@@ -29,28 +29,10 @@ from hpxfer.spec import dump_sweep
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Analysis
+    from hpxfer.figures import DrawnFigure
 
 JSON_VERSION = 1
 CARDS_AT_A_GLANCE = 4  # with more verdicts, the report starts with a table of them
-
-
-class Picture(Protocol):
-    """What a report needs of a figure. `hpxfer.figures.DrawnFigure` is one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def caption(self) -> str: ...
-    @property
-    def csv(self) -> str: ...
-    @property
-    def svg(self) -> str: ...
-    @property
-    def png(self) -> bytes: ...
-    @property
-    def aside(self) -> bool: ...  # whether it shows an HP that is not judged
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,26 +41,47 @@ class Source:
 
     results: Results
     analysis: Analysis
-    pictures: Sequence[Picture] = ()
+    figures: Sequence[DrawnFigure] = ()
     not_drawn: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """The verdict on one HP, parameterization and axis, with its reasons and the shapes that it was found from."""
+    """The verdict on one HP, parameterization and axis, with its facts and the shapes that it was found from."""
 
     hp: str
-    axis: str
-    parameterization: str
-    is_control: bool
-    verdict: str
-    verdict_text: str  # says too if a control is missing
-    headline: str
-    conclusion: str  # the headline without name and verdict
-    control: dict[str, Any] | None  # how the control did. None without a control, and on its own card
+    finding: Finding
     facts: tuple[tuple[str, str], ...]
-    reasons: tuple[str, ...]
     shapes: Table
+
+    @property
+    def headline(self) -> str:
+        """The parameterization, its verdict and the conclusion."""
+        return headline(self.finding)
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict. It says too if a control is missing."""
+        return verdict_text(self.finding)
+
+    @property
+    def conclusion(self) -> str:
+        """The headline without the parameterization and the verdict."""
+        return self.headline.removeprefix(f"{self.finding.parameterization}: {self.verdict_text}").strip(" ()")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        finding = self.finding
+        return {
+            "hp": self.hp,
+            "axis": finding.axis,
+            "parameterization": finding.parameterization,
+            "verdict": finding.verdict,
+            "headline": self.headline,
+            "is_control": finding.is_control,
+            "control": None if finding.control is None else json_ready(asdict(finding.control)),
+            "reasons": list(finding.reasons),
+        }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,11 +98,9 @@ class Section:
     progress: str
     progress_table: Table
     failures: tuple[str, ...]
-    problems: tuple[str, ...]  # files that could not be read
     provenance: Table
     thresholds: Table
     limits: tuple[str, ...]
-    not_drawn: tuple[str, ...]
     sweep_yaml: str
     source: Source
 
@@ -148,11 +149,9 @@ def _section(source: Source, name: str) -> Section:
         progress=Progress.of(results).text(),
         progress_table=progress_table(results),
         failures=failures(results),
-        problems=results.problems,
         provenance=provenance_table(results),
         thresholds=threshold_table(),
         limits=limits(results, (*judged, *others)),
-        not_drawn=tuple(source.not_drawn),
         sweep_yaml=dump_sweep(results.spec),
         source=source,
     )
@@ -173,21 +172,7 @@ def _card(report: TransferReport, finding: Finding) -> Card:
     ]
     if moved is not None:
         facts.insert(1, ("move", move_text(finding, moved)))
-    conclusion = headline(finding)
-    return Card(
-        hp=report.hp,
-        axis=finding.axis,
-        parameterization=finding.parameterization,
-        is_control=finding.is_control,
-        verdict=finding.verdict,
-        verdict_text=verdict_text(finding),
-        headline=conclusion,
-        conclusion=conclusion.removeprefix(f"{finding.parameterization}: {verdict_text(finding)}").strip(" ()"),
-        control=None if finding.control is None else json_ready(asdict(finding.control)),
-        facts=tuple(facts),
-        reasons=finding.reasons,
-        shapes=_shapes(finding),
-    )
+    return Card(hp=report.hp, finding=finding, facts=tuple(facts), shapes=_shapes(finding))
 
 
 _SHAPE_COLUMNS = (
@@ -234,7 +219,7 @@ def _shape(shape: ShapeFinding) -> tuple[Cell, ...]:
 def _comparison(sections: Sequence[Section]) -> Table:
     """Return the verdicts of all folders in one table, with one row per HP, axis and parameterization."""
     found = {
-        (card.hp, card.axis, card.parameterization, number): card
+        (card.hp, card.finding.axis, card.finding.parameterization, number): card
         for number, section in enumerate(sections)
         for card in (*section.cards, *section.other_cards)
     }
@@ -266,30 +251,17 @@ def _section_dict(section: Section) -> dict[str, Any]:
         "sweep": section.name,
         "question": section.question,
         "next_step": section.next_step,
-        "verdicts": [
-            {
-                "hp": card.hp,
-                "axis": card.axis,
-                "parameterization": card.parameterization,
-                "verdict": card.verdict,
-                "headline": card.headline,
-                "is_control": card.is_control,
-                "control": card.control,
-                "reasons": list(card.reasons),
-            }
-            for card in (*section.cards, *section.other_cards)
-        ],
+        "verdicts": [card.to_dict() for card in (*section.cards, *section.other_cards)],
         "analysis": section.source.analysis.to_dict(),
         "unsaid": list(section.unknown),
         "progress": {"text": section.progress, **section.progress_table.to_dict()},
         "failures": list(section.failures),
-        "problems": list(section.problems),
+        "problems": list(section.source.results.problems),
         "provenance": section.provenance.to_dict(),
         "limits": list(section.limits),
         "figures": [
-            {"name": picture.name, "title": picture.title, "caption": picture.caption}
-            for picture in section.source.pictures
+            {"name": figure.name, "title": figure.title, "caption": figure.caption} for figure in section.source.figures
         ],
-        "not_drawn": list(section.not_drawn),
+        "not_drawn": list(section.source.not_drawn),
         "sweep_yaml": section.sweep_yaml,
     }

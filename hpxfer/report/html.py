@@ -17,8 +17,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import hpxfer
+from hpxfer.figures import DrawnFigure
 from hpxfer.figures.style import INK
-from hpxfer.report.contents import Picture, Report
+from hpxfer.report.contents import Report
 from hpxfer.report.trials import TrialData, trial_data
 
 MOST_BYTES = 3_000_000
@@ -34,13 +35,13 @@ class PageFigure:
     """A figure on the page. `image` is its data URL, or None if the page would grow too large."""
 
     section: str
-    picture: Picture
+    drawn: DrawnFigure
     image: str | None
 
     @property
     def csv(self) -> str:
         """The data behind the figure, empty if there is too much of it."""
-        return self.picture.csv if len(self.picture.csv) <= CSV_CHARACTERS else ""
+        return self.drawn.csv if len(self.drawn.csv) <= CSV_CHARACTERS else ""
 
     @property
     def num_bytes(self) -> int:
@@ -53,9 +54,9 @@ def to_html(report: Report, most_bytes: int = MOST_BYTES) -> str:
     share = TRIAL_CHARACTERS // max(len(report.sections), 1)
     trials = tuple(trial_data(section.source.results, share) for section in report.sections)
     figures = [
-        PageFigure(section=section.name, picture=picture, image=_svg_url(picture.svg))
+        PageFigure(section=section.name, drawn=drawn, image=_svg_url(drawn.svg))
         for section in report.sections
-        for picture in section.source.pictures
+        for drawn in section.source.figures
     ]
     bare = _render(report, trials, [replace(figure, image=None) for figure in figures])
     return _render(report, trials, _fitted(figures, most_bytes - len(bare.encode())))
@@ -80,7 +81,7 @@ def _fitted(figures: Sequence[PageFigure], most_bytes: int) -> list[PageFigure]:
     tried: set[int] = set()
     while sum(figure.num_bytes for figure in out) > max(most_bytes, 0):
         largest = max(range(len(out)), key=lambda i: out[i].num_bytes)
-        image = None if largest in tried else _data_url("image/png", out[largest].picture.png)
+        image = None if largest in tried else _data_url("image/png", out[largest].drawn.png)
         if image is not None and len(image) >= out[largest].num_bytes:
             image = None
         tried.add(largest)
@@ -93,7 +94,7 @@ def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[PageF
     style, script = (environment.get_template(f"report.{kind}").render() for kind in ("css", "js"))
     rows: dict[str, list[PageFigure]] = {}
     for figure in figures:
-        rows.setdefault(figure.picture.name, []).append(figure)
+        rows.setdefault(figure.drawn.name, []).append(figure)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
         report=report,
@@ -111,7 +112,7 @@ def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[PageF
 
 def _aside(row: Sequence[PageFigure]) -> bool:
     """Return whether a figure shows an HP that no sweep on the page judges."""
-    return all(figure.picture.aside for figure in row)
+    return all(figure.drawn.aside for figure in row)
 
 
 @cache

@@ -13,17 +13,17 @@ _FENCE = "```"
 ROWS_SHOWN = 200
 
 
-def to_markdown(report: Report, figures: Mapping[tuple[str, str], str]) -> str:
-    """Return the report as GitHub-flavored Markdown. `figures` maps (section, figure) to the file of its picture."""
+def to_markdown(report: Report, links: Mapping[tuple[str, str], str]) -> str:
+    """Return the report as GitHub-flavored Markdown. `links` maps (section, figure) to the file of its picture."""
     lines = [f"# {_text(report.title)}", ""]
     if report.comparison is not None:
         lines += [*_table(report.comparison, level=2), ""]
     for section in report.sections:
-        lines += [*_section(section, figures), ""]
+        lines += [*_section(section, links), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _section(section: Section, figures: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def _section(section: Section, links: Mapping[tuple[str, str], str]) -> Iterator[str]:
     yield from (f"## {_text(section.name)}", "", f"{_text(section.question)} {_text(section.progress)}", "")
     yield from (_text(section.next_step), "")
     for card in (*section.cards, *section.other_cards):
@@ -32,13 +32,13 @@ def _section(section: Section, figures: Mapping[tuple[str, str], str]) -> Iterat
         yield from ("There is no verdict yet: nothing can be judged.", "")
     yield from _listing("What is not known, and why", section.unknown)
     yield from _listing("Failed trials", section.failures)
-    yield from _listing("Files that could not be read", section.problems)
-    for picture in section.source.pictures:
-        yield from (f"### {_text(picture.title)}", "")
-        if path := figures.get((section.name, picture.name)):
-            yield from (f"![{_text(picture.title)}](<{path}>)", "")
-        yield from (_text(picture.caption), "")
-    yield from _listing("Figures that could not be drawn", section.not_drawn)
+    yield from _listing("Files that could not be read", section.source.results.problems)
+    for figure in section.source.figures:
+        yield from (f"### {_text(figure.title)}", "")
+        if path := links.get((section.name, figure.name)):
+            yield from (f"![{_text(figure.title)}](<{path}>)", "")
+        yield from (_text(figure.caption), "")
+    yield from _listing("Figures that could not be drawn", section.source.not_drawn)
     for table in (section.progress_table, *section.tables, section.provenance, section.thresholds):
         yield from (*_table(table, level=3), "")
     yield from _listing("Limits", section.limits)
@@ -49,9 +49,9 @@ def _section(section: Section, figures: Mapping[tuple[str, str], str]) -> Iterat
 
 
 def _card(card: Card) -> Iterator[str]:
-    yield from (f"### {_text(f'{card.hp} along {card.axis} | {card.headline}')}", "")
+    yield from (f"### {_text(f'{card.hp} along {card.finding.axis} | {card.headline}')}", "")
     yield from (f"- {_text(name)}: {_text(value)}" for name, value in card.facts)
-    yield from (f"- {_text(reason)}" for reason in card.reasons)
+    yield from (f"- {_text(reason)}" for reason in card.finding.reasons)
     yield from ("", *_rows(card.shapes), "")
 
 

@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
 from hpxfer.analysis import TransferReport, analyze, transfer_report
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.figures import all_figures, save_transfer, transfer_info
+from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
 from hpxfer.host.files import write_files
-from hpxfer.report.contents import Picture, Report, Source, make_report
+from hpxfer.report.contents import Report, Source, make_report
 from hpxfer.report.html import to_html
 from hpxfer.report.markdown import to_markdown
 from hpxfer.report.next_step import next_step
@@ -176,8 +176,8 @@ def _judged_by(results: Results, hp: str | None, loss: str | None) -> Results:
 
 def _source(results: Results) -> Source:
     analysis = analyze(results)
-    pictures, not_drawn = all_figures(results, analysis)
-    return Source(results=results, analysis=analysis, pictures=pictures, not_drawn=not_drawn)
+    figures, not_drawn = all_figures(results, analysis)
+    return Source(results=results, analysis=analysis, figures=figures, not_drawn=not_drawn)
 
 
 def _draw(sweeps: Sequence[Results], reports: Sequence[TransferReport], target: Path, option: str) -> list[Path]:
@@ -202,19 +202,19 @@ def _write(sources: Sequence[Source], form: str, target: Path, option: str) -> l
     """Write the report and the files of its figures, and return the report and the folders of the figures."""
     report = make_report(sources)
     folders = _output_folders([source.results for source in sources], target)
-    pictures: dict[tuple[str, str], tuple[Path, Picture]] = {
-        (section.name, picture.name): (folder / FIGURES if len(sources) == 1 else folder, picture)
+    drawn: dict[tuple[str, str], tuple[Path, DrawnFigure]] = {
+        (section.name, figure.name): (folder / FIGURES if len(sources) == 1 else folder, figure)
         for section, source, folder in zip(report.sections, sources, folders, strict=True)
-        for picture in source.pictures
+        for figure in source.figures
     }
-    writers: dict[Path, Callable[[IO[bytes]], object]] = {}
-    for folder, picture in pictures.values():
-        for kind in FIGURE_FILES[form]:
-            writers[folder / f"{picture.name}.{kind}"] = partial(_save, picture, kind)
+    writers: dict[Path, Callable[[IO[bytes]], object]] = {
+        folder / f"{figure.name}.{kind}": partial(_save, figure, kind)
+        for folder, figure in drawn.values()
+        for kind in FIGURE_FILES[form]
+    }
     path = target / f"report.{form}"
     links = {
-        key: (folder / f"{picture.name}.png").relative_to(target).as_posix()
-        for key, (folder, picture) in pictures.items()
+        key: (folder / f"{figure.name}.png").relative_to(target).as_posix() for key, (folder, figure) in drawn.items()
     }
     document = _document(report, form, links)
     writers[path] = lambda file: file.write(document.encode())
@@ -226,7 +226,7 @@ def _write(sources: Sequence[Source], form: str, target: Path, option: str) -> l
         raise HpxferError(
             f"{target}: the report cannot be written: {error.strerror}; choose another folder with {option}"
         ) from None
-    return [path, *dict.fromkeys(folder for folder, _ in pictures.values())]
+    return [path, *dict.fromkeys(folder for folder, _ in drawn.values())]
 
 
 def _document(report: Report, form: str, links: dict[tuple[str, str], str]) -> str:
@@ -239,8 +239,8 @@ def _document(report: Report, form: str, links: dict[tuple[str, str], str]) -> s
             return json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n"
 
 
-def _save(picture: Picture, kind: str, file: IO[bytes]) -> None:
-    content = picture.png if kind == "png" else (picture.svg if kind == "svg" else picture.csv).encode()
+def _save(figure: DrawnFigure, kind: str, file: IO[bytes]) -> None:
+    content = figure.png if kind == "png" else (figure.svg if kind == "svg" else figure.csv).encode()
     file.write(content)
 
 

@@ -14,7 +14,6 @@ from hpxfer.analysis import Analysis, transfer_report
 from hpxfer.analysis.followup import FollowUp
 from hpxfer.analysis.statistics import STATISTICS
 from hpxfer.report import Report, Source, make_report
-from hpxfer.report.contents import Picture
 from hpxfer.results import Results, load_results
 from hpxfer.spec import parse_sweep
 from hpxfer.store import Store
@@ -37,7 +36,7 @@ PNG = bytes.fromhex(
 
 @dataclass(frozen=True, kw_only=True)
 class Stub:
-    """A picture that nothing was drawn for."""
+    """A figure that nothing was drawn for."""
 
     name: str = "transfer"
     title: str = "completep-moe transfers"
@@ -102,12 +101,12 @@ def bare_analysis(results: Results, **given: Any) -> Analysis:
     )
 
 
-def source(folder: Path, *pictures: Picture, **given: Any) -> Source:
+def source(folder: Path, *figures: Any, **given: Any) -> Source:
     """Return a folder as a report reads it."""
     results = load_results(folder)
-    return Source(results=results, analysis=bare_analysis(results, **given), pictures=pictures)
+    return Source(results=results, analysis=bare_analysis(results, **given), figures=figures)
 
 
 def report_of(*folders: Path) -> Report:
-    """Return the report on folders, with one picture each."""
+    """Return the report on folders, with one figure each."""
     return make_report([source(folder, Stub()) for folder in folders])

@@ -18,11 +18,16 @@ ONE_WIDTH = ("width: [32, 64]", "width: [32]")
 
 
 def test_the_verdict_has_its_interval_its_control_and_its_reasons(tmp_path: Path) -> None:
-    cards = {card.parameterization: card for card in report_of(write_store(tmp_path)).sections[0].cards}
+    cards = {card.finding.parameterization: card for card in report_of(write_store(tmp_path)).sections[0].cards}
     mine, control = cards["completep-moe"], cards["sp"]
-    assert (mine.verdict, mine.is_control, control.verdict, control.is_control) == ("transfers", False, "drifts", True)
+    assert (mine.finding.verdict, mine.finding.is_control, control.finding.verdict, control.finding.is_control) == (
+        "transfers",
+        False,
+        "drifts",
+        True,
+    )
     assert "[" in dict(mine.facts)["drift of the optimum"]
-    assert any(reason.startswith("control sp drifts") for reason in mine.reasons)
+    assert any(reason.startswith("control sp drifts") for reason in mine.finding.reasons)
     assert mine.conclusion.startswith("regret at most")
     assert [row[0] for row in mine.shapes.rows] == ["w32 d2 E4A1 h32 (base)", "w64 d2 E4A1 h64"]
 
@@ -43,7 +48,7 @@ def test_a_half_finished_sweep_says_what_can_be_said_and_what_is_missing(tmp_pat
         "18 were not run, 2 failed: running the sweep again trains these and nothing else."
     )
     assert section.failures[0].startswith("2 x Traceback: ")
-    assert {card.verdict for card in section.cards} == {"undecided"}
+    assert {card.finding.verdict for card in section.cards} == {"undecided"}
     assert all(row[6] == 12 for row in section.progress_table.rows)
 
 
@@ -119,7 +124,7 @@ def test_an_analysis_that_says_something_becomes_a_table_and_another_a_reason(tm
 def test_notes_and_figures_are_part_of_the_report(tmp_path: Path) -> None:
     section = make_report([source(write_store(tmp_path), Stub(), notes=("lr: cannot be read",))]).sections[0]
     assert section.unknown == ("lr: cannot be read",)
-    assert [one.name for one in section.source.pictures] == ["transfer"]
+    assert [one.name for one in section.source.figures] == ["transfer"]
 
 
 def test_progress_of_a_sweep_where_all_failed(tmp_path: Path) -> None:

@@ -88,15 +88,15 @@ def _measure_report(results: Results, folder: Path, times: Times) -> None:
     with _timed(times, "analyze"):
         analysis = analyze(results)
     with _timed(times, "make_figures"):
-        pictures, not_drawn = all_figures(results, analysis)
+        figures, not_drawn = all_figures(results, analysis)
     with _timed(times, "draw_figures"):
-        for picture in pictures:
-            _ = picture.svg
+        for figure in figures:
+            _ = figure.svg
     with _timed(times, "transfer_figure"):
         assert analysis.report is not None
         save_transfer(transfer_info(analysis.report, results.line()), folder)
     with _timed(times, "page"):
-        source = Source(results=results, analysis=analysis, pictures=pictures, not_drawn=not_drawn)
+        source = Source(results=results, analysis=analysis, figures=figures, not_drawn=not_drawn)
         to_html(make_report([source]))
 
 
