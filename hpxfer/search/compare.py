@@ -18,7 +18,7 @@ class Gain:
     error: float  # NaN with one seed, or if one diverged
 
     def beats(self, noise: float) -> bool:
-        """Return whether the gain is above zero by so many standard errors. With one seed its sign decides."""
+        """Return whether the gain exceeds `noise` standard errors. With one seed its sign decides."""
         if not math.isfinite(self.mean):
             return self.mean == math.inf
         return self.mean > 0 and (math.isnan(self.error) or self.mean > noise * self.error)
@@ -36,7 +36,7 @@ def gain(old: SeedLosses, new: SeedLosses) -> Gain:
 
 
 def pooled(found: Sequence[Gain], beside: Sequence[Gain]) -> list[Gain]:
-    """Return the gains with no error below the median of those beside them.
+    """Return the gains. An error is raised to the median error of the gains `beside` them.
 
     The spread of two or three seeds is a bad estimate: by luck it may be nearly zero.
     """

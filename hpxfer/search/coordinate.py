@@ -1,4 +1,4 @@
-"""Coordinate: constant multipliers one after the other, as arXiv 2601.20205, Appendix D.1, tuned its base model.
+"""Coordinate: constant multipliers, one after the other, as arXiv 2601.20205, Appendix D.1, tuned its base model.
 
 LR and init stay fixed. A change is kept only if it beats what was kept so far by more than the noise: the mean paired
 difference over the seeds must exceed `noise` of its standard errors. The next multiplier starts from what was kept.
@@ -58,7 +58,7 @@ class CoordinateSettings(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What one round of coordinate asks."""
+    """What a round tries."""
 
     entry: str  # as the sweep names it
     number: int  # the pass, from 1
@@ -67,14 +67,14 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What one round decided. `gains` are over what was kept before, in the order of `ratios`."""
+    """What a round decided. `gains` are over what was kept before, in the order of `ratios`."""
 
     entry: str
     number: int
     before: HPs
     ratios: tuple[float, ...]
     gains: tuple[Gain, ...]
-    kept: int | None  # index of the ratio; None if nothing won by more than the noise
+    kept: int | None  # index of the ratio, or None if nothing won by more than the noise
 
     @property
     def best(self) -> int | None:
@@ -128,7 +128,7 @@ def coordinate(spec: SweepSpec) -> Strategy:
                 why = f"{decision.text()}; "
                 kept = kept if decision.kept is None else points[1 + decision.kept]
             if kept == before:
-                break  # another pass would ask the same again
+                break  # another pass would try the same again
     except OutOfBudget:
         pass
     changed = [f"{name} {value:g}" for name, value in kept.multipliers]
@@ -136,7 +136,7 @@ def coordinate(spec: SweepSpec) -> Strategy:
 
 
 def decisions_of(history: ArmHistory, spec: SweepSpec) -> Iterator[Decision]:
-    """Yield what each round of an arm of coordinate decided."""
+    """Yield the decision of each ended round of an arm."""
     noise = spec.search.settings(CoordinateSettings).noise
     for ended in history.rounds:
         if isinstance(ended.round.about, Asked):
@@ -144,7 +144,7 @@ def decisions_of(history: ArmHistory, spec: SweepSpec) -> Iterator[Decision]:
 
 
 def coordinate_search(expansion: Expansion, stored: Stored) -> RoundSearch:
-    """Return coordinate in every arm, by default in those of the base."""
+    """Return a search that tunes the multipliers in every arm, by default in those of the base."""
     spec = expansion.spec
     return search_each_arm(expansion, "coordinate", lambda arm: coordinate(spec), coordinate_size(spec))
 
@@ -167,7 +167,7 @@ def coordinate_entries(spec: SweepSpec) -> tuple[str, ...]:
 
 
 def _every_multiplier(spec: SweepSpec) -> tuple[str, ...]:
-    # The balancing rule moves the router's bias by a rate of its own.
+    # The router's bias is left out, because the balancing rule moves it by a rate of its own.
     roles = [role for role in model_roles(spec.base_shape, spec.model) if role not in ("readout", "router_bias")]
     roles += [] if spec.model.tied_embeddings else ["readout"]
     return tuple(

@@ -1,4 +1,4 @@
-"""Heatmaps: the grids of a staged search, two dimensions at a time. Data only; figures draw it."""
+"""Heatmaps: the grids of a staged search, two dimensions at a time. This is data, which figures draw."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Cells = tuple[tuple[float, ...], ...]  # nats, [y][x]; +inf where every point di
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap:
-    """Two dimensions of a grid of d. If the two optima differ, the dimensions interact with others.
+    """Two dimensions of a grid. If the two optima differ, these dimensions interact with others.
 
     `lowest` is the minimum over all other dimensions, `through_best` the slice through the best point of the grid.
     """
@@ -30,12 +30,12 @@ class Heatmap:
     lowest: Cells
     through_best: Cells
     best: tuple[int, int]  # (x, y) indices of the grid's best point
-    in_plane: tuple[int, int]  # of the best where every other dimension is at the grid's center: tuned as a pair
+    in_plane: tuple[int, int]  # indices of the best with every other dimension at the grid's center
     at_center: Cells  # the plane through the center
 
 
 def heatmaps(history: ArmHistory) -> Iterator[Heatmap]:
-    """Yield a heatmap for each pair of dimensions and each stage, for the grid where the stage came to rest."""
+    """Yield a heatmap per stage and pair of dimensions, from the last grid of the stage."""
     last: dict[str, tuple[GridAround, Losses]] = {}
     for ended in history.rounds:
         if isinstance(ended.round.about, Stage) and isinstance(ended.round.points, GridAround):

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from hpxfer.search.optuna_study import Params, Rules
 
-# Trials per batch, all seeds counted. A stack of 8 is nearly as fast per trial as the fullest one, see hpxfer.stack,
-# and a budget of a few dozen still has several batches to learn from.
+# Trials per batch, all seeds counted. A stack of 8 is nearly as fast per trial as the largest one (see
+# hpxfer.plan.packing), and a budget of a few dozen trials still has several batches to learn from.
 BATCH_TRIALS = 8
-# What a batch needs that not every version of optuna does by itself: not to propose the same point many times.
+# Keeps a batch from holding the same point many times. Not every version of optuna does that by default.
 ARGUMENTS: dict[str, dict[str, Any]] = {"TPESampler": {"constant_liar": True}}
 
 

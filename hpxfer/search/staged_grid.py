@@ -1,7 +1,7 @@
-"""Staged grid: the LR, then a broad grid of multipliers, then a fine one around its best; MSSP's P.1.2.
+"""Staged grid: the LR, then a broad grid of multipliers, then a fine grid around the best point, as in MSSP's P.1.2.
 
-A best on the edge of a grid moves its center there along the dimensions that are on the edge, `recenters` times at most
-and as long as the budget lasts. Points that grids share are trained once.
+If the best point lies on the edge of a grid, the grid's center moves there along the dimensions that are on the edge,
+at most `recenters` times and as long as the budget lasts. Points that grids share are trained once.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class StagedSettings(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Which grid a round is."""
+    """The grid of a round."""
 
     name: str  # broad | fine
-    move: int  # how often it had moved
+    move: int  # how often it had moved before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ def _best(grid: GridAround, losses: Losses) -> _Found | None:
     lowest = min(means)
     if lowest == float("inf"):
         return None
-    # Of equals the one closest to the center: a dimension that changes nothing is no reason to move.
+    # Of equal points the one closest to the center counts: a dimension without effect is no reason to move.
     equal = [at for at, value in enumerate(means) if value == lowest]
     at = min(equal, key=lambda index: sum(map(abs, grid.steps(index))))
     steps, hps = grid.steps(at), grid[at]
@@ -119,7 +119,7 @@ def _best(grid: GridAround, losses: Losses) -> _Found | None:
 
 
 def _moved(grid: GridAround, found: _Found) -> HPs:
-    """Return the center that the edges of the best ask for."""
+    """Return the center of the moved grid: the best point along the dimensions on whose edge it lies."""
     center = grid.center
     for entry in found.edges:
         name = names_in(entry)[0]
@@ -147,7 +147,7 @@ def _grid_sizes(spec: SweepSpec) -> list[int]:
 
 
 def staged_size(spec: SweepSpec, moves: int | None = None) -> int:
-    """Return the points of an arm if each of its grids moves so many times, by default as often as it may."""
+    """Return the points of an arm if each grid moves so many times. The default is the most."""
     moves = spec.search.settings(StagedSettings).recenters if moves is None else moves
     return lr_line.line_size(spec, moves) + (1 + moves) * sum(_grid_sizes(spec))
 

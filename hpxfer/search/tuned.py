@@ -19,7 +19,7 @@ class Tuned:
 
     hps: HPs
     losses: SeedLosses  # nats, of each seed
-    num_points: int  # that ended with every seed, in its arm
+    num_points: int  # of its arm, that ended with every seed
     num_trials: int
     why: str
 
@@ -49,7 +49,7 @@ def tuned(results: StoredCells, label: str) -> Tuned:
 
 
 def points_at_base(results: StoredCells, label: str) -> dict[HPs, SeedLosses]:
-    """Return point -> losses of its seeds, for each point at the base that ended with all of them."""
+    """Return point -> losses of its seeds, for each point at the base that ended with every seed."""
     cells = results.cells
     ids = set(cells.loc[cells["is_base"] & (cells["parameterization"] == label), "trial_id"])
     rows = results.trials[results.trials["trial_id"].isin(ids)]

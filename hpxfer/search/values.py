@@ -1,4 +1,4 @@
-"""Values: the numbers that searches try, spelled so that every machine gets the same bits, and with them ids."""
+"""Values: the numbers that searches try, rounded so that every machine gets the same bits and the same ids."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import overload
 from hpxfer.scaling.hps import HPs
 from hpxfer.spec.fields import power_of_two
 
-DIGITS = 6  # far finer than any optimum is known, far coarser than libraries differ
-FRACTIONS = 1024  # exponents that are multiples of 1/1024 are powers as a grid spells them
+DIGITS = 6  # an optimum is known to far fewer digits, and libraries differ in far later ones
+FRACTIONS = 1024  # an exponent that is a multiple of 1/1024 is not rounded, so that it equals a value of a grid
 
 
 def rounded(value: float) -> float:
-    """Return the value to six digits; a power of two as it is."""
+    """Return the value with six digits, or unchanged if it is a power of two."""
     return value if math.frexp(value)[0] == 0.5 else float(f"{value:.{DIGITS}g}")
 
 
 def at_exponent(exponent: float) -> float:
-    """Return 2^exponent as `{log2: ...}` of a grid spells it if the exponent is short, else rounded."""
+    """Return 2^exponent: exactly as `{log2: ...}` of a grid gives it if the exponent is short, else rounded."""
     value = power_of_two(exponent)
     return value if (exponent * FRACTIONS).is_integer() else rounded(value)
 
 
 def exponent_of(value: float) -> float:
-    """Return log2 of the value, without the last digits in which libraries differ."""
+    """Return log2 of the value, without the last digits, in which libraries differ."""
     return round(math.log2(value), 10)
 
 
 def names_in(entry: str) -> tuple[str, ...]:
-    """Return the HPs of an entry of `search.multipliers`: `a + b` moves both."""
+    """Return the HPs of an entry of `search.multipliers`: of `a + b`, a and b."""
     return tuple(name.strip() for name in entry.split("+"))
 
 
@@ -44,7 +44,7 @@ def scaled(hps: HPs, names: Sequence[str], ratio: float) -> HPs:
 
 @dataclass(frozen=True)
 class GridAround(Sequence[HPs]):
-    """The points of a grid around a center, made when they are read: with six entries and five points 15,625."""
+    """The points of a grid around a center. They are made when they are read: five points in six entries are 15,625."""
 
     center: HPs
     entries: tuple[str, ...]
@@ -70,7 +70,7 @@ class GridAround(Sequence[HPs]):
         return hps
 
     def steps(self, index: int) -> tuple[int, ...]:
-        """Return where a point lies: steps from the center along each entry, the last one fastest."""
+        """Return the steps from the center to a point along each entry. The last entry changes fastest."""
         out = []
         for _ in self.entries:
             index, digit = divmod(index, self.points)

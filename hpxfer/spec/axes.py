@@ -1,4 +1,4 @@
-"""Axes: from what a file says to paths of shapes."""
+"""Axes: the shapes along each axis of a sweep file, and the scale that they are measured on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpxfer.spec.scale import scale_of
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
 
-# Axes that may be given as bare values, and the dimension that a value is of.
+# The axes that may be given as bare values -> the dimension that a value is of.
 DIMENSION = {
     "width": "width",
     "depth": "depth",
@@ -34,7 +34,7 @@ _OF_EXPERTS = ("num_experts", "num_active", "expert_ratio", "expert_width", "num
 
 @dataclass(frozen=True, kw_only=True)
 class AxisPoint:
-    """One shape of an axis and its place on the scale that drift is measured against."""
+    """One shape of an axis, and its value on the scale that drift is measured against."""
 
     shape: Shape
     scale: float
@@ -42,14 +42,14 @@ class AxisPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """An axis: its points, the base among them, by ascending scale. `scale_name` says what the scale counts."""
+    """An axis: its points by ascending scale, the base among them. `scale_name` says what the scale counts."""
 
     name: str
     scale_name: str
     points: tuple[AxisPoint, ...]
 
     def label(self, shape: Shape) -> str:
-        """Return the name of one of its shapes; batch and steps are in it only where they differ along the path."""
+        """Return the name of one of its shapes. It holds batch and steps only if these differ along the axis."""
         schedules = {(point.shape.batch_tokens, point.shape.steps) for point in self.points}
         return shape.label(schedule=len(schedules) > 1)
 
@@ -58,7 +58,7 @@ Entry = float | ShapeChange
 
 
 def entries(axis: AxisSpec) -> Iterator[tuple[KeyPath, Entry]]:
-    """Yield what an axis spells out, each with its key path below the axis."""
+    """Yield the entries of an axis, each with its key path below the axis."""
     for index, value in enumerate(axis.values or ()):
         yield ("values", index), value
     for index, change in enumerate(axis.shapes or ()):
@@ -66,14 +66,14 @@ def entries(axis: AxisSpec) -> Iterator[tuple[KeyPath, Entry]]:
 
 
 def shape_at(spec: SweepSpec, name: str, axis: AxisSpec, entry: Entry) -> Shape:
-    """Return the shape that an entry of an axis stands for; raise HpxferError if no model can have it."""
+    """Return the shape that an entry of an axis stands for. Raise HpxferError if no model can have it."""
     base = spec.base_shape
     change = entry if isinstance(entry, ShapeChange) else _change(base, name, axis, entry)
     return moved(base, change, spec.model)
 
 
 def _change(base: Shape, name: str, axis: AxisSpec, value: float) -> ShapeChange:
-    """Return what a bare value of an axis changes."""
+    """Return the change that a bare value of an axis stands for."""
     dim = DIMENSION[name]
     if dim in _OF_EXPERTS and not base.num_experts:
         raise HpxferError(
@@ -99,7 +99,7 @@ def _change(base: Shape, name: str, axis: AxisSpec, value: float) -> ShapeChange
             changed["expert_width"] = _whole(routed / number, "expert_width", f" at num_active * expert_width {routed}")
         case "batch":
             changed["steps"] = _whole(base.tokens / number, "steps", f" at {base.tokens} tokens in all")
-    return ShapeChange.model_construct(**changed)  # the numbers are checked as part of the shape
+    return ShapeChange.model_construct(**changed)  # `moved` checks the numbers
 
 
 def _whole(value: float, name: str, at: str) -> int:
@@ -109,7 +109,7 @@ def _whole(value: float, name: str, at: str) -> int:
 
 
 def moved(base: Shape, change: ShapeChange, blocks: Blocks) -> Shape:
-    """Return `base` with `change` applied: num_active follows num_experts (kappa), hidden sizes the width (ratios).
+    """Return `base` with `change` applied. By default num_active follows num_experts, and hidden sizes the width.
 
     A dense size is there where some block has a dense FFN. Shared experts are as wide as the base's or, if it has none,
     as its routed experts or its dense FFN.
@@ -135,9 +135,9 @@ def moved(base: Shape, change: ShapeChange, blocks: Blocks) -> Shape:
 
 
 def _experts(base: Shape, change: ShapeChange) -> dict[str, int]:
-    """Return num_experts, num_active and expert_width; raise HpxferError if they cannot follow the change."""
+    """Return num_experts, num_active and expert_width. Raise HpxferError if they cannot follow the change."""
     size = change.expert_ratio or change.expert_width
-    given = [bool(one) for one in (change.num_experts, change.num_active, size)]
+    given = [bool(dim) for dim in (change.num_experts, change.num_active, size)]
     if not base.num_experts and any(given) and not all(given):
         raise HpxferError(
             "the base is dense, so a shape with experts must give num_experts, num_active and one of expert_ratio and "
@@ -158,7 +158,7 @@ def _experts(base: Shape, change: ShapeChange) -> dict[str, int]:
 
 
 def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Blocks) -> dict[str, int]:
-    """Return dense_width, 0 where no block of `shape` has a dense FFN; raise HpxferError if one is given there."""
+    """Return dense_width: 0 if no block of `shape` has a dense FFN. Raise HpxferError if it is given all the same."""
     if has_dense(shape, blocks):
         return {"dense_width": _size("dense", change, shape.width, base.dense_ratio)}
     if change.dense_width or change.dense_ratio:
@@ -167,7 +167,7 @@ def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Blocks) -> di
 
 
 def _size(kind: str, change: ShapeChange, width: int, ratio: float) -> int:
-    """Return the hidden size that the change gives, or that `ratio` to the width makes it."""
+    """Return the hidden size that the change gives, or by default `ratio` times the width."""
     asked_width, asked_ratio = getattr(change, f"{kind}_width"), getattr(change, f"{kind}_ratio")
     if asked_width is not None and asked_ratio is not None:
         raise HpxferError(f"give one of {kind}_ratio and {kind}_width, got both")
@@ -176,7 +176,7 @@ def _size(kind: str, change: ShapeChange, width: int, ratio: float) -> int:
 
 
 def axes_of(spec: SweepSpec) -> tuple[Axis, ...]:
-    """Return every axis of the sweep as a path that the base shape is on. The spec has been checked."""
+    """Return every axis of a checked sweep. The base is a point of each."""
     out = []
     for name, axis in spec.axes.items():
         given = [shape_at(spec, name, axis, entry) for _, entry in entries(axis)]

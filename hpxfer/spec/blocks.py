@@ -39,7 +39,7 @@ class Model(Options, Protocol):
 
 
 def moe_blocks(shape: Shape, blocks: Blocks) -> tuple[int, ...]:
-    """Return the blocks (from 0, ascending) that hold a MoE layer; the others hold a dense FFN.
+    """Return the blocks (from 0, ascending) that hold a MoE layer. The others hold a dense FFN.
 
     A model with experts has them in every `moe_every`-th block above the first `dense_first`: block i is one if
     i >= dense_first and (i - dense_first + 1) is a multiple of moe_every. A dense model has none.

@@ -1,4 +1,4 @@
-"""Rules on the shapes of a sweep: its base, the points of its axes, and what their models need of the tables."""
+"""Rules on the shapes of a sweep: on its base, on the points of its axes, and on the rules its tables must have."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hpxfer.spec.yaml_file import KeyPath
 
 Placed = tuple[KeyPath, Shape]
 
-# Below a whole multiple of this, vectorized sigmoid and GELU treat the tail of a stack differently (measured, float32
-# on AVX2): a stacked trial would not have the bits of the trial alone.
+# Vectorized sigmoid and GELU treat the tail of a stack differently unless the tokens are a multiple of this (measured,
+# float32 on AVX2). A stacked trial would then not have the same bits as the trial alone.
 BATCH_TOKENS_MULTIPLE = 32
 AT_BASE: KeyPath = ("model", "base")
 
@@ -45,7 +45,7 @@ def base_problems(spec: SweepSpec) -> Iterator[Problem]:
 
 
 def _size_problems(base: ShapeSpec, kind: str, wanted: bool, of: str) -> Iterator[Problem]:
-    """Yield what is wrong with a hidden size, which is `wanted` where there is `of`."""
+    """Yield what is wrong with a hidden size. It is `wanted` where the model has what `of` names."""
     names = f"{kind}_ratio", f"{kind}_width"
     ratio, width = (getattr(base, name) for name in names)
     num_given = (ratio is not None) + (width is not None)
@@ -78,7 +78,7 @@ def placed_shapes(spec: SweepSpec) -> tuple[Placed, ...]:
             try:
                 out.append((("axes", name, *below), shape_at(spec, name, axis, entry)))
             except HpxferError:
-                continue  # axis_problems says it
+                continue  # axis_problems reports it
     return tuple(out)
 
 
@@ -102,7 +102,7 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
 
 
 def _axis_problem(name: str, axis: AxisSpec) -> Problem | None:
-    """Return what keeps an axis from having entries, with the key path below it."""
+    """Return why the entries of an axis cannot be read, with the key path below the axis, or None."""
     if (axis.values is None) == (axis.shapes is None):
         return (), "must give exactly one of values and shapes"
     if axis.values is not None and name not in DIMENSION:
@@ -146,25 +146,25 @@ def batch_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, st
 
 
 def choices_of(spec: SweepSpec) -> list[Parameterization]:
-    """Return the parameterizations that exist; `parameterization_problems` names the others."""
+    """Return the parameterizations that exist. `parameterization_problems` reports the others."""
     out = []
-    for one in spec.parameterizations:
+    for chosen in spec.parameterizations:
         try:
-            out.append(parameterization(one.name, one.conventions))
+            out.append(parameterization(chosen.name, chosen.conventions))
         except HpxferError:
             continue
     return out
 
 
 def parameterization_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iterator[Problem]:
-    """Yield every parameterization that is none, stands twice, or says nothing of a role that a model has."""
+    """Yield every parameterization that does not exist, stands twice, or has no rule for a role of some model."""
     if not spec.parameterizations:
         yield ("parameterizations",), "must name at least one"
     labels: list[str] = []
-    for index, one in enumerate(spec.parameterizations):
+    for index, chosen in enumerate(spec.parameterizations):
         at: KeyPath = ("parameterizations", index)
         try:
-            choice = parameterization(one.name, one.conventions)
+            choice = parameterization(chosen.name, chosen.conventions)
             rows = choice.rows(registry("optimizer").get(spec.training.optimizer).column)
         except HpxferError as error:
             yield at, str(error)
@@ -173,7 +173,7 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iter
         for where, shape in shapes:
             if missing := sorted(set(model_roles(shape, spec.model)) - known):
                 model = "this model" if where == AT_BASE else f"the model {shape.label()} of axis {where[1]}"
-                yield at, f"{one.name} has no rule for {', '.join(missing)}, which {model} has"
+                yield at, f"{chosen.name} has no rule for {', '.join(missing)}, which {model} has"
                 break
         if choice.label() in labels:
             yield at, f"{choice.label()} stands twice; keep one"
@@ -181,7 +181,7 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iter
 
 
 def block_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iterator[Problem]:
-    """Yield the options that place MoE layers where there are none: trials would differ by nothing but their ids."""
+    """Yield the options that place MoE layers if no shape has any. Trials would differ in nothing but ids."""
     if not shapes or any(shape.num_experts for _, shape in shapes):
         return
     for name, default in (("moe_every", 1), ("dense_first", 0)):

@@ -1,4 +1,4 @@
-"""Rules that join several fields of a sweep. Each yields (key path, what is wrong and how to mend it)."""
+"""Rules that join several fields of a sweep. Each yields (key path, what is wrong and how to fix it)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.storage.uri import storage_problem
 
-MAX_NAME = 100  # characters: a sweep's name is that of its folder, and part of a job's
-MAX_POINTS = 10_000  # of one HP's range: more is a slip of the step
+MAX_NAME = 100  # characters. A sweep's name is the name of its folder, and part of the name of a job
+MAX_POINTS = 10_000  # of one HP's range. More is a typing error in the step
 
-# Folders of results/ that hold something else than a sweep.
+# Folders of results/ that hold something other than a sweep.
 RESERVED_NAMES = ("published", "bench")
 
 
@@ -116,7 +116,7 @@ def _betas_are_legal(spec: SweepSpec) -> bool:
 
 
 def _betas(spec: SweepSpec, shapes: Sequence[Placed]) -> Iterator[Problem]:
-    """Yield the shapes at which a table takes a beta out of [0, 1), for the base's betas and the ends of the grid's."""
+    """Yield the shapes at which a table moves a beta out of [0, 1), for the base's betas and the ends of the grid."""
     if "beta1" not in registry("optimizer").get(spec.training.optimizer).hps or not _betas_are_legal(spec):
         return
     points = [HPs(lr=1.0, beta1=spec.training.betas[0], beta2=spec.training.betas[1])]
@@ -179,7 +179,7 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
 
 
 def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
-    """Return why an HP can change nothing in this sweep, or None: its trials would differ by nothing but their ids.
+    """Return why an HP has no effect in this sweep, or None. Trials that differ in it would differ in nothing but ids.
 
     `roles` are those of all its models, none if its shapes are broken.
     """
@@ -190,7 +190,7 @@ def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str |
         optimizer = registry("optimizer").get(spec.training.optimizer)
         unused = name in ("eps", "beta1", "beta2") and name not in optimizer.hps
         return f"{name} has no effect under {optimizer.name}; take it out" if unused else None
-    there = [one for one in roles if one != "readout" or not spec.model.tied_embeddings]
+    there = [each for each in roles if each != "readout" or not spec.model.tied_embeddings]
     if roles and role not in there:
         return f"this model has no tensor of role {role}; {nearest(role, there)}"
     if kind == "init_mult" and ROLES[role] in ("ones", "zeros"):
@@ -208,7 +208,7 @@ def _useless(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
 
 
 def _nothing_to_tune(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
-    """Return why the base cannot tune an HP of the grid that the sweep's larger models have, or None."""
+    """Return why an HP cannot be tuned at the base although larger models of the sweep have it, or None."""
     role = "router_bias" if name == "router_bias_lr" else name.partition(".")[0]
     if role not in roles or role in model_roles(spec.base_shape, spec.model):
         return None
@@ -250,7 +250,7 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
 
 
 def _product_without_base(spec: SweepSpec) -> Iterator[Problem]:
-    """The judged HP's line runs through the base values of the others, which a product must therefore hold."""
+    """Yield the HPs whose base value the product lacks. The line of the judged HP runs through these values."""
     if not spec.product or spec.judged_hp not in spec.grid:
         return
     base = base_values(spec)
@@ -280,9 +280,9 @@ def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem
     if values.log2 is None:
         key, given = "values", values.values or ()
     else:
-        # The legal values of an HP are one interval: the ends speak for what lies between them.
+        # The legal values of an HP form an interval, so it is enough to check the ends.
         key, given = "log2", tuple(power_of_two(exponent) for exponent in values.log2)
-    broken = [problem for index, one in enumerate(given) for problem in _value((*at, key, index), name, one)]
+    broken = [problem for index, value in enumerate(given) for problem in _value((*at, key, index), name, value)]
     if broken:
         yield from broken
         return

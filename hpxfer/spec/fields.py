@@ -30,7 +30,7 @@ def _to_tuple(value: Any) -> Any:
 
 
 def _power_of_two(value: Any) -> Any:
-    """`{log2: -6}` is 2^-6."""
+    """Read `{log2: -6}` as 2^-6."""
     if isinstance(value, dict) and set(value) == {"log2"}:
         exponent = value["log2"]
         if isinstance(exponent, int | float) and not isinstance(exponent, bool):
@@ -39,7 +39,7 @@ def _power_of_two(value: Any) -> Any:
 
 
 def power_of_two(exponent: float) -> float:
-    """Return 2^exponent, infinity where no float is large enough and zero where none is small enough."""
+    """Return 2^exponent: infinity if no float is large enough, and zero if none is small enough."""
     if exponent < -2000:
         return 0.0
     return 2.0**exponent if exponent < sys.float_info.max_exp else math.inf
@@ -55,7 +55,7 @@ def into(key: str, *kinds: type) -> Callable[[Any], Any]:
 
 
 Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
-# No dimension or count is as large; beyond it arithmetic on sizes would stop to be exact.
+# No dimension or count is as large. Beyond it, arithmetic on sizes would no longer be exact.
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrNone = Annotated[int, Field(ge=0, le=10**9)]
 

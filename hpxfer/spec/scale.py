@@ -1,4 +1,4 @@
-"""Scale: the number that drift along a path is measured against."""
+"""Scale: the number that drift along an axis is measured against."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _DIMS = ("width", "depth", "num_experts", "num_active", *_WIDTHS, "num_shared", 
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """A path is measured by `name` if nothing moves but that and what follows it, and everything in `holds` stays."""
+    """An axis is measured by `name` if nothing else changes but `follows`, and everything in `holds` stays."""
 
     name: str
     follows: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
 
 
-# The first that fits and tells the shapes apart is taken.
+# The first rule counts that fits and has another value for each shape.
 _RULES = (
     _Rule(name="width", follows=_WIDTHS, holds=("expert_ratio", "shared_ratio", "dense_ratio")),
     _Rule(name="depth"),
@@ -38,13 +38,13 @@ _RULES = (
 )
 
 
-def scale_of(path_name: str, shapes: Sequence[Shape], options: Options) -> tuple[str, list[float]]:
-    """Return what the scale of a path counts and its value at every shape, always > 0.
+def scale_of(axis_name: str, shapes: Sequence[Shape], options: Options) -> tuple[str, list[float]]:
+    """Return what the scale of an axis counts and its value at every shape, always > 0.
 
-    The one dimension that moves, if one does; otherwise what tells most of the shapes apart: the weights in attention
-    and FFNs, the hidden features that a token meets, or the tokens of the run.
+    If a single dimension changes, the scale is that dimension. Otherwise it is the quantity that has most values: the
+    weights in attention and FFNs, the hidden features that a token uses, or the tokens of the run.
     """
-    if path_name == "expert_ratio" and shapes[0].num_experts:
+    if axis_name == "expert_ratio" and shapes[0].num_experts:
         return "expert_ratio", [shape.expert_ratio for shape in shapes]
     for rule in _RULES:
         fixed = (*(dim for dim in _DIMS if dim != rule.name and dim not in rule.follows), *rule.holds)
@@ -53,7 +53,7 @@ def scale_of(path_name: str, shapes: Sequence[Shape], options: Options) -> tuple
             return rule.name, scales
     candidates = [("hidden weights", [float(_hidden_weights(shape, options)) for shape in shapes])]
     candidates += [(name, [_number(shape, name) for shape in shapes]) for name in ("active_width", "tokens")]
-    return max(candidates, key=lambda one: len(set(one[1])))  # the first of equals
+    return max(candidates, key=lambda candidate: len(set(candidate[1])))  # the first of equals
 
 
 def _differ(scales: Sequence[float]) -> bool:

@@ -1,4 +1,4 @@
-"""Schedule: the step counts of a run. Where an axis changes the steps, they keep their share of the run."""
+"""Schedule: the step counts of a run. If an axis changes the steps, warm-up and decay keep their share of the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpxfer.spec.sweep import SweepSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Steps of the warm-up, of the final decay (0 unless wsd) and of the window that the final loss is a mean of."""
+    """The steps of the warm-up, of the final decay (0 unless wsd) and of the window of the final loss."""
 
     warmup_steps: int
     decay_steps: int
@@ -17,9 +17,9 @@ class Schedule:
 
 
 def schedule_at(spec: SweepSpec, steps: int) -> Schedule:
-    """Return the schedule of a run of `steps`: the base's share of the run, at least 1 step where the base has one.
+    """Return the schedule of a run of `steps`: the base's share of the run, at least 1 step if the base has any.
 
-    Where rounding leaves too little room for both, the decay is the shorter. `steps` must be at least `shortest_run`.
+    If rounding leaves too little room for warm-up and decay, the decay is cut. `steps` must be at least `shortest_run`.
     """
     base = spec.training.schedule
 
@@ -36,6 +36,6 @@ def schedule_at(spec: SweepSpec, steps: int) -> Schedule:
 
 
 def shortest_run(spec: SweepSpec) -> int:
-    """Return the fewest steps in which the base's warm-up and decay have one step each."""
+    """Return the fewest steps of a run that leave one step each for warm-up and decay, if the base has these."""
     schedule = spec.training.schedule
     return max(1, min(schedule.warmup_steps, 1) + min(schedule.decay_steps or 0, 1))

@@ -1,6 +1,6 @@
 """Search: how a sweep chooses the HPs that it tries, and the budget that every arm gets.
 
-An arm is a parameterization at a shape; tables that agree at the base share one arm there.
+An arm is a parameterization at a shape. Tables that agree at the base share one arm there.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class EarlyStoppingSpec(Section):
 
 
 def _none(value: Any) -> Any:
-    """`early_stopping: none` is the default spelled out."""
+    """Read `early_stopping: none` as the default."""
     return {} if value == "none" or value is None else value
 
 

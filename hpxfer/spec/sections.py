@@ -12,9 +12,9 @@ from hpxfer.spec.yaml_file import KeyPath, YamlFile
 
 M = TypeVar("M", bound=BaseModel)
 
-# Parts of a key path that a short form leaves out, and the members of a union, which no file spells.
+# Parts of a key path that no file spells: keys that a short form leaves out, and the members of a union.
 _LEFT_OUT = ("values", "shapes", "name", "float", "str")
-# What may stand where a section with a short form is wanted.
+# Section -> its short form.
 _FORMS = {"ParameterizationSpec": "a name", "PluginSpec": "a name", "AxisSpec": "a list", "GridValues": "a list"}
 
 
@@ -33,7 +33,7 @@ def validated(
 
 
 def in_file(file: YamlFile, path: KeyPath) -> KeyPath:
-    """Return the path as it stands in the file, without the keys that a short form leaves out."""
+    """Return a key path as the file spells it: without the keys that a short form leaves out."""
     out: KeyPath = ()
     for part in path:
         if part in _LEFT_OUT and out and (*out, part) not in file.lines:
@@ -79,7 +79,7 @@ def _legal_keys(model: type[BaseModel], loc: KeyPath) -> list[str]:
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
-    """Return the first section named inside a type annotation."""
+    """Return the first section inside a type annotation, or None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _section(part))), None)

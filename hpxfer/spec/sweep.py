@@ -21,7 +21,7 @@ MAX_SEEDS = 100_000
 
 
 def _spelled_infinity(value: Any) -> Any:
-    """YAML's `.inf` as conventions spell it."""
+    """Spell YAML's `.inf` as conventions do."""
     if not isinstance(value, dict):
         return value
     return {key: "inf" if isinstance(entry, float) and entry == math.inf else entry for key, entry in value.items()}
@@ -257,7 +257,7 @@ class JudgeSpec(Section):
 
 
 def _auto(value: Any) -> Any:
-    """`auto` is the default spelled out."""
+    """Read `auto` as the default."""
     return None if value == "auto" else value
 
 
@@ -294,14 +294,14 @@ class ResourcesSpec(Section):
 
 
 def _axis(value: Any) -> Any:
-    """A bare list is `values` if it holds numbers, `shapes` if it holds mappings."""
+    """Read a bare list as `values` if it holds numbers, and as `shapes` if it holds mappings."""
     if isinstance(value, list):
         return {"shapes" if any(isinstance(entry, dict) for entry in value) else "values": value}
     return value
 
 
 def _seeds(value: Any) -> Any:
-    """`seeds: 3` is seeds 0, 1, 2."""
+    """Read `seeds: 3` as the seeds 0, 1 and 2."""
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SEEDS:
         return tuple(range(value))
     if not isinstance(value, list | tuple):
@@ -379,7 +379,7 @@ class SweepSpec(Section):
 
     @property
     def base_shape(self) -> Shape:
-        """The base with its batch and steps; what the file leaves out, or gives twice, is for `checks` to refuse."""
+        """The base with its batch and steps. `checks` refuses what the file leaves out or gives twice."""
         base = self.model.base
 
         def size(ratio: float | None, width: int | None) -> int:
@@ -410,7 +410,7 @@ class SweepSpec(Section):
 
     @property
     def stack_size(self) -> int | None:
-        """The trials of a stack, None for the planner to choose: one where trials are stopped one by one."""
+        """The trials per stack: 1 if trials may stop early, and None if the planner chooses."""
         return self.resources.stack_size if self.early_stopping.asha is None else 1
 
     @property

@@ -1,4 +1,4 @@
-"""A YAML file read safely, with the line of every key, so that an error can point at it."""
+"""YAML files: read safely, with the line of every key, so that an error can name the line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Its counterpart: a string that the loader would read as a float, e.g. the digest `12e5`, gets quotes."""
+    """PyYAML's safe dumper, which quotes a string that the loader would read as a float, e.g. the digest `12e5`."""
 
 
 for _class in (_Loader, _Dumper):
@@ -35,14 +35,14 @@ for _class in (_Loader, _Dumper):
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The data of one YAML document and the line (from 1) of every key path in it."""
+    """The data of a YAML document, and the line (from 1) of every key path in it."""
 
     name: str
     data: Any
     lines: dict[KeyPath, int]
 
     def where(self, path: KeyPath) -> str:
-        """Return `file:line: key.path` of the deepest key on `path` that the file has; no line if it has none."""
+        """Return `file:line: key.path` with the line of the deepest key on `path` that the file has."""
         key = f": {spell(path)}" if path else ""
         for cut in range(len(path), -1, -1):
             if path[:cut] in self.lines:
@@ -59,7 +59,7 @@ def spell(path: KeyPath) -> str:
 
 
 def read_yaml(path: str | Path) -> YamlFile:
-    """Return the one document of a YAML file; raise HpxferError if it cannot be read or is not YAML."""
+    """Return the document of a YAML file. Raise HpxferError if the file cannot be read or is not YAML."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -70,7 +70,7 @@ def read_yaml(path: str | Path) -> YamlFile:
 
 
 def parse_yaml(text: str, name: str) -> YamlFile:
-    """Return the document in `text`; `name` stands for the file in messages."""
+    """Return the document in `text`. `name` stands for the file in messages."""
     lines: dict[KeyPath, int] = {}
     try:
         data = _read(_Loader(text), lines, name)
@@ -91,12 +91,12 @@ def parse_yaml(text: str, name: str) -> YamlFile:
 
 def write_yaml(data: Any) -> str:
     """Return YAML that `parse_yaml` reads back as `data`, keys in the order given."""
-    # ASCII with escapes: PyYAML writes a next-line character (U+0085) bare and reads it back as a space.
+    # ASCII with escapes, because PyYAML writes a next-line character (U+0085) bare and reads it back as a space.
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
 
 
 def _read(loader: _Loader, lines: dict[KeyPath, int], name: str) -> Any:
-    """Return the data of the loader's one document, None if there is none, and fill in `lines`."""
+    """Return the data of the loader's document, or None if there is none, and fill in `lines`."""
     try:
         node = loader.get_single_node()
         if node is None:
