@@ -24,6 +24,7 @@ from hpxfer.results import load_results
 from hpxfer.storage.lease import leased
 from hpxfer.store import Store
 from hpxfer.store.location import RemoteLocation, open_location
+from hpxfer.trial.events import Ended
 from hpxfer.trial.result import TrialResult
 
 Names = Callable[[str], list[str]]
@@ -109,11 +110,13 @@ class OneByOne:
             self.given += [trial.id for trial in stack.trials]
             on_event(
                 stack,
-                tuple(
-                    TrialResult(
-                        trial_id=one.id, status="finished", validation_loss_nats=2.0, final_window_loss_nats=2.0
+                Ended(
+                    results=tuple(
+                        TrialResult(
+                            trial_id=trial.id, status="finished", validation_loss_nats=2.0, final_window_loss_nats=2.0
+                        )
+                        for trial in stack.trials
                     )
-                    for one in stack.trials
                 ),
             )
             self.after(number)
