@@ -43,10 +43,10 @@ def test_the_verdicts_are_those_of_what_was_planted(whole: Analysis) -> None:
 
 def test_the_joint_drift_names_the_dimension_that_moves_it(whole: Analysis) -> None:
     slopes = {
-        (one.parameterization, slope.dimension): slope.octaves_per_doubling
-        for one in whole.found("joint")
-        if one.hp == "lr"
-        for slope in one.slopes
+        (answer.parameterization, slope.dimension): slope.octaves_per_doubling
+        for answer in whole.found("joint")
+        if answer.hp == "lr"
+        for slope in answer.slopes
     }
     assert slopes["sp", "width"] == pytest.approx(-1.0, abs=0.1)
     assert slopes["sp", "depth"] == pytest.approx(0.0, abs=0.1)
@@ -66,27 +66,35 @@ def test_every_analysis_is_there_for_every_axis_and_parameterization(whole: Anal
 
 def test_numbers_are_those_that_were_planted(whole: Analysis) -> None:
     law = next(
-        one for one in whole.found("power_laws") if (one.parameterization, one.count) == ("completep-moe", "total")
+        answer
+        for answer in whole.found("power_laws")
+        if (answer.parameterization, answer.count) == ("completep-moe", "total")
     )
     assert law.floor == pytest.approx(PLAN.floor, abs=0.05)
     assert law.floor_low is not None
     assert law.floor_high is not None
     assert law.floor_low <= PLAN.floor <= law.floor_high
     stability = next(
-        one for one in whole.found("stability") if (one.hp, one.axis, one.parameterization) == ("lr", "width", "sp")
+        answer
+        for answer in whole.found("stability")
+        if (answer.hp, answer.axis, answer.parameterization) == ("lr", "width", "sp")
     )
     assert stability.edge_octaves_per_doubling == pytest.approx(-1.0, abs=0.5)
-    improvement = next(one for one in whole.found("improvement") if (one.axis, one.parameterization) == ("width", "sp"))
+    improvement = next(
+        answer for answer in whole.found("improvement") if (answer.axis, answer.parameterization) == ("width", "sp")
+    )
     assert improvement.monotone is False or improvement.left_out
-    assert next(one for one in whole.found("improvement") if one.axis == "depth").monotone is True
-    assert {len(one.groups) for one in whole.found("experts_size")} == {1}
+    assert next(answer for answer in whole.found("improvement") if answer.axis == "depth").monotone is True
+    assert {len(answer.groups) for answer in whole.found("experts_size")} == {1}
     assert whole.found("surfaces")[0].why_not is not None
     assert [note for note in whole.notes if "diverged" in note]
 
 
 def test_the_floor_of_the_law_is_what_normalized_curves_are_over(whole: Analysis) -> None:
     found = next(
-        one for one in whole.found("collapse") if (one.axis, one.parameterization) == ("width", "completep-moe")
+        answer
+        for answer in whole.found("collapse")
+        if (answer.axis, answer.parameterization) == ("width", "completep-moe")
     )
     assert found.floor_nats == pytest.approx(PLAN.floor, abs=0.05)
     assert "power law" in found.floor_from
@@ -95,13 +103,13 @@ def test_the_floor_of_the_law_is_what_normalized_curves_are_over(whole: Analysis
 
 def test_a_product_has_surfaces_and_its_base_once(tmp_path: Path) -> None:
     found = made(tmp_path, GRID, BASE, ("seeds: 2", "seeds: 2\nproduct: true"))
-    assert [(one.shape, one.is_base) for one in found.found("surfaces")].count(("w32 d2 E4A1 h32", True)) == 1
+    assert [(answer.shape, answer.is_base) for answer in found.found("surfaces")].count(("w32 d2 E4A1 h32", True)) == 1
     assert len(found.found("surfaces")) == 3
-    assert {(one.first, one.second) for one in found.found("surfaces")} == {("lr", "init_scale")}
-    assert all(one.why_not is None for one in found.found("surfaces"))
-    base = next(one for one in found.found("surfaces") if one.is_base)
+    assert {(answer.first, answer.second) for answer in found.found("surfaces")} == {("lr", "init_scale")}
+    assert all(answer.why_not is None for answer in found.found("surfaces"))
+    base = next(answer for answer in found.found("surfaces") if answer.is_base)
     assert base.interaction == pytest.approx(0.0, abs=0.1)
-    assert {one.hp for one in found.reports} == {"lr", "init_scale"}
+    assert {answer.hp for answer in found.reports} == {"lr", "init_scale"}
 
 
 def test_a_dense_base_has_a_speed_up(tmp_path: Path) -> None:
@@ -119,11 +127,11 @@ def test_a_dense_base_has_a_speed_up(tmp_path: Path) -> None:
         ("completep-moe, sp", "complete-mue, sp"),
         ("  context: 64", "  context: 64\n  gate: normalized_sigmoid\n  ffn: swiglu"),
     )
-    one = found.found("speed_ups")[0]
-    assert (one.why_not, one.num_seeds) == (None, 2)
-    assert one.speed_up is not None
-    assert one.speed_up > 1
-    assert one.active_ratio is not None
+    answer = found.found("speed_ups")[0]
+    assert (answer.why_not, answer.num_seeds) == (None, 2)
+    assert answer.speed_up is not None
+    assert answer.speed_up > 1
+    assert answer.active_ratio is not None
 
 
 PARTS: dict[str, Callable[[Trial], bool]] = {
@@ -151,6 +159,6 @@ def test_a_partial_store_says_what_it_can_and_why_not_the_rest(name: str, tmp_pa
 
 def test_all_diverged_is_said_and_not_raised(tmp_path: Path) -> None:
     found = made(tmp_path, *SMALL, plan=PlantedStore(cliff=-10.0))
-    assert all(all(one.all_diverge) for one in found.found("stability"))
+    assert all(all(answer.all_diverge) for answer in found.found("stability"))
     assert found.report is not None
-    assert {one.verdict for one in found.report.findings} == {"undecided"}
+    assert {answer.verdict for answer in found.report.findings} == {"undecided"}

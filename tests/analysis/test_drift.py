@@ -40,8 +40,8 @@ def test_no_slope_through_one_scale() -> None:
 @given(slope=st.floats(-2, 2), start=st.floats(-12, -2), scales=st.sets(st.integers(1, 4096), min_size=3, max_size=6))
 @settings(deadline=None, max_examples=40)
 def test_a_planted_slope_is_found(slope: float, start: float, scales: set[int]) -> None:
-    order = [float(one) for one in sorted(scales)]
-    drift = fit_drift(order, [start + slope * float(np.log2(one)) for one in order])
+    order = [float(scale) for scale in sorted(scales)]
+    drift = fit_drift(order, [start + slope * float(np.log2(scale)) for scale in order])
     assert drift is not None
     assert drift.octaves_per_doubling == pytest.approx(slope, abs=1e-6)
     assert drift.se == pytest.approx(0.0, abs=1e-5)
@@ -63,10 +63,10 @@ def seen(*optima: float | None, se: float = 0.1, low: float = -math.inf, high: f
 
 
 def fitted_to(observed: list[Observed], freedom: int = 1000) -> Drift | None:
-    points = [one for one in observed if one.value is not None]
+    points = [point for point in observed if point.value is not None]
     rng = np.random.default_rng(0)
-    noise = rng.standard_normal((4000, len(points))) * [one.se for one in points]
-    return fit_observed(observed, noise + [one.value for one in points], freedom, ())
+    noise = rng.standard_normal((4000, len(points))) * [point.se for point in points]
+    return fit_observed(observed, noise + [point.value for point in points], freedom, ())
 
 
 def test_the_interval_of_known_errors() -> None:

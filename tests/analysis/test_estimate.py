@@ -47,20 +47,20 @@ def test_intervals_cover_where_a_seed_s_luck_is_smooth() -> None:
 
 
 def test_an_interior_optimum_has_an_error_an_interval_and_a_curvature() -> None:
-    for one in optima(STAYS, noise=0.005, seeds=3, curvature=0.04):
-        assert one.kind == "interior"
-        assert one.log2_value == pytest.approx(-6.2, abs=0.2)
-        assert one.se_log2 is not None
-        assert one.low_log2 is not None
-        assert one.high_log2 is not None
-        assert one.low_log2 < -6.2 < one.high_log2
-        assert one.curvature == pytest.approx(0.04, rel=0.2)
+    for optimum in optima(STAYS, noise=0.005, seeds=3, curvature=0.04):
+        assert optimum.kind == "interior"
+        assert optimum.log2_value == pytest.approx(-6.2, abs=0.2)
+        assert optimum.se_log2 is not None
+        assert optimum.low_log2 is not None
+        assert optimum.high_log2 is not None
+        assert optimum.low_log2 < -6.2 < optimum.high_log2
+        assert optimum.curvature == pytest.approx(0.04, rel=0.2)
 
 
 def test_one_seed_has_an_optimum_and_no_interval() -> None:
-    for one in optima(STAYS, seeds=1):
-        assert one.log2_value == pytest.approx(-6.2, abs=0.2)
-        assert (one.se_log2, one.low_log2, one.high_log2) == (None, None, None)
+    for optimum in optima(STAYS, seeds=1):
+        assert optimum.log2_value == pytest.approx(-6.2, abs=0.2)
+        assert (optimum.se_log2, optimum.low_log2, optimum.high_log2) == (None, None, None)
 
 
 def test_a_bound_is_open_on_one_side() -> None:
@@ -75,19 +75,19 @@ def test_a_bound_is_open_on_one_side() -> None:
 
 
 def test_next_to_divergence_the_optimum_lies_before_it() -> None:
-    for one in optima(STAYS, diverges_above=0.9):
-        assert one.kind == "at_divergence"
-        assert one.log2_value is not None
-        assert one.log2_value <= -6.0
-        assert one.high_log2 == -5.0  # the HP that diverges
-        assert one.low_log2 is not None
-        assert one.low_log2 <= -6.5
+    for optimum in optima(STAYS, diverges_above=0.9):
+        assert optimum.kind == "at_divergence"
+        assert optimum.log2_value is not None
+        assert optimum.log2_value <= -6.0
+        assert optimum.high_log2 == -5.0  # the HP that diverges
+        assert optimum.low_log2 is not None
+        assert optimum.low_log2 <= -6.5
 
 
 def test_a_basin_that_does_not_bend_has_no_optimum_and_says_so() -> None:
     (found,) = find([plant(Planted(noise=0.02, curvature=0.0), 1).grid()])
-    for one in (shape.optimum for shape in found.shapes):
-        assert (one.kind, one.log2_value, one.open_because) == ("none", None, FLAT)
+    for optimum in (shape.optimum for shape in found.shapes):
+        assert (optimum.kind, optimum.log2_value, optimum.open_because) == ("none", None, FLAT)
 
 
 def test_one_lucky_cell_does_not_move_the_best_value() -> None:
@@ -104,8 +104,8 @@ def test_a_missing_seed_changes_an_optimum_little() -> None:
     frame["loss"] += 0.3 * frame["seed"]  # levels of seeds differ by far more than the basin is deep
     holes = with_status(frame, "failed", scale=64.0, value=2.0**-7, seed=0)
     whole, with_hole = (
-        report_line(one, sweep="planted", hp="lr", loss="validation").findings[0].shapes[1].optimum
-        for one in (frame, holes)
+        report_line(given, sweep="planted", hp="lr", loss="validation").findings[0].shapes[1].optimum
+        for given in (frame, holes)
     )
     assert with_hole.log2_value == pytest.approx(whole.log2_value, abs=0.05)
 

@@ -135,8 +135,8 @@ def test_a_base_on_the_edge_gets_the_grid_that_decides(tmp_path: Path) -> None:
     plan = PlantedStore(middle=-9.7)
     first = planted_results(SPEC, tmp_path / "first", plan)
     report = transfer_report(first)
-    assert {one.verdict for one in report.findings} == {"undecided"}
+    assert {finding.verdict for finding in report.findings} == {"undecided"}
     found = followup_sweep(first.spec, [report])
     second = planted_results(loaded(found), tmp_path / "second", plan)
-    assert "undecided" not in {one.verdict for one in transfer_report(second).findings}
+    assert "undecided" not in {finding.verdict for finding in transfer_report(second).findings}
     assert set(first.trials["trial_id"]) < set(second.trials["trial_id"])

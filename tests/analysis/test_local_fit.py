@@ -62,13 +62,13 @@ def test_fewer_than_three_cells_are_not_fitted() -> None:
 
 
 def test_lowest_points() -> None:
-    one = np.ones(1)
-    assert lowest(-2 * one, one, 0 * one, -5 * one, 5 * one) == pytest.approx(1.0)
-    assert lowest(-200 * one, one, 0 * one, -5 * one, 5 * one) == pytest.approx(5.0)
-    assert lowest(one, -one, 0 * one, -5 * one, 5 * one) == pytest.approx(-5.0)  # opens down, falls to the left
-    assert lowest(-one, 0.1 * one, -one, -5 * one, 5 * one) == pytest.approx(5.0)  # no turning point at all
+    unit = np.ones(1)
+    assert lowest(-2 * unit, unit, 0 * unit, -5 * unit, 5 * unit) == pytest.approx(1.0)
+    assert lowest(-200 * unit, unit, 0 * unit, -5 * unit, 5 * unit) == pytest.approx(5.0)
+    assert lowest(unit, -unit, 0 * unit, -5 * unit, 5 * unit) == pytest.approx(-5.0)  # opens down, falls to the left
+    assert lowest(-unit, 0.1 * unit, -unit, -5 * unit, 5 * unit) == pytest.approx(5.0)  # no turning point at all
     b, c, d = -0.3, 0.5, 0.1
-    at = float(lowest(b * one, c * one, d * one, -5 * one, 5 * one)[0])
+    at = float(lowest(b * unit, c * unit, d * unit, -5 * unit, 5 * unit)[0])
     assert b + 2 * c * at + 3 * d * at**2 == pytest.approx(0.0, abs=1e-12)
     assert 2 * c + 6 * d * at > 0
 

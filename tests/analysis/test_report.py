@@ -45,10 +45,10 @@ def test_the_order_of_rows_plays_no_part(seed: int) -> None:
 @settings(deadline=None, max_examples=10)
 def test_a_constant_on_all_losses_moves_no_optimum_and_no_regret(shift: float) -> None:
     frame = messy()
-    for one, other in zip(
+    for finding, other in zip(
         report(frame).findings, report(frame.assign(loss=frame["loss"] + shift)).findings, strict=True
     ):
-        for here, there in zip(one.shapes, other.shapes, strict=True):
+        for here, there in zip(finding.shapes, other.shapes, strict=True):
             assert there.optimum.kind == here.optimum.kind
             assert there.optimum.log2_value == pytest.approx(here.optimum.log2_value, abs=1e-6)
             assert there.regret_nats == pytest.approx(here.regret_nats, abs=1e-9)
@@ -59,9 +59,9 @@ def test_a_constant_on_all_losses_moves_no_optimum_and_no_regret(shift: float) -
 def test_scaling_the_hp_changes_no_verdict(octaves: int) -> None:
     frame = messy()
     moved = report(frame.assign(value=frame["value"] * 2.0**octaves))
-    for one, other in zip(report(frame).findings, moved.findings, strict=True):
-        assert (other.verdict, other.drift is None) == (one.verdict, one.drift is None)
-        assert other.base_value == pytest.approx((one.base_value or 0.0) * 2.0**octaves)
+    for finding, other in zip(report(frame).findings, moved.findings, strict=True):
+        assert (other.verdict, other.drift is None) == (finding.verdict, finding.drift is None)
+        assert other.base_value == pytest.approx((finding.base_value or 0.0) * 2.0**octaves)
 
 
 def test_to_dict_is_strict_json_and_tells_divergence_from_missing() -> None:

@@ -17,11 +17,11 @@ from hpxfer.analysis.verdict import NO_NOISE, judge, regret_limit
 
 def finding(frame: pd.DataFrame, label: str = "completep-moe") -> Finding:
     report = report_line(frame, sweep="planted", hp="lr", loss="validation")
-    return next(one for one in report.findings if one.parameterization == label)
+    return next(found for found in report.findings if found.parameterization == label)
 
 
-def reasons(one: Finding) -> str:
-    return "\n".join(one.reasons)
+def reasons(found: Finding) -> str:
+    return "\n".join(found.reasons)
 
 
 def test_a_transferring_sweep_transfers_and_its_drifting_control_drifts() -> None:
@@ -51,11 +51,11 @@ def test_a_control_that_transfers_too_is_said_to_tell_nothing_apart() -> None:
 
 
 def test_no_control_is_said_first() -> None:
-    one = finding(line(STAYS))
-    assert (one.verdict, one.control) == ("transfers", None)
-    assert headline(one).startswith("completep-moe: transfers, no control (")
-    assert "no control (sp) in this sweep" in reasons(one)
-    assert [more.parameterization for more in one.to_add] == ["sp"]
+    found = finding(line(STAYS))
+    assert (found.verdict, found.control) == ("transfers", None)
+    assert headline(found).startswith("completep-moe: transfers, no control (")
+    assert "no control (sp) in this sweep" in reasons(found)
+    assert [more.parameterization for more in found.to_add] == ["sp"]
 
 
 def test_a_control_is_in_the_verdict_and_not_in_its_own() -> None:
@@ -74,23 +74,23 @@ def test_a_control_that_was_not_run_is_said_first() -> None:
     frame = pd.concat(
         [line(STAYS), with_status(line(MOVES).query("not is_base"), "missing"), line(MOVES).query("is_base")]
     )
-    one = finding(frame)
-    assert headline(one).startswith("completep-moe: transfers, control not measured (")
-    assert one.control is not None
-    assert (one.control.worst_shape, one.to_add) == (None, ())
+    found = finding(frame)
+    assert headline(found).startswith("completep-moe: transfers, control not measured (")
+    assert found.control is not None
+    assert (found.control.worst_shape, found.to_add) == (None, ())
 
 
 def test_what_drifts_needs_no_control() -> None:
-    one = finding(line({"completep-moe": MOVES["sp"]}))
-    assert (one.verdict, one.to_add) == ("drifts", ())
-    assert headline(one).startswith("completep-moe: drifts (")
-    assert "no control (sp)" in reasons(one)
+    found = finding(line({"completep-moe": MOVES["sp"]}))
+    assert (found.verdict, found.to_add) == ("drifts", ())
+    assert headline(found).startswith("completep-moe: drifts (")
+    assert "no control (sp)" in reasons(found)
 
 
 def test_axes_are_judged_apart() -> None:
     both = pd.concat([line({**STAYS, **MOVES}), line({**STAYS, "sp": STAYS["completep-moe"]}, axis="depth")])
     report = report_line(both, sweep="planted", hp="lr", loss="validation")
-    assert [(one.axis, one.parameterization, one.verdict) for one in report.findings] == [
+    assert [(found.axis, found.parameterization, found.verdict) for found in report.findings] == [
         ("depth", "completep-moe", "transfers"),
         ("depth", "sp", "transfers"),
         ("width", "completep-moe", "transfers"),
@@ -181,11 +181,11 @@ def test_luck_of_a_seed_that_all_hps_share_does_not_hide_a_drift() -> None:
 def test_one_seed_is_undecided_and_says_what_to_add() -> None:
     frame = line({**STAYS, **MOVES}, seeds=1)
     for label in ("completep-moe", "sp"):
-        one = finding(frame, label)
-        assert one.verdict == "undecided"
-        assert one.reasons[0] == NO_NOISE
-        assert one.noise_nats is None
-        assert all(shape.regret_se_nats is None for shape in one.shapes)
+        found = finding(frame, label)
+        assert found.verdict == "undecided"
+        assert found.reasons[0] == NO_NOISE
+        assert found.noise_nats is None
+        assert all(shape.regret_se_nats is None for shape in found.shapes)
     assert finding(frame, "sp").shapes[-1].regret_nats == pytest.approx(0.19, abs=0.02)
 
 

@@ -20,19 +20,19 @@ def finding(frame: pd.DataFrame) -> Finding:
 
 
 def test_a_base_on_the_edge_asks_for_values_beyond_it() -> None:
-    one = finding(line({"sp": lambda _: -10.0}))
-    assert one.to_add[0].text == "width 32: HP values 2^-11, 2^-10"
-    assert one.to_add[0].values == (2.0**-11, 2.0**-10)
-    assert one.to_add[0].scales == (32.0,)
-    assert f"to decide: {one.to_add[0].text}" in one.reasons
+    found = finding(line({"sp": lambda _: -10.0}))
+    assert found.to_add[0].text == "width 32: HP values 2^-11, 2^-10"
+    assert found.to_add[0].values == (2.0**-11, 2.0**-10)
+    assert found.to_add[0].scales == (32.0,)
+    assert f"to decide: {found.to_add[0].text}" in found.reasons
     wider = finding(line({"sp": lambda _: -10.0}, grid=range(-13, -3)))
     assert wider.verdict == "transfers"
 
 
 def test_a_missing_cell_is_named() -> None:
-    one = finding(with_status(line(STAYS), "missing", scale=64.0, value=2.0**-6))
-    assert one.to_add[0].text == "width 64: run what has no result (0.01562)"
-    assert one.to_add[0].values == (2.0**-6,)
+    found = finding(with_status(line(STAYS), "missing", scale=64.0, value=2.0**-6))
+    assert found.to_add[0].text == "width 64: run what has no result (0.01562)"
+    assert found.to_add[0].values == (2.0**-6,)
 
 
 @pytest.mark.parametrize(
@@ -46,30 +46,30 @@ def test_a_missing_cell_is_named() -> None:
 )
 def test_too_few_points_for_a_parabola_ask_for_more(frame: pd.DataFrame, values: tuple[float, ...]) -> None:
     """Below what diverges; else on both sides."""
-    one = finding(frame)
-    assert one.verdict == "undecided"
-    assert [more.values for more in one.to_add] == [values] * 3
+    found = finding(frame)
+    assert found.verdict == "undecided"
+    assert [more.values for more in found.to_add] == [values] * 3
 
 
 def test_one_seed_asks_for_three() -> None:
-    one = finding(line(STAYS, seeds=1))
-    assert [(addition.text, addition.seeds) for addition in one.to_add] == [("3 seeds at every shape", 3)]
+    found = finding(line(STAYS, seeds=1))
+    assert [(addition.text, addition.seeds) for addition in found.to_add] == [("3 seeds at every shape", 3)]
 
 
 def test_noise_asks_for_as_many_seeds_as_decide() -> None:
     noise = 0.08
-    one = finding(line(STAYS, noise=noise, seeds=2))
-    assert one.verdict == "undecided"
-    (more,) = one.to_add
+    found = finding(line(STAYS, noise=noise, seeds=2))
+    assert found.verdict == "undecided"
+    (more,) = found.to_add
     assert more.seeds is not None
     assert 3 <= more.seeds <= 20
     assert finding(line(STAYS, noise=noise, seeds=more.seeds + 3)).verdict == "transfers"
 
 
 def test_a_move_at_its_limit_asks_for_a_longer_axis() -> None:
-    one = finding(line({"sp": lambda doublings: -6.0 - 0.5 * doublings}, curvature=0.004, noise=2e-4, seeds=3))
-    assert one.verdict == "undecided"
-    assert one.to_add[0].text.startswith("a shape at twice the largest width")
+    found = finding(line({"sp": lambda doublings: -6.0 - 0.5 * doublings}, curvature=0.004, noise=2e-4, seeds=3))
+    assert found.verdict == "undecided"
+    assert found.to_add[0].text.startswith("a shape at twice the largest width")
 
 
 def test_a_single_shape_asks_for_another() -> None:
@@ -84,15 +84,15 @@ def test_what_is_decided_asks_for_nothing(frame: pd.DataFrame) -> None:
 
 def test_an_unfinished_sweep_is_finished_before_seeds_are_counted() -> None:
     frame = with_status(line(STAYS, noise=0.08), "missing", scale=32.0, value=2.0**-7)
-    one = finding(with_status(frame, "missing", scale=64.0, value=2.0**-6))
-    assert [addition.text for addition in one.to_add] == [
+    found = finding(with_status(frame, "missing", scale=64.0, value=2.0**-6))
+    assert [addition.text for addition in found.to_add] == [
         "width 32: run what has no result (0.007812)",
         "width 64: run what has no result (0.01562)",
     ]
-    assert _seeds(one) is not None  # it could be told, but from too little
+    assert _seeds(found) is not None  # it could be told, but from too little
 
 
 def test_losses_that_do_not_bend_ask_for_seeds() -> None:
-    one = finding(line(STAYS, curvature=0.0, noise=0.05))
-    assert "does not bend" in str(one.reasons)
-    assert one.to_add[-1].seeds == 4
+    found = finding(line(STAYS, curvature=0.0, noise=0.05))
+    assert "does not bend" in str(found.reasons)
+    assert found.to_add[-1].seeds == 4

@@ -82,8 +82,8 @@ def test_noise_that_hides_the_optima_decides_nothing() -> None:
 
 
 def test_one_seed_has_slopes_without_interval_and_two_shapes_none() -> None:
-    one = planted(1.0, seeds=1)
-    assert (one.fast, one.excess_low, one.points[0].regret_low) == (None, None, None)
-    assert one.regret_slope is not None
+    single = planted(1.0, seeds=1)
+    assert (single.fast, single.excess_low, single.points[0].regret_low) == (None, None, None)
+    assert single.regret_slope is not None
     why = planted(1.0, falls=-0.5).why_not
     assert why == "fewer than two smaller shapes have an optimum inside the grid and a higher loss"

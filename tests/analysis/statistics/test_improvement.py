@@ -26,8 +26,8 @@ def test_a_larger_shape_that_is_surely_worse_is_told_from_noise() -> None:
 
 
 def test_one_seed_tells_nothing_and_divergence_leaves_a_step_out() -> None:
-    one = improvement([32, 64], [{0: 3.0}, {0: 2.9}])
-    assert (one.steps[0].low, one.monotone) == (None, None)
+    single = improvement([32, 64], [{0: 3.0}, {0: 2.9}])
+    assert (single.steps[0].low, single.monotone) == (None, None)
     gone = improvement([32, 64, 128], [{0: 3.0, 1: 3.0}, {0: math.inf, 1: 2.9}, {2: 2.8}])
     assert gone.left_out == ((32, 64), (64, 128))
     assert gone.monotone is None

@@ -50,7 +50,7 @@ def planted(
 
 
 def slopes(found: JointDrift) -> dict[str, float]:
-    return {one.dimension: one.octaves_per_doubling for one in found.slopes}
+    return {slope.dimension: slope.octaves_per_doubling for slope in found.slopes}
 
 
 @pytest.mark.parametrize(("width", "depth"), [(0.0, 0.0), (-0.5, 0.25)])
@@ -67,16 +67,16 @@ def test_the_intervals_cover() -> None:
     covered = []
     for seed in range(40):
         found = planted((BASE, *WIDER, *DEEPER), -0.3, 0.2, seed=seed, noise=0.01)
-        for one, true in zip(found.slopes, (-0.3, 0.2), strict=True):
-            assert one.low is not None
-            assert one.high is not None
-            covered.append(one.low <= true <= one.high)
+        for slope, true in zip(found.slopes, (-0.3, 0.2), strict=True):
+            assert slope.low is not None
+            assert slope.high is not None
+            covered.append(slope.low <= true <= slope.high)
     assert 0.89 <= np.mean(covered) <= 0.995
 
 
 def test_a_drift_of_one_dimension_is_not_the_other_s() -> None:
     found = planted((BASE, *WIDER, *DEEPER), -0.7, 0.0)
-    by_name = {one.dimension: one for one in found.slopes}
+    by_name = {slope.dimension: slope for slope in found.slopes}
     assert (by_name["width"].high or 0.0) < -0.6
     assert (by_name["depth"].low or 1.0) < 0.0 < (by_name["depth"].high or -1.0)
 
@@ -92,10 +92,10 @@ def test_a_bound_counts_on_its_side_only() -> None:
     """The widest optimum is beyond the grid's lower edge, so all that is known is that it fell far."""
     found = planted((BASE, *WIDER, *DEEPER), -1.5, 0.0, start=-5.4)
     assert [point.shape for point in found.points if point.log2_value is None] == [WIDER[-1].label()]
-    by_name = {one.dimension: one for one in found.slopes}
+    by_name = {slope.dimension: slope for slope in found.slopes}
     assert by_name["width"].octaves_per_doubling == pytest.approx(-1.5, abs=0.1)
     assert by_name["depth"].octaves_per_doubling == pytest.approx(0.0, abs=0.1)
-    assert all(one.se is not None and one.se > 0 for one in found.slopes)
+    assert all(slope.se is not None and slope.se > 0 for slope in found.slopes)
 
 
 def test_what_cannot_be_said_says_why() -> None:

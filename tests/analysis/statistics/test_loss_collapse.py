@@ -1,4 +1,4 @@
-"""Loss collapse: planted curves that are one, that part at a known step, and seeds that share their batches."""
+"""Loss collapse: planted curves that coincide or part at a known step, and seeds that share their batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def planted(
 
 def test_curves_part_where_they_were_planted_to() -> None:
     at = [planted(seed, part_at=120.0).parts_at for seed in range(30)]
-    found = [one for one in at if one is not None]
+    found = [step for step in at if step is not None]
     assert len(found) >= 28
     assert np.median(found) == pytest.approx(120, abs=10)
 
@@ -59,10 +59,10 @@ def test_the_noise_is_that_of_a_shape_s_mean_without_what_its_seeds_share() -> N
 
 
 def test_one_seed_gives_the_spread_and_says_why_there_is_no_noise() -> None:
-    one = planted(seeds=1, part_at=120.0, gap=0.5)
-    assert (one.noise_nats, one.parts_at, one.below_noise) == ((), None, None)
-    assert one.why_no_noise is not None
-    assert one.parts_by_share_at == pytest.approx(122.0, abs=5)
+    single = planted(seeds=1, part_at=120.0, gap=0.5)
+    assert (single.noise_nats, single.parts_at, single.below_noise) == ((), None, None)
+    assert single.why_no_noise is not None
+    assert single.parts_by_share_at == pytest.approx(122.0, abs=5)
 
 
 def test_a_diverged_shape_is_shown_and_left_out_of_the_numbers() -> None:
@@ -75,7 +75,7 @@ def test_a_diverged_shape_is_shown_and_left_out_of_the_numbers() -> None:
     ]
     found = collapse(every, BARE)
     assert found.left_out == ("w2",)
-    assert [(one.shape, one.diverged_step, len(one.losses)) for one in found.curves] == [
+    assert [(curve.shape, curve.diverged_step, len(curve.losses)) for curve in found.curves] == [
         ("w0", None, 48),
         ("w1", None, 48),
         ("w2", 50, 10),

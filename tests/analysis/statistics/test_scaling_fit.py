@@ -41,10 +41,10 @@ def test_a_line_in_log_parameters_is_found_and_its_interval_covers() -> None:
     assert (exact.slope, exact.intercept, exact.r2) == pytest.approx((-0.1, 5.0, 1.0))
     covered = 0
     for seed in range(200):
-        one = loss_fit(points(lambda n: 5 - 0.1 * math.log2(n), noise=0.02, seed=seed), LINE)
-        assert one.slope_low is not None
-        assert one.slope_high is not None
-        covered += one.slope_low <= -0.1 <= one.slope_high
+        fitted = loss_fit(points(lambda n: 5 - 0.1 * math.log2(n), noise=0.02, seed=seed), LINE)
+        assert fitted.slope_low is not None
+        assert fitted.slope_high is not None
+        covered += fitted.slope_low <= -0.1 <= fitted.slope_high
     assert 182 <= covered <= 198
 
 

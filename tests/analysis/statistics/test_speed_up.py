@@ -39,8 +39,8 @@ def test_a_slower_moe_has_a_speed_up_below_one() -> None:
 
 
 def test_one_seed_has_no_interval_and_none_in_common_no_number() -> None:
-    one = speed_up(curves(1.0, seeds=1), curves(2.0), BARE)
-    assert (one.num_seeds, one.low, one.high) == (1, None, None)
+    single = speed_up(curves(1.0, seeds=1), curves(2.0), BARE)
+    assert (single.num_seeds, single.low, single.high) == (1, None, None)
     none = speed_up({5: curves(1.0)[0]}, curves(2.0), BARE)
     assert none.speed_up is None
     assert none.why_not == "no seed has a whole loss curve of both shapes"
