@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import hpxfer
 from hpxfer.errors import HpxferError, nearest
@@ -24,7 +24,7 @@ from hpxfer.recipe.schema import (
     SearchPart,
     TrainingPart,
 )
-from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.tuned import tuned
@@ -45,7 +45,7 @@ def recipe_of(results: Results, parameterization: str | None = None) -> Recipe:
     Raises HpxferError if nothing has been tuned at the base.
     """
     if kind_of(results.spec).tunes == "points":
-        return _recipe_of_point(results, _choice(results.spec, parameterization))
+        return _recipe_of_point(results, _choice(results, parameterization))
     from hpxfer.analysis import transfer_report
 
     return recipe_from_results(results, transfer_report(results), parameterization)
@@ -59,7 +59,7 @@ def recipe_from_results(results: Results, report: TransferReport, parameterizati
     optimum.
     """
     spec = results.spec
-    choice = _choice(spec, parameterization)
+    choice = _choice(results, parameterization)
     if kind_of(spec).tunes == "points":
         return _recipe_of_point(results, choice)
     findings = [finding for finding in report.findings if finding.parameterization == choice.label()]
@@ -120,9 +120,12 @@ def _recipe(
     )
 
 
-def _choice(spec: SweepSpec, name: str | None) -> Parameterization:
-    """Return the sweep's parameterization with this label, or with this name if only one has it."""
-    choices = [parameterization(row.name, row.conventions) for row in spec.parameterizations]
+def _choice(results: Results, name: str | None) -> Parameterization:
+    """Return the sweep's parameterization with this label, or with this name if only one has it.
+
+    The table of a plug-in need not be registered here.
+    """
+    choices = results.expansion.choices
     if name is None:
         return choices[0]
     found = [row for row in choices if row.label() == name] or [row for row in choices if row.name == name]
@@ -160,14 +163,10 @@ def _fitted(
         optimum=None if estimate is None else 2.0**estimate,
         optimum_of_seeds=_of_seeds(optimum),
         open_because=optimum.open_because,
-        loss=_loss(report.loss),
+        loss="validation" if report.loss == "validation" else "final_window",
         loss_nats=base.best_loss,
         axes={finding.axis: _axis(spec, finding) for finding in findings},
     )
-
-
-def _loss(name: str) -> Literal["validation", "final_window"]:
-    return "validation" if name == "validation" else "final_window"
 
 
 def _of_seeds(optimum: Optimum) -> tuple[float, float] | None:

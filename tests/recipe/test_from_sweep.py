@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 import hpxfer
 from hpxfer.analysis import transfer_report
 from hpxfer.errors import HpxferError
-from hpxfer.recipe import Recipe, recipe_from_results
+from hpxfer.recipe import Recipe, recipe_from_results, recipe_of
 from hpxfer.results import Results
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import parse_sweep
+from hpxfer.spec.sweep import ParameterizationSpec, PluginSpec
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.store import SHAPE_COLUMNS
 from hpxfer.trial import Cell, DataRef, Expansion, base_hps
@@ -217,3 +220,24 @@ def test_another_hp_and_loss_may_be_judged() -> None:
     one = build(outcome, hp="init_scale", loss="final_window")
     assert (one.hps.lr, one.hps.init_scale) == (0.01, 2.0)
     assert (one.file.fitted.hp, one.file.fitted.loss) == ("init_scale", "final_window")
+
+
+def test_a_sweep_of_a_plug_in_has_its_recipe_without_the_code_of_the_plug_in() -> None:
+    """The recipe names the plug-in. Using the recipe needs the plug-in, and the message says so."""
+    mine = replace(PARAMETERIZATIONS.get("completep-moe"), name="mine")
+    with PARAMETERIZATIONS.registered(mine):
+        outcome = results(parameterizations=["mine", "sp"])
+        registered = build(outcome).dump()
+    plugin = PluginSpec(name="mine.py", digest="abc", registers={"parameterization": ("mine",)})
+    conventions = {"depth_alpha": 1.0, "router_init_exponent": 1.0}
+    chosen = (ParameterizationSpec(name="mine", conventions=conventions), *outcome.spec.parameterizations[1:])
+    spec = outcome.spec.model_copy(update={"plugins": (plugin,), "parameterizations": chosen})
+    stored = replace(outcome, spec=spec)
+    made = recipe_of(stored).dump()
+    assert made.replace("  plugins:\n  - mine.py\n", "") == registered
+    with pytest.raises(
+        HpxferError, match=r"unknown parameterization 'mine'.*import the plug-in of the sweep first: mine"
+    ):
+        Recipe.parse(made)
+    with PARAMETERIZATIONS.registered(mine):
+        assert Recipe.parse(made).parameterization.name == "mine"
