@@ -52,6 +52,13 @@ class Convention:
             return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high  # type: ignore[operator]
         return any(value == legal and isinstance(value, bool) == isinstance(legal, bool) for legal in self.legal)
 
+    def values(self) -> tuple[float | str, ...]:
+        """Return legal values: every value of a list, or the ends and the middle of a range."""
+        if not self.legal or self.legal[0] != "between":
+            return self.legal
+        low, high = float(self.legal[1]), float(self.legal[2])
+        return low, (low + high) / 2, high
+
     def spell(self) -> str:
         """Return the legal values as a reader would write them."""
         if self.legal and self.legal[0] == "between":
@@ -86,15 +93,25 @@ class Table:
         return axis in self.axes or (optimizer == "adam" and axis in self.adam_axes)
 
     def require_rows(self) -> None:
-        """Raise HpxferError unless every column, under the default conventions, has rows that can be evaluated."""
-        defaults = {key: convention.default for key, convention in self.conventions.items()}
+        """Raise HpxferError unless every column has rows that can be evaluated.
+
+        The rows are those under the default conventions, and under every other legal value of a single convention.
+        """
         if not self.rows:
             raise HpxferError(f"parameterization {self.name}: rows must have a column for adam or sgd, got none")
+        defaults = {key: convention.default for key, convention in self.conventions.items()}
+        others = [(key, value) for key, convention in self.conventions.items() for value in convention.values()]
         for optimizer, column in self.rows.items():
             where = f"parameterization {self.name}, {optimizer}"
             if optimizer not in ("adam", "sgd"):
                 raise HpxferError(f"{where}: a column must be adam or sgd; rename it in rows")
             _require_rows(where, column(defaults))
+            for key, value in others:
+                try:
+                    rows = column({**defaults, key: value})
+                except HpxferError:
+                    continue  # the value excludes the default of another convention
+                _require_rows(f"{where}, {key}={value}", rows)
 
 
 def _require_rows(where: str, rows: Iterable[Row]) -> None:

@@ -27,7 +27,7 @@ from hpxfer.scaling.regimes import REGIMES
 from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import FACTORS, Convention, Conventions, Optimizer, Table
+from hpxfer.scaling.table import FACTORS, Conventions, Optimizer, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 # Width, depth, batch_tokens and steps, and the layout. Three layouts have a dense FFN, to compare its roles too.
@@ -56,21 +56,13 @@ def columns(name: str) -> Iterator[tuple[Parameterization, Optimizer]]:
     A value that excludes the default of another convention is left out. Another test holds its refusal to be in words.
     """
     table = PARAMETERIZATIONS.get(name)
-    for chosen in ({}, *({key: value} for key, known in table.conventions.items() for value in values_of(known))):
+    for chosen in ({}, *({key: value} for key, known in table.conventions.items() for value in known.values())):
         try:
             choice = parameterization(name, chosen)
         except HpxferError:
             continue
         for optimizer in table.rows:
             yield choice, optimizer
-
-
-def values_of(convention: Convention) -> tuple[float | str, ...]:
-    """Return legal values of a convention: every value of a list, or the ends and the middle of a range."""
-    if convention.legal[0] != "between":
-        return convention.legal
-    low, high = float(convention.legal[1]), float(convention.legal[2])
-    return low, (low + high) / 2, high
 
 
 def comparable(role: str, *shapes: Shape) -> bool:
@@ -104,7 +96,7 @@ class ParameterizationSuite:
     def test_every_value_of_a_convention_works_or_is_refused_in_words(self, name: str) -> None:
         """Each value is tried alone and beside each value of every other convention."""
         known = PARAMETERIZATIONS.get(name).conventions
-        pairs = [(key, value) for key, convention in known.items() for value in values_of(convention)]
+        pairs = [(key, value) for key, convention in known.items() for value in convention.values()]
         for chosen in itertools.combinations_with_replacement(pairs, 2):
             refusal = _refusal(name, dict(chosen))
             assert refusal is None or refusal.startswith(f"parameterization {name}: "), refusal

@@ -195,6 +195,17 @@ def test_rows_that_cannot_be_evaluated_are_refused_when_they_are_registered(
     assert "mine" not in PARAMETERIZATIONS
 
 
+def test_the_rows_of_every_convention_are_looked_at(register: Register) -> None:
+    bad = Convention(default="no", legal=("no", "yes"), doc="whether a row is wrong")
+
+    def rows(conventions: Conventions) -> tuple[Row, ...]:
+        lr = ONE if conventions["bad"] == "no" else ratio("height")
+        return tuple(replace(row, lr=lr) for row in SP.rows["adam"]({}))
+
+    with pytest.raises(HpxferError, match="mine, adam, bad=yes: embedding: lr: unknown ratio 'height'"):
+        register(replace(SP, name="mine", rows={"adam": rows}, conventions={"bad": bad}))
+
+
 def test_a_column_must_be_of_a_known_optimizer(register: Register) -> None:
     with pytest.raises(HpxferError, match="mine, lion: a column must be adam or sgd"):
         register(replace(SP, name="mine", rows={"lion": SP.rows["adam"]}))  # type: ignore[dict-item]
