@@ -18,7 +18,7 @@ def buys(spec: SweepSpec, points: int, what: str) -> Iterator[Problem]:
     """Yield a budget that does not buy the points that the search starts with."""
     budget, least = spec.search.budget, points * len(spec.seeds)
     if budget is not None and budget < least:
-        text = f"must buy {what}: at least {least} trials an arm, {len(spec.seeds)} seeds counted, got {budget}"
+        text = f"must buy {what}: at least {least} trials per arm, {len(spec.seeds)} seeds counted, got {budget}"
         yield ("search", "budget"), f"{text}; raise it, or scan less"
 
 

@@ -1,14 +1,15 @@
 """Export: `optuna.db` beside the results, which `optuna-dashboard sqlite:///PATH` opens. Nothing reads it back.
 
-The file holds one study per arm and strategy, for every search that decides in rounds. A run writes it anew.
+The file holds one study per arm and strategy, for every search that decides in rounds. Each run writes it anew.
 """
 
 from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Search
@@ -37,8 +38,8 @@ class StudyExport:
         """Write the rounds that ended since the last call."""
         if not isinstance(search, RoundSearch):
             return
-        ended = {f"{each.strategy.arm.name}: {each.strategy.name}": each for each in search.play() if each.rounds}
-        new = {name: each for name, each in ended.items() if len(each.rounds) != self._num_written.get(name, 0)}
+        histories = {f"{each.strategy.arm.name}: {each.strategy.name}": each for each in search.play() if each.rounds}
+        new = {name: each for name, each in histories.items() if len(each.rounds) != self._num_written.get(name, 0)}
         if not new:
             return
         try:
@@ -49,7 +50,7 @@ class StudyExport:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             self.problem = f"{self.path}: cannot be written ({why}); no result depends on it"
 
-    def _write(self, studies: dict[str, ArmHistory]) -> None:
+    def _write(self, studies: Mapping[str, ArmHistory]) -> None:
         import optuna
         from sqlalchemy.pool import NullPool
 
@@ -57,41 +58,32 @@ class StudyExport:
 
         if not self._num_written:
             self.path.unlink(missing_ok=True)
-
-        def connect() -> sqlite3.Connection:
-            connection = sqlite3.connect(self.path, timeout=BUSY_S)
-            connection.execute("PRAGMA synchronous=OFF")
-            return connection
-
+        # `creator` opens the path, which may hold characters that mean something else in a URL.
+        engine = {"creator": lambda: sqlite3.connect(self.path, timeout=BUSY_S), "poolclass": NullPool}
         with quiet():
-            # `creator` opens the path, which may hold characters that mean something else in a URL.
-            storage = optuna.storages.RDBStorage(
-                "sqlite:///optuna.db", engine_kwargs={"creator": connect, "poolclass": NullPool}
-            )
-            for name, played in studies.items():
+            storage = optuna.storages.RDBStorage("sqlite:///optuna.db", engine_kwargs=engine)
+            for name, history in studies.items():
                 study = optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
-                for key, value in {"sweep": self.expansion.spec.name, "budget": played.strategy.budget}.items():
-                    study.set_user_attr(key, value)
-                for number in range(self._num_written.get(name, 0), len(played.rounds)):
-                    study.add_trials(self._trials(played, number))
-                self._num_written[name] = len(played.rounds)
+                study.set_user_attr("sweep", self.expansion.spec.name)
+                study.set_user_attr("budget", history.strategy.budget)
+                study.add_trials(list(self._trials(history, self._num_written.get(name, 0))))
+                self._num_written[name] = len(history.rounds)
 
-    def _trials(self, played: ArmHistory, number: int) -> list[FrozenTrial]:
-        """Return the points of a round. A point fails where a seed diverged, because no loss is made up."""
-        from optuna.distributions import BaseDistribution, FloatDistribution
+    def _trials(self, history: ArmHistory, start: int) -> Iterator[FrozenTrial]:
+        """Yield the points from round `start` on. A point fails where a seed diverged, because no loss is made up."""
+        from optuna.distributions import FloatDistribution
         from optuna.trial import TrialState, create_trial
 
-        spec, arm, ended = self.expansion.spec, played.strategy.arm, played.rounds[number]
-        kind, out = kind_of(spec), []
+        spec, arm, kind = self.expansion.spec, history.strategy.arm, kind_of(self.expansion.spec)
         ends = {hp: (values.numbers()[0], values.numbers()[-1]) for hp, values in spec.grid.items() if kind.is_box}
-        for point, losses in zip(ended.round.points, ended.losses, strict=True):
-            params, value = {hp: point.get(hp) for hp in kind.hps(spec)}, mean(losses)
-            ids = {str(seed): self.expansion.trial(arm.choice, arm.shape, point, seed).id for seed in spec.seeds}
-            ranges: dict[str, BaseDistribution] = {
-                hp: FloatDistribution(*ends.get(hp, WIDEST), log=True) for hp in params
-            }
-            ended = {"value": value} if math.isfinite(value) else {"state": TrialState.FAIL}
-            out.append(
-                create_trial(params=params, distributions=ranges, user_attrs={TRIALS: ids, "batch": number}, **ended)
-            )
-        return out
+        for batch, ended in enumerate(history.rounds[start:], start=start):
+            for point, losses in zip(ended.round.points, ended.losses, strict=True):
+                loss: Any = mean(losses)
+                ids = {str(seed): self.expansion.trial(arm.choice, arm.shape, point, seed).id for seed in spec.seeds}
+                yield create_trial(
+                    state=TrialState.COMPLETE if math.isfinite(loss) else TrialState.FAIL,
+                    value=loss if math.isfinite(loss) else None,
+                    params={hp: point.get(hp) for hp in kind.hps(spec)},
+                    distributions={hp: FloatDistribution(*ends.get(hp, WIDEST), log=True) for hp in kind.hps(spec)},
+                    user_attrs={TRIALS: ids, "batch": batch},
+                )

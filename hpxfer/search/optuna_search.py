@@ -150,7 +150,7 @@ def _rules(expansion: Expansion) -> Rules:
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     if spec.search.budget is None:
-        yield ("search", "budget"), "must be given with optuna: trials an arm, seeds counted"
+        yield ("search", "budget"), "must be given with optuna: trials per arm, seeds counted"
         return
     settings = spec.search.settings(OptunaSettings)
     yield from buys(spec, 1, "a point with every seed")

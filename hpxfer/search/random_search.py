@@ -96,7 +96,7 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     points = spec.search.settings(RandomSettings).points
     if (points is None) == (spec.search.budget is None):
         got = "none" if points is None else "both"
-        yield ("search",), f"random needs one of points and budget (trials an arm, seeds counted), got {got}"
+        yield ("search",), f"random needs one of points and budget (trials per arm, seeds counted), got {got}"
         return
     yield from buys(spec, 1, "a point with every seed")
     yield from countable(spec, ("search", "budget" if points is None else "points"))

@@ -69,7 +69,7 @@ def test_where_a_search_searches(kind: str, where: str) -> None:
     [
         ("greed", "search.kind: unknown search 'greed'; did you mean 'grid'?"),
         ("{kind: grid, pints: 3}", "search.pints: unknown key; did you mean 'points'?"),
-        ("{kind: grid, budget: 11}", "search.budget: must buy the whole grid: at least 12 trials an arm"),
+        ("{kind: grid, budget: 11}", "search.budget: must buy the whole grid: at least 12 trials per arm"),
         ("{kind: grid, points: 5}", "search.points: is read by random, not by grid; take it out"),
         ("{kind: random, batch: 5, points: 2}", "search.batch: is read by optuna, not by random"),
         ("random", "search: random needs one of points and budget"),
