@@ -60,8 +60,10 @@ class Listed:
 def list_results(root: Path, *, with_verdicts: bool = True) -> list[Listed]:
     """Return every results folder at or below a root, ordered by path. Raise HpxferError if the root is no folder."""
     if not root.is_dir():
-        got = "a file" if root.exists() else "nothing of that name"
-        raise HpxferError(f"{root}: must be a folder, got {got}; name the one that holds results folders, e.g. results")
+        got, fix = "nothing of that name", "`hpxfer run SWEEP` makes results, or name another folder"
+        if root.exists():
+            got, fix = "a file", "name the folder that holds results folders, e.g. results"
+        raise HpxferError(f"{root}: must be a folder, got {got}; {fix}")
     unreadable: list[Listed] = []
 
     def note(error: OSError) -> None:
