@@ -1,1 +1,3 @@
-"""Benchmarks: every speed that the project claims is measured here, beside its own yardstick, in one run."""
+"""Benchmarks: every speed that the project claims is measured here, beside a yardstick that is measured in the same
+run.
+"""

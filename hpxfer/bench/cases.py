@@ -1,4 +1,4 @@
-"""Cases: the trials that benchmarks train, on random tokens in a shard of their own."""
+"""Cases: the trials that benchmarks train, on random tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _SEED = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A model and its run. `dense` stands for the twin of equal active FLOPs: one FFN of the active experts' width."""
+    """A model and its run. `dense` makes it the dense twin of equal active FLOPs: one FFN as wide as the active
+    experts.
+    """
 
     width: int
     depth: int
@@ -38,10 +40,10 @@ class Case:
 
 
 def trials(case: Case, count: int, folder: Path) -> tuple[Trial, ...]:
-    """Return `count` trials of the case that differ in LR and seed; their data is written to `folder`.
+    """Return `count` trials of the case that differ in LR and seed. Their data is written to `folder`.
 
-    They stand at their own base shape. The LRs are small: random tokens teach nothing, and a diverging trial would
-    leave the stack.
+    Each trial is at its own base shape. The LRs are small, because random tokens teach nothing and a diverging trial
+    would leave the stack.
     """
     needed = (case.steps + 1) * case.batch_tokens + 2  # the run, the held-out batch, and a last target of each
     path = folder / f"random-{case.vocab_size}-{needed}.bin"
@@ -86,7 +88,7 @@ def write_tokens(path: Path, count: int, vocab_size: int) -> None:
 
 
 def _sweep(case: Case, path: Path) -> dict[str, object]:
-    """Return the case as a sweep file holds it."""
+    """Return the case in the form of a sweep file."""
     shape = shape_of(case)
     names = ("width", "depth", "num_experts", "num_active", "expert_width", "head_dim", "dense_width")
     base = {name: value for name in names if (value := getattr(shape, name))}

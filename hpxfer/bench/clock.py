@@ -1,7 +1,7 @@
-"""Clocks: interleaved rounds of several jobs, and their medians and ratios.
+"""Clocks: several jobs are timed in turns, and compared by medians and ratios.
 
-On a CPU a job is timed by the CPU time of this process: with one thread it is the wall time of an idle machine, and
-what else runs meanwhile adds nothing to it. On a GPU it is wall time between two synchronizations.
+On a CPU, the time of a job is the CPU time of this process. With one thread that is the wall time on an idle machine,
+and other processes add nothing to it. On a GPU it is the wall time between two synchronizations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Times = dict[str, tuple[float, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is timed. `prepare` runs before every `run`, untimed; a time is divided by `count`."""
+    """What is timed. `prepare` runs before every `run` and is not timed. Times are divided by `count`."""
 
     run: Callable[[], object]
     prepare: Callable[[], object] | None = None
@@ -27,10 +27,10 @@ class Job:
 
 
 def interleaved(jobs: Mapping[str, Job], *, rounds: int, device: torch.device) -> Times:
-    """Return name -> seconds of each round, over the job's count. Every round runs every job once, in turn.
+    """Return name -> seconds per round, divided by the job's count. Every round runs every job once, in turn.
 
-    One round before is not counted: it fills caches and allocators. The order alternates, so that no job always comes
-    after the same one.
+    A first round is not counted: it fills caches and allocators. The order alternates, so that no job always follows
+    the same other one.
     """
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for turn in range(rounds + 1):
@@ -47,7 +47,7 @@ def interleaved(jobs: Mapping[str, Job], *, rounds: int, device: torch.device) -
 
 
 def now(device: torch.device) -> float:
-    """Return seconds on the device's clock; waits for what a GPU still has to do."""
+    """Return seconds on the device's clock, after the GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return time.perf_counter()
@@ -60,13 +60,13 @@ def median(times: Times, name: str) -> float:
 
 
 def ratio(times: Times, slow: str, fast: str) -> float:
-    """Return the median over rounds of how many times longer `slow` took than `fast` in the same round."""
+    """Return the median over rounds of the time of `slow` over the time of `fast` in the same round."""
     return statistics.median(a / b for a, b in zip(times[slow], times[fast], strict=True))
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch's CPU operators on one thread inside, as the trainer does; the caller's setting comes back."""
+    """Run torch's CPU operators on one thread inside the context, as the trainer does. Restore the caller's setting."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

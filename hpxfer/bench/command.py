@@ -1,4 +1,4 @@
-"""`hpxfer bench`: run benchmarks, keep their records, and give the text of their tables."""
+"""Run benchmarks, keep their records, and return their tables, for `hpxfer bench`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Ran:
 
 
 def run_benches(names: Sequence[str], device: str, output: Path) -> Ran:
-    """Run the named benchmarks on a device; append each record to `output` as soon as it is there."""
+    """Run the named benchmarks on a device. Append each record to `output` as soon as it is measured."""
     where = bench_device(device)
     if where.type == "cuda":
-        fix_workspace()  # the peaks start CUDA, and a strict trial comes after them
+        fix_workspace()  # measuring the peaks starts CUDA, and the strict trial comes after them
     for name in names:
         require_writable(name, output)
     records, files, tables = [], [], []
@@ -41,7 +41,7 @@ def run_benches(names: Sequence[str], device: str, output: Path) -> Ran:
 
 
 def _rows(name: str, device: torch.device) -> list[Row]:
-    """Return the rows of one benchmark; what runs on a GPU is imported only there."""
+    """Return the rows of one benchmark. Code for a GPU is imported only for a GPU."""
     cuda = device.type == "cuda"
     match name:
         case "trainer" if cuda:

@@ -19,7 +19,7 @@ _CPU = torch.device("cpu")
 
 
 def rows(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS, num_trials: int = TRIALS) -> list[Row]:
-    """Return a row a width for the experts, one for the cross entropy, and the peak."""
+    """Return one row per width for the experts, one for the cross entropy, and the peak."""
     with one_thread():
         peak = matmul_peak(_CPU)
         found = [experts_row(width, rounds, num_trials, peak) for width in widths]
@@ -28,7 +28,7 @@ def rows(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS, num_trials: int
 
 
 def experts_row(width: int, rounds: int, num_trials: int, peak: float) -> Row:
-    """Return how many times faster than a loop over experts the op is, and how it stands beside the others."""
+    """Return the speed of the op over a loop over experts, with the times of the other ways."""
     layer = random_layer(num_trials, TOKENS, width, width, EXPERTS, _CPU, torch.float32)
     jobs = {
         "own": Job(run=both_ways(lambda: own(layer, TORCH), layer.leaves)),
@@ -53,7 +53,7 @@ def experts_row(width: int, rounds: int, num_trials: int, peak: float) -> Row:
 
 
 def cross_entropy_row(rounds: int, num_trials: int) -> Row:
-    """Return how many times faster than F.cross_entropy and its backward the in-place losses are."""
+    """Return the speed of the in-place losses over F.cross_entropy and its backward pass."""
     logits = normal(num_trials * TOKENS, VOCAB, device=_CPU)
     targets = torch.arange(len(logits)) % VOCAB
     leaf, scratch = logits.clone().requires_grad_(), torch.empty_like(logits)

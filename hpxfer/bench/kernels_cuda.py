@@ -1,4 +1,4 @@
-"""Kernels on a GPU: the Triton MoE layer against an F.grouped_mm layer, and the row-wise kernels against the copy."""
+"""Kernels on a GPU: the Triton MoE layer against a layer of F.grouped_mm, and the row-wise kernels against a copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKENS, EXPERTS = 65536, 4
 LAYER_WIDTHS = (512, 2048)
 LOSS_ROWS, VOCAB = 16384, 50304
 ADAM_TRIALS, ADAM_ELEMENTS = 64, 2**21
-ADAM_BYTES = 28  # float32: parameter, gradient and both moments read, all but the gradient written
+ADAM_BYTES = 28  # float32: it reads parameter, gradient and both moments, and writes all but the gradient
 ROUNDS = 15
 _WARM_UP = 3
 
@@ -42,7 +42,7 @@ def rows(device: torch.device) -> list[Row]:
 
 
 def layer_rows(width: int, device: torch.device, backend: Backend, peak: float) -> list[Row]:
-    """Return the ratio to the F.grouped_mm layer and the rate, both as CUDA graphs: as a captured step runs them."""
+    """Return the speed over the F.grouped_mm layer, and the rate. Both run as CUDA graphs, as in a captured step."""
     layer = random_layer(1, TOKENS, width, width, EXPERTS, device, torch.bfloat16, backend)
     jobs = {
         "triton": Job(run=graphed(both_ways(lambda: own(layer, backend), layer.leaves))),
@@ -62,7 +62,7 @@ def layer_rows(width: int, device: torch.device, backend: Backend, peak: float) 
 
 
 def cross_entropy_row(device: torch.device, backend: Backend, copy: float) -> Row:
-    """Return the bandwidth of the in-place losses, one read and one write a logit, over the copy's."""
+    """Return the bandwidth of the in-place losses, with one read and one write per logit, over that of a copy."""
     logits = normal(LOSS_ROWS, VOCAB, device=device, dtype=torch.bfloat16)
     targets = torch.randint(VOCAB, (LOSS_ROWS,), device=device)
     scratch = torch.empty_like(logits)
@@ -71,7 +71,7 @@ def cross_entropy_row(device: torch.device, backend: Backend, copy: float) -> Ro
 
 
 def adamw_row(device: torch.device, backend: Backend, copy: float) -> Row:
-    """Return the bandwidth of one fused AdamW pass over the copy's."""
+    """Return the bandwidth of one fused AdamW pass over that of a copy."""
     p, g, m = (normal(ADAM_TRIALS, ADAM_ELEMENTS, device=device) for _ in range(3))
     v = normal(ADAM_TRIALS, ADAM_ELEMENTS, device=device).square()
 
@@ -94,7 +94,7 @@ def adamw_row(device: torch.device, backend: Backend, copy: float) -> Row:
 
 
 def routing_row(device: torch.device, backend: Backend) -> Row:
-    """Return the microseconds of choosing experts and sorting rows, without a look at the host."""
+    """Return the microseconds of choosing experts and sorting rows, during which the host reads nothing."""
     gates = torch.sigmoid(normal(1, TOKENS, EXPERTS, device=device))
     bias = torch.zeros(1, EXPERTS, device=device)
 
@@ -106,7 +106,7 @@ def routing_row(device: torch.device, backend: Backend) -> Row:
 
 
 def graphed(run: Callable[[], object]) -> Callable[[], object]:
-    """Return the replay of `run` as a CUDA graph: what is timed is the device, not Python's launches."""
+    """Return the replay of `run` as a CUDA graph, which times the device and not Python's launches."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""One MoE layer forward and backward, three ways: the project's op, stock F.grouped_mm, and a loop over experts.
+"""One MoE layer forward and backward, in three ways: the project's op, F.grouped_mm, and a loop over experts.
 
 Letters: K trials, T tokens, M = K*T, D width, H hidden features, E experts, G = K*E groups of rows.
 """
@@ -28,8 +28,8 @@ class Layer:
     gate_M: Tensor  # float32
     chosen_KT: Tensor
     groups: Groups
-    order_M: Tensor  # int64, the token of every sorted row, and
-    back_M: Tensor  # the sorted row of every token
+    order_M: Tensor  # int64, the token of every sorted row
+    back_M: Tensor  # int64, the sorted row of every token
 
     @property
     def leaves(self) -> tuple[Tensor, ...]:
@@ -37,7 +37,7 @@ class Layer:
 
     @property
     def flops(self) -> float:
-        """Of one forward and backward: two products a row, three passes."""
+        """FLOPs of one forward and backward: two products per row, in three passes."""
         return 12.0 * self.x_MD.shape[0] * self.x_MD.shape[1] * self.w_in_GDH.shape[2]
 
 
@@ -51,7 +51,7 @@ def random_layer(
     dtype: torch.dtype,
     backend: Backend = TORCH,
 ) -> Layer:
-    """Return a layer whose tokens choose their experts by random gates: near balance, as under the balancing rule."""
+    """Return a layer whose tokens choose their experts by random gates, so that the load is nearly balanced."""
     gates_KTE = torch.sigmoid(normal(num_trials, tokens, num_experts, device=device))
     chosen_KTA = choose_experts(gates_KTE, torch.zeros(num_trials, num_experts, device=device), 1)
     groups, num_groups = group_rows(chosen_KTA, num_experts, backend=backend), num_trials * num_experts
@@ -93,7 +93,9 @@ def looped(layer: Layer) -> Tensor:
 
 
 def dense(layer: Layer) -> Callable[[], object]:
-    """Return a job: a dense FFN of equal FLOPs, each trial's tokens through its first expert, both ways."""
+    """Return a job: a dense FFN of equal FLOPs, forward and backward, that sends each trial's tokens through its
+    first expert.
+    """
     num_trials = layer.chosen_KT.shape[0]
     num_experts = layer.w_in_GDH.shape[0] // num_trials
     x = layer.x_MD.detach().view(num_trials, -1, layer.x_MD.shape[1]).requires_grad_()

@@ -16,7 +16,9 @@ from hpxfer.plan.speeds import Kind, Record, Row
 
 
 def bench_device(asked: str) -> torch.device:
-    """Return the device of a benchmark: auto is CUDA where there is one. Raises HpxferError if it cannot be had."""
+    """Return the device of a benchmark. `auto` is CUDA if there is a GPU. Raises HpxferError if the device is
+    absent.
+    """
     if asked not in ("auto", "cpu", "cuda"):
         raise HpxferError(f"--device must be auto, cpu or cuda, got {asked!r}")
     if asked == "cuda" and not torch.cuda.is_available():

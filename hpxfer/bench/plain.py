@@ -1,7 +1,7 @@
-"""The plain way: the built-in GPT as a competent user writes it, one trial at a time. The yardstick of the trainer.
+"""The plain way: the built-in GPT as a competent user writes it, one trial at a time. It is the trainer's yardstick.
 
-An nn.Module with a fused QKV projection, PyTorch's attention, a loop over the experts and torch's fused AdamW. Its
-losses are those of the stacked trainer (a test holds both to each other).
+It is an nn.Module with a fused QKV projection, PyTorch's attention, a loop over the experts and torch's fused AdamW. A
+test shows that its losses are those of the stacked trainer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpxfer.trial import Trial
 
 
 class Attention(nn.Module):
-    """Causal self-attention, its logits divided by head_dim."""
+    """Causal self-attention, whose logits are divided by head_dim."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Expert(nn.Module):
 
 
 class MoE(nn.Module):
-    """One active expert a token by sigmoid gate plus balancing bias, each expert called on its own tokens."""
+    """A MoE layer with one active expert per token, chosen by sigmoid gate plus balancing bias."""
 
     bias: Tensor
     load: Tensor
@@ -65,7 +65,7 @@ class MoE(nn.Module):
         self.register_buffer("load", torch.zeros(shape.num_experts))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the branch [B, S, D]; keeps the share of the tokens of every expert."""
+        """Return the branch [B, S, D], and keep the share of the tokens that each expert got."""
         rows = x.flatten(0, 1)
         gates = torch.sigmoid(self.router(rows))
         chosen = (gates.detach() + self.bias).argmax(-1)
@@ -79,7 +79,7 @@ class MoE(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and experts, each on its normed input, each added to the stream."""
+    """Attention and experts. Each reads its normed input and is added to the stream."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class PlainGPT(nn.Module):
 
 
 class PlainRun:
-    """One trial in training, the plain way; its weights start as copies of the stacked trainer's."""
+    """One trial that trains the plain way. Its weights start as copies of the stacked trainer's."""
 
     def __init__(self, trial: Trial, state: TrainState, slot: int = 0) -> None:
         setting, hps = trial.setting, trial.hps
@@ -146,7 +146,7 @@ class PlainRun:
 
 @torch.no_grad()
 def copy_weights(model: PlainGPT, state: TrainState, slot: int) -> None:
-    """Copy one trial's parameters into the module. Ours are [in, out], those of nn.Linear [out, in]."""
+    """Copy one trial's parameters into the module. Ours are [in, out]; those of nn.Linear are [out, in]."""
     own = {
         (tensor.name, block): copy[slot]
         for tensor in gpt_parameters(state.stack.shape, state.setting)

@@ -1,10 +1,10 @@
-"""A store of a real sweep with planted losses: what the analyses and the report are tested and timed on.
+"""A store of a real sweep with planted losses, on which analyses and the report are tested and timed.
 
-    validation loss = floor + (2^10 / parameters)^0.3 + curvature (log2 LR - optimum)^2 + luck of the seed
-    training loss   = validation loss + 2.5 ((step + 1) / steps)^-0.3 - 2.5 + noise of the batch, that of its seed
+    validation loss = floor + (2^10 / parameters)^0.3 + curvature (log2 LR - optimum)^2 + noise of the seed
+    training loss   = validation loss + 2.5 ((step + 1) / steps)^-0.3 - 2.5 + noise of the batch
 
-The optimum moves along the width, by so many octaves a doubling as is planted for the parameterization. An LR so many
-octaves above it diverges halfway through the run.
+The optimum moves along the width, by the planted number of octaves per doubling of each parameterization. A trial whose
+LR is too many octaves above the optimum diverges halfway through the run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ HEAD = 40  # steps that are logged one by one
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedStore:
-    """What is planted. Lengths are octaves, losses nats."""
+    """What is planted. Lengths are in octaves, losses in nats."""
 
     drift: Mapping[str, float] = field(default_factory=dict)  # parameterization -> octaves per doubling of the width
     middle: float = -6.3  # log2 of the best LR at the base
     curvature: float = 0.03
     floor: float = 1.8
-    noise: float = 0.003  # of a seed
-    batch_noise: float = 0.05  # of one batch's training loss
+    noise: float = 0.003  # standard deviation between seeds
+    batch_noise: float = 0.05  # standard deviation of the training loss between batches
     cliff: float = math.inf  # above the optimum
     points: int = 96  # logged steps of the loss, about
     balance_points: int = 16
@@ -45,7 +45,7 @@ class PlantedStore:
 
 
 def planted_results(spec: SweepSpec, folder: Path, plan: PlantedStore) -> Results:
-    """Return the results of a sweep over built-in text, as loaded from a store that is written into `folder`."""
+    """Return the results of a sweep over built-in text, loaded from a store that is written into `folder`."""
     expansion = Expansion(spec, DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128))
     store = Store.open(folder, write=True)
     store.append([(trial, planted_result(trial, plan)) for trial in expansion.trials() if plan.kept(trial)])
@@ -54,7 +54,7 @@ def planted_results(spec: SweepSpec, folder: Path, plan: PlantedStore) -> Result
 
 
 def planted_result(trial: Trial, plan: PlantedStore) -> TrialResult:
-    """Return the result of one trial: the same trial, the same numbers."""
+    """Return the result of one trial. The same trial has the same numbers every time."""
     label = trial.parameterization.name if trial.parameterization else ""
     doublings = math.log2(trial.shape.width / trial.base.width)
     away = math.log2(trial.hps.lr) - plan.middle - plan.drift.get(label, 0.0) * doublings

@@ -1,8 +1,9 @@
-"""Shares: where the time of a training step goes, from a profile of the step itself.
+"""Shares: the parts of a training step's time, from a profile of the step itself.
 
-An operator counts by its own time, without what it calls. Inside the optimizer everything counts as optimizer; so do
-attention and the loss, but for the product with the readout. `routing` is the gathers and sorts that carry rows to
-their experts and back, and embeddings; `rest` is Python, autograd and views. The profiler itself adds to `rest`.
+An operator counts with its own time, without what it calls. Everything inside the optimizer counts as optimizer, and
+likewise for attention and for the loss, except for the product with the readout. `routing` is the gathers and sorts
+that carry rows to their experts and back, and embeddings. `rest` is Python, autograd and views. The profiler adds to
+it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ PARTS = ("products", "attention", "elementwise", "routing", "loss", "optimizer",
 _OPTIMIZER = "hpxfer.bench: update"
 _STEP = "hpxfer.bench: step"
 
-# Substrings of the names of operators and of what calls them, in lower case.
+# Substrings of the names of operators and of their callers, in lower case.
 _ATTENTION = ("scaled_dot_product", "attention", "_flash_")
 _PRODUCTS = ("mm", "matmul", "linear", "einsum", "mkldnn")
 _LOSS = ("cross_entropy", "nll_loss", "log_softmax", "logsumexp", "_head")
 _ROUTING = ("index", "gather", "scatter", "sort", "bincount", "cumsum", "embedding", "nonzero")
-# Whole names: what computes nothing.
+# Whole names of operators that compute nothing.
 _VIEW_NAMES = (
     "select slice narrow view reshape flatten _unsafe_view _reshape_alias as_strided expand t transpose permute unbind "
     "split split_with_sizes chunk unsqueeze squeeze alias item _local_scalar_dense detach lift_fresh empty empty_like "
@@ -31,8 +32,8 @@ _VIEWS = frozenset(_VIEW_NAMES.split())
 
 
 def step_shares(forward_backward: Callable[[], object], update: Callable[[], object], steps: int) -> dict[str, float]:
-    """Return part -> its share of a step, which adds up to 1."""
-    # Events are kept although there is one cycle only: torch 2.11 warns where they are not.
+    """Return part -> its share of a step. The shares add up to 1."""
+    # Events are kept although there is only one cycle, because torch 2.11 warns if they are not.
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiled:
         for _ in range(steps):
             with record_function(_STEP):
@@ -45,14 +46,14 @@ def step_shares(forward_backward: Callable[[], object], update: Callable[[], obj
     spent = dict.fromkeys(PARTS, 0.0)
     for event in events:
         spent[part_of(_chain(event))] += event.self_cpu_time_total
-    # The profiler's own cost between operators lies in no event: it is rest, as is what Python does there.
+    # The profiler's own cost between operators is in no event. It counts as rest, like the time of Python there.
     spent["rest"] += max(0.0, total - sum(spent.values()))
     whole = sum(spent.values())
     return {part: seconds / whole for part, seconds in spent.items()}
 
 
 def part_of(chain: tuple[str, ...]) -> str:
-    """Return the part of a step that an operator belongs to, by its name and those of its callers, itself first."""
+    """Return the part of a step that an operator belongs to, by its name and then by the names of its callers."""
     name, callers = chain[0].lower(), [one.lower() for one in chain]
     if _OPTIMIZER.lower() in callers:
         return "optimizer"

@@ -1,6 +1,7 @@
-"""Yardsticks: peaks of the machine, and what its stock operators alone reach on a stack's products and attention.
+"""Yardsticks: peaks of the machine, and the speed of its stock operators on a stack's products and attention.
 
-Letters: K trials, T tokens a trial, D width, E experts, H hidden features, V vocabulary, N expert rows, G = K*E groups.
+Letters: K trials, T tokens per trial, D width, E experts, H hidden features, V vocabulary, N expert rows, G = K*E
+groups.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hpxfer.trial import Setting
 
 _SEED = 0
 _PEAK_ROUNDS, _SIZE_ROUNDS = 9, 5
-# Square float32 products on one core: the best of three sizes, as the best blocking differs between machines.
+# Square float32 products on one core: the best of three sizes, because the best blocking differs between machines.
 _CPU_PEAK_SIZES = (512, 1024, 1536)
 _CUDA_PEAK_SIZE = 8192
 _CUDA_COPY_BYTES = 4 * 2**30
@@ -41,7 +42,7 @@ def matmul_peak(device: torch.device) -> float:
 
 
 def matmul_size(device: torch.device) -> int:
-    """Return the size of the square product that stands for the peak: on a CPU the fastest of a few."""
+    """Return the size of the square product that stands for the peak: on a CPU, the fastest of a few sizes."""
     if device.type == "cuda":
         return _CUDA_PEAK_SIZE
     jobs = {str(size): matmul(size, device) for size in _CPU_PEAK_SIZES}
@@ -50,7 +51,7 @@ def matmul_size(device: torch.device) -> int:
 
 
 def matmul(size: int, device: torch.device) -> Job:
-    """Return a job: one square product of random numbers, into memory that is there."""
+    """Return a job: one square product of random numbers, into memory that is allocated before."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     a, b = (normal(size, size, device=device, dtype=dtype) for _ in range(2))
     out = torch.empty_like(a)
@@ -58,7 +59,7 @@ def matmul(size: int, device: torch.device) -> Job:
 
 
 def copy_peak(device: torch.device) -> float:
-    """Return bytes/s of a large copy of random numbers, reads and writes counted."""
+    """Return bytes/s of a large copy of random numbers. Reads and writes both count."""
     count = (_CUDA_COPY_BYTES if device.type == "cuda" else _CPU_COPY_BYTES) // 4
     source = normal(count, device=device)
     out = torch.empty_like(source)
@@ -76,8 +77,8 @@ def both_ways(run: Callable[[], Tensor], inputs: Sequence[Tensor]) -> Callable[[
 def products_and_attention(shape: Shape, setting: Setting, num_trials: int) -> Callable[[], object]:
     """Return a job: forward and backward of every product and attention of one step of a stack, and nothing else.
 
-    Each operator is stock and runs on inputs of its own, made before: what the whole step would take if norms,
-    activations, routing, loss and optimizer cost nothing and no operator were fused.
+    Each operator is a stock operator and runs on its own inputs, which are made before. It is the time that a step
+    would take if norms, activations, routing, loss and optimizer cost nothing and no operators were fused.
     """
     cpu = torch.device("cpu")
     tokens, dim, hidden = setting.batch_tokens, shape.width, shape.expert_width
@@ -120,7 +121,7 @@ def looped_experts(x_MD: Tensor, w_in: Tensor, w_out: Tensor, gate_M: Tensor, ch
 def grouped_experts(
     x_MD: Tensor, w_in_GDH: Tensor, w_out_GHD: Tensor, gate_M: Tensor, order_M: Tensor, back_M: Tensor, ends_G: Tensor
 ) -> Tensor:
-    """Return the MoE layer from stock operators, top-1: gather, F.grouped_mm, GELU, F.grouped_mm, gate, gather back."""
+    """Return the top-1 MoE layer from stock operators: gather, F.grouped_mm, GELU, F.grouped_mm, gate, gather back."""
     rows = F.gelu(F.grouped_mm(x_MD.index_select(0, order_M), w_in_GDH, offs=ends_G))
     down = F.grouped_mm(rows, w_out_GHD, offs=ends_G)
     return down.index_select(0, back_M) * gate_M.unsqueeze(1).to(down.dtype)

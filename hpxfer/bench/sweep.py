@@ -1,7 +1,8 @@
-"""A sweep's start and its steps: one persistent worker with stacked trials against cold processes, one by one.
+"""The start of a sweep and its steps: one persistent worker with stacked trials, against one cold process per trial.
 
-Both ways run through the local executor with one worker. What a process costs before it trains (interpreter, imports,
-device, compilation) is the wall time that is in no trial's own. Wall time: processes have no other common clock.
+Both ways run through the local executor with one worker. The cost of a process before it trains (interpreter, imports,
+device, compilation) is the wall time outside of the trials' own. Times are wall times, because processes share no other
+clock.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ CUDA_CASE = Case(
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Seconds of one way through a sweep: all, and those inside the trials' own results. `processes` were started."""
+    """Seconds of one way through a sweep: all of them, and those inside the trials. `processes` is how many were
+    started.
+    """
 
     wall_s: float
     trained_s: float
@@ -51,23 +54,23 @@ class Spent:
 
     @property
     def start_s(self) -> float:
-        """What one process costs beside training."""
+        """The seconds that one process costs beside training."""
         return (self.wall_s - self.trained_s) / self.processes
 
     def at(self, steps: int, measured: int) -> float:
-        """Return the seconds that the way would take at another number of steps."""
+        """Return the seconds that this way would take with another number of steps."""
         return self.processes * self.start_s + self.trained_s * steps / measured
 
 
 def rows(device: torch.device) -> list[Row]:
     """Return the ratio at the measured steps and at LONG_STEPS."""
     cuda = device.type == "cuda"
-    # A cold process of the GPU's case takes a minute or more and all are alike: two stand for eight.
+    # On a GPU a cold process takes a minute or more, and all are alike: two are measured for eight.
     return measure(CUDA_CASE if cuda else CPU_CASE, device, rounds=1 if cuda else 3, cold=2 if cuda else TRIALS)
 
 
 def measure(case: Case, device: torch.device, *, rounds: int, cold: int) -> list[Row]:
-    """Return the rows of one case; `cold` processes are measured and stand for all TRIALS."""
+    """Return the rows of one case. `cold` processes are measured, and scaled to TRIALS."""
     with TemporaryDirectory() as folder:
         members = trials(case, TRIALS, Path(folder))
         ways: dict[str, list[Spent]] = {"stacked": [], "cold": []}
@@ -79,7 +82,7 @@ def measure(case: Case, device: torch.device, *, rounds: int, cold: int) -> list
 
 
 def row_of(case: Case, device: torch.device, ways: dict[str, list[Spent]], steps: int, cold: int) -> Row:
-    """Return the ratio of both ways at `steps`, measured or extrapolated."""
+    """Return the ratio of the two ways at `steps`, measured or extrapolated."""
     key = f"sweep-{device.type}" + ("" if steps == case.steps else f"-{steps}")
     pairs = list(zip(ways["stacked"], ways["cold"], strict=True))
     numbers = {f"{name}_s": statistics.median(one.at(steps, case.steps) for one in ways[name]) for name in ways}
@@ -96,7 +99,7 @@ def row_of(case: Case, device: torch.device, ways: dict[str, list[Spent]], steps
 
 
 def spent(runs: Sequence[Sequence[Stack]], device: torch.device) -> Spent:
-    """Return what it takes to run each list of stacks in a worker process of its own, one after the other."""
+    """Return the seconds of running each list of stacks in its own worker process, one after the other."""
     trained: list[float] = []
 
     def take(_: Stack, event: Event) -> None:
@@ -115,7 +118,7 @@ def spent(runs: Sequence[Sequence[Stack]], device: torch.device) -> Spent:
 
 
 def _planned(device: torch.device) -> Device:
-    """Return the device as the planner sees it: it chooses the stack's size."""
+    """Return the device for the planner, which chooses the size of the stack."""
     if device.type == "cpu":
         return Device()
     return Device(cuda=True, memory_bytes=torch.cuda.get_device_properties(device).total_memory)

@@ -1,8 +1,8 @@
-"""What Ray costs a trial: 2,000 that do nothing through our executor, 100 through plain Ray Tune.
+"""The cost of Ray per trial: 2,000 trials that do nothing through our executor, and 100 through plain Ray Tune.
 
-Each way runs in a process of its own with as many workers as there are CPUs. Each of our trials is a stack of its own,
-the worst case: what the planner packs shares the cost. A trial's time is that of all there is, from before Ray starts
-until it has ended; where both ways are compared, Ray is there already, and Tune keeps its workers from trial to trial
+Each way runs in its own process with as many workers as there are CPUs. Each trial is a stack of its own, which is the
+worst case: the planner's stacks share the cost. The time of a trial covers everything from before Ray starts until it
+has ended. Where the two ways are compared, Ray is running already, and Tune keeps its workers from trial to trial
 (reuse_actors).
 """
 
@@ -27,27 +27,27 @@ from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
-# Of the smallest size: nothing is trained, but trials travel to the workers and results back.
+# Of the smallest size: nothing is trained, but trials travel to the workers, and results back.
 CASE = Case(width=32, depth=2, head_dim=32, vocab_size=128, context=64, batch_tokens=512, steps=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How many trials each way takes."""
+    """How many trials each way runs."""
 
     ours: int = 2000
     tune: int = 100
 
 
 class Nothing:
-    """A stand-in for training that is done at once."""
+    """A stand-in for training that ends at once."""
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         yield Ended(results=tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials))
 
 
 def rows(sizes: Sizes | None = None) -> list[Row]:
-    """Return milliseconds a trial, and how many times as long Tune takes."""
+    """Return milliseconds per trial, and the time of Tune over ours."""
     sizes = sizes or Sizes()
     mine, theirs = _in_a_process("ours", sizes.ours), _in_a_process("tune", sizes.tune)
     numbers = {
@@ -62,14 +62,14 @@ def rows(sizes: Sizes | None = None) -> list[Row]:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Seconds from before Ray starts until it has ended, and those of the run in between."""
+    """Seconds from before Ray starts until it has ended, and the seconds of the run within."""
 
     all_s: float
     run_s: float
 
 
 def spent(run: Callable[[], int], count: int) -> Spent:
-    """Return what `run` takes, which gives how many trials have finished."""
+    """Return the seconds of `run`, which returns how many trials have finished."""
     from hpxfer.executors.ray_session import session
 
     start = time.perf_counter()
@@ -82,7 +82,7 @@ def spent(run: Callable[[], int], count: int) -> Spent:
 
 
 def ours(count: int) -> Spent:
-    """Return what our executor takes."""
+    """Return the seconds of our executor."""
     from hpxfer.executors.ray import RayExecutor
 
     with TemporaryDirectory() as folder:
@@ -101,7 +101,7 @@ def ours(count: int) -> Spent:
 
 
 def tune(count: int) -> Spent:
-    """Return what Ray Tune takes."""
+    """Return the seconds of Ray Tune."""
     from hpxfer.executors import ray_session  # noqa: F401  before ray itself: it sets Ray's environment
 
     # ruff: isort: split

@@ -1,9 +1,9 @@
-"""What a large sweep costs its driver: reading results, finding that nothing is to be done, memory.
+"""The cost of a large sweep for its driver: reading results, finding that nothing is left to train, and memory.
 
-    20,010 finished trials with curves of 256 points and more; then the same sweep with five times the seeds
+    20,010 finished trials with curves of at least 256 points, and the same sweep with five times the seeds
 
-Numbers are made up, files and the driver are real. Every measurement has a process of its own, start-up included where
-a user waits for it. An executor that makes results up stands for the workers: it gives one stack's, then gives up.
+The numbers are made up; the files and the driver are real. Every measurement has its own process, and includes its
+start if a user waits for it. The workers are an executor that makes up the results of one stack and then stops.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hpxfer.trial import Expansion
 from hpxfer.trial.events import Ended
 
 POINTS = 256
-# A part of a store, in trials: so many are made at a time.
+# How many trials are made at a time, for one part of the store.
 _PART = 2000
 _SWEEP = """\
 name: large
@@ -55,7 +55,7 @@ TRIALS_OF_A_SEED = 30  # 10 LRs: at the base once, at the other width for both t
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How many seeds are stored, and how many planned; `small` is what the memory is compared with."""
+    """How many seeds are stored, and how many planned. The memory is compared with that of `small`."""
 
     stored: int = 667
     planned: int = 3334
@@ -64,14 +64,14 @@ class Sizes:
 
 
 class Enough(Exception):
-    """The made-up workers have shown what they had to."""
+    """The made-up workers have done their part."""
 
 
 class OneStack:
-    """An executor that gives the results of one stack."""
+    """An executor that returns the results of one stack."""
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
-        """See `Executor.run`; raises Enough."""
+        """See `Executor.run`. Raises Enough."""
         stack = more()[0]
         results = tuple(planted_result(trial, PlantedStore(points=POINTS)) for trial in stack.trials)
         on_event(stack, Ended(results=results))
@@ -79,7 +79,7 @@ class OneStack:
 
 
 def rows(sizes: Sizes | None = None) -> list[Row]:
-    """Return what reading, deciding and planning cost."""
+    """Return the rows of reading, deciding and planning."""
     sizes = sizes or Sizes()
     with TemporaryDirectory(prefix="hpxfer-bench-") as scratch:
         folder = Path(scratch)
@@ -121,7 +121,7 @@ def make_store(folder: Path, seeds: int) -> int:
 
 
 def load(folder: Path) -> dict[str, float]:
-    """Return the seconds of loading all results, and of their curves."""
+    """Return the seconds of loading all results, and of loading their curves."""
     start = time.perf_counter()
     results = load_results(folder / "large")
     loaded = time.perf_counter()
@@ -131,9 +131,10 @@ def load(folder: Path) -> dict[str, float]:
 
 
 def drive(folder: Path) -> dict[str, float]:
-    """Return how many trials a driver planned, and the most memory it held.
+    """Return how many trials a driver planned, and the most memory that it held.
 
-    It plans, starts, stores the first results and, as at the end of a run, merges the store's files and loads them.
+    The driver plans, starts, and stores the first results. Then, as at the end of a run, it merges the store's files
+    and loads them.
     """
     job = prepare(folder / "large.yaml", results=folder)
     planned = len(job.missing) + len(job.outcomes)
@@ -145,7 +146,7 @@ def drive(folder: Path) -> dict[str, float]:
 
 
 def _peak_mb() -> float:
-    """Return the most memory that this program held; what `getrusage` says counts the process that started it too."""
+    """Return the most memory that this program held. `getrusage` would include the process that started it."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
@@ -166,12 +167,12 @@ def _measured(part: str, folder: Path) -> dict[str, float]:
 
 
 def _peak(folder: Path, rounds: int) -> dict[str, float]:
-    """Return what `drive` says, at the median peak: what allocators keep differs by tens of MB from run to run."""
+    """Return the lines of `drive` at the median peak. What allocators keep differs by tens of MB from run to run."""
     return sorted((_measured("drive", folder) for _ in range(rounds)), key=lambda one: one["peak_mb"])[rounds // 2]
 
 
 def _decided(folder: Path, number: int) -> float:
-    """Return the seconds until a user is told that a finished sweep is finished."""
+    """Return the seconds until a user learns that a finished sweep is finished."""
     start = time.perf_counter()
     said = _ran("hpxfer.cli", "plan", str(folder / "large.yaml"), "--results", str(folder))
     end = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Tables: a benchmark's rows beside their goals, as text for a terminal and as Markdown for the README. No torch."""
+"""Tables: the rows of a benchmark beside their goals, for a terminal and in Markdown. The module needs no torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from hpxfer.bench.goals import Goal, goals
+from hpxfer.host.output import aligned
 from hpxfer.plan.speeds import Kind, Record, Row, latest
 
 BENCHES = ("trainer", "kernels", "sweep")
@@ -23,19 +24,18 @@ _TITLES = {
 
 
 def table_text(bench: str, device: Kind, record: Record | None) -> str:
-    """Return one table for a terminal: what has a goal, or is a row of its own, then notes on what bounds it."""
+    """Return one table for a terminal: the rows with a goal, the other rows, then notes on what bounds them."""
     found = {} if record is None else {row.key: row for row in record.rows}
     cells = [_HEADINGS, *(_cells(goal, found.get(goal.key)) for goal in goals(bench, device))]
     cells += [(row.what, _value(row.value, row.unit), "", "") for row in _without_goal(bench, device, record)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADINGS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    lines = aligned(cells)
     notes = [f"  {row.what}: {detail}" for row in found.values() if (detail := _detail(row))]
     title = f"{_TITLES[bench, device]}: {UNMEASURED if record is None else record.place()}"
     return "\n".join([title, *lines, *notes])
 
 
 def bench_markdown(folder: Path) -> str:
-    """Return the tables of the latest run of every benchmark that `folder` holds; what was never run says so."""
+    """Return the tables of the latest run of every benchmark in `folder`. A benchmark that never ran is unmeasured."""
     parts = []
     for bench in BENCHES:
         for device in get_args(Kind):
@@ -58,20 +58,11 @@ def _markdown(bench: str, device: Kind, record: Record | None) -> str:
 
 
 def _cells(goal: Goal, row: Row | None) -> tuple[str, str, str, str]:
-    measured = UNMEASURED if row is None else _value(row.value, row.unit) + _verdict(goal, row.value)
+    measured = UNMEASURED if row is None else _value(row.value, row.unit)
     aim = "" if goal.goal is None else _value(goal.goal, goal.unit)
     if goal.at_most is not None:
         aim = f"at most {_value(goal.at_most, goal.unit)}"
-    if goal.floor is not None:
-        aim += f" (defect below {_value(goal.floor, goal.unit)})"
     return goal.what, measured, aim, goal.reference
-
-
-def _verdict(goal: Goal, value: float) -> str:
-    if goal.floor is not None and value < goal.floor:
-        return ", a defect"
-    passed = goal.at_most is not None and value > goal.at_most
-    return ", missed" if passed or (goal.goal is not None and value < goal.goal) else ""
 
 
 def _without_goal(bench: str, device: Kind, record: Record | None) -> Iterable[Row]:
@@ -80,7 +71,7 @@ def _without_goal(bench: str, device: Kind, record: Record | None) -> Iterable[R
 
 
 def _detail(row: Row) -> str:
-    """Return the row's note, or the numbers it was made of where nobody wrote one."""
+    """Return the row's note, or, if it has none, the numbers that it was computed from."""
     return row.note or ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in row.numbers.items())
 
 
@@ -89,7 +80,7 @@ def _value(value: float, unit: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Return three digits, and no exponent below a million."""
+    """Return three digits, without an exponent below a million."""
     return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 

@@ -1,7 +1,7 @@
-"""The trainer on a CPU: stacks of 1, 8 and 16 trials against the plain way, one thread each, interleaved in one run.
+"""The trainer on a CPU: stacks of 1, 8 and 16 trials against the plain way, on one thread each, in turns in one run.
 
-Timed are whole steps in steady state: batch, forward, backward, update, balancing rule, and the losses as numbers.
-Starts, curves and validation are in `hpxfer bench sweep`.
+Whole steps are timed in steady state: batch, forward, backward, update, balancing rule, and reading the losses. Starts,
+curves and validation are timed by `hpxfer bench sweep`.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ SIZES = (1, 8, 16)
 MOST = max(SIZES)
 ROUNDS = 7
 PROFILED_STEPS = 3
-# More than any stack takes here: a run is one epoch.
+# More steps than any stack takes here: a run is one epoch.
 STEPS = 4000
-# Times that each round repeats its work: short steps need more of them for a steady clock.
+# How often each round repeats its work: short steps need more repeats for a steady clock.
 _REPEATS = {32: 4, 64: 2}
 _CPU, _PEAK = torch.device("cpu"), "peak"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The times of one width, each a trial-step, and the profile of its largest stack."""
+    """The times of one width per trial and step, and the profile of its largest stack."""
 
     times: Times
     peak: float  # FLOP/s of a square product in the same rounds
-    flops: float  # of a trial-step
+    flops: float  # per trial and step
     shares: dict[str, float]
 
 
 def rows(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS) -> list[Row]:
-    """Return the rows of all widths: the ratio to the plain way, and the share of the machine's peak."""
+    """Return the rows of all widths: the speed over the plain way, and the share of the machine's peak."""
     with one_thread(), TemporaryDirectory() as folder:
         size = matmul_size(_CPU)
         found = {
@@ -64,7 +64,7 @@ def rows(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS) -> list[Row]:
 
 
 def rows_of(width: int, found: Measured) -> tuple[Row, Row]:
-    """Return a width's two rows: trials/s over the plain way, and FLOP/s over the peak."""
+    """Return the two rows of a width: trials/s over the plain way, and FLOP/s over the peak."""
     ms = {name: 1000 * median(found.times, name) for name in found.times}
     stacked, alone = f"stacked_{MOST}", "products_and_attention"
     steps = {name: value for name, value in ms.items() if name not in (alone, _PEAK)}
@@ -90,7 +90,9 @@ def rows_of(width: int, found: Measured) -> tuple[Row, Row]:
 
 
 def measure(case: Case, folder: Path, rounds: int, peak_size: int, repeats: int = 1) -> Measured:
-    """Return the times of one width. A round takes `repeats` steps of MOST trials each way, and one square product."""
+    """Return the times of one width. A round takes `repeats` steps of MOST trials in each way, and one square
+    product.
+    """
     members = trials(case, MOST, folder)
     shape, setting = members[0].shape, members[0].setting
     jobs = {"plain": Job(run=_repeated(plain_steps(members), repeats), count=MOST * repeats)}
@@ -111,7 +113,7 @@ def measure(case: Case, folder: Path, rounds: int, peak_size: int, repeats: int 
 
 
 def cpu_case(width: int) -> Case:
-    """Return the model and run of the CPU rows at this width."""
+    """Return the model and the run of the CPU rows at this width."""
     return Case(width=width, depth=2, head_dim=32, vocab_size=128, context=64, batch_tokens=512, steps=STEPS)
 
 
@@ -124,7 +126,7 @@ def _repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
 
 
 def plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
-    """Return a job: MOST steps of one trial the plain way, on its own batches."""
+    """Return a job: MOST steps of one trial in the plain way, on its own batches."""
     state = TrainStep(Stack(trials=members[:1]), setup_for("cpu")).state
     run, numbers = PlainRun(members[0], state), count()
 
@@ -136,7 +138,7 @@ def plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
 
 
 def stacked_step(step: TrainStep) -> Callable[[], None]:
-    """Return a job: one step of a stack, and the look at its losses that the trainer takes after each."""
+    """Return a job: one step of a stack, and reading its losses, as the trainer does after each step."""
     numbers = count()
 
     def job() -> None:
@@ -149,7 +151,7 @@ def stacked_step(step: TrainStep) -> Callable[[], None]:
 
 
 def _profiled(step: TrainStep) -> dict[str, float]:
-    """Return where the time of a stack's steps goes; it goes on from the start, with the state as it is."""
+    """Return the shares of the time of a stack's steps. They start from the stack's present state."""
     numbers, last = count(), list[Any]()
 
     def forward_backward() -> None:

@@ -1,7 +1,8 @@
 """The trainer on a GPU, through its public entry point: tokens/s in steady state, against peaks of the same run.
 
-A rate is the median over the intervals between the trainer's own reports of progress, about a second each, at which it
-waits for the device. What comes before the first, compilation and capture, is left out; logs and probes are in it.
+The trainer reports progress about once per second, after it has waited for the device. A rate is the median over the
+intervals between reports. What comes before the first report, compilation and capture, is left out. Logs and probes are
+included.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from hpxfer.errors import HpxferError
 from hpxfer.model.cost import count_params, flops_per_token
 from hpxfer.plan.speeds import Row
 from hpxfer.train.trainer import train
+from hpxfer.trial.events import Ended
 from hpxfer.trial.stack import Stack
 
 MIN_INTERVALS = 3
-# Enough for some ten reports at the speed of the goals; the host looks once in 16 steps.
+# Enough for some ten reports at the speed of the goals. The host reads the losses once in 16 steps.
 BASE_TOKENS, LARGE_STEPS, STACKED_STEPS, ALONE_STEPS = 2**24, 96, 256, 4096
-# Expert ratio 3 makes 2.1B parameters of width 2048 and 16 layers.
+# Expert ratio 3 gives 2.1B parameters at width 2048 with 16 layers.
 LARGE = replace(CUDA_CASE, width=2048, depth=16, expert_ratio=3, head_dim=128, batch_tokens=65536, steps=LARGE_STEPS)
-# Bytes as tokens: at this width a large vocabulary would measure the readout alone.
+# Bytes as tokens: at this width a large vocabulary would make it a benchmark of the readout.
 SMALL = replace(CUDA_CASE, width=128, depth=4, head_dim=32, vocab_size=256, context=256, batch_tokens=8192)
 SMALL_TRIALS = 64
 
@@ -40,7 +42,7 @@ Mark = tuple[float, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """What one case reaches."""
+    """The speed of one case."""
 
     tokens_per_s: float
     flop_per_s: float
@@ -67,12 +69,12 @@ def rows(device: torch.device) -> list[Row]:
 
 
 def base_case(batch_tokens: int) -> Case:
-    """Return the base trial at this many tokens a step."""
+    """Return the base trial with this many tokens per step."""
     return replace(CUDA_CASE, batch_tokens=batch_tokens, steps=BASE_TOKENS // batch_tokens)
 
 
 def base_rows(batch_tokens: int, folder: Path, device: torch.device, peak: float) -> list[Row]:
-    """Return the base trial's rate, and its ratio to the dense twin."""
+    """Return the base trial's rate, and its ratio to the dense twin's."""
     case, label = base_case(batch_tokens), f"{batch_tokens // 1024}k"
     moe, twin = (rate(one, folder, device) for one in (case, replace(case, dense=True)))
     return [
@@ -82,7 +84,7 @@ def base_rows(batch_tokens: int, folder: Path, device: torch.device, peak: float
 
 
 def large_rows(folder: Path, device: torch.device, peak: float) -> list[Row]:
-    """Return the large trial's MFU, and its ratio to the dense twin."""
+    """Return the large trial's MFU, and its ratio to the dense twin's."""
     moe, twin = (rate(one, folder, device) for one in (LARGE, replace(LARGE, dense=True)))
     return [
         _row("large-mfu", moe.flop_per_s / peak, "MFU", moe, peak),
@@ -91,7 +93,7 @@ def large_rows(folder: Path, device: torch.device, peak: float) -> list[Row]:
 
 
 def stack_row(folder: Path, device: torch.device) -> Row:
-    """Return trials an hour, stacked over one at a time, both compiled and warm."""
+    """Return trials per hour, stacked and one at a time, both compiled and warm."""
     stacked = rate(replace(SMALL, steps=STACKED_STEPS), folder, device, trials_at_once=SMALL_TRIALS)
     alone = rate(replace(SMALL, steps=ALONE_STEPS), folder, device)
     return Row(
@@ -119,8 +121,8 @@ def strict_row(folder: Path, device: torch.device) -> Row:
 def rate(
     case: Case, folder: Path, device: torch.device, *, trials_at_once: int = 1, determinism: str | None = None
 ) -> Rate:
-    """Return what one stack reaches: the median over the intervals between its reports of progress."""
-    torch.compiler.reset()  # each case compiles as in a process of its own; torch gives up after a few shapes
+    """Return the speed of one stack: the median over the intervals between its reports."""
+    torch.compiler.reset()  # each case compiles as in a process of its own, because torch gives up after a few shapes
     members = trials(case, trials_at_once, folder)
     marks = progress(Stack(trials=members), device, determinism)
     shape, setting = members[0].shape, members[0].setting
@@ -133,7 +135,7 @@ def rate(
 
 
 def progress(stack: Stack, device: torch.device, determinism: str | None) -> list[Mark]:
-    """Return (seconds, tokens since the last) of each report while the stack trains; raise HpxferError if it fails."""
+    """Return (seconds, tokens since the last report) of each report of a training. Raise HpxferError if it fails."""
     marks = []
     for event in train(stack, device.type, determinism=determinism):
         if isinstance(event, Ended):
@@ -146,7 +148,9 @@ def progress(stack: Stack, device: torch.device, determinism: str | None) -> lis
 
 
 def steady(marks: Sequence[Mark]) -> float:
-    """Return tokens/s: the median over intervals between reports, without the start and the remainder at the end."""
+    """Return tokens/s: the median over the intervals between reports, without the start and the remainder at the
+    end.
+    """
     rates = [tokens / (at - before) for (before, _), (at, tokens) in itertools.pairwise(marks[:-1])]
     if len(rates) < MIN_INTERVALS:
         raise HpxferError(

@@ -1,8 +1,8 @@
-"""The trainer on all cores of a CPU: a worker with a stack on every core against the plain way.
+"""The trainer on all cores of a CPU: one worker with a stack per core, against the plain way.
 
-The plain way trains one trial at a time, with as many threads as there are cores, as PyTorch has by itself, or with
-one: the faster of the two counts. All stand in processes of their own and take turns. Time is wall time, and threads
-that wait for each other on a busy machine are slow beyond measure: nothing else should run meanwhile.
+The plain way trains one trial at a time, with one thread or with as many as there are cores, which is PyTorch's
+default; the faster of the two counts. All ways run in their own processes and take turns. Times are wall times. Threads
+that wait for each other are extremely slow on a busy machine, so nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from hpxfer.trial.stack import Stack
 
 ROUNDS = 5
 STACKED = 0
-# Steps of MOST trials that a worker takes a round: as long as it takes that two workers end at nearly the same time.
+# Steps of MOST trials per worker and round, enough that two workers end at nearly the same time.
 _REPEATS = {32: 16, 64: 8, 128: 4}
 
 
 def rows(widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> list[Row]:
-    """Return a row a width: trials/s of the whole machine over the plain way."""
+    """Return one row per width: trials/s of the whole machine over the plain way."""
     cores = num_cpus()
     with TemporaryDirectory() as folder, _workers([*[STACKED] * cores, 1, cores], Path(folder)) as pipes:
         return [_row(width, rounds, pipes[:cores], pipes[cores:]) for width in widths]
@@ -46,14 +46,14 @@ def _row(width: int, rounds: int, stacked: list[Connection], plain: list[Connect
     for pipe in (*stacked, *plain):
         pipe.send(width)
     for pipe in (*stacked, *plain):
-        pipe.recv()  # ready, and warm
+        pipe.recv()  # the worker is ready and warm
     fewer = max(1, repeats // 4)  # the plain way takes longer, and its threads much longer where the machine is busy
     times: list[list[float]] = []
     for _ in range(rounds):
         ours = _seconds(stacked, repeats) / (MOST * repeats * len(stacked))
         times.append([ours, *(_seconds([one], fewer) / (MOST * fewer) for one in plain)])
     for pipe in (*stacked, *plain):
-        pipe.send(0)  # enough of this width
+        pipe.send(0)  # this width is done
     ms = [1000 * statistics.median(column) for column in zip(*times, strict=True)]
     ratios = [statistics.median(line[plainly] / line[0] for line in times) for plainly in (1, 2)]
     key, cores = f"machine-{width}", len(stacked)
@@ -80,7 +80,9 @@ def _seconds(pipes: list[Connection], repeats: int) -> float:
 
 @contextmanager
 def _workers(ways: Sequence[int], folder: Path) -> Iterator[list[Connection]]:
-    """Start a process a way, STACKED or the threads of the plain one; at the end, close their pipes: they leave."""
+    """Start one process per way, STACKED or with the plain way's threads. At the end close their pipes, so that they
+    exit.
+    """
     spawn = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for number, way in enumerate(ways):
@@ -102,7 +104,7 @@ def _workers(ways: Sequence[int], folder: Path) -> Iterator[list[Connection]]:
 
 
 def _serve(pipe: Connection, way: int, folder: Path) -> None:
-    """Make the job of a width, then do it as often as asked; the next width is asked for in between."""
+    """Make the job of a width and run it as often as asked. A request for the next width ends it."""
     torch.set_num_threads(way or 1)
     if way == STACKED:
         keep_memory()  # as workers do

@@ -14,8 +14,8 @@ from hpxfer.bench.cases import trials
 from hpxfer.bench.goals import CUDA_TRAINER
 from hpxfer.bench.trainer_cuda import Rate, progress, rate, steady
 from hpxfer.errors import HpxferError
-from hpxfer.stack import Stack
 from hpxfer.train import trainer
+from hpxfer.trial.stack import Stack
 
 CPU = torch.device("cpu")
 
