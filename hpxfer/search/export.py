@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 FILE = "optuna.db"
 TRIALS = "hpxfer_trials"  # attribute of an optuna trial: seed -> hpxfer's trial id
 WIDEST = (1e-30, 1e30)  # the range of an HP whose search has no box
+MAX_POINTS = 1000  # of a study, first come first written: optuna takes about 5 ms for each, and the run waits
 BUSY_S = 10.0  # how long another process, such as a dashboard, may lock the file
 
 
@@ -58,15 +60,24 @@ class StudyExport:
 
         if not self._num_written:
             self.path.unlink(missing_ok=True)
+
+        def connect() -> sqlite3.Connection:
+            connection = sqlite3.connect(self.path, timeout=BUSY_S)
+            connection.execute("PRAGMA synchronous=OFF")  # optuna commits several times per trial
+            return connection
+
         # `creator` opens the path, which may hold characters that mean something else in a URL.
-        engine = {"creator": lambda: sqlite3.connect(self.path, timeout=BUSY_S), "poolclass": NullPool}
+        engine = {"creator": connect, "poolclass": NullPool}
         with quiet():
             storage = optuna.storages.RDBStorage("sqlite:///optuna.db", engine_kwargs=engine)
             for name, history in studies.items():
                 study = optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
                 study.set_user_attr("sweep", self.expansion.spec.name)
                 study.set_user_attr("budget", history.strategy.budget)
-                study.add_trials(list(self._trials(history, self._num_written.get(name, 0))))
+                start = self._num_written.get(name, 0)
+                num_there, num_points = (_num_points(history, end) for end in (start, None))
+                study.set_user_attr("num_points", num_points)
+                study.add_trials(list(islice(self._trials(history, start), max(0, MAX_POINTS - num_there))))
                 self._num_written[name] = len(history.rounds)
 
     def _trials(self, history: ArmHistory, start: int) -> Iterator[FrozenTrial]:
@@ -87,3 +98,8 @@ class StudyExport:
                     distributions={hp: FloatDistribution(*ends.get(hp, WIDEST), log=True) for hp in kind.hps(spec)},
                     user_attrs={TRIALS: ids, "batch": batch},
                 )
+
+
+def _num_points(history: ArmHistory, end: int | None) -> int:
+    """Return the points of the rounds before `end`, by default of all."""
+    return sum(len(ended.round.points) for ended in history.rounds[:end])

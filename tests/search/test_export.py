@@ -64,6 +64,14 @@ def test_every_search_has_a_file_that_optuna_opens(kind: str, tmp_path: Path) ->
     assert ids == set(trials)
 
 
+def test_a_search_of_very_many_points_writes_the_first_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpxfer.search.export.MAX_POINTS", 7)
+    run_exported(tmp_path, SEARCHES["staged-grid"])
+    for study in studies(tmp_path):
+        assert len(study.trials) == 7
+        assert study.user_attrs["num_points"] > 7
+
+
 def test_a_grid_has_none(tmp_path: Path) -> None:
     run_exported(tmp_path, expansion_of(LR))
     assert list(tmp_path.iterdir()) == []
