@@ -31,7 +31,6 @@ from hpxfer.search.tuned import tuned
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.sweep import ParameterizationSpec
-from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.trial import base_hps
 
 if TYPE_CHECKING:
@@ -207,15 +206,14 @@ def _provenance(results: Results) -> ProvenancePart:
     for text in done["versions"].dropna().unique():
         for name, version in json.loads(text).items():
             versions.setdefault(name, set()).add(version)
-    tokenizer, vocab_size = vocabulary(spec.data)
+    data = results.expansion.data
     last = done["finished_at"].dropna().max()
-    assert spec.data.digest is not None, "load_results checks it"
     return ProvenancePart(
         made="by a sweep",
         sweep=spec.name,
-        data_digest=spec.data.digest,
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
+        data_digest=data.digest,
+        tokenizer=data.tokenizer,
+        vocab_size=data.vocab_size,
         num_trials=len(done),
         seeds=spec.seeds,
         measured=last[:10] if isinstance(last, str) else None,

@@ -227,17 +227,14 @@ def test_a_sweep_of_a_plug_in_has_its_recipe_without_the_code_of_the_plug_in() -
     mine = replace(PARAMETERIZATIONS.get("completep-moe"), name="mine")
     with PARAMETERIZATIONS.registered(mine):
         outcome = results(parameterizations=["mine", "sp"])
-        registered = build(outcome).dump()
-    plugin = PluginSpec(name="mine.py", digest="abc", registers={"parameterization": ("mine",)})
-    conventions = {"depth_alpha": 1.0, "router_init_exponent": 1.0}
-    chosen = (ParameterizationSpec(name="mine", conventions=conventions), *outcome.spec.parameterizations[1:])
+        registered = build(outcome)
+        conventions = registered.parameterization.conventions  # a run spells them out in the stored sweep
+    plugin = PluginSpec(name="mine.py", registers={"parameterization": ("mine",)})
+    chosen = (ParameterizationSpec(name="mine", conventions=dict(conventions)), *outcome.spec.parameterizations[1:])
     spec = outcome.spec.model_copy(update={"plugins": (plugin,), "parameterizations": chosen})
-    stored = replace(outcome, spec=spec)
-    made = recipe_of(stored).dump()
-    assert made.replace("  plugins:\n  - mine.py\n", "") == registered
-    with pytest.raises(
-        HpxferError, match=r"unknown parameterization 'mine'.*import the plug-in of the sweep first: mine"
-    ):
+    made = recipe_of(replace(outcome, spec=spec)).dump()
+    assert made.replace("  plugins:\n  - mine.py\n", "") == registered.dump()
+    with pytest.raises(HpxferError, match=r"unknown parameterization 'mine'.*import the plug-in of the sweep first: m"):
         Recipe.parse(made)
     with PARAMETERIZATIONS.registered(mine):
         assert Recipe.parse(made).parameterization.name == "mine"
