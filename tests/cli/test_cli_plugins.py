@@ -46,7 +46,12 @@ def test_a_table_of_a_plugin_is_planned_trained_and_reported(folder: Path) -> No
     assert end.returncode == 0, end.stderr
     data = json.loads(end.stdout.splitlines()[-1])
     assert (data["num_failed"], {row["parameterization"] for row in data["report"]["findings"]}) == (0, {"mine", "sp"})
-    for command in (("report", "results/tiny", "--format", "text"), ("list",), ("watch", "results/tiny")):
+    for command in (
+        ("report", "results/tiny", "--format", "text"),
+        ("recipe", "results/tiny"),
+        ("list",),
+        ("watch", "results/tiny"),
+    ):
         end = ran(folder, *command)
         assert end.returncode == 0, end.stderr
         assert "imported" not in end.stdout
