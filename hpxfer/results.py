@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.registry import registry
 from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec, load_sweep
@@ -42,12 +43,22 @@ class Results:
     @cached_property
     def expansion(self) -> Expansion:
         """The sweep's expansion, made again without its data."""
-        assert self.spec.data.digest is not None, "load_results checks it"
-        tokenizer, vocab_size = vocabulary(self.spec.data)
-        data = DataRef(digest=self.spec.data.digest, tokenizer=tokenizer, vocab_size=vocab_size)
         base, dims = self.spec.base_shape, self.trials[[*SHAPE_COLUMNS]]
         at_base = self.trials[(dims == [getattr(base, name) for name in SHAPE_COLUMNS]).all(axis=1)]
-        return Expansion(self.spec, data, self.trainer_version, own_at_base=set(at_base["parameterization"].dropna()))
+        own_at_base = set(at_base["parameterization"].dropna())
+        return Expansion(self.spec, self._data, self.trainer_version, own_at_base=own_at_base)
+
+    @cached_property
+    def _data(self) -> DataRef:
+        """The identity of the data. Its vocabulary is the stored one if a plug-in that is not loaded defines it."""
+        data = self.spec.data
+        assert data.digest is not None, "load_results checks it"
+        stored = self.trials.loc[self.trials["data_digest"] == data.digest, ["tokenizer", "vocab_size"]]
+        if data.source.partition(":")[0] in registry("data source") or stored.empty:
+            tokenizer, vocab_size = vocabulary(data)
+        else:
+            tokenizer, vocab_size = str(stored["tokenizer"].iloc[0]), int(stored["vocab_size"].iloc[0])
+        return DataRef(digest=data.digest, tokenizer=tokenizer, vocab_size=vocab_size)
 
     @cached_property
     def curves(self) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from hpxfer.analysis.report import TransferReport
 from hpxfer.errors import HpxferError
 from hpxfer.spec.axes import axes_of
 from hpxfer.spec.load import dump_sweep, parse_sweep
+from hpxfer.spec.plugins import stored_names
 
 if TYPE_CHECKING:
     from hpxfer.spec import SweepSpec
@@ -53,7 +54,7 @@ def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport]) -> Follow
         rerun = any(addition.values for _, _, addition in _additions(needing))
         why = "everything needed is in this sweep: run it again" if rerun else "nothing that a sweep file can add"
         return FollowUp(yaml=None, not_added=tuple(not_added), why_not=why)
-    new = spec.model_validate(data, strict=False)
+    new = _changed(spec, data)
     text = dump_sweep(new)
     try:
         parse_sweep(text, trusted=False)
@@ -140,10 +141,15 @@ def _add_parameterizations(
     return words, by_hand
 
 
+def _changed(spec: SweepSpec, data: dict[str, Any]) -> SweepSpec:
+    """Return the sweep with this data. Names that its plug-ins register are legal without the plug-ins."""
+    return spec.model_validate(data, strict=False, context=stored_names(spec.plugins or ()))
+
+
 def _refused(data: dict[str, Any], spec: SweepSpec) -> str | None:
     """Return why no sweep file may hold this data; None if one may."""
     try:
-        parse_sweep(dump_sweep(spec.model_validate(data, strict=False)), trusted=False)
+        parse_sweep(dump_sweep(_changed(spec, data)), trusted=False)
     except HpxferError as error:
         return str(error)
     return None

@@ -76,7 +76,9 @@ def setting_of(spec: SweepSpec, data: DataRef, shape: Shape | None = None) -> Se
     A field that is not derived has the value of the key of its name in the sweep file.
     """
     at, planned = shape or spec.base_shape, spec.training.schedule
-    decays = registry("schedule").get(planned.decay).decay is not None
+    schedules = registry("schedule")
+    # A stored sweep may name a schedule of a plug-in that is not loaded.
+    decays = planned.decay not in schedules or schedules.get(planned.decay).decay is not None
     derived = {
         "init": spec.model.base_init(),
         "data_source": spec.data.source,

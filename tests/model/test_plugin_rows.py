@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +139,26 @@ def test_what_a_plugin_registers_trains(source: str, kind: str, name: str) -> No
         assert result.status == "finished"
         assert losses[-1] < losses[0]
     assert [result.validation_loss_nats for result in own] != [result.validation_loss_nats for result in plain]
+
+
+def test_a_sweep_of_a_plugins_rows_runs_and_its_results_need_no_code(source: str, tmp_path: Path) -> None:
+    """Driver and workers import the plug-in that the sweep names. The commands that read results import nothing."""
+    names = {"gate": "squared_sigmoid", "optimizer": "signed", "decay": "root"}
+    text = SWEEP.format(source=source, **names).replace("grid: {lr: [0.01]}", "grid: {lr: [0.001, 0.004, 0.016]}")
+    (tmp_path / "sweep.yaml").write_text(f"plugins: [./mine.py]\n{text}")
+    commands = (
+        ("run", "sweep.yaml", "--executor", "local"),
+        ("report", "results/plugged"),
+        ("recipe", "results/plugged"),
+        ("list",),
+    )
+    for command in commands:
+        end = subprocess.run(
+            [sys.executable, "-m", "hpxfer.cli", *command], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
+        assert end.returncode == 0, f"{command}: {end.stderr}"
+        if command[0] != "run":
+            (tmp_path / "mine.py").unlink(missing_ok=True)
 
 
 def test_a_plugin_that_is_gone_leaves_no_row(plugin: str) -> None:
