@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,9 @@ from hpxfer.spec.yaml_file import parse_yaml, read_yaml, write_yaml
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
-FILES = {found.group(1): block for block in blocks(PAGE, "python") if (found := re.match(r"# (\w+\.py)\n", block))}
+FILES = {
+    found.group(1): block for block in blocks(PAGE, "python") if (found := re.match(r"# (?!test_)(\w+\.py)\n", block))
+}
 REGISTERS = {
     "gates.py": ("gate", "softplus"),
     "tables.py": ("parameterization", "mine"),
@@ -69,6 +72,26 @@ def test_the_sweeps_of_the_page_load(folder: Path, index: int) -> None:
     (folder / "sweep.yaml").write_text(write_yaml(data))
     spec = load_sweep(folder / "sweep.yaml")
     assert spec.plugins
+
+
+def test_the_suite_of_the_page_passes(folder: Path) -> None:
+    (block,) = [block for block in blocks(PAGE, "python") if block.startswith("# test_gates.py")]
+    (folder / "test_gates.py").write_text(block)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\b([5-9]|\d\d) passed", done.stdout)
+
+
+def test_the_kinds_of_the_page_are_all_there_are() -> None:
+    walks = re.findall(r"^## Walk through: an? (.+)$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z ]+) \| [^`]", PAGE.partition("## The other kinds")[2], re.MULTILINE)
+    assert {*walks, *rows} - {"kind"} == set(KINDS)
 
 
 def test_the_page_has_sweeps() -> None:
