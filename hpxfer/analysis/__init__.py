@@ -1,8 +1,17 @@
 """Analysis: from measured losses to a verdict. Pure; needs numpy, pandas and scipy only.
 
-The files of this room are the chain of the verdict: losses (`loss_grid`), the optimum of each shape (`local_fit`,
-`bootstrap`, `optimum`, `estimate`), the drift, the regret, the finding (`find`), the verdict with its `thresholds`, and
-the report. The folder `statistics` holds what a report says besides the verdict, one file per statistic.
+The files of this room are the chain of the verdict, in this order:
+
+    loss_grid                                the losses of each cell
+    local_fit, bootstrap, optimum, estimate  the optimum of each shape, with its interval
+    drift                                    how far the optimum moves with scale
+    transfer, noise, regret                  the HP that is transferred, and its regret at each shape
+    verdict, thresholds                      whether it transfers, and why
+    what_to_add, followup                    what would decide an undecided verdict
+    report, summary, text                    the findings as data and as text
+    analyze                                  all of it, with the statistics
+
+The folder `statistics` holds what a report says besides the verdict, one file per statistic.
 """
 
 from hpxfer.analysis.analyze import Analysis, analyze

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hpxfer.analysis.estimate import Estimates, estimate_all
-from hpxfer.analysis.find import finding_of
 from hpxfer.analysis.findings import Finding, ShapeFinding
 from hpxfer.analysis.loss_grid import loss_grids
 from hpxfer.analysis.optimum import Optimum
 from hpxfer.analysis.summary import full_text, summary_text
+from hpxfer.analysis.transfer import finding_of
 from hpxfer.analysis.verdict import with_control
 from hpxfer.host.output import json_ready
 

@@ -12,7 +12,7 @@ from planted_sweeps import Planted, plant
 
 from hpxfer.analysis import Optimum, report_line
 from hpxfer.analysis.estimate import FLAT
-from hpxfer.analysis.find import find
+from hpxfer.analysis.transfer import find
 
 
 def optima(*args: object, **kwargs: object) -> list[Optimum]:

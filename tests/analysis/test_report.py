@@ -17,8 +17,8 @@ from planted_lines import MOVES, STAYS, line, with_status
 from planted_sweeps import Planted, plant
 
 from hpxfer.analysis import TransferReport, report_line, transfer_report
-from hpxfer.analysis.find import find
 from hpxfer.analysis.labels import scale_text
+from hpxfer.analysis.transfer import find
 from hpxfer.spec import SweepSpec, load_sweep
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart.yaml"

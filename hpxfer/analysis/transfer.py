@@ -1,4 +1,4 @@
-"""From estimates to findings: the HP that is transferred, its regret at every shape, and the verdict."""
+"""The transfer: the HP that the base hands to every shape, its regret there, and the finding with its verdict."""
 
 from __future__ import annotations
 
