@@ -15,6 +15,8 @@ from hpxfer.spec.sweep import PluginSpec, SweepSpec
 from hpxfer.spec.yaml_file import YamlFile
 
 Names = dict[str, set[str]]  # kind -> the names of its rows
+# The kinds of rows that a sweep file names.
+NAMED = ("parameterization", "family", "gate", "optimizer", "schedule", "data source", "search", "executor")
 
 
 def import_plugin(name: str, folder: Path) -> PluginSpec:
@@ -53,8 +55,8 @@ def stored_names(plugins: Iterable[PluginSpec]) -> Names:
 
 
 def are_registered(names: Names) -> bool:
-    """Return whether this process knows a row of each of these names."""
-    return all(name in registry(kind) for kind, of_kind in names.items() for name in of_kind)
+    """Return whether this process knows a row of each of these names, for the kinds that a sweep file names."""
+    return all(name in registry(kind) for kind in NAMED for name in names.get(kind, ()))
 
 
 def used_rows(spec: SweepSpec) -> Iterator[tuple[str, str]]:
@@ -84,6 +86,6 @@ def rows_without_plugin(spec: SweepSpec) -> list[str]:
     listed = stored_names(spec.plugins or ())
     return [
         f"{kind} {name}"
-        for kind, name in used_rows(spec)
+        for kind, name in (*used_rows(spec), ("data source", spec.data.source.partition(":")[0]))
         if registry(kind).module(name) is not None and name not in listed.get(kind, ())
     ]

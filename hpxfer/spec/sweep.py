@@ -238,7 +238,7 @@ class HPsSpec(Section):
     lr: Number | None = None
     """The learning rate. It may be left out if it is the only HP in the grid."""
     init_scale: Number = 1.0
-    """The factor of every init std."""
+    """The factor of the init std of every matrix."""
     residual_scale: Number = 1.0
     """The factor of every residual branch."""
     router_bias_lr: Number = 0.01

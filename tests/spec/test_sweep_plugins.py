@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sweep_text import SWEEP
 
 from hpxfer.errors import HpxferError
-from hpxfer.registry import Registry
+from hpxfer.registry import Registry, registry
 from hpxfer.spec import dump_sweep, load_sweep, parse_sweep
 from hpxfer.spec.plugins import digests_used, plugin_files, rows_without_plugin, stored_names, used_rows
 
@@ -120,3 +121,16 @@ def test_a_row_that_only_this_process_knows_is_named(sweep: Path) -> None:
 
 def test_a_sweep_without_plugins_does_not_mention_them() -> None:
     assert "plugins" not in dump_sweep(parse_sweep(SWEEP))
+
+
+def test_a_source_of_data_that_only_this_process_knows_is_named_too() -> None:
+    sources = registry("data source")
+    with sources.registered(replace(sources.get("builtin"), name="mine")):
+        spec = parse_sweep(SWEEP.replace("builtin:stdlib", "mine:stdlib"))
+        assert rows_without_plugin(spec) == ["data source mine"]
+
+
+def test_a_plugin_that_registers_no_row_of_the_sweep_needs_no_import_to_check_the_rest(sweep: Path) -> None:
+    stored = "plugins: [{name: x.py, digest: a, registers: {figure: [mine]}}]\n"
+    with pytest.raises(HpxferError, match="seeds: must hold at least one seed"):
+        parse_sweep(SWEEP.replace("seeds: 2", "seeds: []") + stored, trusted=False)
