@@ -12,6 +12,7 @@ from hpxfer.spec.schema import sweep_schema
 
 _REF = "#/$defs/"
 _NAMES = {"axes": "NAME", "grid": "HP", "values_of": "NAME", "multipliers": "NAME", "parameterizations": "[i]"}
+_PLURALS = {"number": "numbers", "integer": "integers", "text": "texts"}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -101,7 +102,7 @@ def _walk(entry: Any) -> Iterator[str]:
 def spell(entry: dict[str, Any], titles: Mapping[str, str]) -> str:
     """Return a type of the schema in words. `titles` are the headings of the sections."""
     if "anyOf" in entry:
-        return _spell_options([option for option in entry["anyOf"] if option.get("type") != "null"], titles)
+        return _spell_options(entry["anyOf"], titles)
     if "$ref" in entry:
         title = titles[entry["$ref"].removeprefix(_REF)]
         return title if title.startswith("`") else f"[{title}](#{anchor(title)})"
@@ -111,7 +112,8 @@ def spell(entry: dict[str, Any], titles: Mapping[str, str]) -> str:
         return ", ".join(f"`{value}`" for value in entry["enum"])
     match entry.get("type"):
         case "array":
-            return f"list of {spell(entry['items'], titles)}"
+            item = spell(entry["items"], titles)
+            return f"list of {_PLURALS.get(item, item)}"
         case "object" if isinstance(entry.get("additionalProperties"), dict):
             return f"mapping of names to {spell(entry['additionalProperties'], titles)}"
         case "object":
@@ -127,9 +129,21 @@ def spell(entry: dict[str, Any], titles: Mapping[str, str]) -> str:
 
 
 def _spell_options(options: Sequence[dict[str, Any]], titles: Mapping[str, str]) -> str:
-    if any("enum" in option for option in options) and options[-1] == {"type": "string"}:
-        return _spell_options(options[:-1], titles) + ", or a name that a plug-in registers"
-    return " or ".join(dict.fromkeys(spell(option, titles) for option in options))
+    """Return alternatives in words. Names and any text together are the names of a registry."""
+    flat = list(_flat(options))
+    any_text = {"type": "string"}
+    if any_text not in flat or not any("enum" in option for option in flat):
+        return " or ".join(dict.fromkeys(spell(option, titles) for option in flat))
+    others = [spell(option, titles) for option in flat if option != any_text]
+    return " or ".join(dict.fromkeys([*others, "a name that a plug-in registers"]))
+
+
+def _flat(options: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for option in options:
+        if "anyOf" in option:
+            yield from _flat(option["anyOf"])
+        elif option.get("type") != "null":
+            yield option
 
 
 def _bounds(entry: dict[str, Any]) -> str:
