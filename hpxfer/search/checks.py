@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpxfer.search.values import names_in
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.budget import arm_budget
@@ -49,14 +50,19 @@ def only_lr(spec: SweepSpec) -> Iterator[Problem]:
             yield ("grid", name), f"{rule}; take it out, or name it in search.multipliers"
 
 
-def multiplied_hps(
+def varied_hps(spec: SweepSpec, multipliers: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the HPs of the grid, then those that `search.multipliers` names."""
+    return tuple(dict.fromkeys([*spec.grid, *(name for entry in multipliers or () for name in names_in(entry))]))
+
+
+def multiplier_problems(
     spec: SweepSpec, multipliers: tuple[str, ...] | None, why_not: WhyNot, *, dotted: bool
 ) -> Iterator[Problem]:
     """Yield what is wrong with the names of `search.multipliers`. `dotted` allows constant multipliers only."""
     seen: set[str] = set()
     for index, entry in enumerate(multipliers or ()):
         at: KeyPath = ("search", "multipliers", index)
-        for name in (part.strip() for part in entry.split("+")):
+        for name in names_in(entry):
             if name == "lr" or (dotted and "." not in name):
                 held = "lr and init stay fixed" if dotted else "lr has its own stage"
                 yield at, f"{held}: must be multipliers such as router.lr_mult, got {name!r}"

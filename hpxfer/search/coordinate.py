@@ -22,7 +22,7 @@ from hpxfer.errors import nearest
 from hpxfer.scaling.hps import MULTIPLIERS, HPs
 from hpxfer.scaling.roles import ROLES
 from hpxfer.search import lr_line
-from hpxfer.search.checks import buys, multiplied_hps, only_lr
+from hpxfer.search.checks import buys, multiplier_problems, only_lr, varied_hps
 from hpxfer.search.compare import Gain, gain, pooled
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.rounds import ArmHistory, End, Losses, OutOfBudget, Round, RoundSearch, Strategy, search_each_arm
@@ -191,8 +191,7 @@ def _rounds(spec: SweepSpec) -> Counter[int]:
 
 
 def _hps(spec: SweepSpec) -> tuple[str, ...]:
-    given = spec.search.settings(CoordinateSettings).multipliers or ()
-    return tuple(dict.fromkeys([*spec.grid, *(name for entry in given for name in names_in(entry))]))
+    return varied_hps(spec, spec.search.settings(CoordinateSettings).multipliers)
 
 
 def _why_no_line(spec: SweepSpec, hp: str) -> str | None:
@@ -206,7 +205,7 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     if len(spec.seeds) < 2:
         yield ("seeds",), "coordinate keeps a change that wins over seeds, so it needs at least 2, got 1"
     yield from only_lr(spec)
-    yield from multiplied_hps(spec, settings.multipliers, why_not, dotted=True)
+    yield from multiplier_problems(spec, settings.multipliers, why_not, dotted=True)
     for name in settings.values_of:
         if name not in entries and name not in MULTIPLIERS:
             yield ("search", "values_of", name), f"must be a multiplier of the search; {nearest(name, entries)}"

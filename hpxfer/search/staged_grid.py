@@ -16,7 +16,7 @@ from pydantic import Field
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import lr_line
-from hpxfer.search.checks import above_zero, buys, multiplied_hps, only_lr
+from hpxfer.search.checks import above_zero, buys, multiplier_problems, only_lr, varied_hps
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.rounds import End, Losses, OutOfBudget, Round, RoundSearch, Strategy, mean, search_each_arm
 from hpxfer.search.values import GridAround, names_in, scaled
@@ -158,8 +158,7 @@ def _rounds(spec: SweepSpec) -> Counter[int]:
 
 
 def _hps(spec: SweepSpec) -> tuple[str, ...]:
-    given = spec.search.settings(StagedSettings).multipliers or ()
-    return tuple(dict.fromkeys([*spec.grid, *(name for entry in given for name in names_in(entry))]))
+    return varied_hps(spec, spec.search.settings(StagedSettings).multipliers)
 
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
@@ -173,7 +172,7 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
         return
     yield from only_lr(spec)
     yield from above_zero("lr", spec.grid["lr"])
-    yield from multiplied_hps(spec, settings.multipliers, why_not, dotted=False)
+    yield from multiplier_problems(spec, settings.multipliers, why_not, dotted=False)
     too_large = False
     for stage in STAGES:
         grid = _grid(settings, stage)
