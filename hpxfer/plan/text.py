@@ -19,25 +19,25 @@ def plan_text(plan: Plan) -> str:
     table.add_column("shape")
     for name in ("trials", "done", "stacks", "params", "active", "tokens", "FLOPs", "memory", "worker time"):
         table.add_column(name, justify="right")
-    for one in plan.shapes:
-        table.add_row(plan.label(one.shape), *_cells(one))
+    for row in plan.shapes:
+        table.add_row(plan.label(row.shape), *_cells(row))
     out = io.StringIO()
     Console(file=out, width=200, color_system=None).print(table)
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     return "\n".join([f"sweep {plan.sweep}", *lines, *_totals(plan)])
 
 
-def _cells(one: ShapePlan) -> tuple[str, ...]:
+def _cells(row: ShapePlan) -> tuple[str, ...]:
     return (
-        str(one.num_trials),
-        str(one.num_done),
-        str(one.num_stacks),
-        _big(one.params_total),
-        _big(one.params_active),
-        _big(one.tokens),
-        f"{one.flops:.2g}",
-        f"{one.stack_size} in {spell_bytes(one.stack_bytes)}" if one.num_stacks else "",
-        spell_time(one.worker_s),
+        str(row.num_trials),
+        str(row.num_done),
+        str(row.num_stacks),
+        _big(row.params_total),
+        _big(row.params_active),
+        _big(row.tokens),
+        f"{row.flops:.2g}",
+        f"{row.stack_size} in {spell_bytes(row.stack_bytes)}" if row.num_stacks else "",
+        spell_time(row.worker_s),
     )
 
 
@@ -45,9 +45,9 @@ def _totals(plan: Plan) -> Iterator[str]:
     if not plan.num_left:
         yield f"{plan.num_trials} trials, all done"
         return
-    tokens = _big(sum(one.tokens for one in plan.shapes))
-    flops = sum(one.flops for one in plan.shapes)
-    stacks = sum(one.num_stacks for one in plan.shapes)
+    tokens = _big(sum(row.tokens for row in plan.shapes))
+    flops = sum(row.flops for row in plan.shapes)
+    stacks = sum(row.num_stacks for row in plan.shapes)
     kind = SEARCHES.get(plan.search)
     at_most = f"search {plan.search}, it may end earlier: at most " if plan.at_most and not kind.fixed_size else ""
     if not kind.lists_trials:
@@ -67,14 +67,14 @@ def _totals(plan: Plan) -> Iterator[str]:
 def _device(plan: Plan) -> str:
     if not plan.device.cuda:
         return f"{plan.hardware}, one core each" if plan.hardware == "cpu" else plan.hardware
-    shares = sorted({one.gpu_share for one in plan.shapes if one.num_stacks})
+    shares = sorted({row.gpu_share for row in plan.shapes if row.num_stacks})
     spans = f"{shares[0]:g}" if len(shares) == 1 else f"{shares[0]:g} to {shares[-1]:g}"
     return f"{plan.hardware}, {'stacks of ' if plan.fills_gpus else ''}{spans} of a GPU each"
 
 
 def _if_full(plan: Plan) -> str:
     """Return the condition of a search's time estimate: its rounds wait for each other."""
-    return ", if its rounds keep the workers busy" if plan.at_most and plan.search != "random" else ""
+    return ", if its rounds keep the workers busy" if plan.at_most and not SEARCHES.get(plan.search).fixed_size else ""
 
 
 def _hours(plan: Plan) -> str:
@@ -93,7 +93,7 @@ def _memory(plan: Plan) -> str:
         of = plan.device.memory_bytes
         there = "a GPU whose memory nobody could ask" if of is None else f"{spell_bytes(of)} of a GPU"
         return f"{text}, {UNMEASURED}; {there}"
-    workers = min(plan.workers, sum(one.num_stacks for one in plan.shapes))
+    workers = min(plan.workers, sum(row.num_stacks for row in plan.shapes))
     text += f" by a model of it, {workers} at once"
     if plan.device.host_bytes is not None:
         text += f", of {spell_bytes(plan.device.host_bytes)}"
