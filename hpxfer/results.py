@@ -83,8 +83,8 @@ class Results:
         """Return the cells that scan `hp` (default: the judged one), all else at its base value.
 
         Columns: axis, scale_name, scale, shape, is_base, parameterization, value (of the HP), seed, loss (nats; null
-        unless finished), status, trial_id. `loss` is validation or final_window, by default the one that the sweep
-        judges by.
+        unless finished), status, trial_id, diverged_step (null unless diverged). `loss` is validation or final_window,
+        by default the one that the sweep judges by.
         There is no row where the search scans no line, see `why_no_line`.
         """
         hp = hp or self.spec.judged_hp

@@ -146,11 +146,6 @@ class LossGrid:
         """Its axis and parameterization."""
         return self.axis, self.parameterization
 
-    @property
-    def last(self) -> int:
-        """The index of the largest shape."""
-        return len(self.rows) - 1
-
     @cached_property
     def values(self) -> tuple[float, ...]:
         """Every HP value that is planned at any shape, ascending."""
