@@ -41,7 +41,7 @@ PAGES = [
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 # The shape of the model in the examples.
 TARGET = {"width": 128, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 128, "head_dim": 32}
-PLACEHOLDER = re.compile(r"hpxfer( [A-Z]+\b| \.\.\.|$)")  # `hpxfer COMMAND --help`
+PLACEHOLDER = re.compile(r"hpxfer( --plugin \S+)?( [A-Z]+\b| \.\.\.|$)")  # `hpxfer COMMAND --help`
 
 
 def text_of(name: str) -> str:
@@ -65,8 +65,9 @@ def shell_lines(page: str) -> Iterator[str]:
 
 def parse(line: str) -> None:
     """Parse a line of hpxfer as the command line would, without running it. Raises ClickException."""
-    words = [word for word in shlex.split(line.partition(" > ")[0])[1:] if word != "--help"]
     command: Any = app()
+    ending = {"--help", *(name for option in command.params if option.is_eager for name in option.opts)}
+    words = [word for word in shlex.split(line.partition(" > ")[0])[1:] if word not in ending]
     context: Any = None
     while words or not hasattr(command, "commands"):
         context = command.make_context("hpxfer", list(words), parent=context)
