@@ -66,8 +66,8 @@ def shell_lines(page: str) -> Iterator[str]:
 def parse(line: str) -> None:
     """Parse a line of hpxfer as the command line would, without running it. Raises ClickException."""
     command: Any = app()
-    ending = {"--help", *(name for option in command.params if option.is_eager for name in option.opts)}
-    words = [word for word in shlex.split(line.partition(" > ")[0])[1:] if word not in ending]
+    flags = {"--help", *(name for option in command.params if option.is_flag for name in option.opts)}
+    words = [word for word in shlex.split(line.partition(" > ")[0])[1:] if word not in flags]
     context: Any = None
     while words or not hasattr(command, "commands"):
         context = command.make_context("hpxfer", list(words), parent=context)
