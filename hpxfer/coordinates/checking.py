@@ -17,8 +17,9 @@ import torch
 
 from hpxfer.coordinates import block, gpt
 from hpxfer.coordinates.cases import Case, block_path, own_axes, own_case, sweep_axes, sweep_case
-from hpxfer.coordinates.derive import NOT_DERIVED, PathFacts, derive, path_facts
+from hpxfer.coordinates.derive import NOT_DERIVED, derive
 from hpxfer.coordinates.measure import TOLERANCE, Fit, Observation, Prediction, fit, over_layers
+from hpxfer.coordinates.path_facts import PathFacts, path_facts
 from hpxfer.coordinates.predict import predict
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.coordinates.stability import stability

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpxfer.coordinates.derive import SPARSE, PathFacts
+from hpxfer.coordinates.derive import SPARSE
 from hpxfer.coordinates.measure import Bound, Prediction
+from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.scaling.table import Optimizer
 
 MAXIMAL = "features and their changes keep their size"

@@ -18,11 +18,10 @@ from hpxfer.coordinates.derive import (
     SPARSE,
     TIED,
     TWO_STARTS,
-    PathFacts,
     derive,
-    path_facts,
 )
 from hpxfer.coordinates.measure import Observation, Prediction
+from hpxfer.coordinates.path_facts import PathFacts, path_facts
 from hpxfer.coordinates.predict import predict
 from hpxfer.scaling.conventions import EMBEDDINGS
 from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
@@ -158,6 +157,16 @@ def test_zeros_are_exact() -> None:
     assert found["attn_q", "weight change"].zero
     assert found["readout", "weight change"].exponent == 0
     assert derived(silent, decays=True)["attn_q", "weight change"].source == DECAYS
+
+
+def test_a_stream_that_starts_at_zero_has_no_inverse() -> None:
+    rows = tuple(
+        replace(row, init_std=ZERO) if row.role in ("embedding", "position") else row for row in SP.rows["adam"]({})
+    )
+    found = derived(replace(SP, rows={"adam": lambda conventions: rows}))
+    assert found["embedding", "activation"].zero
+    assert found["attn_q", "gradient"].exponent is None
+    assert found["attn_q", "weight change"].exponent == 0
 
 
 def test_a_row_that_is_absent_is_named() -> None:

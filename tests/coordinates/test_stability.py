@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from hpxfer.coordinates.derive import SPARSE, PathFacts
+from hpxfer.coordinates.derive import SPARSE
 from hpxfer.coordinates.measure import Prediction
+from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.stability import SHARES, stability
 from hpxfer.scaling.monomial import SYMBOLS
 from hpxfer.scaling.roles import ROLES
