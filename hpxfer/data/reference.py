@@ -6,7 +6,7 @@ from hpxfer.data.digest import digest
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.check_shapes import AT_BASE, placed_shapes
+from hpxfer.spec.check_shapes import AT_BASE, keyed_shapes
 from hpxfer.spec.sweep import DataSpec
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.spec.yaml_file import spell
@@ -48,7 +48,7 @@ def check_length(spec: SweepSpec) -> None:
     dataset = open_dataset(spec.data.source)
     if dataset is None:
         return
-    for place, shape in placed_shapes(spec):
+    for at, shape in keyed_shapes(spec):
         try:
             require_length(
                 name=spec.data.source,
@@ -58,9 +58,9 @@ def check_length(spec: SweepSpec) -> None:
                 validation_tokens=spec.training.validation_tokens,
             )
         except HpxferError as error:
-            if place == AT_BASE:
+            if at == AT_BASE:
                 raise
-            axis, name, _, index = place
+            axis, name, _, index = at
             key, _, rest = str(error).partition(": ")
             raise HpxferError(f"{key}: at {spell((axis, name, index))}: {rest}") from None
 

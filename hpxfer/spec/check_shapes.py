@@ -15,7 +15,7 @@ from hpxfer.spec.schedule import shortest_run
 from hpxfer.spec.sweep import AxisSpec, ShapeSpec, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
 
-Placed = tuple[KeyPath, Shape]
+KeyedShape = tuple[KeyPath, Shape]
 
 # Vectorized sigmoid and GELU treat the tail of a stack differently unless the tokens are a multiple of this (measured,
 # float32 on AVX2). A stacked trial would then not have the same bits as the trial alone.
@@ -68,9 +68,9 @@ def _no_moe_block(spec: SweepSpec, shape: Shape) -> str | None:
     )
 
 
-def placed_shapes(spec: SweepSpec) -> tuple[Placed, ...]:
+def keyed_shapes(spec: SweepSpec) -> tuple[KeyedShape, ...]:
     """Return the base shape and every shape of an axis that is legal, each with its key path. The base is legal."""
-    out: list[Placed] = [(AT_BASE, spec.base_shape)]
+    out: list[KeyedShape] = [(AT_BASE, spec.base_shape)]
     for name, axis in spec.axes.items():
         if _axis_problem(name, axis) is not None:
             continue
@@ -156,7 +156,7 @@ def choices_of(spec: SweepSpec) -> list[Parameterization]:
     return out
 
 
-def parameterization_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iterator[Problem]:
+def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
     """Yield every parameterization that does not exist, stands twice, or has no rule for a role of some model."""
     if not spec.parameterizations:
         yield ("parameterizations",), "must name at least one"
@@ -180,7 +180,7 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iter
         labels.append(choice.label())
 
 
-def block_problems(spec: SweepSpec, shapes: Sequence[Placed]) -> Iterator[Problem]:
+def block_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
     """Yield the options that place MoE layers if no shape has any. Trials would differ in nothing but ids."""
     if not shapes or any(shape.num_experts for _, shape in shapes):
         return

@@ -15,14 +15,14 @@ from hpxfer.spec.base_values import base_values
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.check_search import search_problems
 from hpxfer.spec.check_shapes import (
-    Placed,
+    KeyedShape,
     axis_problems,
     base_problems,
     batch_problems,
     block_problems,
     choices_of,
+    keyed_shapes,
     parameterization_problems,
-    placed_shapes,
 )
 from hpxfer.spec.fields import GridValues, power_of_two
 from hpxfer.spec.problem import Problem
@@ -43,7 +43,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     if spec.storage is not None and (why := storage_problem(spec.storage)) is not None:
         yield ("storage",), why
     broken_base = list(base_problems(spec))
-    shapes = () if broken_base else placed_shapes(spec)
+    shapes = () if broken_base else keyed_shapes(spec)
     yield from broken_base
     yield from block_problems(spec, shapes)
     yield from _data(spec)
@@ -115,7 +115,7 @@ def _betas_are_legal(spec: SweepSpec) -> bool:
     return len(spec.training.betas) == 2 and all(0 <= beta < 1 for beta in spec.training.betas)
 
 
-def _betas(spec: SweepSpec, shapes: Sequence[Placed]) -> Iterator[Problem]:
+def _betas(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
     """Yield the shapes at which a table moves a beta out of [0, 1), for the base's betas and the ends of the grid."""
     if "beta1" not in registry("optimizer").get(spec.training.optimizer).hps or not _betas_are_legal(spec):
         return
