@@ -106,6 +106,8 @@ def test_no_page_has_an_open_end() -> None:
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         text = path.read_text(encoding="utf-8")
         assert "TODO" not in text, path.name
+        split = [line for line in without_blocks(text).splitlines() if line.count("`") % 2]
+        assert split == [], f"{path.name}: a code word is cut by the end of a line"
         assert text.count("\n```") % 2 == 0, path.name
         fences = set(re.findall(r"^```(.*)$", text, re.MULTILINE))
         assert fences <= {"", "sh", "text", "yaml", "python", "json"}, path.name
