@@ -93,7 +93,7 @@ class Case:
 
     spec: SweepSpec
     hps: HPs
-    path: Axis
+    axis: Axis
     notes: tuple[str, ...] = ()
 
 
@@ -117,7 +117,7 @@ def own_case(
     for role, factor in LR_MULTS[optimizer].items():
         if role in roles:
             hps = hps.with_value(f"{role}.lr_mult", factor)
-    return Case(spec=spec, hps=hps, path=_path(spec, axis, _axis(spec, axis, points)))
+    return Case(spec=spec, hps=hps, axis=_axis(spec, axis, _axis_spec(spec, axis, points)))
 
 
 def sweep_case(spec: SweepSpec, axis: str, points: Sequence[float] | None) -> Case:
@@ -132,8 +132,8 @@ def sweep_case(spec: SweepSpec, axis: str, points: Sequence[float] | None) -> Ca
         values = spec.grid["lr"].numbers()
         hps = hps.with_value("lr", values[len(values) // 2])
         notes = (f"the sweep scans lr and names no base value: checked at {hps.lr:g}",)
-    moved = spec.axes[axis] if axis in spec.axes and points is None else _axis(spec, axis, points)
-    return Case(spec=spec, hps=hps, path=_path(spec, axis, moved), notes=notes)
+    moved = spec.axes[axis] if axis in spec.axes and points is None else _axis_spec(spec, axis, points)
+    return Case(spec=spec, hps=hps, axis=_axis(spec, axis, moved), notes=notes)
 
 
 def own_axes(choice: Parameterization, optimizer: Optimizer, architecture: str = "gpt") -> tuple[str, ...]:
@@ -163,7 +163,7 @@ def _require_axis(axis: str, legal: Iterable[str]) -> None:
         raise HpxferError(f"--axis: unknown axis {axis!r}; {nearest(axis, legal)}")
 
 
-def _path(spec: SweepSpec, axis: str, moved: AxisSpec) -> Axis:
+def _axis(spec: SweepSpec, axis: str, moved: AxisSpec) -> Axis:
     """Return the shapes along an axis, the base among them. Raise HpxferError if no model can have one of them."""
     try:
         found = axes_of(spec.model_copy(update={"axes": {axis: moved}}))[0]
@@ -181,7 +181,7 @@ def _path(spec: SweepSpec, axis: str, moved: AxisSpec) -> Axis:
     return replace(found, scale_name=scale_name, points=points)
 
 
-def _axis(spec: SweepSpec, axis: str, points: Sequence[float] | None) -> AxisSpec:
+def _axis_spec(spec: SweepSpec, axis: str, points: Sequence[float] | None) -> AxisSpec:
     base = spec.base_shape
     if axis in REGIME_AXES:
         factors = FACTORS if points is None else [width / base.width for width in points]

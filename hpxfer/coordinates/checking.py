@@ -65,7 +65,7 @@ class _Check:
 
     def gpt(self, axis: str, case: Case) -> AxisReport:
         """Return the report of one axis in the built-in GPT."""
-        points, base, model = case.path.points, case.spec.base_shape, case.spec.model
+        points, base, model = case.axis.points, case.spec.base_shape, case.spec.model
         if self.steps >= (most := min(point.shape.steps for point in points)):
             raise HpxferError(f"--steps: must be below the {most} steps that the data is held for, got {self.steps}")
         self._require_rows(case)
@@ -80,7 +80,7 @@ class _Check:
         facts = _facts(case)
         return AxisReport(
             axis=axis,
-            scale_name=case.path.scale_name,
+            scale_name=case.axis.scale_name,
             scales=tuple(point.scale for point in points),
             shapes=tuple(shape.label() for shape in shapes),
             warnings=(
@@ -111,7 +111,7 @@ class _Check:
         """Return what the table's source claims; for a registered table, what its own rows imply."""
         if self.is_registered:
             return (*derive(self.choice, self.optimizer, facts), *NOT_DERIVED)
-        points = case.path.points
+        points = case.axis.points
         at = [ratios(case.spec.base_shape, point.shape) for point in points]
         claims = self.choice.claims(self.optimizer) if self.claims is None else self.claims
         return predict(claims, tuple(point.scale for point in points), at)
@@ -126,7 +126,7 @@ class _Check:
     def _require_rows(self, case: Case) -> None:
         """Raise HpxferError unless the table has a row for every role of the model."""
         known = {row.role for row in self.choice.rows(self.optimizer)}
-        shape = case.path.points[-1].shape
+        shape = case.axis.points[-1].shape
         if missing := [role for role in model_roles(shape, case.spec.model) if role not in known]:
             raise HpxferError(
                 f"parameterization {self.choice.name}: must have a row for every role of the model {shape.label()}, "
@@ -253,7 +253,7 @@ def _case(asked: _Check, sweep: SweepSpec | None, axis: str, points: Sequence[fl
 
 def _facts(case: Case) -> PathFacts:
     """Return what the derivation reads of a case."""
-    model, points = case.spec.model, case.path.points
+    model, points = case.spec.model, case.axis.points
     return path_facts(
         case.spec.base_shape,
         [point.shape for point in points],

@@ -26,7 +26,7 @@ CASES: list[tuple[str, Optimizer, str]] = [
 def shapes(name: str, axis: str, points: tuple[float, ...] | None = None, optimizer: Optimizer = "adam") -> list[Shape]:
     dense = name == "completep"
     case = own_case(parameterization(name), optimizer, axis, points, dense=dense)
-    return [point.shape for point in case.path.points]
+    return [point.shape for point in case.axis.points]
 
 
 @pytest.mark.parametrize(("name", "optimizer", "axis"), CASES)
@@ -108,13 +108,13 @@ def test_what_no_model_can_follow_is_refused(name: str, axis: str, points: tuple
 def test_a_sweep_brings_its_own_model(smoke: SweepSpec) -> None:
     assert sweep_axes(smoke) == ("width",)
     case = sweep_case(smoke, "width", (32.0, 64.0, 96.0, 128.0))
-    assert [point.shape.width for point in case.path.points] == [32, 64, 96, 128]
-    assert case.path.points[0].shape == smoke.base_shape
+    assert [point.shape.width for point in case.axis.points] == [32, 64, 96, 128]
+    assert case.axis.points[0].shape == smoke.base_shape
     assert "names no base value: checked at 0.015625" in case.notes[0]  # the upper of the two in the middle
     named = smoke.model_copy(update={"hps": smoke.hps.model_copy(update={"lr": 0.5})})
     case = sweep_case(named, "depth", None)
     assert (case.hps.lr, case.notes) == (0.5, ())
-    assert [point.shape.depth for point in case.path.points] == [2, 4, 8, 16]
+    assert [point.shape.depth for point in case.axis.points] == [2, 4, 8, 16]
     with pytest.raises(HpxferError, match="at least 4 shapes, the base among them, got 2"):
         sweep_case(smoke, "width", None)
 
@@ -134,7 +134,7 @@ def test_the_block_has_paths_of_its_own() -> None:
 
 def test_every_base_is_where_its_path_starts() -> None:
     case = own_case(parameterization("complete-mue"), "adam", "shared", None, dense=False)
-    assert case.path.scale_name == "num_shared"
-    assert [point.scale for point in case.path.points] == [1, 2, 4, 8]
-    assert case.path.points[0].shape == case.spec.base_shape
-    assert replace(case.path.points[-1].shape, num_shared=1) == case.spec.base_shape
+    assert case.axis.scale_name == "num_shared"
+    assert [point.scale for point in case.axis.points] == [1, 2, 4, 8]
+    assert case.axis.points[0].shape == case.spec.base_shape
+    assert replace(case.axis.points[-1].shape, num_shared=1) == case.spec.base_shape

@@ -41,7 +41,7 @@ def case_of(choice: Parameterization, optimizer: Optimizer, axis: str) -> Case:
 
 
 def facts_of(case: Case) -> PathFacts:
-    points, model = case.path.points, case.spec.model
+    points, model = case.axis.points, case.spec.model
     return path_facts(
         case.spec.base_shape,
         [point.shape for point in points],
@@ -76,7 +76,7 @@ def test_rows_imply_what_the_source_claims(name: str, optimizer: Optimizer) -> N
     choice, compared = parameterization(name), 0
     for axis in own_axes(choice, optimizer):
         case = case_of(choice, optimizer, axis)
-        points = case.path.points
+        points = case.axis.points
         at = [ratios(case.spec.base_shape, point.shape) for point in points]
         claimed = predict(choice.claims(optimizer), [point.scale for point in points], at)
         for own in derive(choice, optimizer, facts_of(case)):
