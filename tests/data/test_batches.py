@@ -78,10 +78,10 @@ def test_a_batch_is_contiguous_text(data: TokenData, seed: int) -> None:
 @given(data=token_data())
 def test_validation_covers_the_tail_in_order(data: TokenData) -> None:
     batches = list(data.validation_batches())
-    targets = np.concatenate([one.ravel() for _, one in batches])
+    targets = np.concatenate([batch.ravel() for _, batch in batches])
     assert targets.tolist() == list(range(data.num_tokens - data.validation_tokens, data.num_tokens))
     again = list(data.validation_batches())
-    assert all((one[0] == other[0]).all() for one, other in zip(batches, again, strict=True))
+    assert all((batch[0] == other[0]).all() for batch, other in zip(batches, again, strict=True))
 
 
 def test_seed_and_step_choose_the_batch() -> None:
@@ -100,9 +100,9 @@ def test_batches_of_many_steps_are_those_of_each(cut: int) -> None:
     inputs, targets = data.train_batches(5, 2, 9)
     assert inputs.shape == targets.shape == (9, 3, 7)
     for index in range(9):
-        one = data.train_batch(5, 2 + index)
-        assert np.array_equal(inputs[index], one[0])
-        assert np.array_equal(targets[index], one[1])
+        batch = data.train_batch(5, 2 + index)
+        assert np.array_equal(inputs[index], batch[0])
+        assert np.array_equal(targets[index], batch[1])
 
 
 def test_negative_step_is_a_bug() -> None:

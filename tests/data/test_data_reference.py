@@ -54,7 +54,7 @@ def test_builtin_is_ascii_and_stable() -> None:
 def test_tokenizer_is_not_in_the_digest(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     as_ascii, as_bytes = (
-        data_ref(DataSpec(source=f"text:{tmp_path}/a.txt", tokenizer=one)) for one in ("ascii", "bytes")
+        data_ref(DataSpec(source=f"text:{tmp_path}/a.txt", tokenizer=name)) for name in ("ascii", "bytes")
     )
     assert as_ascii.digest == as_bytes.digest
     assert as_ascii != as_bytes

@@ -117,13 +117,15 @@ def test_stdlib_leaves_out_tests_packages_and_what_is_local(tmp_path: Path) -> N
         "LICENSE.txt",
     ]
     write(tmp_path, *kept, *left_out)
-    assert sorted(stdlib_files(str(tmp_path))) == sorted(str(tmp_path / one) for one in kept)
+    assert sorted(stdlib_files(str(tmp_path))) == sorted(str(tmp_path / name) for name in kept)
 
 
 def test_stdlib_order_is_a_hash_of_the_relative_path(tmp_path: Path) -> None:
     modules = [f"m{index}.py" for index in range(20)]
-    write(tmp_path, *(f"{root}/{one}" for root in ("here", "there") for one in modules))
-    here, there = ([os.path.basename(one) for one in stdlib_files(str(tmp_path / root))] for root in ("here", "there"))
+    write(tmp_path, *(f"{root}/{module}" for root in ("here", "there") for module in modules))
+    here, there = (
+        [os.path.basename(path) for path in stdlib_files(str(tmp_path / root))] for root in ("here", "there")
+    )
     assert here == there
     assert here != sorted(modules)
     assert sorted(here) == sorted(modules)
@@ -147,7 +149,7 @@ def test_spans_make_up_the_range(counts: list[int], data: st.DataObject) -> None
     begin = data.draw(st.integers(0, starts[-1]))
     end = data.draw(st.integers(begin, starts[-1]))
     found = list(spans(starts, begin, end))
-    assert [starts[part] + one for part, low, high in found for one in range(low, high)] == list(range(begin, end))
+    assert [starts[part] + token for part, low, high in found for token in range(low, high)] == list(range(begin, end))
     assert all(0 <= low < high <= counts[part] for part, low, high in found)
 
 

@@ -44,7 +44,7 @@ def test_order_is_pinned() -> None:
 def test_seeds_give_unrelated_orders() -> None:
     size = 4096
     orders = [shuffled(np.arange(size), size, seed) for seed in range(20)]
-    fixed = [int((one == other).sum()) for i, one in enumerate(orders) for other in [np.arange(size), *orders[:i]]]
+    fixed = [int((order == other).sum()) for i, order in enumerate(orders) for other in [np.arange(size), *orders[:i]]]
     # Two random permutations agree in one place on average, Poisson: 12 or more places have a chance below 1e-8.
     assert max(fixed) < 12
     assert 0.5 < np.mean(fixed) < 1.5
@@ -55,9 +55,9 @@ def test_order_has_no_trend() -> None:
     index = np.arange(size)
     for seed in range(5):
         order = shuffled(index, size, seed)
-        for one, other in ((index, order), (order[:-1], order[1:]), (index % 64, order % 64)):
+        for item, other in ((index, order), (order[:-1], order[1:]), (index % 64, order % 64)):
             # The correlation of independent values has standard deviation 1/sqrt(size).
-            assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(size)
+            assert abs(np.corrcoef(item, other)[0, 1]) < 5 / np.sqrt(size)
 
 
 def test_index_outside_is_a_bug() -> None:

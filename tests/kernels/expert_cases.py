@@ -97,11 +97,11 @@ def by_kernels(leaves: Leaves, chosen_KTA: Tensor, num_experts: int, backend: Ba
 
 def with_gradients(leaves: Leaves) -> Leaves:
     """Return fresh leaves of the same values."""
-    return Leaves(*(None if one is None else one.detach().clone().requires_grad_() for one in leaves))
+    return Leaves(*(None if leaf is None else leaf.detach().clone().requires_grad_() for leaf in leaves))
 
 
 def gradients(y: Tensor, leaves: Leaves, dy: Tensor) -> dict[str, Tensor]:
     """Return y and the gradient of every leaf that is there, by name."""
-    there = {name: one for name, one in leaves._asdict().items() if one is not None}
+    there = {name: tensor for name, tensor in leaves._asdict().items() if tensor is not None}
     found = torch.autograd.grad(y, list(there.values()), dy)
     return {"y": y.detach(), **dict(zip(there, found, strict=True))}

@@ -68,10 +68,10 @@ def cross_entropy(dtype: torch.dtype) -> None:
 
 
 def optimizers(dtype: torch.dtype) -> None:
-    one, alive = torch.ones(3), torch.ones(3, dtype=torch.bool)
+    tested, alive = torch.ones(3), torch.ones(3, dtype=torch.bool)
     names = ("eps", "beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "scale")
-    numbers: dict[str, Any] = {f"{name}_K": one for name in names}
-    shared: dict[str, Any] = {"lr_K": one, "keep_K": one, "alive_K": alive, "backend": STRICT}
+    numbers: dict[str, Any] = {f"{name}_K": tested for name in names}
+    shared: dict[str, Any] = {"lr_K": tested, "keep_K": tested, "alive_K": alive, "backend": STRICT}
     for elements in (1024, 1001):
         p, m, v = torch.zeros(3, 3, elements).unbind()
         adamw_(p, p.to(dtype), m, v, **shared, **numbers)

@@ -25,11 +25,11 @@ HPS = ({"lr": 0.1, "eps": 1e-8, "weight_decay": 0.1, "betas": (0.9, 0.95)},) * 2
 def columns(hps: tuple[dict[str, Any], ...], t: int) -> dict[str, Tensor]:
     """Return the numbers of step t, computed on the host in double precision."""
     rows = []
-    for one in hps:
-        beta1, beta2 = one["betas"]
-        lr = one["lr"] / (1 - beta1**t)
-        keep = 1 - one["lr"] * one["weight_decay"]
-        rows.append((lr, keep, one["eps"], beta1, 1 - beta1, beta2, 1 - beta2, (1 - beta2**t) ** -0.5))
+    for tensor in hps:
+        beta1, beta2 = tensor["betas"]
+        lr = tensor["lr"] / (1 - beta1**t)
+        keep = 1 - tensor["lr"] * tensor["weight_decay"]
+        rows.append((lr, keep, tensor["eps"], beta1, 1 - beta1, beta2, 1 - beta2, (1 - beta2**t) ** -0.5))
     return {
         f"{name}_K": torch.tensor(column, dtype=torch.float64).float().to(DEVICE)
         for name, column in zip(NAMES, zip(*rows, strict=True), strict=True)
@@ -83,15 +83,15 @@ def test_steps_are_torchs(
     for t, gradient in enumerate(gradients, 1):
         adamw_(p, gradient, m, v, **columns(hps, t), alive_K=everyone(2), backend=backend)
     for trial in range(2):
-        mine = [one[trial] for one in gradients]
+        mine = [gradient[trial] for gradient in gradients]
         own, exact = (by_torch(hps[trial], before[trial], mine, dtype) for dtype in (torch.float32, torch.float64))
         assert_near(p[trial], own, exact)
 
 
 def exactly(p: Tensor, gradient: Tensor, m: Tensor, v: Tensor, some: dict[str, Tensor]) -> tuple[Tensor, ...]:
     """Return (p, m, v) after a step on the CPU of which every operation is exactly rounded."""
-    p, g, m, v = (one.cpu().float() for one in (p, gradient, m, v))
-    column = {name: one.cpu().unsqueeze(1) for name, one in some.items()}
+    p, g, m, v = (tensor.cpu().float() for tensor in (p, gradient, m, v))
+    column = {name: tensor.cpu().unsqueeze(1) for name, tensor in some.items()}
     m = m * column["beta1_K"] + g * column["one_minus_beta1_K"]
     v = v * column["beta2_K"] + g * g * column["one_minus_beta2_K"]
     # Through float64: torch's float32 sqrt may be one rounding off.
@@ -147,8 +147,8 @@ def test_sgd_is_torchs_with_decoupled_decay(backend: Backend) -> None:
 def test_a_dead_trial_keeps_its_bits(poison: float, name: str, backend: Backend) -> None:
     parts, before = start(3, 40), start(3, 40)
     free = start(3, 40)
-    for one in (parts[0], before[0]):
-        one[1, :4] = torch.tensor([torch.nan, -0.0, torch.inf, 1e-42], device=DEVICE)
+    for part in (parts[0], before[0]):
+        part[1, :4] = torch.tensor([torch.nan, -0.0, torch.inf, 1e-42], device=DEVICE)
     gradient = normal(3, 40, seed=4)
     step(name, free, gradient, everyone(3), backend)
     gradient[1] = poison
@@ -181,7 +181,7 @@ def test_trials_may_lie_apart(name: str, backend: Backend) -> None:
         far[:, 3:43] = near
     gradient = normal(3, 50, seed=4)[:, 5:45]
     step(name, close, gradient.contiguous(), everyone(3), backend)
-    step(name, tuple(one[:, 3:43] for one in apart), gradient, everyone(3), backend)
+    step(name, tuple(tensor[:, 3:43] for tensor in apart), gradient, everyone(3), backend)
     for far, near in zip(apart, close, strict=True):
         assert torch.equal(far[:, 3:43], near)
         assert torch.equal(far[:, :3], torch.full_like(far[:, :3], 7.0))

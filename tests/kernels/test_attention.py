@@ -44,8 +44,8 @@ def test_heads_and_gradient_are_the_formula(
         results.append(with_gradient(plain(leaf, scale), leaf, 1))
     leaf = qkv.requires_grad_()
     mine = with_gradient(causal_attention(leaf, scale=scale, num_trials=trials, backend=backend), leaf, 1)
-    for name, *one in zip(("heads", "dqkv"), mine, *results, strict=True):
-        assert_near(*one, name=name)
+    for name, *result in zip(("heads", "dqkv"), mine, *results, strict=True):
+        assert_near(*result, name=name)
 
 
 @pytest.mark.parametrize(

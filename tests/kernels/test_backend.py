@@ -68,7 +68,7 @@ def test_the_choice_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "hpxfer"):
         for _ in range(2):
             choose_backend(CPU, asked="torch", strict=True)
-    assert [one.getMessage() for one in caplog.records] == ["kernels: torch (asked for), strict"]
+    assert [record.getMessage() for record in caplog.records] == ["kernels: torch (asked for), strict"]
 
 
 def test_modules_work_without_triton() -> None:

@@ -38,7 +38,7 @@ def test_every_shape_has_an_entry(
 def test_blocks_are_what_a_tensor_core_takes(arch: str) -> None:
     for config in table()[arch]:
         rows = (config.product, config.up, config.gated, config.hidden)
-        sides = [config.m, *(one.k for one in rows), *(one.n for one in rows)]
+        sides = [config.m, *(row.k for row in rows), *(row.n for row in rows)]
         sides += [config.gradient.i, config.gradient.o, config.gradient.n]
         assert all(side >= 16 and side & (side - 1) == 0 for side in sides), config
 

@@ -88,7 +88,7 @@ def test_a_broken_row_breaks_no_other(poison: float, backend: Backend) -> None:
     logits, targets = normal(4, 33), integers(33, 4)
     broken = logits.clone()
     broken[1, 7] = poison
-    losses, broken_losses = (cross_entropy_rows_(one, targets, backend=backend) for one in (logits, broken))
+    losses, broken_losses = (cross_entropy_rows_(given, targets, backend=backend) for given in (logits, broken))
     assert torch.isnan(broken_losses[1])
     assert torch.isnan(broken[1]).any()
     rest = [0, 2, 3]

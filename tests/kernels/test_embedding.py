@@ -77,8 +77,8 @@ def test_a_trial_has_the_same_bits_alone(backend: Backend) -> None:
     table, grad = normal(3, num_ids, 5), 10.0 ** normal(3, tokens, 5, seed=1)  # many sizes, so that the order shows
     together = results(embed, table, ids, grad, backend)
     for trial in range(3):
-        one = slice(trial, trial + 1)
-        alone = results(embed, table[one], ids[one], grad[one], backend)
+        own = slice(trial, trial + 1)
+        alone = results(embed, table[own], ids[own], grad[own], backend)
         for mine, other in zip(alone, together, strict=True):
             assert torch.equal(mine[0], other[trial])
 
@@ -90,7 +90,7 @@ def test_a_broken_trial_breaks_no_other(backend: Backend) -> None:
     broken = grad.clone()
     broken[1] = torch.nan
     table = normal(3, 4, 5)
-    (_, before), (_, after) = (results(embed, table, ids, one, backend) for one in (grad, broken))
+    (_, before), (_, after) = (results(embed, table, ids, tensor, backend) for tensor in (grad, broken))
     assert after[1].isnan().any()
     assert torch.equal(after[[0, 2]], before[[0, 2]])
 
@@ -114,9 +114,9 @@ def test_the_ops_pass_opcheck(dtype: torch.dtype) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     table, ids = torch.zeros(2, 4, 3), torch.zeros(2, 5, dtype=torch.int64)
-    for one, other in ((table[0], ids), (table, ids[0]), (table, ids[:1])):
+    for tensor, other in ((table[0], ids), (table, ids[0]), (table, ids[:1])):
         with pytest.raises(AssertionError, match=r"got|but"):
-            embed(one, other)
+            embed(tensor, other)
 
 
 @pytest.mark.gpu

@@ -36,7 +36,7 @@ def assert_right(case: Case, dtype: torch.dtype, backend: Backend) -> dict[str, 
     def run(to: torch.dtype | None) -> dict[str, Tensor]:
         leaves = case.leaves(dtype)
         if to is not None:
-            leaves = Leaves(*(None if one is None else one.to(to) for one in leaves))
+            leaves = Leaves(*(None if leaf is None else leaf.to(to) for leaf in leaves))
         leaves = with_gradients(leaves)
         if to is None:
             return gradients(by_kernels(leaves, chosen, case.num_experts, backend), leaves, dy.to(dtype))
@@ -68,13 +68,15 @@ def test_master_weights_have_float32_gradients() -> None:
     case = Case(tokens=5, num_experts=2, width=8, hidden=8, biases=True)
     leaves = case.leaves(torch.float16)
     masters = {
-        name: one.float() for name, one in leaves._asdict().items() if name[:2] in ("w_", "b_") and one is not None
+        name: tensor.float()
+        for name, tensor in leaves._asdict().items()
+        if name[:2] in ("w_", "b_") and tensor is not None
     }
     dy = normal(5, 8, dtype=torch.float16)
     results = []
-    for one in (leaves, leaves._replace(**masters)):
-        one = with_gradients(one)
-        results.append(gradients(by_kernels(one, case.chosen(), 2, TRITON), one, dy))
+    for tested in (leaves, leaves._replace(**masters)):
+        tested = with_gradients(tested)
+        results.append(gradients(by_kernels(tested, case.chosen(), 2, TRITON), tested, dy))
     halves, wide = results
     for name in halves:
         assert wide[name].dtype == (torch.float32 if name in masters else halves[name].dtype), name
@@ -99,7 +101,7 @@ def test_relu() -> None:
 
 
 def of_trial(leaves: Leaves, trial: int, trials: int) -> Leaves:
-    return Leaves(*(None if one is None else one.chunk(trials)[trial].contiguous() for one in leaves))
+    return Leaves(*(None if leaf is None else leaf.chunk(trials)[trial].contiguous() for leaf in leaves))
 
 
 STACKS = {
@@ -116,13 +118,13 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(case: Case) -> None:
     leaves, chosen = case.leaves(torch.float32), case.chosen()
     dys = normal(3 * case.tokens, case.width, seed=10).chunk(3)
 
-    def run(one: Leaves, chosen_KTA: Tensor, dy_MD: Tensor) -> dict[str, Tensor]:
-        one = with_gradients(one)
-        return gradients(by_kernels(one, chosen_KTA, case.num_experts, TRITON), one, dy_MD)
+    def run(given: Leaves, chosen_KTA: Tensor, dy_MD: Tensor) -> dict[str, Tensor]:
+        given = with_gradients(given)
+        return gradients(by_kernels(given, chosen_KTA, case.num_experts, TRITON), given, dy_MD)
 
     alone = run(of_trial(leaves, 2, 3), chosen[2:], dys[2])
     order = [2, 0, 1]
-    moved = Leaves(*(None if one is None else torch.cat([one.chunk(3)[k] for k in order]) for one in leaves))
+    moved = Leaves(*(None if leaf is None else torch.cat([leaf.chunk(3)[k] for k in order]) for leaf in leaves))
     moved.x[case.tokens : 2 * case.tokens] = torch.nan
     stacked = run(moved, chosen[order], torch.cat([dys[k] for k in order]))
     assert stacked["y"].chunk(3)[1].isnan().all()
@@ -132,8 +134,8 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(case: Case) -> None:
 
 def test_two_runs_have_the_same_bits_strict_or_not() -> None:
     case = CASES["sums in parts"]
-    one, other = (assert_right(case, torch.float32, replace(TRITON, strict=False)) for _ in range(2))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    tested, other = (assert_right(case, torch.float32, replace(TRITON, strict=False)) for _ in range(2))
+    assert all(torch.equal(tested[name], other[name]) for name in tested)
 
 
 def op_arguments(case: Case) -> tuple[object, ...]:

@@ -48,7 +48,7 @@ def test_errors_are_no_larger_than_torchs(case: Case, dtype: torch.dtype) -> Non
     given = case.leaves(dtype)
 
     def leaves(to: torch.dtype) -> Leaves:
-        return with_gradients(Leaves(*(None if one is None else one.to(to) for one in given)))
+        return with_gradients(Leaves(*(None if tensor is None else tensor.to(to) for tensor in given)))
 
     own_leaves, exact_leaves, my_leaves = leaves(dtype), leaves(torch.float64), with_gradients(given)
     own = gradients(by_groups(own_leaves, chosen, case.num_experts), own_leaves, dy)
@@ -64,10 +64,10 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(case: Case) -> None:
     dy = normal(case.trials * case.tokens, case.width, seed=10, dtype=torch.bfloat16)
 
     def run(trial: slice) -> dict[str, Tensor]:
-        def of(one: Tensor) -> Tensor:
-            return one.unflatten(0, (case.trials, -1))[trial].flatten(0, 1)
+        def of(given: Tensor) -> Tensor:
+            return given.unflatten(0, (case.trials, -1))[trial].flatten(0, 1)
 
-        own = with_gradients(Leaves(*(None if one is None else of(one) for one in leaves)))
+        own = with_gradients(Leaves(*(None if leaf is None else of(leaf) for leaf in leaves)))
         return gradients(by_kernels(own, chosen[trial], case.num_experts, TRITON), own, of(dy))
 
     stacked, alone = run(slice(None)), run(slice(case.trials - 1, None))

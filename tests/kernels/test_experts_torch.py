@@ -21,7 +21,7 @@ def test_every_slot_of_a_token_has_its_own_expert_and_gate(case: str, num_active
     layer = Case(trials=2, tokens=7, num_experts=5, num_active=num_active, width=4, hidden=4, biases=True, experts=case)
     chosen, groups = layer.chosen(), 2 * layer.num_experts
     leaves = layer.leaves(torch.float32)
-    values = {name: torch.zeros_like(one) for name, one in leaves._asdict().items() if one is not None}
+    values = {name: torch.zeros_like(tensor) for name, tensor in leaves._asdict().items() if tensor is not None}
     values["b_out"] += torch.arange(1, groups + 1, device=DEVICE).unsqueeze(1)
     values["gate"] += 2.0 ** torch.arange(num_active, device=DEVICE)
     leaves = with_gradients(Leaves(**dict.fromkeys(Leaves._fields) | values))
@@ -42,10 +42,10 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(num_active: int, width: int,
     dy = normal(4 * 32, width, seed=10)
 
     def run(low: int, high: int) -> dict[str, Tensor]:
-        def part(one: Tensor | None) -> Tensor | None:
-            return None if one is None else one.unflatten(0, (4, -1))[low:high].flatten(0, 1)
+        def part(given: Tensor | None) -> Tensor | None:
+            return None if given is None else given.unflatten(0, (4, -1))[low:high].flatten(0, 1)
 
-        leaves = with_gradients(Leaves(*(part(one) for one in whole)))
+        leaves = with_gradients(Leaves(*(part(tensor) for tensor in whole)))
         y = by_kernels(leaves, chosen[low:high], case.num_experts, TORCH)
         return gradients(y, leaves, dy.unflatten(0, (4, -1))[low:high].flatten(0, 1))
 

@@ -32,7 +32,7 @@ def loop(x_NI: Tensor, w_GIO: Tensor, ends_G: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("loads", LOADS.values(), ids=LOADS.keys())
 @pytest.mark.parametrize(("fan_in", "fan_out"), [(8, 24), (16, 8)])
-@pytest.mark.parametrize(("backend", "dtype"), KINDS, ids=[f"{one.name} {dtype}" for one, dtype in KINDS])
+@pytest.mark.parametrize(("backend", "dtype"), KINDS, ids=[f"{tensor.name} {dtype}" for tensor, dtype in KINDS])
 def test_values_and_gradients_equal_the_loop(
     loads: list[int], fan_in: int, fan_out: int, backend: Backend, dtype: torch.dtype
 ) -> None:
@@ -42,13 +42,13 @@ def test_values_and_gradients_equal_the_loop(
     ends = torch.tensor(loads).cumsum(0).to(DEVICE, torch.int32)
 
     def results(function: object, to: torch.dtype, *options: Backend) -> tuple[Tensor, ...]:
-        leaves = [one.to(to).requires_grad_() for one in (x, w)]
+        leaves = [tensor.to(to).requires_grad_() for tensor in (x, w)]
         y = function(*leaves, ends, *options)  # type: ignore[operator]
         return (y, *torch.autograd.grad(y, leaves, dy.to(to)))
 
     mine = results(grouped_product, dtype, backend)
-    for name, *one in zip(("y", "dx", "dw"), mine, results(loop, dtype), results(loop, torch.float64), strict=True):
-        assert_near(*one, name=name)
+    for name, *result in zip(("y", "dx", "dw"), mine, results(loop, dtype), results(loop, torch.float64), strict=True):
+        assert_near(*result, name=name)
     empty = [group for group, load in enumerate(loads) if not load]
     assert torch.equal(mine[2][empty], torch.zeros_like(mine[2][empty]))
 
@@ -61,7 +61,7 @@ def test_batched_product_is_a_product_a_trial(
     x, w, dy = normal(trials, tokens, fan_in), normal(trials, fan_in, fan_out, seed=1), normal(trials, tokens, fan_out)
 
     def results(to: torch.dtype, *options: Backend) -> tuple[Tensor, ...]:
-        leaves = [one.to(to).requires_grad_() for one in (x, w)]
+        leaves = [tensor.to(to).requires_grad_() for tensor in (x, w)]
         y = (
             batched_product(*leaves, *options)
             if options
@@ -70,15 +70,15 @@ def test_batched_product_is_a_product_a_trial(
         return (y, *torch.autograd.grad(y, leaves, dy.to(to)))
 
     mine = results(torch.float32, backend)
-    for name, *one in zip(("y", "dx", "dw"), mine, results(torch.float32), results(torch.float64), strict=True):
-        assert_near(*one, name=name)
+    for name, *result in zip(("y", "dx", "dw"), mine, results(torch.float32), results(torch.float64), strict=True):
+        assert_near(*result, name=name)
 
 
 def test_strict_products_have_the_same_bits_in_any_stack() -> None:
     x, w, dy = normal(3, 130, 8), normal(3, 8, 8, seed=1), normal(3, 130, 8, seed=2)
 
     def results(which: slice) -> tuple[Tensor, ...]:
-        leaves = [one[which].clone().requires_grad_() for one in (x, w)]
+        leaves = [tensor[which].clone().requires_grad_() for tensor in (x, w)]
         y = batched_product(*leaves, TRITON)
         return (y, *torch.autograd.grad(y, leaves, dy[which]))
 

@@ -35,7 +35,7 @@ def torchs(h_KTD: Tensor, readout_KDV: Tensor, targets_KT: Tensor) -> Tensor:
 
 def results(function: object, dtype: torch.dtype, to: torch.dtype) -> tuple[Tensor, ...]:
     h, readout, targets, grad = given(dtype)
-    leaves = [one.to(to).requires_grad_() for one in (h, readout)]
+    leaves = [tensor.to(to).requires_grad_() for tensor in (h, readout)]
     losses = function(*leaves, targets)  # type: ignore[operator]
     return (losses, *torch.autograd.grad(losses, leaves, grad.to(losses.dtype)))
 
@@ -50,25 +50,25 @@ def test_losses_and_gradients_in_pieces(piece: int, kept: bool, monkeypatch: pyt
         monkeypatch.setattr(head, "KEPT_BYTES", 0)
     mine = results(head_losses, torch.float32, torch.float32)
     own, exact = (results(torchs, torch.float32, to) for to in (torch.float32, torch.float64))
-    for name, *one in zip(("losses", "dh", "dreadout"), mine, own, exact, strict=True):
-        assert_near(*one, name=name)
+    for name, *loss in zip(("losses", "dh", "dreadout"), mine, own, exact, strict=True):
+        assert_near(*loss, name=name)
 
 
 @BACKENDS
 def test_both_backends(backend: Backend) -> None:
     mine = results(lambda *args: head_losses(*args, backend=backend), torch.float32, torch.float32)
     own, exact = (results(torchs, torch.float32, to) for to in (torch.float32, torch.float64))
-    for name, *one in zip(("losses", "dh", "dreadout"), mine, own, exact, strict=True):
-        assert_near(*one, name=name)
+    for name, *loss in zip(("losses", "dh", "dreadout"), mine, own, exact, strict=True):
+        assert_near(*loss, name=name)
 
 
 def test_bfloat16_is_as_near_as_torchs() -> None:
-    mine, own = (results(one, torch.bfloat16, torch.bfloat16) for one in (head_losses, torchs))
+    mine, own = (results(tensor, torch.bfloat16, torch.bfloat16) for tensor in (head_losses, torchs))
     assert mine[0].dtype == torch.float32
-    for name, *one in zip(
+    for name, *tensor in zip(
         ("losses", "dh", "dreadout"), mine, own, results(torchs, torch.bfloat16, torch.float64), strict=True
     ):
-        assert_near(*one, name=name)
+        assert_near(*tensor, name=name)
 
 
 def test_no_gradients_are_made_where_none_are_asked_for() -> None:
@@ -84,14 +84,14 @@ def test_a_target_with_hardly_a_share_has_its_loss() -> None:
     """Its share is 0 in float32; the loss is not infinite."""
     h, readout = torch.ones(1, 1, 1, device=DEVICE), torch.tensor([[[0.0, 200.0]]], device=DEVICE)
     losses = head_losses(h.requires_grad_(), readout, torch.zeros(1, 1, dtype=torch.long, device=DEVICE))
-    assert losses.item() == 200.0
+    assert losses.tensor() == 200.0
 
 
 def test_bits_of_a_trial_do_not_depend_on_its_stack() -> None:
     h, readout, targets, grad = given(torch.float32)
 
     def run(trials: slice) -> tuple[Tensor, ...]:
-        leaves = [one[trials].clone().requires_grad_() for one in (h, readout)]
+        leaves = [tensor[trials].clone().requires_grad_() for tensor in (h, readout)]
         losses = head_losses(*leaves, targets[trials], backend=TORCH)
         return (losses, *torch.autograd.grad(losses, leaves, grad[trials].float()))
 

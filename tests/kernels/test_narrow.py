@@ -13,7 +13,7 @@ from hpxfer.kernels.narrow import NARROW, narrow_product
 
 
 def results(function: object, x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    leaves = [one.clone().requires_grad_() for one in (x, w)]
+    leaves = [tensor.clone().requires_grad_() for tensor in (x, w)]
     y = function(*leaves)  # type: ignore[operator]
     return (y, *torch.autograd.grad(y, leaves, normal(*y.shape, seed=2).to(y.dtype)))
 
@@ -24,8 +24,8 @@ def test_values_and_gradients(outputs: int, backend: Backend) -> None:
     x, w = normal(3, 5, 24), normal(3, 24, outputs, seed=1)
     mine = results(lambda x, w: narrow_product(x, w, backend), x, w)
     own, exact = results(torch.bmm, x, w), results(torch.bmm, x.double(), w.double())
-    for name, *one in zip(("y", "dx", "dw"), mine, own, exact, strict=True):
-        assert_near(*one, name=name)
+    for name, *tensor in zip(("y", "dx", "dw"), mine, own, exact, strict=True):
+        assert_near(*tensor, name=name)
     assert mine[0].is_contiguous()
 
 
@@ -34,7 +34,7 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(outputs: int) -> None:
     x, w, dy = normal(5, 64, 32), normal(5, 32, outputs, seed=1), normal(5, 64, outputs, seed=2)
 
     def run(trials: slice) -> tuple[Tensor, ...]:
-        leaves = [one[trials].clone().requires_grad_() for one in (x, w)]
+        leaves = [tensor[trials].clone().requires_grad_() for tensor in (x, w)]
         y = narrow_product(*leaves, TORCH)
         return (y, *torch.autograd.grad(y, leaves, dy[trials]))
 

@@ -28,8 +28,8 @@ def torchs(x: Tensor) -> Tensor:
 def test_values_and_gradient(width: int, scale: float, shift: float, dtype: torch.dtype) -> None:
     x = (scale * normal(2, 5, width) + shift).to(dtype)
     mine, own, exact = results(layer_norm, x), results(torchs, x), results(torchs, x.double())
-    for name, *one in zip(("y", "dx"), mine, own, exact, strict=True):
-        assert_near(*one, name=name)
+    for name, *tensor in zip(("y", "dx"), mine, own, exact, strict=True):
+        assert_near(*tensor, name=name)
 
 
 def test_gradcheck() -> None:
@@ -42,9 +42,9 @@ def test_a_row_that_is_not_finite_stays_alone() -> None:
     x[1, 0, 0] = torch.inf
     y, dx = results(layer_norm, x)
     assert not y[1, 0].isfinite().any()
-    for one in (y, dx):
-        one[1, 0] = 0.0
-        assert one.isfinite().all()
+    for tensor in (y, dx):
+        tensor[1, 0] = 0.0
+        assert tensor.isfinite().all()
 
 
 @pytest.mark.parametrize("width", [16, 32, 256])

@@ -42,7 +42,7 @@ def test_choice_equals_a_loop(case: tuple[Tensor, Tensor, int]) -> None:
     gates_KTE, bias_KE, num_active = case
     got = choose_experts(gates_KTE, bias_KE, num_active).tolist()
     scores = gates_KTE + bias_KE[:, None]
-    assert got == [[naive_choice(one.tolist(), num_active) for one in trial] for trial in scores]
+    assert got == [[naive_choice(tensor.tolist(), num_active) for tensor in trial] for trial in scores]
 
 
 @given(tied_gates(), st.integers(1, 3))
@@ -82,7 +82,7 @@ def test_choice_passes_no_gradient() -> None:
 
 def test_a_token_meets_different_experts_even_if_its_gates_are_nan() -> None:
     chosen = choose_experts(torch.full((1, 4, 5), torch.nan), torch.zeros(1, 5), 3)
-    assert all(len(set(one)) == 3 for one in chosen[0].tolist())
+    assert all(len(set(tensor)) == 3 for tensor in chosen[0].tolist())
 
 
 @given(st.integers(1, 3), st.integers(1, 8), st.integers(1, 3), st.integers(0, 5), st.integers(0, 1000))

@@ -14,8 +14,8 @@ SIZES = [(1, 1, 1, 1, 1), (1, 5, 4, 1, 1), (3, 37, 5, 2, 1), (2, 40, 8, 4, 2), (
 
 
 def assert_same_rows(mine: Groups, torchs: Groups) -> None:
-    for name, one, other in zip(Groups._fields, mine, torchs, strict=True):
-        assert torch.equal(one.long(), other.long()), name
+    for name, tensor, other in zip(Groups._fields, mine, torchs, strict=True):
+        assert torch.equal(tensor.long(), other.long()), name
     assert (mine.ends.dtype, mine.load.dtype) == (torch.int32, torch.int64)
 
 

@@ -63,7 +63,7 @@ def steps(setup: Setup, count: int, *trials: Trial) -> list[tuple[Tensor, ...]]:
         state = made.state
         parts = [copy for copies in state.layout.weights(state.flat).values() for copy in copies]
         losses, bias = output.losses_KT.detach(), state.router_bias.transpose(0, 1)
-        return [tuple(one[k].clone() for one in (*parts, bias, losses)) for k in range(len(trials))]
+        return [tuple(loss[k].clone() for loss in (*parts, bias, losses)) for k in range(len(trials))]
 
 
 def assert_same_bits(setup: Setup, count: int, setting: Setting, shape: Shape) -> None:
@@ -71,10 +71,10 @@ def assert_same_bits(setup: Setup, count: int, setting: Setting, shape: Shape) -
     mine = trial(setting, shape, seed=0)
     others = trial(setting, shape, seed=1, init_scale=1e30), trial(setting, shape, seed=2, lr=0.5, beta1=0.5)
     (alone,) = steps(setup, count, mine)
-    assert all(one.isfinite().all() for one in alone)
+    assert all(tensor.isfinite().all() for tensor in alone)
     together = steps(setup, count, others[0], mine, others[1])
-    for one, other in zip(alone, together[1], strict=True):
-        assert torch.equal(one, other)
+    for tensor, other in zip(alone, together[1], strict=True):
+        assert torch.equal(tensor, other)
     assert not torch.equal(together[2][-1], alone[-1])
 
 
@@ -99,7 +99,7 @@ def test_steps_on_the_gpu(shape: Shape, precision: str, setting: Setting) -> Non
 def test_captured_steps_are_those_that_are_not(setting: Setting) -> None:
     setup = setup_for("cuda", "strict")
     assert setup.captured
-    one = trial(replace(setting, precision="bfloat16"))
-    (captured,), (plain,) = steps(setup, 5, one), steps(replace(setup, captured=False), 5, one)
+    tested = trial(replace(setting, precision="bfloat16"))
+    (captured,), (plain,) = steps(setup, 5, tested), steps(replace(setup, captured=False), 5, tested)
     for mine, other in zip(captured, plain, strict=True):
         assert torch.equal(mine, other)

@@ -38,8 +38,8 @@ def test_column_sums_are_torchs(rows: int, columns: int, dtype: torch.dtype, bac
 @BACKENDS
 def test_column_sums_take_any_strides(backend: Backend) -> None:
     x = normal(5, 6, 2)
-    for one in (x.permute(2, 0, 1), x[:, ::2], x[:1].expand(4, -1, -1), x[..., :1].expand(-1, -1, 3), x[1:, 1:, 1:]):
-        assert_near(column_sums(one, backend), one.sum(1), one.double().sum(1))
+    for tensor in (x.permute(2, 0, 1), x[:, ::2], x[:1].expand(4, -1, -1), x[..., :1].expand(-1, -1, 3), x[1:, 1:, 1:]):
+        assert_near(column_sums(tensor, backend), tensor.sum(1), tensor.double().sum(1))
 
 
 @BACKENDS
@@ -76,7 +76,8 @@ def test_a_broken_trial_breaks_no_other(backend: Backend) -> None:
     broken = x.clone()
     broken[1, 3, 2] = torch.nan
     before, after = (
-        torch.cat([column_sums(one, backend), squares(one.flatten(1), backend)[:, None]], 1) for one in (x, broken)
+        torch.cat([column_sums(tensor, backend), squares(tensor.flatten(1), backend)[:, None]], 1)
+        for tensor in (x, broken)
     )
     assert after[1].isnan().tolist() == [False, False, True, False, True]
     assert torch.equal(after[[0, 2]], before[[0, 2]])
@@ -91,9 +92,9 @@ def test_what_is_spread_gathers_its_gradient(dtype: torch.dtype, backend: Backen
     def results(to: torch.dtype, how: Backend | None) -> tuple[Tensor, ...]:
         leaves = [gain.to(to).requires_grad_(), bias.to(to).requires_grad_()]
         if how is None:
-            high, low = (one.to(dtype if to == torch.float32 else to).unsqueeze(1) for one in leaves)
+            high, low = (leaf.to(dtype if to == torch.float32 else to).unsqueeze(1) for leaf in leaves)
         else:
-            high, low = (spread(one, 9, dtype, how) for one in leaves)
+            high, low = (spread(leaf, 9, dtype, how) for leaf in leaves)
         y = h.to(high.dtype) * high + low
         return y.detach(), *torch.autograd.grad(y, leaves, dy.to(y.dtype))
 

@@ -26,7 +26,7 @@ def test_the_table_it_writes_is_read_back() -> None:
 
 def test_the_fastest_stays(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = Product(n=64, k=32, warps=8, stages=4)
-    monkeypatch.setattr(tune, "step", lambda config, one: lambda: config)
+    monkeypatch.setattr(tune, "step", lambda config, given: lambda: config)
 
     def clock(run: object) -> float:
         config = run()  # type: ignore[operator]

@@ -69,7 +69,7 @@ class Case:
         forward = {role: c * torch.tensor([1.25, 0.75]) for role, c in made.forward.items()}
         self.model = replace(made, forward=forward, route_scale=made.route_scale * torch.tensor([1.5, 0.5]))
         self.layout = FlatLayout(parameters=gpt_parameters(shape, self.setting), num_trials=2)
-        stds = [{role: one.init_std for role, one in one.resolved().items()} for one in trials]
+        stds = [{role: values.init_std for role, values in member.resolved().items()} for member in trials]
         self.weights = self.layout.leaves(draw(self.layout, (0, 1), stds))
         for seed, copy in enumerate(
             c for n, copies in self.weights.items() if "norm" in n or "bias" in n for c in copies
@@ -104,5 +104,5 @@ class Case:
             )
             for k in (0, 1)
         ]
-        losses = torch.stack([one.losses(self.inputs[k], self.targets[k]) for k, one in enumerate(trials)])
+        losses = torch.stack([member.losses(self.inputs[k], self.targets[k]) for k, member in enumerate(trials)])
         return losses, gradients(losses, weights, self.grad_KT.to(dtype))

@@ -27,8 +27,8 @@ def test_the_whole_forward_pass_is_one_graph(name: str) -> None:
     model = replace(made.model, setting=replace(made.setting, precision="bfloat16"))
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     results = []
-    for one in (compiled, model):
-        losses = one(made.weights, made.bias_LKE, made.inputs, made.targets, noise_LKE=made.noise_LKE).losses_KT
+    for forward in (compiled, model):
+        losses = forward(made.weights, made.bias_LKE, made.inputs, made.targets, noise_LKE=made.noise_LKE).losses_KT
         results.append((losses, gradients(losses, made.weights, made.grad_KT)))
     (losses, grads), (expected, expected_grads) = results
     assert torch.equal(losses, expected)

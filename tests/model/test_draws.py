@@ -13,7 +13,7 @@ from hpxfer.model.gpt.layout import gpt_parameters
 
 SMALL = replace(SETTING, norm_gains=True, biases=True, ffn="swiglu")
 EXPERT_ROLES = ("expert_in", "expert_gate", "expert_out")
-STDS = {role: one.init_std for role, one in trial(SMALL).resolved().items()}
+STDS = {role: values.init_std for role, values in trial(SMALL).resolved().items()}
 
 
 def layout(num_trials: int) -> FlatLayout:
@@ -46,7 +46,7 @@ def test_a_draw_depends_on_seed_name_and_layer_alone() -> None:
             for slot in (1, 2):
                 assert torch.equal(copy[0], stacked[name][layer][slot]), name
     matrices = [alone["attn_q"][0], alone["attn_k"][0], alone["attn_q"][1], drawn(8)["attn_q"][0]]
-    assert len({one.numpy().tobytes() for one in matrices}) == len(matrices)
+    assert len({matrix.numpy().tobytes() for matrix in matrices}) == len(matrices)
 
 
 def test_parameterizations_scale_the_same_draw() -> None:
@@ -73,20 +73,20 @@ def test_tied_experts_start_from_one_draw_and_the_rest_does_not_change() -> None
             if tensor.role not in EXPERT_ROLES:
                 assert torch.equal(before[0], experts), tensor.name
                 continue
-            assert not any(torch.equal(before[0][0], one) for one in before[0][1:]), tensor.name
-            assert all(torch.equal(experts[0], one) for one in experts[1:]), tensor.name
+            assert not any(torch.equal(before[0][0], tensor) for tensor in before[0][1:]), tensor.name
+            assert all(torch.equal(experts[0], expert) for expert in experts[1:]), tensor.name
             normal = experts[0] / STDS[tensor.role]
             assert abs(float(normal.square().mean()) - 1) < 5 * (2 / normal.numel()) ** 0.5
     starts = [tied[role][layer][0] for role in EXPERT_ROLES for layer in range(BASE.depth)]
-    assert len({one.numpy().tobytes() for one in starts}) == len(starts)
+    assert len({start.numpy().tobytes() for start in starts}) == len(starts)
 
 
 def test_router_noise_is_normal_and_depends_on_seed_block_and_step_alone() -> None:
     drawn = router_noise([7, 8], (1, 3), 256, 5)
     assert drawn.shape == (NOISE_STEPS, 2, 2, 256)
-    one = drawn[:, 0, 0]
-    assert abs(float(one.mean())) < 5 * one.numel() ** -0.5
-    assert abs(float(one.square().mean()) - 1) < 5 * (2 / one.numel()) ** 0.5
+    tested = drawn[:, 0, 0]
+    assert abs(float(tested.mean())) < 5 * tested.numel() ** -0.5
+    assert abs(float(tested.square().mean()) - 1) < 5 * (2 / tested.numel()) ** 0.5
     assert torch.equal(router_noise([7], (3,), 256, 5)[:, 0, 0], drawn[:, 1, 0])
     others = [*drawn.flatten(0, 2), *router_noise([7], (3,), 256, 6)[:, 0, 0]]
-    assert len({one.numpy().tobytes() for one in others}) == len(others) == NOISE_STEPS * 5
+    assert len({numbers.numpy().tobytes() for numbers in others}) == len(others) == NOISE_STEPS * 5

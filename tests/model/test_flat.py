@@ -14,7 +14,7 @@ from hpxfer.model.flat import FlatLayout, Weights, gradients, sums_of_squares
 from hpxfer.model.gpt.layout import gpt_parameters
 
 SMALL = replace(SETTING, norm_gains=True, biases=True)
-STDS = {role: one.init_std for role, one in trial(SMALL).resolved().items()}
+STDS = {role: values.init_std for role, values in trial(SMALL).resolved().items()}
 
 
 def layout(num_trials: int) -> FlatLayout:
@@ -47,7 +47,7 @@ def test_gradients_are_contiguous_and_named_as_the_weights() -> None:
     leaves = layout(2).leaves(flat)
     # A transposed use gives autograd gradients with other strides.
     turned = [copy.transpose(0, -1) for copies in leaves.values() for copy in copies]
-    losses = torch.stack([sum(one[..., k].square().sum() for one in turned) for k in (0, 1)])
+    losses = torch.stack([sum(view[..., k].square().sum() for view in turned) for k in (0, 1)])
     found = gradients(losses, leaves, torch.tensor([1.0, 3.0]))
     for name, copies in leaves.items():
         for copy, grad in zip(copies, found[name], strict=True):

@@ -63,15 +63,15 @@ def test_shared_experts_are_one_wide_ffn() -> None:
     made = Case(*CASES["shared"])
     wide = Case(replace(SHARED, num_shared=1, shared_width=72), CASES["shared"][1], "complete-mue")
     weights = dict(made.weights)
-    weights["shared_in"] = tuple(one.transpose(1, 2).flatten(2).unsqueeze(1) for one in weights["shared_in"])
-    weights["shared_in_bias"] = tuple(one.flatten(1).unsqueeze(1) for one in weights["shared_in_bias"])
-    weights["shared_out"] = tuple(one.flatten(1, 2).unsqueeze(1) for one in weights["shared_out"])
-    weights["shared_out_bias"] = tuple(one.sum(1, keepdim=True) for one in weights["shared_out_bias"])
+    weights["shared_in"] = tuple(copy.transpose(1, 2).flatten(2).unsqueeze(1) for copy in weights["shared_in"])
+    weights["shared_in_bias"] = tuple(copy.flatten(1).unsqueeze(1) for copy in weights["shared_in_bias"])
+    weights["shared_out"] = tuple(copy.flatten(1, 2).unsqueeze(1) for copy in weights["shared_out"])
+    weights["shared_out_bias"] = tuple(copy.sum(1, keepdim=True) for copy in weights["shared_out_bias"])
     wide.model, wide.weights = replace(wide.model, forward=made.model.forward), weights
     assert_near(wide.losses(), *(made.plain(dtype)[0] for dtype in (torch.float32, torch.float64)))
 
 
-def with_forward(one: Trial, role: str, forward: float) -> Trial:
+def with_forward(given: Trial, role: str, forward: float) -> Trial:
     """Return a trial whose resolved numbers hold another forward multiplier."""
 
     class Changed(Trial):
@@ -79,7 +79,7 @@ def with_forward(one: Trial, role: str, forward: float) -> Trial:
             found = super().resolved()
             return {**found, role: replace(found[role], forward=forward)}
 
-    return Changed(**{field.name: getattr(one, field.name) for field in fields(one)})
+    return Changed(**{field.name: getattr(given, field.name) for field in fields(given)})
 
 
 @pytest.mark.parametrize(("role", "refused"), [("attn_q", True), ("dense_in", False), ("router", False)])

@@ -74,7 +74,7 @@ def places(base: str, block: int | None, value: Tensor) -> list[tuple[str, Tenso
     if kind == "dense":
         return [(f"blocks.{block}.dense.{PARTS[part]}", value)]
     folder = "experts" if kind == "expert" else "shared"
-    return [(f"blocks.{block}.moe.{folder}.{number}.{PARTS[part]}", one) for number, one in enumerate(value)]
+    return [(f"blocks.{block}.moe.{folder}.{number}.{PARTS[part]}", tensor) for number, tensor in enumerate(value)]
 
 
 def losses(made: Case, dtype: torch.dtype, *, left_out: str | None = None) -> Tensor:

@@ -65,7 +65,7 @@ def stack_of(setting: Setting, case: str) -> list[Trial]:
         replace(trial(longer, shape, lr=rate, seed=k % 2), parameterization=choice) for k, rate in enumerate(RATES)
     ]
     stack.append(replace(stack[0], seed=5, hps=replace(stack[0].hps, init_scale=1e30)))  # NaN at once
-    return [replace(one, id=f"{case} {k}") for k, one in enumerate(stack)]
+    return [replace(member, id=f"{case} {k}") for k, member in enumerate(stack)]
 
 
 def facts(results: tuple[TrialResult, ...]) -> list[dict[str, Any]]:
@@ -87,16 +87,16 @@ def test_so_it_has_where_diverged_trials_stay(
 def goes_on(stack: list[Trial], folder: Path, first: int) -> None:
     """Assert that a training that was cut off twice gives the same results."""
     all_steps, _, undisturbed = run(stack, None)
-    assert {one.status for one in undisturbed} == {"finished", "diverged"}
-    assert len({one.diverged_step for one in undisturbed}) > 2
+    assert {result.status for result in undisturbed} == {"finished", "diverged"}
+    assert len({result.diverged_step for result in undisturbed}) > 2
     spec = always(folder / "checkpoints")
     taken = [run(stack, spec, until)[0] for until in (first, 15)]
     last, progress, results = run(stack, spec)
     assert facts(results) == facts(undisturbed)
     assert [*taken[0], *taken[1], *last] == all_steps == list(range(20))  # no step twice
-    assert {one.resumes for one in results} == {2}
-    assert {one.resumes for one in undisturbed} == {0}
-    assert sum(one.tokens for one in progress) == 20 * 64 * len(stack)
+    assert {result.resumes for result in results} == {2}
+    assert {result.resumes for result in undisturbed} == {0}
+    assert sum(event.tokens for event in progress) == 20 * 64 * len(stack)
     assert (progress[0].step, progress[-1].step) == (15, 20)
 
 
@@ -174,11 +174,11 @@ def test_halves_of_a_stack_without_memory_go_on_from_its_checkpoint(
 
     monkeypatch.setattr(TrainStep, "gradients", short_of_memory)
     with often():
-        *_, ended = guarded(lambda one: train(one, "cpu", checkpoints=spec), Stack(trials=tuple(stack)))
+        *_, ended = guarded(lambda part: train(part, "cpu", checkpoints=spec), Stack(trials=tuple(stack)))
         assert isinstance(ended, Ended)
         results = ended.results
     assert facts(results) == facts(undisturbed)
-    assert {(one.halvings, one.resumes) for one in results} == {(1, 1)}
+    assert {(result.halvings, result.resumes) for result in results} == {(1, 1)}
     assert min(step for step, _ in taken[13:]) == 12
 
 
@@ -199,7 +199,7 @@ def test_without_a_spec_nothing_is_written_or_read(setting: Setting, tmp_path: P
     steps, _, results = run(stack, None)
     assert len(steps) == 20
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["driver"]
-    assert {one.resumes for one in results} == {0}
+    assert {result.resumes for result in results} == {0}
 
 
 def test_it_is_due_after_some_time_and_not_before(setting: Setting, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_folder_that_is_not_the_drivers_is_left_alone(setting: Setting, tmp_pa
 def test_strict_on_cuda_goes_on_with_the_same_bits(setting: Setting, tmp_path: Path) -> None:
     stack = Stack(trials=tuple(stack_of(setting, "router noise")))
     longer = replace(stack.setting, steps=80)
-    stack = Stack(trials=tuple(replace(one, setting=longer) for one in stack.trials))
+    stack = Stack(trials=tuple(replace(member, setting=longer) for member in stack.trials))
     spec = always(tmp_path / "checkpoints")
     *_, undisturbed = train(stack, "cuda", determinism="strict")
     with often():
@@ -254,4 +254,4 @@ def test_strict_on_cuda_goes_on_with_the_same_bits(setting: Setting, tmp_path: P
     results = ended.results
     assert isinstance(undisturbed, Ended)
     assert facts(results) == facts(undisturbed.results)
-    assert all(not math.isnan(one.wall_s or math.nan) and one.resumes == 1 for one in results)
+    assert all(not math.isnan(result.wall_s or math.nan) and result.resumes == 1 for result in results)

@@ -124,8 +124,8 @@ def test_the_training_starts_over_and_says_why(
     with caplog.at_level(logging.WARNING):
         steps, _, results = run(stack_of(setting), spec)
     assert steps == list(range(setting.steps))
-    assert [numbers(one) for one in results] == [numbers(one) for one in undisturbed(setting)]
-    assert {one.resumes for one in results} == {0}
+    assert [numbers(result) for result in results] == [numbers(result) for result in undisturbed(setting)]
+    assert {result.resumes for result in results} == {0}
     assert any("not used" in line or "without a checkpoint" in line for line in caplog.messages)
 
 
@@ -158,7 +158,7 @@ def test_a_full_disk_ends_no_training_and_is_said_once(
     spec = always(tmp_path)
     with files_up_to(4096), caplog.at_level(logging.WARNING):
         _, _, results = run(stack_of(setting), spec)
-    assert [numbers(one) for one in results] == [numbers(one) for one in undisturbed(setting)]
+    assert [numbers(result) for result in results] == [numbers(result) for result in undisturbed(setting)]
     assert len(caplog.messages) == 1
     assert "goes on without a checkpoint" in caplog.messages[0]
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ".tmp"] == ["driver"]

@@ -25,7 +25,12 @@ TRIALS = [replace(trial(SETTING, seed=k), id=f"trial {k}") for k in range(8)]
 
 def header(trials: Sequence[Trial], step: int, **changes: object) -> bytes:
     """Return a checkpoint without tensors."""
-    facts = {"format": FORMAT, "trainer_version": TRAINER_VERSION, "step": step, "trials": [one.id for one in trials]}
+    facts = {
+        "format": FORMAT,
+        "trainer_version": TRAINER_VERSION,
+        "step": step,
+        "trials": [member.id for member in trials],
+    }
     content = json.dumps({"__metadata__": sealed(facts | changes)}).encode()
     return struct.pack("<Q", len(content)) + content
 
@@ -106,9 +111,9 @@ def test_trials_of_a_checkpoint_go_on_together(tmp_path: Path) -> None:
     put(tmp_path, TRIALS[:4], 10)
     put(tmp_path, [TRIALS[1], TRIALS[0]], 30)
     put(tmp_path, TRIALS[5:7], 20)
-    stacks, rest = folder.resumable(one for one in TRIALS if one is not TRIALS[3])
-    assert [[one.id for one in stack.trials] for stack in stacks] == [ids(1, 0), ids(5, 6), ids(2)]
-    assert [one.id for one in rest] == ids(4, 7)
+    stacks, rest = folder.resumable(member for member in TRIALS if member is not TRIALS[3])
+    assert [[member.id for member in stack.trials] for stack in stacks] == [ids(1, 0), ids(5, 6), ids(2)]
+    assert [member.id for member in rest] == ids(4, 7)
     assert folder.groups([]) == []
     assert Checkpoints(tmp_path / "none").resumable(TRIALS) == ([], TRIALS)
 
@@ -131,8 +136,8 @@ def test_every_trial_is_in_one_group_at_most_and_each_group_has_a_checkpoint(
     for numbers, step in held:
         put(folder, [TRIALS[k] for k in numbers], step)
     stacks, rest = Checkpoints(folder).resumable([TRIALS[k] for k in asked])
-    grouped = [one.id for stack in stacks for one in stack.trials]
-    assert sorted([*grouped, *(one.id for one in rest)]) == ids(*sorted(asked))
+    grouped = [member.id for stack in stacks for member in stack.trials]
+    assert sorted([*grouped, *(member.id for member in rest)]) == ids(*sorted(asked))
     assert set(grouped) == {TRIALS[k].id for k in asked if any(k in numbers for numbers, _ in held)}
     for stack in stacks:
         assert furthest(Checkpoints(folder), [trial.id for trial in stack.trials]) is not None
@@ -213,7 +218,7 @@ def test_below_a_uri_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     folder.files.put("left.tmp", lambda path: path.write_bytes(b"half"))
     assert furthest(folder, ids(0)) == name
     stacks, rest = folder.resumable(TRIALS[:3])
-    assert [[one.id for one in stack.trials] for stack in stacks] == [ids(0, 1)]
+    assert [[member.id for member in stack.trials] for stack in stacks] == [ids(0, 1)]
     assert rest == TRIALS[2:3]
     folder.clear(ids(0))
     folder.end(ids(0))
@@ -233,7 +238,7 @@ def test_a_header_is_read_anew_only_where_its_file_has_changed(tmp_path: Path) -
             assert len(folder.usable()) == 2
         assert sorted(opened) == sorted(names)
         put(tmp_path, TRIALS[:2], 60)
-        assert [one.step for one in folder.usable()] == [60, 5]
+        assert [member.step for member in folder.usable()] == [60, 5]
         assert len(opened) == 3
 
 

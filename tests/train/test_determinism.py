@@ -94,13 +94,13 @@ def test_tables_of_every_structure_share_a_stack(setting: Setting, gate: str) ->
 def test_neighbors_have_their_own_bits_too(setting: Setting) -> None:
     mine, neighbors = made(setting, "completep-moe")
     together = trained(mine, *neighbors)
-    for one, result in zip((mine, *neighbors), together, strict=True):
-        assert numbers(trained(one)[0]) == numbers(result)
+    for neighbor, result in zip((mine, *neighbors), together, strict=True):
+        assert numbers(trained(neighbor)[0]) == numbers(result)
 
 
 def test_two_runs_are_equal(setting: Setting) -> None:
-    one = trial(setting)
-    assert numbers(trained(one)[0]) == numbers(trained(one)[0])
+    tested = trial(setting)
+    assert numbers(trained(tested)[0]) == numbers(trained(tested)[0])
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"lr": 2.0**-7}, {"init_scale": 1.01}, {"router_bias_lr": 0.02}])

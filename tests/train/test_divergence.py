@@ -31,7 +31,7 @@ def assert_diverged(result: TrialResult, step: int) -> None:
     assert len(train_losses(result)) == step
     assert result.last_finite_loss_nats == (train_losses(result)[-1] if step else None)
     assert all(
-        at < step and math.isfinite(one) for c in result.curves for at, one in zip(c.steps, c.values, strict=True)
+        at < step and math.isfinite(value) for c in result.curves for at, value in zip(c.steps, c.values, strict=True)
     )
 
 
@@ -72,8 +72,8 @@ def test_an_infinite_first_loss(setting: Setting) -> None:
 
 
 def test_a_blow_up_later(setting: Setting) -> None:
-    one = trial(setting, lr=1e6)
-    (result,) = trained(one)
+    tested = trial(setting, lr=1e6)
+    (result,) = trained(tested)
     assert result.diverged_step is not None
     assert 0 < result.diverged_step < setting.steps
     assert_diverged(result, result.diverged_step)
@@ -113,7 +113,7 @@ def test_diverged_trials_leave_and_the_stack_goes_on_while_one_lives(
     setting: Setting, steps_taken: list[tuple[int, int]]
 ) -> None:
     results = trained(trial(setting, init_scale=1e30), trial(setting), trial(setting, lr=1e6))
-    assert [one.status for one in results] == ["diverged", "finished", "diverged"]
+    assert [result.status for result in results] == ["diverged", "finished", "diverged"]
     later = results[2].diverged_step
     assert later is not None
     sizes = [3] + [2] * later + [1] * (setting.steps - 1 - later)
@@ -143,12 +143,12 @@ def test_who_leaves_changes_no_bit_of_who_stays(setting: Setting, optimizer: str
     stack = [replace(trial(longer, JOINT, lr=rate, seed=k % 2), parameterization=table) for k, rate in enumerate(RATES)]
     stack.insert(2, replace(trial(longer, JOINT, seed=5, init_scale=1e30), parameterization=table))
     together = trained(*stack)
-    ends = {one.diverged_step for one in together}
+    ends = {item.diverged_step for item in together}
     assert None in ends
     assert 0 in ends
     assert len(ends) > 2
-    for one, result in zip(stack, together, strict=True):
-        assert numbers(trained(one)[0]) == numbers(result)
+    for item, result in zip(stack, together, strict=True):
+        assert numbers(trained(item)[0]) == numbers(result)
 
 
 @pytest.mark.usefixtures("compacting")
@@ -160,8 +160,8 @@ def test_how_often_the_host_looks_changes_no_number(
     stack = [trial(longer, lr=rate) for rate in RATES]
     each = trained(*stack)
     monkeypatch.setattr(trainer, "setup_for", lambda *_: replace(CPU, steps_per_read=looks))
-    for one, other in zip(trained(*stack), each, strict=True):
-        assert numbers(one) == numbers(other)
+    for item, other in zip(trained(*stack), each, strict=True):
+        assert numbers(item) == numbers(other)
 
 
 def test_a_smaller_stack_must_save_more_than_it_costs() -> None:
@@ -180,6 +180,6 @@ def test_the_stack_stops_when_the_last_trial_dies(setting: Setting, steps_taken:
 
 
 def test_divergence_is_the_same_in_every_stack(setting: Setting) -> None:
-    one = trial(setting, JOINT, "completep-moe", lr=1e6)
-    (alone,) = trained(one)
-    assert numbers(trained(trial(setting, JOINT), one)[1]) == numbers(alone)
+    tested = trial(setting, JOINT, "completep-moe", lr=1e6)
+    (alone,) = trained(tested)
+    assert numbers(trained(trial(setting, JOINT), tested)[1]) == numbers(alone)

@@ -106,4 +106,4 @@ def test_rms_joins_the_tensors_of_a_role() -> None:
     squares = {name: torch.tensor(values) for name, values in (("attn_norm", [9.0, 0.0]), ("moe_norm", [7.0, 4.0]))}
     squares["router"] = torch.tensor([1.0, 36.0])
     found = rms_by_role(squares, counts, roles)
-    assert {role: one.tolist() for role, one in found.items()} == {"norm": [2.0, 1.0], "router": [0.5, 3.0]}
+    assert {role: item.tolist() for role, item in found.items()} == {"norm": [2.0, 1.0], "router": [0.5, 3.0]}

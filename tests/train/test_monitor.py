@@ -40,7 +40,7 @@ def test_a_trial_ends_at_its_first_bad_loss(rows: list[list[float]]) -> None:
     for num_steps in (1, 3, STEPS):
         monitor = watched(rows[:num_steps])
         means = [watched(rows).losses[:, k].tolist() for k in range(TRIALS)]
-        ends = [ended(one[:num_steps] + [0.0] * (STEPS - num_steps)) for one in means]
+        ends = [ended(mean[:num_steps] + [0.0] * (STEPS - num_steps)) for mean in means]
         assert monitor.ended.tolist() == ends
         assert monitor.alive.tolist() == [end == STEPS for end in ends]
         assert monitor.losses[num_steps:].isnan().all()

@@ -32,7 +32,7 @@ HP_SETS = (
     HPs(lr=0.02, beta1=0.5, beta2=0.999),
     HPs(lr=0.003, beta1=0.0, beta2=0.0),
 )
-BETAS = [(one.beta1, one.beta2) for one in HP_SETS]
+BETAS = [(hps.beta1, hps.beta2) for hps in HP_SETS]
 ROLES = ("embedding", "router", "norm")
 
 
@@ -94,25 +94,25 @@ def by_torch(trial: int, name: str, dtype: torch.dtype, clip: float | None = Non
     params = {key: [copy[trial].to(dtype) for copy in copies] for key, copies in layout().weights(normal(0)).items()}
     groups = []
     for tensor in NAMED:
-        one = resolved(trial)[tensor.role]
-        group = {"params": params[tensor.name], "lr": one.lr, "weight_decay": one.weight_decay}
+        tested = resolved(trial)[tensor.role]
+        group = {"params": params[tensor.name], "lr": tested.lr, "weight_decay": tested.weight_decay}
         if name == "adamw":
-            group |= {"eps": one.eps, "betas": BETAS[trial]}
+            group |= {"eps": tested.eps, "betas": BETAS[trial]}
         groups.append(group)
     made = torch.optim.AdamW(groups, foreach=False) if name == "adamw" else torch.optim.SGD(groups, foreach=False)
     peaks = [(group["lr"], group["weight_decay"]) for group in made.param_groups]
-    flat_params = [one for copies in params.values() for one in copies]
+    flat_params = [copy for copies in params.values() for copy in copies]
     for step, factor in enumerate(FACTORS):
-        for one, grad in zip(flat_params, (c[trial] for cs in grads_at(step).values() for c in cs), strict=True):
-            one.grad = grad.to(dtype)
+        for tested, grad in zip(flat_params, (c[trial] for cs in grads_at(step).values() for c in cs), strict=True):
+            tested.grad = grad.to(dtype)
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(flat_params, clip, foreach=False)
         for group, (lr, weight_decay) in zip(made.param_groups, peaks, strict=True):
             group["lr"] = lr * factor
             if name == "sgd":  # torch couples the decay into the gradient; ours is decoupled
                 group["weight_decay"] = 0.0
-                for one in group["params"]:
-                    one.mul_(1 - lr * factor * weight_decay)
+                for tested in group["params"]:
+                    tested.mul_(1 - lr * factor * weight_decay)
         made.step()
     return params
 
@@ -137,15 +137,15 @@ def block_elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 @pytest.mark.parametrize("trial", [0, 1, 2])
 def test_every_trial_moves_as_under_torch(trial: int, name: str, clip: float | None) -> None:
-    for one in compared(stacked(name, clip=clip), trial, name, clip):
-        assert_near(*one)
+    for item in compared(stacked(name, clip=clip), trial, name, clip):
+        assert_near(*item)
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_another_trials_numbers_are_seen(name: str) -> None:
     mine = stacked(name)
     swapped = {key: tuple(copy.roll(1, 0) for copy in copies) for key, copies in mine.items()}
-    assert not any(is_near(*one) for one in compared(swapped, 0, name))
+    assert not any(is_near(*item) for item in compared(swapped, 0, name))
 
 
 @pytest.mark.parametrize("limit", [1e-2, 1e3, 1e9])
@@ -158,10 +158,10 @@ def test_clipping_is_torchs_for_every_trial(limit: float) -> None:
         clipped = []
         for dtype in (torch.float32, torch.float64):
             params = [copy[trial].to(dtype) for copies in start.values() for copy in copies]
-            for one in params:
-                one.grad = one.clone()
+            for param in params:
+                param.grad = param.clone()
             torch.nn.utils.clip_grad_norm_(params, limit, foreach=False)
-            clipped.append(torch.cat([one.grad.flatten() for one in params if one.grad is not None]))
+            clipped.append(torch.cat([param.grad.flatten() for param in params if param.grad is not None]))
         got = torch.cat([copy[trial].flatten() for copies in mine.values() for copy in copies])
         assert_near(got, *clipped)
         if limit == 1e9:
@@ -237,9 +237,9 @@ def test_every_hp_of_a_trial_is_read() -> None:
     found = set()
     for name, value in ({"": 0.0} | changed).items():
         hps = replace(HPS, **{name: value}) if name else HPS
-        one = Multipliers(init_std=1.0, lr=hps.lr, eps=hps.eps, weight_decay=hps.weight_decay, forward=1.0)
+        entry = Multipliers(init_std=1.0, lr=hps.lr, eps=hps.eps, weight_decay=hps.weight_decay, forward=1.0)
         flat = normal(0, 1)
-        tested = made(flat, "adamw", [(hps.beta1, hps.beta2)], [dict.fromkeys(ROLES, one)])
+        tested = made(flat, "adamw", [(hps.beta1, hps.beta2)], [dict.fromkeys(ROLES, entry)])
         for seed in (1, 2):
             tested.step(layout(1).weights(normal(seed, 1)), 1.0, None)
         found.add(flat.numpy().tobytes())

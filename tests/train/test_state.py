@@ -25,8 +25,8 @@ def state(*trials: Trial) -> TrainState:
     return TrainState(Stack(trials=trials), CPU)
 
 
-def with_conventions(one: Trial, name: str, **conventions: float | str) -> Trial:
-    return replace(one, parameterization=parameterization(name, conventions))
+def with_conventions(given: Trial, name: str, **conventions: float | str) -> Trial:
+    return replace(given, parameterization=parameterization(name, conventions))
 
 
 def test_the_initial_parameters_can_be_had_again(setting: Setting) -> None:
@@ -39,14 +39,14 @@ def test_the_initial_parameters_can_be_had_again(setting: Setting) -> None:
 
 
 def test_moves_of_a_state_are_those_of_a_training(setting: Setting) -> None:
-    one = trial(replace(setting, gradient_clip=0.5), JOINT, "completep-moe")
-    made = state(one)
+    tested = trial(replace(setting, gradient_clip=0.5), JOINT, "completep-moe")
+    made = state(tested)
     losses = []
     for step in range(setting.steps):
         output, grads = made.forward_backward(step)
         losses.append(float(output.losses_KT.detach().mean()))
-        made.update(output, grads, lr_factor(one.setting, step))
-    (result,) = trained(one)
+        made.update(output, grads, lr_factor(tested.setting, step))
+    (result,) = trained(tested)
     (curve,) = (found for found in result.curves if found.metric == "train_loss_nats")
     assert list(curve.values) == losses
 
@@ -133,8 +133,8 @@ def test_the_schedule_is_the_same_at_every_width(setting: Setting) -> None:
 
     for width in (16, 32):
         shape = replace(BASE, width=width, expert_width=width, depth=1)
-        one = with_conventions(trial(setting, shape, seed=2), "mup-moe", router_bias_std=1.0, router_init="zero")
-        made = state(one)
+        tested = with_conventions(trial(setting, shape, seed=2), "mup-moe", router_bias_std=1.0, router_init="zero")
+        made = state(tested)
         for step in (0, 1, setting.steps):
             made.forward(*made.batch(0), step, tap=tap)
     for narrow, wide in zip(heard[:3], heard[3:], strict=True):
@@ -172,10 +172,10 @@ def test_betas_are_those_of_the_trials_shape(setting: Setting) -> None:
     setting = replace(setting, batch_tokens=128, validation_tokens=128)
     base = replace(BASE, batch_tokens=64, steps=6)
     shape = replace(base, batch_tokens=128, steps=3)
-    one = replace(trial(setting, shape, beta1=0.9, beta2=0.95), base=base)
+    tested = replace(trial(setting, shape, beta1=0.9, beta2=0.95), base=base)
     betas = {}
     for name in ("complete-mue", "completep-moe"):
-        chosen = with_conventions(one, name)
+        chosen = with_conventions(tested, name)
         betas[name] = chosen.globals()
         made, other = state(chosen), state(chosen)
         same = [(betas[name].beta1, betas[name].beta2)]

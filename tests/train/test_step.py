@@ -36,8 +36,8 @@ def leaves(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, dict):
         yield from leaves(tuple(value.values()))
     elif isinstance(value, tuple):
-        for one in value:
-            yield from leaves(one)
+        for member in value:
+            yield from leaves(member)
 
 
 class Replayer:
@@ -54,7 +54,7 @@ class Replayer:
 
     def capture(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
         out = work()
-        kept = [one.detach() for one in leaves(out)]
+        kept = [leaf.detach() for leaf in leaves(out)]
 
         def replay() -> None:
             for mine, new in zip(kept, leaves(work()), strict=True):
@@ -76,8 +76,8 @@ def captured(monkeypatch: pytest.MonkeyPatch, *trials: Trial, setup: Setup = CAP
         return trained(*trials)
 
 
-def scheduled(one: Trial, std: float = 1.0) -> Trial:
-    return replace(one, parameterization=parameterization("mup-moe", {"router_bias_std": std}))
+def scheduled(given: Trial, std: float = 1.0) -> Trial:
+    return replace(given, parameterization=parameterization("mup-moe", {"router_bias_std": std}))
 
 
 def test_stacks_of_one_shape_share_a_captured_step(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,16 +88,16 @@ def test_stacks_of_one_shape_share_a_captured_step(setting: Setting, monkeypatch
         (trial(setting, JOINT, "mup", residual_scale=0.3, eps=1e-4), trial(setting, JOINT, router_bias_lr=0.1)),
     ]
     monkeypatch.setattr(trainer, "saves_time", lambda *_: False)
-    anew = [[numbers(one) for one in trained(*stack)] for stack in stacks]
-    assert [[numbers(one) for one in captured(monkeypatch, *stack)] for stack in stacks] == anew
+    anew = [[numbers(member) for member in trained(*stack)] for stack in stacks]
+    assert [[numbers(member) for member in captured(monkeypatch, *stack)] for stack in stacks] == anew
     assert Replayer.made == 1
 
 
 def test_router_noise_is_written_into_a_captured_step(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = trial(setting, JOINT, "mup-moe")
     stacks = ((plain, scheduled(plain)), (scheduled(plain, 0.3), scheduled(plain, 2.0)))
-    anew = [[numbers(one) for one in trained(*stack)] for stack in stacks]
-    assert [[numbers(one) for one in captured(monkeypatch, *stack)] for stack in stacks] == anew
+    anew = [[numbers(member) for member in trained(*stack)] for stack in stacks]
+    assert [[numbers(member) for member in captured(monkeypatch, *stack)] for stack in stacks] == anew
     assert Replayer.made == 1
     captured(monkeypatch, plain, replace(plain, seed=1))  # without noise it is another graph
     assert Replayer.made == 2
@@ -123,7 +123,7 @@ def test_a_captured_stack_compacts(setting: Setting, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(trainer, "saves_time", lambda *_: True)
     results = captured(monkeypatch, *stack, setup=replace(CAPTURED, steps_per_read=looks))
     assert Replayer.made > 1
-    assert [numbers(one) for one in results] == [numbers(one) for one in trained(*stack)]
+    assert [numbers(result) for result in results] == [numbers(member) for member in trained(*stack)]
 
 
 def test_nothing_is_kept_that_is_not_captured(setting: Setting) -> None:

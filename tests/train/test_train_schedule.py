@@ -39,7 +39,7 @@ def test_wsd_falls_over_its_last_steps_only() -> None:
 
 def test_cosine() -> None:
     thirds = [0.5 * (1 + math.cos(math.pi * k / 3)) for k in (1, 2, 3)]
-    assert factors("cosine", 4, warmup=1, final=0.25) == [1.0, *(0.25 + 0.75 * one for one in thirds)]
+    assert factors("cosine", 4, warmup=1, final=0.25) == [1.0, *(0.25 + 0.75 * third for third in thirds)]
 
 
 @st.composite
@@ -62,7 +62,7 @@ def test_rises_then_falls_to_the_final_fraction(setting: Setting) -> None:
     rise, fall = found[: setting.warmup_steps], found[setting.warmup_steps :]
     assert rise == sorted(rise)
     assert fall == sorted(fall, reverse=True)
-    assert all(0 <= one <= 1 for one in found)
+    assert all(0 <= found_value <= 1 for found_value in found)
     if setting.warmup_steps:
         assert rise[-1] == 1.0
     assert fall[-1] == pytest.approx(1.0 if setting.decay == "constant" else setting.final_fraction)

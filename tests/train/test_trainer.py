@@ -30,7 +30,9 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 
 def curve(result: TrialResult, metric: str, *, layer: int | None = None, role: str | None = None) -> dict[int, float]:
-    (found,) = [one for one in result.curves if (one.metric, one.layer, one.role) == (metric, layer, role)]
+    (found,) = [
+        member for member in result.curves if (member.metric, member.layer, member.role) == (metric, layer, role)
+    ]
     return dict(zip(found.steps, found.values, strict=True))
 
 
@@ -43,9 +45,10 @@ def test_progress_adds_up_and_results_come_last(
     *progress, ended = train(Stack(trials=trials), "cpu")
     assert isinstance(ended, Ended)
     results = ended.results
-    assert [one.trial_id for one in results] == [one.id for one in trials]
-    assert all(isinstance(one, Progress) for one in progress)
-    assert sum(one.tokens for one in progress if isinstance(one, Progress)) == 2 * setting.steps * setting.batch_tokens
+    assert [result.trial_id for result in results] == [member.id for member in trials]
+    assert all(isinstance(event, Progress) for event in progress)
+    tokens = sum(event.tokens for event in progress if isinstance(event, Progress))
+    assert tokens == 2 * setting.steps * setting.batch_tokens
     assert len(progress) == (1 + setting.steps if interval_s == 0.0 else 1)
 
 
@@ -58,39 +61,39 @@ def test_the_callers_threads_are_restored(setting: Setting) -> None:
     assert torch.get_num_threads() == 2
 
 
-def model_losses(one: Trial, weights: Weights, batch: Batch) -> torch.Tensor:
+def model_losses(given: Trial, weights: Weights, batch: Batch) -> torch.Tensor:
     """Return the losses [T] of one trial without router bias."""
-    bias = torch.zeros(one.shape.depth, 1, one.shape.num_experts)
+    bias = torch.zeros(given.shape.depth, 1, given.shape.num_experts)
     inputs, targets = (torch.from_numpy(part)[None] for part in batch)
-    return build_gpt([one], torch.device("cpu"))(weights, bias, inputs, targets).losses_KT[0]
+    return build_gpt([given], torch.device("cpu"))(weights, bias, inputs, targets).losses_KT[0]
 
 
-def drawn(one: Trial) -> Weights:
+def drawn(given: Trial) -> Weights:
     """Return the leaves that a trial starts from."""
-    layout = FlatLayout(parameters=gpt_parameters(one.shape, one.setting), num_trials=1)
-    stds = {role: values.init_std for role, values in one.resolved().items()}
-    return layout.leaves(draw(layout, [one.seed], [stds]))
+    layout = FlatLayout(parameters=gpt_parameters(given.shape, given.setting), num_trials=1)
+    stds = {role: values.init_std for role, values in given.resolved().items()}
+    return layout.leaves(draw(layout, [given.seed], [stds]))
 
 
 def test_losses_before_training_are_the_models(setting: Setting) -> None:
     """With no LR, every loss is that of the drawn model, and validation is the mean over the whole tail."""
-    one = trial(setting, JOINT, "completep-moe", lr=0.0, router_bias_lr=0.0, seed=4)
-    (result,) = trained(one)
-    data, weights = open_data(setting), drawn(one)
+    tested = trial(setting, JOINT, "completep-moe", lr=0.0, router_bias_lr=0.0, seed=4)
+    (result,) = trained(tested)
+    data, weights = open_data(setting), drawn(tested)
     found = curve(result, "train_loss_nats")
     batches = [data.train_batch(4, step) for step in range(setting.steps)]
-    assert list(found.values()) == [float(model_losses(one, weights, batch).detach().mean()) for batch in batches]
+    assert list(found.values()) == [float(model_losses(tested, weights, batch).detach().mean()) for batch in batches]
     assert result.final_window_loss_nats == np.mean([found[4], found[5]])
-    tail = [float(model_losses(one, weights, batch).detach().double().mean()) for batch in data.validation_batches()]
+    tail = [float(model_losses(tested, weights, batch).detach().double().mean()) for batch in data.validation_batches()]
     assert len(tail) == 2
     assert result.validation_loss_nats == np.mean(tail)
 
 
 def test_the_gradient_is_that_of_the_mean_loss(setting: Setting) -> None:
-    one = trial(setting, JOINT, "completep-moe")
-    (result,) = trained(one)
-    weights = drawn(one)
-    loss = model_losses(one, weights, open_data(setting).train_batch(0, 0)).mean()
+    tested = trial(setting, JOINT, "completep-moe")
+    (result,) = trained(tested)
+    weights = drawn(tested)
+    loss = model_losses(tested, weights, open_data(setting).train_batch(0, 0)).mean()
     for name in ("embedding", "position", "router", "expert_in", "expert_out", "attn_q", "attn_out", "readout"):
         grads = torch.autograd.grad(loss, weights[name], retain_graph=True)
         rms = float(torch.stack(grads).double().square().mean().sqrt())
@@ -122,7 +125,7 @@ def test_curves_of_gradients_updates_and_balance(setting: Setting) -> None:
     last = setting.steps - 1
     roles = {tensor.role for tensor in gpt_parameters(BASE, replace(setting, norm_gains=True))}
     for metric in ("grad_rms", "update_rms"):
-        assert {one.role for one in result.curves if one.metric == metric} == roles
+        assert {member.role for member in result.curves if member.metric == metric} == roles
         for role in roles:
             found = curve(result, metric, role=role)
             assert {0, last} <= set(found)
@@ -142,11 +145,11 @@ def test_curves_of_routing_are_named_after_their_block(setting: Setting) -> None
     shape = replace(BASE, depth=5, dense_width=24)
     (result,) = trained(trial(replace(setting, moe_every=2), shape))
     for metric in ("load_deviation", "router_entropy_nats"):
-        assert sorted(one.layer for one in result.curves if one.metric == metric) == [1, 3]
+        assert sorted(member.layer for member in result.curves if member.metric == metric) == [1, 3]
     dense = Shape(width=16, depth=2, head_dim=8, dense_width=24)
     (result,) = trained(trial(setting, dense, "completep"))
     assert result.status == "finished"
-    assert {one.metric for one in result.curves} == {"train_loss_nats", "grad_rms", "update_rms"}
+    assert {member.metric for member in result.curves} == {"train_loss_nats", "grad_rms", "update_rms"}
 
 
 @pytest.mark.parametrize(
@@ -166,8 +169,8 @@ def test_training_learns_with_every_ffn(setting: Setting, changes: dict[str, str
 
 def test_a_router_that_has_no_gradient_does_not_move(setting: Setting) -> None:
     """One active expert of normalized gates: a constant gate, an exact zero gradient, and no step of Adam."""
-    one = trial(replace(setting, gate="normalized_sigmoid"), weight_decay=0.0)
-    (result,) = trained(one)
+    tested = trial(replace(setting, gate="normalized_sigmoid"), weight_decay=0.0)
+    (result,) = trained(tested)
     assert set(curve(result, "grad_rms", role="router").values()) == {0.0}
     assert set(curve(result, "update_rms", role="router").values()) == {0.0}
     (twin,) = trained(trial(replace(setting, gate="sigmoid"), weight_decay=0.0))
@@ -185,7 +188,7 @@ def test_the_balancing_rule_evens_the_load(setting: Setting) -> None:
     longer = replace(setting, steps=60)
     off, on = (trained(trial(longer, router_bias_lr=rate, lr=1e-9))[0] for rate in (0.0, 0.05))
     for layer in range(BASE.depth):
-        late = [np.mean(list(curve(one, "load_deviation", layer=layer).values())[-20:]) for one in (off, on)]
+        late = [np.mean(list(curve(member, "load_deviation", layer=layer).values())[-20:]) for member in (off, on)]
         assert late[1] < 0.5 * late[0]
 
 
