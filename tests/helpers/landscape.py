@@ -72,13 +72,13 @@ class Ran:
     def arms(self) -> Counter[tuple[str | None, int]]:
         """Return the trials of each arm, by the parameterization (None at the base) and the width."""
         return Counter(
-            (one.parameterization.name if one.parameterization else None, one.shape.width)
-            for one in self.trials.values()
+            (trial.parameterization.name if trial.parameterization else None, trial.shape.width)
+            for trial in self.trials.values()
         )
 
     def values(self, hp: str, width: int = 32) -> list[float]:
         """Return the distinct values of an HP that were tried at a width."""
-        return sorted({one.hps.get(hp) for one in self.trials.values() if one.shape.width == width})
+        return sorted({trial.hps.get(hp) for trial in self.trials.values() if trial.shape.width == width})
 
 
 def run(
@@ -101,10 +101,10 @@ def run(
     failed: set[str] = set()
     while stop_after is None or len(trials) - len(flying) < stop_after:
         room = None if at_once is None else at_once - len(flying)
-        out = {*failed, *(one.id for one in flying)}
+        out = {*failed, *(trial.id for trial in flying)}
         asked = search.ask(outcomes, out)[:room] if room is None or room > 0 else ()
         _check(asked, outcomes, out, room)
-        trials.update((one.id, one) for one in asked)
+        trials.update((trial.id, trial) for trial in asked)
         flying += asked
         if not flying:
             break
@@ -119,7 +119,7 @@ def run(
 
 
 def _check(asked: Collection[Trial], known: Collection[str], out: Collection[str], room: int | None) -> None:
-    ids = [one.id for one in asked]
+    ids = [trial.id for trial in asked]
     assert len(set(ids)) == len(ids), "a trial was asked for twice at once"
     assert not {*known} & {*ids}, "a trial was asked for that is known"
     assert not {*out} & {*ids}, "a trial was asked for that is out"

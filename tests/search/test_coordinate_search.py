@@ -39,20 +39,20 @@ def test_it_finds_planted_multipliers_and_leaves_the_others() -> None:
     expected = (("attn_k.lr_mult", 0.0625), ("attn_q.lr_mult", 0.0625), ("router.lr_mult", 0.25))
     assert kept(ran).multipliers == expected
     assert "attn_v.init_mult" in ran.search.why()
-    assert {one.shape.width for one in ran.trials.values()} == {32}
+    assert {trial.shape.width for trial in ran.trials.values()} == {32}
 
 
 def test_lr_and_init_stay_fixed_after_the_line() -> None:
     ran = tuned(Landscape(optima=PLANTED))
-    assert {one.hps.lr for one in ran.trials.values() if one.hps.multipliers} == {2.0**-6}
-    assert {one.hps.init_scale for one in ran.trials.values()} == {1.0}
+    assert {trial.hps.lr for trial in ran.trials.values() if trial.hps.multipliers} == {2.0**-6}
+    assert {trial.hps.init_scale for trial in ran.trials.values()} == {1.0}
 
 
 def test_the_next_one_starts_from_what_was_kept() -> None:
     ran = tuned(Landscape(optima=PLANTED))
-    for one in ran.trials.values():
-        if "router.lr_mult" in dict(one.hps.multipliers):
-            assert dict(one.hps.multipliers)["attn_q.lr_mult"] == 0.0625
+    for trial in ran.trials.values():
+        if "router.lr_mult" in dict(trial.hps.multipliers):
+            assert dict(trial.hps.multipliers)["attn_q.lr_mult"] == 0.0625
 
 
 def test_without_a_line_the_lr_is_that_of_the_file() -> None:
@@ -79,7 +79,7 @@ def test_luck_is_rarely_kept_whatever_its_size() -> None:
 @given(true=st.floats(0.05, 1.0), seeds=st.integers(2, 5))
 def test_a_gain_far_above_the_noise_is_kept(true: float, seeds: int) -> None:
     old = tuple(2.0 + 0.001 * seed for seed in range(seeds))
-    new = [tuple(one - true + 1e-4 * (at % 2) for at, one in enumerate(old)), old]
+    new = [tuple(loss - true + 1e-4 * (at % 2) for at, loss in enumerate(old)), old]
     asked = Asked(entry="router.lr_mult", number=1, ratios=(0.5, 2.0))
     points = tuple(HPs(lr=0.1).with_value("router.lr_mult", ratio) for ratio in (1.0, 0.5, 2.0))
     assert decide(asked, points, [old, *new], noise=2.0).kept == 0
@@ -98,8 +98,8 @@ def test_divergence_never_wins_and_loses_to_anything() -> None:
 
 def test_another_pass_goes_on_from_the_last_and_stops_when_nothing_changes() -> None:
     far = Landscape(optima={"lr": -6.0, "router.lr_mult": -8.0})
-    one, two = (tuned(far, f"{ORDER}, passes: {number}") for number in (1, 2))
-    assert kept(one).get("router.lr_mult") == 2.0**-4
+    once, two = (tuned(far, f"{ORDER}, passes: {number}") for number in (1, 2))
+    assert kept(once).get("router.lr_mult") == 2.0**-4
     assert kept(two).get("router.lr_mult") == 2.0**-8
     calm = Landscape(
         optima={"lr": -6.0, **dict.fromkeys(("router.lr_mult", "attn_q.lr_mult", "attn_v.init_mult"), 0.0)}
@@ -134,7 +134,7 @@ def test_if_no_lr_finishes_nothing_is_tuned() -> None:
     expansion = expansion_of(LR, search="{kind: coordinate}")
     ran = run(expansion, lambda _: Outcome("diverged"))
     assert "every lr diverged" in ran.search.why()
-    assert all(not one.hps.multipliers for one in ran.trials.values())
+    assert all(not trial.hps.multipliers for trial in ran.trials.values())
 
 
 def test_by_default_it_tunes_every_role_of_the_base() -> None:

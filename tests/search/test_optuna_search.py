@@ -45,9 +45,9 @@ def play(
     flying: list[Trial] = []
     ended: list[Trial] = []
     while stop_after is None or len(ended) < stop_after:
-        out = {one.id for one in flying}
+        out = {trial.id for trial in flying}
         asked = search.ask(outcomes, out)[: at_once - len(flying)]
-        assert not {one.id for one in asked} & {*out, *outcomes}
+        assert not {trial.id for trial in asked} & {*out, *outcomes}
         flying += asked
         if not flying:
             break
@@ -59,33 +59,33 @@ def play(
     return ended
 
 
-def search_in(folder: Path, one: Expansion) -> Search:
+def search_in(folder: Path, sweep: Expansion) -> Search:
     """Return the search that a driver makes for a results folder."""
 
     def stored() -> pd.DataFrame:
         return Store.open(folder, write=False).read_trials().to_pandas() if folder.is_dir() else no_trials()
 
-    return make_search(one, stored)
+    return make_search(sweep, stored)
 
 
-def run_to_end(folder: Path, one: Expansion, outcomes: dict[str, Outcome] | None = None) -> dict[str, Trial]:
+def run_to_end(folder: Path, sweep: Expansion, outcomes: dict[str, Outcome] | None = None) -> dict[str, Trial]:
     known = {} if outcomes is None else outcomes
-    return {trial.id: trial for trial in play(search_in(folder, one), known)}
+    return {trial.id: trial for trial in play(search_in(folder, sweep), known)}
 
 
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_every_sampler_spends_the_same_budget_in_every_arm_and_finds_the_basin(sampler: str, tmp_path: Path) -> None:
     outcomes: dict[str, Outcome] = {}
-    one = expansion(sampler, budget=22)
-    trials = run_to_end(tmp_path, one, outcomes)
+    sweep = expansion(sampler, budget=22)
+    trials = run_to_end(tmp_path, sweep, outcomes)
     arms = Counter((str(trial.parameterization), trial.shape) for trial in trials.values())
     assert len(arms) == 3, "the base is shared"
     assert set(arms.values()) == {22}
-    assert bound_of(one) == Counter(trial.shape for trial in trials.values())
-    again = search_in(tmp_path, one)
+    assert bound_of(sweep) == Counter(trial.shape for trial in trials.values())
+    again = search_in(tmp_path, sweep)
     assert list(again.ask(outcomes, ())) == []
     assert {shape: (of.num_done, of.most_left) for shape, of in again.progress().items()} == {
-        shape: (num, 0) for shape, num in bound_of(one).items()
+        shape: (num, 0) for shape, num in bound_of(sweep).items()
     }
     best = min(outcome.value for outcome in outcomes.values())
     assert best < 2.0 + 0.35, "no better than the middle of the box"
@@ -111,21 +111,21 @@ def test_a_sampler_that_learns_beats_chance_and_keeps_away_from_the_wall(tmp_pat
 
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_a_killed_search_goes_on_as_if_nothing_had_happened(sampler: str, tmp_path: Path) -> None:
-    one = expansion(sampler, budget=12, more=", batch: 2")
+    sweep = expansion(sampler, budget=12, more=", batch: 2")
     straight: dict[str, Outcome] = {}
     (tmp_path / "straight").mkdir()
-    run_to_end(tmp_path / "straight", one, straight)
+    run_to_end(tmp_path / "straight", sweep, straight)
     outcomes: dict[str, Outcome] = {}
     (tmp_path / "killed").mkdir()
     for _ in range(10):
-        if not play(search_in(tmp_path / "killed", one), outcomes, stop_after=9):
+        if not play(search_in(tmp_path / "killed", sweep), outcomes, stop_after=9):
             break
-        _store(tmp_path / "killed", one, outcomes)
+        _store(tmp_path / "killed", sweep, outcomes)
     assert outcomes == straight
     assert len(outcomes) == len(straight) == 36
 
 
-def _store(folder: Path, one: Expansion, outcomes: dict[str, Outcome]) -> None:
+def _store(folder: Path, sweep: Expansion, outcomes: dict[str, Outcome]) -> None:
     """Put what ended into the store, as the driver does: an optuna search reads the HPs of unknown trials there."""
     store = Store.open(folder, write=True)
     new = [_SEEN[key] for key in outcomes if key not in store.done_ids()]
@@ -149,9 +149,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Expansion.trial
 
     def trial(*given: object) -> Trial:
-        one = made(*given)  # type: ignore[arg-type]
-        _SEEN[one.id] = one
-        return one
+        new = made(*given)  # type: ignore[arg-type]
+        _SEEN[new.id] = new
+        return new
 
     monkeypatch.setattr(Expansion, "trial", trial)
 
@@ -160,11 +160,11 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(seed=st.integers(0, 10**6), at_once=st.integers(1, 9))
 def test_the_order_in_which_trials_end_changes_nothing(seed: int, at_once: int, tmp_path_factory: object) -> None:
     folder = tmp_path_factory.mktemp("order")  # type: ignore[attr-defined]
-    one = expansion(budget=12, more=", batch: 2")
+    sweep = expansion(budget=12, more=", batch: 2")
     first: dict[str, Outcome] = {}
-    play(search_in(folder / "a", one), first)
+    play(search_in(folder / "a", sweep), first)
     second: dict[str, Outcome] = {}
-    play(search_in(folder / "b", one), second, at_once=at_once, order=random.Random(seed))
+    play(search_in(folder / "b", sweep), second, at_once=at_once, order=random.Random(seed))
     assert first == second
 
 
@@ -190,35 +190,35 @@ def test_one_more_seed_runs_that_seed_of_the_points_that_the_budget_pays_for(tmp
 
 def test_results_that_no_study_asked_for_are_where_it_starts(tmp_path: Path) -> None:
     """As from a grid or `--reuse`: those in the box count, against the budget too; the others do not."""
-    one = expansion(budget=16)
-    choice, shape = one.choices[0], one.shapes[1]
+    sweep = expansion(budget=16)
+    choice, shape = sweep.choices[0], sweep.shapes[1]
     lines = [(2.0**lr, 1.5) for lr in (-8, -7, -6, -2)]  # the last outside the box
-    base = next(iter(one.trials())).hps
+    base = next(iter(sweep.trials())).hps
     known = [
-        one.trial(choice, shape, base.with_value("lr", lr).with_value("init_scale", init), seed)
+        sweep.trial(choice, shape, base.with_value("lr", lr).with_value("init_scale", init), seed)
         for lr, init in lines
-        for seed in one.spec.seeds
+        for seed in sweep.spec.seeds
     ]
     outcomes = {trial.id: LAND(trial) for trial in known}
-    _store(tmp_path, one, outcomes)
-    trials = run_to_end(tmp_path, one, outcomes)
+    _store(tmp_path, sweep, outcomes)
+    trials = run_to_end(tmp_path, sweep, outcomes)
     arms = Counter((trial.parameterization, trial.shape) for trial in trials.values())
     assert sorted(arms.values()) == [10, 16, 16], "six of the eight are points of that arm's box"
-    search = search_in(tmp_path, one)
+    search = search_in(tmp_path, sweep)
     assert search.ask(outcomes, ()) == ()
     assert any("batch 1: 3 points" in line for line in search.why().splitlines())
 
 
 def test_a_trial_that_fails_holds_its_arm_back_and_no_other(tmp_path: Path) -> None:
-    one = expansion(budget=16)
-    search = search_in(tmp_path, one)
+    sweep = expansion(budget=16)
+    search = search_in(tmp_path, sweep)
     bad = search.ask({}, ())[0]
     outcomes: dict[str, Outcome] = {}
     while asked := search.ask(outcomes, {bad.id}):
         outcomes.update((trial.id, LAND(trial)) for trial in asked)
     arms = Counter((_SEEN[key].parameterization, _SEEN[key].shape) for key in outcomes)
     assert sorted(arms.values()) == [7, 16, 16]
-    more = run_to_end(tmp_path, one, outcomes)
+    more = run_to_end(tmp_path, sweep, outcomes)
     assert bad.id in more, "the next run tries it again"
     assert len(outcomes) == 48
 
@@ -228,12 +228,12 @@ def test_a_trial_that_fails_holds_its_arm_back_and_no_other(tmp_path: Path) -> N
     [("TPESampler", "n_startup_trials: 0, n_ei_candidates: 0"), ("CmaEsSampler", "popsize: 0")],
 )
 def test_arguments_that_fail_only_when_asked_are_one_message(sampler: str, arguments: str, tmp_path: Path) -> None:
-    one = expansion(sampler, more=f", sampler_args: {{{arguments}}}")
+    sweep = expansion(sampler, more=f", sampler_args: {{{arguments}}}")
     with pytest.raises(HpxferError, match=rf"sampler: {sampler} with .* cannot propose a point: .*sampler_args"):
-        run_to_end(tmp_path, one)
+        run_to_end(tmp_path, sweep)
 
 
 def test_a_box_of_one_point_is_asked_once(tmp_path: Path) -> None:
-    one = expansion_of(("lr: [0.01]", "lr: [0.01]"), search="{kind: optuna, budget: 16}")
-    trials = run_to_end(tmp_path, one)
-    assert Counter(trial.shape for trial in trials.values()) == {one.shapes[0]: 2, one.shapes[1]: 4}
+    sweep = expansion_of(("lr: [0.01]", "lr: [0.01]"), search="{kind: optuna, budget: 16}")
+    trials = run_to_end(tmp_path, sweep)
+    assert Counter(trial.shape for trial in trials.values()) == {sweep.shapes[0]: 2, sweep.shapes[1]: 4}

@@ -36,12 +36,12 @@ def test_fewer_points_are_the_first_of_more(sequence: str) -> None:
 def test_points_fill_the_box_evenly_on_a_log_scale(sequence: str) -> None:
     points = first(f"{{kind: random, points: 1, sequence: {sequence}}}", 512)
     for name, low, high in (("lr", -9, -4), ("init_scale", -1, 3)):
-        at = (np.log2([one.get(name) for one in points]) - low) / (high - low)
+        at = (np.log2([point.get(name) for point in points]) - low) / (high - low)
         assert at.min() >= 0
         assert at.max() <= 1
         # 99.9% point of Kolmogorov's statistic for a uniform sample.
         assert np.abs(np.sort(at) - (np.arange(512) + 0.5) / 512).max() < 1.95 / math.sqrt(512)
-    assert {one.get("router.lr_mult") for one in points} == {0.25}
+    assert {point.get("router.lr_mult") for point in points} == {0.25}
 
 
 def test_sobol_is_more_even_than_chance() -> None:
@@ -50,7 +50,8 @@ def test_sobol_is_more_even_than_chance() -> None:
     def empty(sequence: str) -> int:
         points = first(f"{{kind: random, points: 1, sequence: {sequence}}}", 256)
         cells = {
-            (int((math.log2(one.lr) + 9) / 5 * 16), int((math.log2(one.init_scale) + 1) / 4 * 16)) for one in points
+            (int((math.log2(point.lr) + 9) / 5 * 16), int((math.log2(point.init_scale) + 1) / 4 * 16))
+            for point in points
         }
         return 256 - len(cells)
 
@@ -66,8 +67,8 @@ def test_the_seed_of_the_search_chooses_the_points() -> None:
 
 def test_values_have_six_digits() -> None:
     """So that another machine, whose library rounds otherwise, gets the same ids."""
-    for one in first("{kind: random, points: 64}", 64):
-        assert float(f"{one.lr:.6g}") == one.lr
+    for point in first("{kind: random, points: 64}", 64):
+        assert float(f"{point.lr:.6g}") == point.lr
 
 
 def test_every_arm_gets_the_same_points_and_the_same_number() -> None:
@@ -78,7 +79,7 @@ def test_every_arm_gets_the_same_points_and_the_same_number() -> None:
 
 def test_it_finds_a_planted_optimum() -> None:
     ran = run(expansion_of(LR, search="{kind: random, points: 64}"), Landscape(optima={"lr": -6.3}))
-    found = min(ran.trials.values(), key=lambda one: ran.outcomes[one.id].value)
+    found = min(ran.trials.values(), key=lambda trial: ran.outcomes[trial.id].value)
     assert abs(math.log2(found.hps.lr) + 6.3) < 5 / 64
     assert "best at lr 0.012" in ran.search.why()
 
@@ -91,4 +92,4 @@ def test_a_point_of_which_a_seed_diverged_is_not_the_best() -> None:
     ran = run(expansion_of(LR, search="{kind: random, points: 32}"), landscape)
     best = ran.search.why().splitlines()[1].partition("best at lr ")[2]
     assert math.log2(float(best)) <= -7.0
-    assert any(math.log2(one) > -7.0 for one in itertools.chain(ran.values("lr")))
+    assert any(math.log2(value) > -7.0 for value in itertools.chain(ran.values("lr")))

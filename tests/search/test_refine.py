@@ -29,8 +29,8 @@ def last_line(ran: Ran, arm: str = "completep-moe/sp") -> str:
 
 
 def best(ran: Ran, width: int = 32) -> float:
-    of = [one for one in ran.trials.values() if one.shape.width == width]
-    return math.log2(min(of, key=lambda one: ran.outcomes[one.id].value).hps.lr)
+    of = [trial for trial in ran.trials.values() if trial.shape.width == width]
+    return math.log2(min(of, key=lambda trial: ran.outcomes[trial.id].value).hps.lr)
 
 
 @given(
@@ -127,11 +127,11 @@ def test_other_shapes_get_the_best_value_of_the_base() -> None:
     assert len(at_base) == 4, "two parameterizations at one other shape: asked and measured"
     chosen = best(ran)
     assert chosen in exponents(ran, 64)
-    own = [one for one in ran.trials.values() if one.parameterization and one.parameterization.name == "sp"]
-    assert math.log2(min(own, key=lambda one: ran.outcomes[one.id].value).hps.lr) == pytest.approx(-7.8, abs=0.2)
-    assert 2.0**chosen in {one.hps.lr for one in own}
+    own = [trial for trial in ran.trials.values() if trial.parameterization and trial.parameterization.name == "sp"]
+    assert math.log2(min(own, key=lambda trial: ran.outcomes[trial.id].value).hps.lr) == pytest.approx(-7.8, abs=0.2)
+    assert 2.0**chosen in {trial.hps.lr for trial in own}
     alone = run(expansion_of(LR, search="{kind: refine, at: base}"), Landscape(optima={"lr": -6.3}))
-    assert {one.shape.width for one in alone.trials.values()} == {32}
+    assert {trial.shape.width for trial in alone.trials.values()} == {32}
 
 
 def test_a_budget_cuts_a_round_to_what_it_buys() -> None:
@@ -145,8 +145,8 @@ def test_a_budget_cuts_a_round_to_what_it_buys() -> None:
 def test_each_hp_of_the_grid_has_a_line_through_the_base_values() -> None:
     edits = (("[0.01]", "{log2: [-9, -4]}\n  init_scale: {log2: [-1, 1]}"), ("hps:", "hps:\n  lr: 0.015625"))
     ran = run(expansion_of(*edits, search="refine"), Landscape(optima={"lr": -7.0, "init_scale": 2.5}))
-    for one in ran.trials.values():
-        assert one.hps.lr == 0.015625 or one.hps.init_scale == 1.0
+    for trial in ran.trials.values():
+        assert trial.hps.lr == 0.015625 or trial.hps.init_scale == 1.0
     assert "refine init_scale: best init_scale 2^2.5" in ran.search.why()
 
 

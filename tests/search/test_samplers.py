@@ -21,7 +21,7 @@ def sweep(section: str, *, grid: str = "lr: [0.005, 0.02]") -> str:
 @pytest.mark.parametrize("name", list(SAMPLERS))
 def test_every_name_stands_for_itself_and_its_short_forms(name: str) -> None:
     short = name.removesuffix("Sampler")
-    assert {sampler_name(one) for one in (name, short, short.lower(), f"{short[:2]}-{short[2:]}")} == {name}
+    assert {sampler_name(spelling) for spelling in (name, short, short.lower(), f"{short[:2]}-{short[2:]}")} == {name}
     assert issubclass(getattr(optuna.samplers, name), optuna.samplers.BaseSampler)
 
 

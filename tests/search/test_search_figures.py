@@ -59,7 +59,7 @@ def told(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-d
         results = searched(KINDS[kind], LAND, tmp_path_factory.mktemp(kind), at_once=most or 8, most=most)
         analysis = analyze(results)
         figures, _ = all_figures(results, analysis)
-        return results, analysis, {one.name: one for one in figures if one.name.startswith("search")}
+        return results, analysis, {figure.name: figure for figure in figures if figure.name.startswith("search")}
 
     return make
 
@@ -68,27 +68,27 @@ def told(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-d
 def test_every_search_has_its_figures_each_with_its_data(told, kind: str) -> None:  # type: ignore[no-untyped-def]
     _, analysis, figures = told(kind)
     assert set(figures) == FIGURES[kind]
-    for one in figures.values():
-        one.figure.draw_without_rendering()  # a warning is an error
-        assert len(one.csv.splitlines()) > 1
-        assert one.title
-        assert one.svg.startswith("<svg")
+    for figure in figures.values():
+        figure.figure.draw_without_rendering()  # a warning is an error
+        assert len(figure.csv.splitlines()) > 1
+        assert figure.title
+        assert figure.svg.startswith("<svg")
     assert bool(analysis.found("search_best")) == (kind != "grid")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grid"])
 def test_a_search_that_has_only_begun_is_told_as_far_as_it_is(told, kind: str) -> None:  # type: ignore[no-untyped-def]
     _, analysis, figures = told(kind, 1)
-    assert all(one.why_not for one in analysis.found("search_best"))
+    assert all(best_of_arm.why_not for best_of_arm in analysis.found("search_best"))
     assert figures == {}
 
 
 def test_the_best_so_far_never_rises_and_is_the_lowest_of_what_ended(told) -> None:  # type: ignore[no-untyped-def]
     results, _, figures = told("random")
     for arm in search_progress(results):
-        assert [one.num_trials for one in arm.points] == [2 * k for k in range(1, 13)]
-        means = [one.mean for one in arm.points]
-        best = [math.inf if one is None else one.mean for one in arm.best_so_far]
+        assert [point.num_trials for point in arm.points] == [2 * k for k in range(1, 13)]
+        means = [point.mean for point in arm.points]
+        best = [math.inf if point is None else point.mean for point in arm.best_so_far]
         assert best == [min(means[: k + 1]) for k in range(len(means))]
     assert len(figures["search-best"].csv.splitlines()) == 1 + 36
 
@@ -96,45 +96,50 @@ def test_the_best_so_far_never_rises_and_is_the_lowest_of_what_ended(told) -> No
 def test_arms_of_a_shape_are_compared_over_as_many_trials(told) -> None:  # type: ignore[no-untyped-def]
     """The control's optimum lies an octave above at the wider shape, and the box holds both: neither is ahead."""
     results, analysis, _ = told("optuna")
-    assert {one.num_trials for one in analysis.found("search_best")} == {24}
-    by_arm = {(one.shape.partition(" ")[0], one.parameterization): one for one in analysis.found("search_best")}
+    assert {best_of_arm.num_trials for best_of_arm in analysis.found("search_best")} == {24}
+    by_arm = {
+        (best_of_arm.shape.partition(" ")[0], best_of_arm.parameterization): best_of_arm
+        for best_of_arm in analysis.found("search_best")
+    }
     assert set(by_arm) == {("w32", "completep-moe = sp"), ("w64", "completep-moe"), ("w64", "sp")}
-    for one in by_arm.values():
-        lowest = min(p.mean for arm in search_progress(results) for p in arm.points if arm.shape == one.shape)
-        assert one.best_nats is not None
-        assert one.best_nats - (one.behind_nats or 0.0) == pytest.approx(lowest)
-    assert sorted(one.behind_nats == 0.0 for one in by_arm.values()) == [False, True, True]
+    for best_of_arm in by_arm.values():
+        lowest = min(p.mean for arm in search_progress(results) for p in arm.points if arm.shape == best_of_arm.shape)
+        assert best_of_arm.best_nats is not None
+        assert best_of_arm.best_nats - (best_of_arm.behind_nats or 0.0) == pytest.approx(lowest)
+    assert sorted(best_of_arm.behind_nats == 0.0 for best_of_arm in by_arm.values()) == [False, True, True]
 
 
 def test_arms_of_unequal_length_are_cut_to_the_shorter(tmp_path: Path) -> None:
     results = searched(KINDS["random"], LAND, tmp_path, at_once=1, most=60)
-    arms = {one.parameterization: one for one in search_progress(results) if not one.is_base}
+    arms = {arm.parameterization: arm for arm in search_progress(results) if not arm.is_base}
     assert arms["completep-moe"].num_trials != arms["sp"].num_trials
-    shorter = min(one.num_trials for one in arms.values())
-    for one in analyze(results).found("search_best"):
-        if one.parameterization in arms:
-            assert one.num_trials == shorter
-            if one.best_nats is not None:
-                of = arms[one.parameterization].points
-                assert one.best_nats == min(point.mean for point in of if point.num_trials <= shorter)
+    shorter = min(arm.num_trials for arm in arms.values())
+    for best_of_arm in analyze(results).found("search_best"):
+        if best_of_arm.parameterization in arms:
+            assert best_of_arm.num_trials == shorter
+            if best_of_arm.best_nats is not None:
+                of = arms[best_of_arm.parameterization].points
+                assert best_of_arm.best_nats == min(point.mean for point in of if point.num_trials <= shorter)
 
 
 def test_a_best_on_the_edge_of_the_box_is_flagged(tmp_path: Path) -> None:
     far = Landscape(optima={"lr": 3.0, "init_scale": 0.0})
     on_edge = expansion_of(("lr: [0.01]", "lr: [0.01, 0.01005]"), search="{kind: random, points: 3}")
-    assert {one.on_edge for one in analyze(searched(on_edge, far, tmp_path)).found("search_best")} == {"lr"}
+    assert {best_of_arm.on_edge for best_of_arm in analyze(searched(on_edge, far, tmp_path)).found("search_best")} == {
+        "lr"
+    }
 
 
 def test_coordinate_keeps_what_wins_and_says_by_how_much(told) -> None:  # type: ignore[no-untyped-def]
     _, analysis, figures = told("coordinate")
-    kept = [one for one in analysis.found("search_steps") if one.kept]
-    assert [one.multiplier for one in kept] == ["router.lr_mult"]
+    kept = [step for step in analysis.found("search_steps") if step.kept]
+    assert [step.multiplier for step in kept] == ["router.lr_mult"]
     assert kept[0].ratio in (2.0**-4, 2.0**-2), "both are an octave from the planted optimum"
-    for one in kept:
-        assert one.gain_nats is not None
-        assert one.se_nats is not None
-        assert one.gain_nats > one.needed * one.se_nats
-    (figure,) = [one for name, one in figures.items() if name.startswith("search-steps")]
+    for step in kept:
+        assert step.gain_nats is not None
+        assert step.se_nats is not None
+        assert step.gain_nats > step.needed * step.se_nats
+    (figure,) = [figure for name, figure in figures.items() if name.startswith("search-steps")]
     assert "1 of 2 changes won" in figure.title
 
 
@@ -142,7 +147,7 @@ def test_heatmaps_say_where_a_pair_alone_would_end(told) -> None:  # type: ignor
     """Here the dimensions do not interact: a pair by itself ends at the best, and costs nothing."""
     _, _, figures = told("staged-grid")
     fine = figures["search-heatmaps-completep-moe_sp_at_w32_d2_E4A1_h32-fine"]
-    assert fine.title.endswith("a pair tuned by itself costs at most nothing")
+    assert fine.title.endswith("a pair tuned by itself costs nothing")
     assert len(fine.csv.splitlines()) == 1 + 25
 
 
@@ -157,12 +162,12 @@ def test_dimensions_that_interact_cost_a_pair_that_is_tuned_alone(tmp_path: Path
     search = f"{{kind: staged-grid, multipliers: [{', '.join(THREE)}], broad: {{points: 3, ratio: 64}}}}"
     results = searched(expansion_of(LR, search=search), valley, tmp_path)
     (played,) = replayed(results)
-    found = [one for one in heatmaps(played) if one.stage == "fine"]
+    found = [heatmap for heatmap in heatmaps(played) if heatmap.stage == "fine"]
     assert len(found) == 3
-    for one in found:
-        values = [one.x_values[one.best[0]], one.y_values[one.best[1]]]
+    for heatmap in found:
+        values = [heatmap.x_values[heatmap.best[0]], heatmap.y_values[heatmap.best[1]]]
         assert all(2.0**-4 <= value <= 1.0 for value in values), "the planted optimum, as near as the grid has it"
-        assert pair_cost(one) >= 0.0
+        assert pair_cost(heatmap) >= 0.0
     assert max(map(pair_cost, found)) > 0.003, "two of three at the best, the third pays"
 
 

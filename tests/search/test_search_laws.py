@@ -130,8 +130,8 @@ def test_what_is_left_is_counted_by_the_searchs_own_trials(
     ran = run(SEARCHES[name], LANDSCAPE, known=others, stop_after=data.draw(st.integers(0, 60)), at_once=5)
     ran.search.ask(ran.outcomes, ())
     known, found = complete[name][0] & ran.outcomes.keys(), ran.search.progress().values()
-    assert sum(one.num_done for one in found) <= len(known)
-    assert sum(one.most_left for one in found) >= len(complete[name][0]) - len(known)
+    assert sum(shape.num_done for shape in found) <= len(known)
+    assert sum(shape.most_left for shape in found) >= len(complete[name][0]) - len(known)
     bound, now = bound_of(SEARCHES[name]), ran.search.progress()
     assert all(progress.num_done + progress.most_left <= bound[shape] for shape, progress in now.items())
 
@@ -141,8 +141,8 @@ def test_a_search_that_has_ended_has_had_all_that_it_asked_for(name: str) -> Non
     ran = run(SEARCHES[name], LANDSCAPE)
     assert ran.search.ask(ran.outcomes, ()) == ()
     found = ran.search.progress().values()
-    assert sum(one.num_done for one in found) == len(ran.trials)
-    assert sum(one.most_left for one in found) == 0
+    assert sum(shape.num_done for shape in found) == len(ran.trials)
+    assert sum(shape.most_left for shape in found) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -164,7 +164,7 @@ def test_other_outcomes_in_the_same_mapping_object_or_another_are_seen() -> None
     ran = run(SEARCHES["refine"], LANDSCAPE)
     assert search.ask(ran.outcomes, ()) == ()
     again = search.ask({}, ())
-    assert {one.id for one in again} == {one.id for one in search_of(SEARCHES["refine"]).ask({}, ())}
+    assert {trial.id for trial in again} == {trial.id for trial in search_of(SEARCHES["refine"]).ask({}, ())}
 
 
 RAISED = {

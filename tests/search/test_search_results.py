@@ -94,7 +94,7 @@ def test_everything_is_said_of_it_or_why_not(made: Make, kind: str) -> None:
         assert results.why_no_line() is not None
         assert results.line().empty
     else:
-        assert {one.parameterization for one in report.findings} == {"completep-moe", "sp"}
+        assert {finding.parameterization for finding in report.findings} == {"completep-moe", "sp"}
         assert results.why_no_line() is None
     if kind == "random":
         assert any("no trial lies on a line of it" in note for note in found.notes)
@@ -102,7 +102,9 @@ def test_everything_is_said_of_it_or_why_not(made: Make, kind: str) -> None:
 
 def test_a_line_holds_what_is_on_it_and_nothing_else(made: Make) -> None:
     results, ran = made("staged grid")
-    assert set(results.line("lr")["value"]) == {one.hps.lr for one in ran.trials.values() if not one.hps.multipliers}
+    assert set(results.line("lr")["value"]) == {
+        trial.hps.lr for trial in ran.trials.values() if not trial.hps.multipliers
+    }
     assert set(results.cells["line"]) == {"lr", "staged-grid"}
     with pytest.raises(HpxferError, match="hp: must be scanned by the sweep, got 'eps'"):
         results.line("eps")
@@ -134,7 +136,7 @@ def test_what_comes_next_is_missing_and_what_failed_is_failed(tmp_path: Path) ->
     results = stored(KINDS["refine"], half, tmp_path / "half")
     assert set(results.cells["status"]) == {"finished", "diverged", "missing"}
     assert any("have not been run" in note for note in analyze(results).notes)
-    unlucky = run(KINDS["refine"], LANDSCAPE, fails=lambda one: one.seed == 1 and one.shape.width == 64)
+    unlucky = run(KINDS["refine"], LANDSCAPE, fails=lambda trial: trial.seed == 1 and trial.shape.width == 64)
     results = stored(KINDS["refine"], unlucky, tmp_path / "unlucky")
     assert "failed" in set(results.cells["status"])
     assert transfer_report(results).findings
@@ -161,9 +163,9 @@ def test_a_recipe_carries_the_tuned_point_and_where_it_is_from(made: Make, kind:
     assert search.num_points * 2 == search.num_trials <= search.budget
     hps = recipe.file.hps
     assert any(
-        (one.hps.lr, one.hps.init_scale, dict(one.hps.multipliers)) == (hps.lr, hps.init_scale, hps.multipliers)
-        for one in ran.trials.values()
-        if one.shape.width == 32
+        (trial.hps.lr, trial.hps.init_scale, dict(trial.hps.multipliers)) == (hps.lr, hps.init_scale, hps.multipliers)
+        for trial in ran.trials.values()
+        if trial.shape.width == 32
     )
     if kind != "random line":
         tuned = recipe.file.hps.init_scale if kind == "random" else recipe.file.hps.multipliers["router.lr_mult"]
@@ -224,6 +226,6 @@ def test_a_search_that_has_not_ended_tunes_nothing(tmp_path: Path) -> None:
 
 def test_a_replay_of_the_results_tells_the_search_as_it_was(made: Make) -> None:
     results, ran = made("staged grid")
-    lines = [line for one in replayed(results) for line in one.lines()]
+    lines = [line for history in replayed(results) for line in history.lines()]
     assert "\n".join(lines) == ran.search.why()
     assert replayed(made("grid at the base")[0]) == ()

@@ -73,7 +73,9 @@ def of_line(lr: float) -> HPs:
 def test_grids_that_diverge_but_for_their_center_end_there() -> None:
     ran = run(
         expansion_of(LR, search=f"{{kind: staged-grid, {TWO}}}"),
-        lambda one: Landscape(optima={"lr": -6.0})(one) if one.hps == of_line(one.hps.lr) else Outcome("diverged"),
+        lambda trial: (
+            Landscape(optima={"lr": -6.0})(trial) if trial.hps == of_line(trial.hps.lr) else Outcome("diverged")
+        ),
     )
     assert found(ran) == of_line(2.0**-6), "its center is all that finished"
     assert "moves" not in ran.search.why()
@@ -82,7 +84,7 @@ def test_grids_that_diverge_but_for_their_center_end_there() -> None:
 def test_entries_that_are_joined_move_together() -> None:
     options = "multipliers: [attn_q.lr_mult + attn_k.lr_mult, init_scale]"
     ran = staged(Landscape(optima={"lr": -6.0, "attn_k.lr_mult": 4.0}), options)
-    assert all(one.hps.get("attn_q.lr_mult") == one.hps.get("attn_k.lr_mult") for one in ran.trials.values())
+    assert all(trial.hps.get("attn_q.lr_mult") == trial.hps.get("attn_k.lr_mult") for trial in ran.trials.values())
     assert found(ran).get("attn_q.lr_mult") == 16.0
 
 
@@ -103,12 +105,12 @@ def test_six_dimensions_are_15625_points() -> None:
     landscape = Landscape(optima={"lr": -6.0, "init_scale": 1.0})
     ran = run(expansion, landscape, stop_after=6 + 3**6)
     asked = search.ask(ran.outcomes, ())
-    (one,) = search.play(ran.outcomes)
-    assert one.open is not None
-    assert len(one.open.points) == 5**6
-    assert len(set(one.open.points)) == 5**6
+    (history,) = search.play(ran.outcomes)
+    assert history.open is not None
+    assert len(history.open.points) == 5**6
+    assert len(set(history.open.points)) == 5**6
     known = {trial.hps for trial in ran.trials.values() if trial.id in ran.outcomes}
-    assert {trial.hps for trial in asked} == set(one.open.points) - known
+    assert {trial.hps for trial in asked} == set(history.open.points) - known
 
 
 @given(points=st.sampled_from((3, 5, 7)), ratio=st.floats(1.5, 64), index=st.integers(0, 342))
@@ -138,22 +140,22 @@ THREE = "multipliers: [init_scale, router.lr_mult, attn_q.lr_mult], fine: {point
 def test_heatmaps_show_each_pair_of_each_stage() -> None:
     ran = run(expansion_of(LR, search=f"{{kind: staged-grid, {THREE}}}"), interacting)
     found_maps = list(heatmaps(played(ran)))
-    assert [(one.stage, one.x, one.y) for one in found_maps][3:] == [
+    assert [(heatmap.stage, heatmap.x, heatmap.y) for heatmap in found_maps][3:] == [
         ("fine", "init_scale", "router.lr_mult"),
         ("fine", "init_scale", "attn_q.lr_mult"),
         ("fine", "router.lr_mult", "attn_q.lr_mult"),
     ]
     best = found(ran)
-    for one in found_maps[3:]:
-        x, y = one.best
-        assert (one.x_values[x], one.y_values[y]) == (best.get(one.x), best.get(one.y))
-        assert one.lowest[y][x] == one.through_best[y][x] == min(map(min, one.lowest))
+    for heatmap in found_maps[3:]:
+        x, y = heatmap.best
+        assert (heatmap.x_values[x], heatmap.y_values[y]) == (best.get(heatmap.x), best.get(heatmap.y))
+        assert heatmap.lowest[y][x] == heatmap.through_best[y][x] == min(map(min, heatmap.lowest))
         assert all(
             low <= slice_
-            for row, of in zip(one.lowest, one.through_best, strict=True)
+            for row, of in zip(heatmap.lowest, heatmap.through_best, strict=True)
             for low, slice_ in zip(row, of, strict=True)
         )
-        assert one.at_center[one.in_plane[1]][one.in_plane[0]] == min(map(min, one.at_center))
+        assert heatmap.at_center[heatmap.in_plane[1]][heatmap.in_plane[0]] == min(map(min, heatmap.at_center))
 
 
 def test_a_pair_that_interacts_with_a_third_has_another_optimum_in_its_plane() -> None:
@@ -163,5 +165,5 @@ def test_a_pair_that_interacts_with_a_third_has_another_optimum_in_its_plane() -
         expansion_of(LR, search=f"{{kind: staged-grid, recenters: 0, {THREE}}}"),
         Landscape(optima={"lr": -6.0, "init_scale": 4.0, "router.lr_mult": -4.0, "attn_q.lr_mult": 4.0}),
     )
-    assert any(one.best != one.in_plane for one in heatmaps(played(mixed)) if one.stage == "broad")
-    assert all(one.best == one.in_plane for one in heatmaps(played(plain)) if one.stage == "broad")
+    assert any(heatmap.best != heatmap.in_plane for heatmap in heatmaps(played(mixed)) if heatmap.stage == "broad")
+    assert all(heatmap.best == heatmap.in_plane for heatmap in heatmaps(played(plain)) if heatmap.stage == "broad")

@@ -123,20 +123,22 @@ def test_axes_of_bare_values(axis: str, points: list[dict[str, int]]) -> None:
     base = ("num_experts: 4, num_active: 1", "num_experts: 8, num_active: 2")
     spec = parse_sweep(edited(base, ("width: [32, 64]", axis), ("[completep-moe, sp]", "[sp]")))
     (path,) = axes_of(spec)
-    assert [point.shape for point in path.points] == [dataclasses.replace(spec.base_shape, **one) for one in points]
+    assert [point.shape for point in path.points] == [
+        dataclasses.replace(spec.base_shape, **change) for change in points
+    ]
     scale_names = {"shared": "active_width", "groups": "num_groups", "batch": "batch_tokens", "duration": "steps"}
     name = axis.partition(":")[0]
     assert path.scale_name == scale_names.get(name, "num_experts" if name == "capacity" else "num_active")
-    assert [point.scale for point in path.points] == [getattr(one.shape, path.scale_name) for one in path.points]
+    assert [point.scale for point in path.points] == [getattr(point.shape, path.scale_name) for point in path.points]
 
 
 def test_labels_name_the_schedule_where_it_moves() -> None:
-    assert [path_of("  duration: [400]").label(one.shape) for one in path_of("  duration: [400]").points] == [
+    assert [path_of("  duration: [400]").label(point.shape) for point in path_of("  duration: [400]").points] == [
         "w32 d2 E4A1 h32 b512 t200",
         "w32 d2 E4A1 h32 b512 t400",
     ]
     width = path_of("  width: [64]")
-    assert [width.label(one.shape) for one in width.points] == ["w32 d2 E4A1 h32", "w64 d2 E4A1 h64"]
+    assert [width.label(point.shape) for point in width.points] == ["w32 d2 E4A1 h32", "w64 d2 E4A1 h64"]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_a_path_is_measured_by_what_tells_most_of_its_shapes_apart() -> None:
 
 def test_experts_at_a_held_number_of_active_ones() -> None:
     path = path_of("  experts: {values: [8, 16], num_active: 1, allow_kappa_change: true}")
-    assert [(one.shape.num_experts, one.shape.num_active) for one in path.points] == [(4, 1), (8, 1), (16, 1)]
+    assert [(point.shape.num_experts, point.shape.num_active) for point in path.points] == [(4, 1), (8, 1), (16, 1)]
 
 
 def test_the_base_and_repeated_shapes_stand_once() -> None:
@@ -202,7 +204,7 @@ def test_every_path_is_legal_ascending_and_holds_the_base(spec: SweepSpec) -> No
         assert not any(check_shape(shape) for shape in shapes)
         assert len({path.label(shape) for shape in shapes}) == len(shapes)
         assert scales[0] > 0
-        assert spec.axes[path.name].allow_kappa_change or {one.kappa for one in shapes} == {spec.base_shape.kappa}
+        assert spec.axes[path.name].allow_kappa_change or {shape.kappa for shape in shapes} == {spec.base_shape.kappa}
 
 
 def test_a_path_from_a_dense_base_is_measured_by_its_weights() -> None:

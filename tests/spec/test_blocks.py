@@ -46,7 +46,7 @@ def test_roles_follow_the_shape_and_the_options() -> None:
     assert set(gpt_roles(MOE, Options())) == routed
     assert set(gpt_roles(MOE, Options(biases=True, norm_gains=True))) == routed | {"hidden_bias", "norm", "final_norm"}
     mixed = Shape(**{**MOE.dims(), "num_shared": 1, "shared_width": 8, "dense_width": 64})
-    gated = {f"{one}_{part}" for one in ("expert", "shared", "dense") for part in ("in", "gate", "out")}
+    gated = {f"{branch}_{part}" for branch in ("expert", "shared", "dense") for part in ("in", "gate", "out")}
     assert set(gpt_roles(mixed, Options(moe_every=2, ffn="swiglu"))) == routed | gated
 
 

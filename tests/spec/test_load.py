@@ -63,7 +63,7 @@ def test_short_forms(short: str, long: str) -> None:
 
 
 def test_an_axis_of_shapes_may_be_a_bare_list() -> None:
-    bare, whole = (edited(("width: [32, 64]", f"a: {one}")) for one in ("[{depth: 4}]", "{shapes: [{depth: 4}]}"))
+    bare, whole = (edited(("width: [32, 64]", f"a: {entry}")) for entry in ("[{depth: 4}]", "{shapes: [{depth: 4}]}"))
     assert parse_sweep(bare) == parse_sweep(whole)
 
 

@@ -99,6 +99,11 @@ def sections(model: type[BaseModel] = Section) -> list[type[BaseModel]]:
 
 
 def test_every_key_is_documented() -> None:
-    bare = [f"{one.__name__}.{name}" for one in sections() for name, f in one.model_fields.items() if not f.description]
+    bare = [
+        f"{section.__name__}.{name}"
+        for section in sections()
+        for name, f in section.model_fields.items()
+        if not f.description
+    ]
     assert bare == []
     assert len(sections()) > 10
