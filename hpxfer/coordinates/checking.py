@@ -117,7 +117,7 @@ class _Check:
         return predict(claims, tuple(point.scale for point in points), at)
 
     def _stability(self, observations: Sequence[Observation], facts: PathFacts) -> tuple[Fit, ...]:
-        """Return the sizes that a good table keeps, held against that."""
+        """Return the slopes of what keeps its size under a good table."""
         starts = {row.role: row.init_std for row in self.choice.rows(self.optimizer)}
         good = stability(facts, self.optimizer, zero_readout=starts.get("readout") == ZERO)
         asked = [seen for seen in observations if any(expected.is_about(seen) for expected in good)]

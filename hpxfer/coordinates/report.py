@@ -57,8 +57,8 @@ class AxisReport:
     scales: tuple[float, ...]
     shapes: tuple[str, ...]
     warnings: tuple[str, ...]  # what the table's source does not cover
-    fits: tuple[Fit, ...]  # of every layer and step, held against what is predicted
-    stability: tuple[Fit, ...] = ()  # the same sizes, held against those of a good table
+    fits: tuple[Fit, ...]  # of every layer and step, compared with what is predicted
+    stability: tuple[Fit, ...] = ()  # the same sizes, compared with those of a good table
     must_be_stable: bool = False  # the table passes only if features keep their size
 
     @cached_property

@@ -78,12 +78,12 @@ def _roles(choice: Parameterization, target: Shape, optimizer: Optimizer) -> Ite
 
 
 def _moved(base: Shape, target: Shape) -> Iterator[tuple[str, str]]:
-    """Yield what moves and how, in words."""
+    """Yield (what changes, how it changes)."""
     at = ratios(base, target)
     if not (base.num_experts or target.num_experts):
         at["expert_ratio"] = 1.0  # a dense FFN's own ratio is said once
     if not (base.dense_width and target.dense_width):
-        at["dense_ratio"] = 1.0  # held against experts, whose own dimensions say it
+        at["dense_ratio"] = 1.0  # its counterpart are experts, whose own dimensions are compared
     for name in ("width", "depth", "experts", "active", "expert_ratio", "dense_ratio", "batch", "duration"):
         if not math.isclose(at[name], 1, rel_tol=SAME):
             yield name, f"it changes by a factor of {at[name]:g}"

@@ -86,6 +86,7 @@ class Shape:
         return {dim.name: value for dim in fields(self) if (value := getattr(self, dim.name)) != dim.default}
 
 
+DIMENSIONS = tuple(field.name for field in fields(Shape))
 REQUIRED = ("width", "depth", "head_dim")
 EXPERT_DIMS = ("num_experts", "num_active", "expert_width")
 

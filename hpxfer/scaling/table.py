@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Literal, get_args
 
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.scaling.claims import BlockClaims, Claim
 from hpxfer.scaling.monomial import ONE, SYMBOLS, Monomial
 from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.shape import DIMENSIONS, Shape
 
 Optimizer = Literal["adam", "sgd"]
+Regime = Literal["I", "II", "III"]
+# What may differ from the base along an axis of a table. `scaling.coverage.MOVES` has what each covers.
+AXES = (
+    *("width", "depth", "experts", "active", "expert_ratio", "expert_width", "granularity", "shared", "groups"),
+    *("dense_ratio", "batch", "duration"),
+)
 Conventions = Mapping[str, float | str]
 # What a source claims of the built-in GPT under conventions and an optimizer; an empty tuple claims nothing.
 Claims = Callable[[Conventions, Optimizer], Iterable[Claim]]
@@ -72,10 +79,10 @@ class Table:
 
     name: str
     source: str
-    axes: tuple[str, ...]  # what may differ from the base; the names are those of `scaling.coverage.MOVES`
+    axes: tuple[str, ...]  # what may differ from the base, of AXES
     adam_axes: tuple[str, ...] = ()  # further axes, which the source covers for Adam alone
     fixed: Mapping[str, str] = field(default_factory=dict)  # property of Shape that must not change -> the reason
-    regime: str | None = None  # the way in which width, expert width and experts must grow together
+    regime: Regime | None = None  # the way in which width, expert width and experts must grow together
     rows: Mapping[Optimizer, Callable[[Conventions], tuple[Row, ...]]]
     conventions: Mapping[str, Convention] = field(default_factory=dict)
     route_scale: Monomial = ONE  # on gates that are normalized to sum to one
@@ -92,11 +99,21 @@ class Table:
         """Return whether the source says how to scale along an axis."""
         return axis in self.axes or (optimizer == "adam" and axis in self.adam_axes)
 
-    def require_rows(self) -> None:
-        """Raise HpxferError unless every column has rows that can be evaluated.
+    def require_legal(self) -> None:
+        """Raise HpxferError unless axes, fixed properties and regime exist, and every column has legal rows.
 
         The rows are those under the default conventions, and under every other legal value of a single convention.
         """
+        for axis in (*self.axes, *self.adam_axes):
+            if axis not in AXES:
+                raise HpxferError(f"parameterization {self.name}: unknown axis {axis!r}; {nearest(axis, AXES)}")
+        if unknown := [name for name in self.fixed if not hasattr(Shape, name) and name not in DIMENSIONS]:
+            raise HpxferError(
+                f"parameterization {self.name}: fixed must name properties of a shape, got {unknown[0]!r}; "
+                f"{nearest(unknown[0], [*DIMENSIONS, 'kappa', 'expert_ratio', 'dense_ratio'])}"
+            )
+        if self.regime not in (None, *get_args(Regime)):
+            raise HpxferError(f"parameterization {self.name}: regime must be I, II or III, got {self.regime!r}")
         if not self.rows:
             raise HpxferError(f"parameterization {self.name}: rows must have a column for adam or sgd, got none")
         defaults = {key: convention.default for key, convention in self.conventions.items()}

@@ -195,6 +195,20 @@ def test_rows_that_cannot_be_evaluated_are_refused_when_they_are_registered(
     assert "mine" not in PARAMETERIZATIONS
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"axes": ("widht",)}, "unknown axis 'widht'; did you mean 'width'"),
+        ({"adam_axes": ("batches",)}, "unknown axis 'batches'; did you mean 'batch'"),
+        ({"fixed": {"kapa": "a slip"}}, "fixed must name properties of a shape, got 'kapa'; did you mean 'kappa'"),
+        ({"regime": "IV"}, "regime must be I, II or III, got 'IV'"),
+    ],
+)
+def test_what_a_table_names_must_exist(register: Register, fields: dict[str, object], says: str) -> None:
+    with pytest.raises(HpxferError, match=f"parameterization mine: {says}"):
+        register(replace(SP, name="mine", **fields))  # type: ignore[arg-type]
+
+
 def test_the_rows_of_every_convention_are_looked_at(register: Register) -> None:
     bad = Convention(default="no", legal=("no", "yes"), doc="whether a row is wrong")
 

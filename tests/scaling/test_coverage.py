@@ -9,7 +9,7 @@ import pytest
 from hpxfer.scaling.coverage import MOVES, ModelFacts, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import AXES, Optimizer
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 RUN = {"batch_tokens": 64, "steps": 100}
@@ -311,5 +311,6 @@ def test_a_dense_ffn_that_one_side_lacks(base: Shape, target: Shape, has: str, l
 
 def test_every_axis_of_a_table_is_one_that_moves_something() -> None:
     known = {axis for axes in MOVES.values() for axis in axes}
+    assert known == set(AXES)
     for table in PARAMETERIZATIONS.rows():
         assert {*table.axes, *table.adam_axes} <= known, table.name

@@ -26,10 +26,10 @@ PARAMETERIZATIONS: Registry[Table] = Registry(
 def register_parameterization(table: Table) -> Table:
     """Register a table of your own under its name, and return it.
 
-    Raises HpxferError if the name is taken, or if the rows are none that hpxfer can evaluate. The suite in
-    `hpxfer.testing.parameterization` holds a table to more than that.
+    Raise HpxferError if the name is taken, or if hpxfer cannot evaluate the table. The suite in
+    `hpxfer.testing.parameterization` holds a table to more rules.
     """
-    table.require_rows()
+    table.require_legal()
     return PARAMETERIZATIONS.register(table)
 
 

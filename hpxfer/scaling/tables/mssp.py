@@ -25,7 +25,7 @@ from hpxfer.scaling.conventions import (
     with_weight_decay,
 )
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, active, depth, expert_width, experts, width
-from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
+from hpxfer.scaling.table import Conventions, Optimizer, Regime, Row, Table
 
 TABLE: dict[Optimizer, str] = {"sgd": "MSSP Table B.1", "adam": "MSSP Table B.2"}
 BRANCH = depth**-1
@@ -112,7 +112,7 @@ def _out_std(regime: str, *, mssp: bool) -> Monomial:
     return boost * expert_width**-0.5
 
 
-def _table(regime: str, *, mssp: bool) -> Table:
+def _table(regime: Regime, *, mssp: bool) -> Table:
     axes, grows = REGIME_AXES[regime]
     what = "maximal scale stability" if mssp else "maximal updates"
     rows = partial(_rows, regime=regime, mssp=mssp)
@@ -140,7 +140,7 @@ def _table(regime: str, *, mssp: bool) -> Table:
     )
 
 
-REGIME_AXES = {
+REGIME_AXES: dict[Regime, tuple[tuple[str, ...], str]] = {
     "I": (("width", "expert_width"), "width and expert width grow together"),
     "II": (("width", "experts", "active"), "width and experts grow together, expert width fixed"),
     "III": (("width", "expert_width", "experts", "active"), "width, expert width and experts grow together"),
