@@ -52,9 +52,7 @@ def test_a_folder_of_each_version_gives_its_verdict(version: int, tmp_path: Path
     if num_trials is not None:
         assert set(results.cells["status"]) == {"finished"}
         assert len(results.trials) == num_trials
-        assert {
-            finding.parameterization: finding.verdict.kind for finding in transfer_report(results).findings
-        } == verdicts
+        assert {finding.parameterization: finding.verdict for finding in transfer_report(results).findings} == verdicts
 
 
 @pytest.mark.parametrize("version", [2, 3, 5])
