@@ -13,6 +13,9 @@ from zipfile import ZipFile
 
 import pytest
 
+import hpxfer
+from hpxfer.cli.commands import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 # What the build reads. The rest of a clone would only be copied.
 PARTS = ("hpxfer", "kernels", "sweeps", "pyproject.toml", "README.md", "LICENSE")
@@ -91,11 +94,26 @@ def test_the_wheel_holds_what_is_not_python(wheel: Path) -> None:
 def test_the_wheel_alone_is_enough_to_start(installed: Path, tmp_path: Path) -> None:
     file = output([installed / "python", "-c", "import hpxfer; print(hpxfer.__file__)"], tmp_path)
     assert Path(file.strip()).is_relative_to(installed.parent)
-    hpxfer = installed / "hpxfer"
-    assert output([hpxfer, "--version"], tmp_path) == "hpxfer 0.1.0\n"
-    assert output([hpxfer, "init", "--example", "smoke"], tmp_path) == "written:\n  smoke.yaml\n"
-    assert "54 trials, 0 done" in output([hpxfer, "plan", "smoke.yaml"], tmp_path)
+    command = installed / "hpxfer"
+    assert output([command, "--version"], tmp_path) == f"hpxfer {hpxfer.__version__}\n"
+    assert output([command, "init", "--example", "smoke"], tmp_path) == "written:\n  smoke.yaml\n"
+    assert "54 trials, 0 done" in output([command, "plan", "smoke.yaml"], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["smoke.yaml"]
+
+
+def test_every_extra_is_named_where_it_is_needed() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    folders = [ROOT / "docs", ROOT / "hpxfer", ROOT / "kernels"]
+    files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".md", ".py")]
+    text = "\n".join(path.read_text() for path in files) + (ROOT / "README.md").read_text()
+    for name in extras:
+        assert name == "test" or f"pip install 'hpxfer[{name}]'" in text
+
+
+def test_the_changelog_names_every_command_and_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert all(f"`{name}`" in text for name in COMMANDS)
+    assert f"## [{hpxfer.__version__}]" in text or f"version {hpxfer.__version__}" in text
 
 
 @pytest.mark.parametrize("version", ["3.10.13", "3.15.0"])
@@ -136,7 +154,7 @@ def test_a_clone_called_hpxfer_is_imported_from_the_folder_above(tmp_path: Path)
         "import hpxfer, hpxfer.kernels.routing as kernel; print(hpxfer.__version__, hpxfer.__file__, kernel.__file__)"
     )
     version, package, kernel = output([found / "python", "-c", code], tmp_path / "above").split()
-    assert version == "0.1.0"
+    assert version == hpxfer.__version__
     assert Path(package) == clone / "hpxfer" / "__init__.py"
     assert Path(kernel).is_relative_to(clone)
     names = output([found / "hpxfer", "init", "--list"], tmp_path / "above")
