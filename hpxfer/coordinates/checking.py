@@ -238,6 +238,10 @@ def _require(
         raise HpxferError("--architecture block: has a model and data of its own; leave --sweep out")
     if not axes:
         raise HpxferError(f"{asked.choice.name}: its axes change no shape; name one to check with --axis")
+    if architecture == "block" and asked.is_registered and asked.choice.table.block_claims is None:
+        raise HpxferError(
+            f"--architecture block: {asked.choice.name} has no block_claims to compare with; leave it out"
+        )
     if points is not None and len(axes) != 1:
         raise HpxferError(f"--points: must be values of one axis, got {', '.join(axes)}; name one with --axis")
     if wrong := [point for point in points or () if not 0 < point <= MAX_POINT]:

@@ -6,20 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_lines import LINE, report
+from made_fits import FIT, report
 
 from hpxfer.coordinates.figure import check_info, draw_check, save_check
 from hpxfer.coordinates.report import CheckReport
 from hpxfer.errors import HpxferError
 
-START = replace(LINE, quantity="activation", step=0, slope=-0.5, predicted=-0.5)
+START = replace(FIT, quantity="activation", step=0, slope=-0.5, predicted=-0.5)
 MADE = report(
     START,
     replace(START, step=1, slope=-0.4, predicted=None, verdict="no prediction"),
-    LINE,
-    replace(LINE, step=2, slope=0.9, low=0.8, high=1.0, verdict="miss"),
-    replace(LINE, role="moe", slope=None, low=None, high=None, verdict="zero"),
-    replace(LINE, layer=0, slope=5.0),
+    FIT,
+    replace(FIT, step=2, slope=0.9, low=0.8, high=1.0, verdict="miss"),
+    replace(FIT, role="moe", slope=None, low=None, high=None, verdict="zero"),
+    replace(FIT, layer=0, slope=5.0),
 )
 
 
@@ -39,7 +39,7 @@ def test_the_limits_hold_slopes_and_predictions_and_no_single_layer() -> None:
     info = check_info(MADE, MADE.axes[0])
     assert info.y_low < -0.5
     assert 0.9 < info.y_high < 2
-    flat = report(LINE)
+    flat = report(FIT)
     calm = check_info(flat, flat.axes[0])
     assert calm.y_high - calm.y_low > 1
 
@@ -52,12 +52,12 @@ def texts(made: CheckReport) -> set[str]:
 
 def test_the_legend_names_what_is_there() -> None:
     assert texts(MADE) == {"activation", "change", "predicted", "no prediction (thin)", "miss"}
-    assert texts(report(LINE)) == {"change", "predicted"}
-    assert "other" in texts(report(replace(LINE, quantity="df/dphi")))
+    assert texts(report(FIT)) == {"change", "predicted"}
+    assert "other" in texts(report(replace(FIT, quantity="df/dphi")))
 
 
 def test_it_draws_nothing_at_all() -> None:
-    empty = report(replace(LINE, slope=None, low=None, high=None, verdict="zero"))
+    empty = report(replace(FIT, slope=None, low=None, high=None, verdict="zero"))
     assert check_info(empty, empty.axes[0]).panels == ()
     assert texts(empty) == set()
 

@@ -166,6 +166,12 @@ def test_a_table_of_the_package_passes_by_its_source_alone() -> None:
     assert (found.follows, found.stable, found.passed) == (True, False, True)
 
 
+def test_the_block_needs_claims(register: Register) -> None:
+    register(replace(COMPLETEP_MOE, name="mine", block_claims=None))
+    with pytest.raises(HpxferError, match="--architecture block: mine has no block_claims to compare with"):
+        check("mine", architecture="block")
+
+
 def test_a_row_that_the_model_needs_is_asked_for(register: Register) -> None:
     rows = tuple(row for row in SP.rows["adam"]({}) if row.role not in ("attn_k", "norm"))
     register(replace(SP, name="mine", rows={"adam": lambda conventions: rows}))

@@ -1,11 +1,11 @@
-"""A made-up line of a check, and a report that holds such lines."""
+"""A made-up fit of a check, and a report that holds such fits."""
 
 from __future__ import annotations
 
 from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.report import AxisReport, CheckReport
 
-LINE = Fit(
+FIT = Fit(
     quantity="change",
     role="router",
     layer=None,
@@ -21,9 +21,9 @@ LINE = Fit(
 )
 
 
-def report(*lines: Fit) -> CheckReport:
+def report(*fits: Fit) -> CheckReport:
     axis = AxisReport(
-        axis="width", scale_name="width", scales=(32.0, 64.0), shapes=("w32", "w64"), warnings=("careful",), fits=lines
+        axis="width", scale_name="width", scales=(32.0, 64.0), shapes=("w32", "w64"), warnings=("careful",), fits=fits
     )
     return CheckReport(
         parameterization="mup",
