@@ -66,11 +66,11 @@ def heatmaps_info(found: Sequence[Heatmap]) -> HeatmapsInfo | str:
     cost = pair_cost(worst)
     first = found[0]
     values = dict.fromkeys((name, _best_value(pair, name)) for pair in found for name in (pair.x, pair.y))
-    costs = f"{cost:.2g} nats ({cost / abs(best):.1%}; {worst.x} with {worst.y})" if cost > 0 else "nothing"
+    at_most = f"at most {cost:.2g} nats ({cost / abs(best):.1%}; {worst.x} with {worst.y})" if cost > 0 else "nothing"
     return HeatmapsInfo(
         title=f"{first.arm}, {first.stage} grid: best at "
         + ", ".join(f"{name} {value:.3g}" for name, value in values)
-        + f" ({best:.4f} nats); a pair tuned by itself costs at most {costs}",
+        + f" ({best:.4f} nats); a pair tuned by itself costs {at_most}",
         caption="Color: the lowest mean loss over seeds, over all values of the other dimensions. Star: the best "
         "point of the whole grid. Square: the best point with all other dimensions at the grid's center, which is "
         "where tuning the pair alone would end. Its cost is how far the lowest loss at the square lies above the best. "

@@ -56,10 +56,10 @@ class RefineInfo:
     def table(self) -> pd.DataFrame:
         """Return one row per point, with the interval after its round."""
         rows = [
-            (panel.arm, number, x, loss, *_ends(ended.bracket))
+            (panel.arm, number, x, loss, *_ends(asked.bracket))
             for panel in self.panels
-            for number, ended in enumerate(panel.rounds, start=1)
-            for x, loss in ended.points
+            for number, asked in enumerate(panel.rounds, start=1)
+            for x, loss in asked.points
         ]
         return pd.DataFrame(rows, columns=["arm", "round", f"log2_{self.hp}", "loss_nats", "log2_low", "log2_high"])
 
@@ -124,20 +124,20 @@ def draw_refine(info: RefineInfo) -> Figure:
 
 
 def _draw_panel(axes: Axes, panel: RefinePanel, colors: Sequence[str]) -> None:
-    known = sorted((x, loss) for ended in panel.rounds for x, loss in ended.points if loss is not None)
+    known = sorted((x, loss) for asked in panel.rounds for x, loss in asked.points if loss is not None)
     low = min((loss for _, loss in known), default=0.0)
     top = _top(panel, low)
     height = max(top - low, 1e-4)
     x, y = ([row[i] for row in known] for i in range(2))
     axes.plot(x, y, color=INK, alpha=FAINT, linewidth=1.0)
-    for number, (ended, color) in enumerate(zip(panel.rounds, colors, strict=False)):
-        finished = [(at, loss) for at, loss in ended.points if loss is not None]
+    for number, (asked, color) in enumerate(zip(panel.rounds, colors, strict=False)):
+        finished = [(at, loss) for at, loss in asked.points if loss is not None]
         x, y = ([row[i] for row in finished] for i in range(2))
         axes.plot(x, y, color=color, marker="o", linestyle="none", zorder=3)
-        for at, loss in ended.points:
+        for at, loss in asked.points:
             if loss is None:
                 axes.plot(at, top, color=color, marker="x", linestyle="none", clip_on=False, zorder=3)
-        _draw_bracket(axes, ended.bracket, low - height * (0.12 + 0.07 * number), color)
+        _draw_bracket(axes, asked.bracket, low - height * (0.12 + 0.07 * number), color)
     axes.set_ylim(low - height * (0.14 + 0.07 * len(panel.rounds)), top + 0.05 * height)
     style.whole_octaves(axes)
 
@@ -145,7 +145,7 @@ def _draw_panel(axes: Axes, panel: RefinePanel, colors: Sequence[str]) -> None:
 def _top(panel: RefinePanel, low: float) -> float:
     """Return the highest loss that is shown. Points of the first line that lie far above the others are left out."""
     first = [loss for _, loss in panel.rounds[0].points if loss is not None]
-    later = [loss for ended in panel.rounds[1:] for _, loss in ended.points if loss is not None]
+    later = [loss for asked in panel.rounds[1:] for _, loss in asked.points if loss is not None]
     highest = max([*first, *later], default=1.0)
     return min(highest, low + SHOWN_RISE * (max(later) - low)) if later and max(later) > low else highest
 

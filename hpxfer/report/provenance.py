@@ -133,7 +133,7 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
     if ranges:
         yield f"A verdict holds for what was measured: {'; '.join(ranges.values())}. It says nothing beyond."
     if any(finding.lacks_control for finding in findings):
-        yield f"There is no control ({CONTROL}), so that nobody knows whether any optimum would move along this axis."
+        yield f"There is no control ({CONTROL}): it is not known whether optima move along this axis at all."
     for report in reports[:1]:
         yield (
             f"The verdict is about the {loss_name(report.loss)} and {report.hp}. HPs that were not scanned stayed at "

@@ -48,7 +48,7 @@ TINY = SMALL.replace("  granularity: [1, 2]\n", "").replace("width: [32, 64, 128
 
 def drawn_from(results: Results) -> tuple[dict[str, DrawnFigure], list[str]]:
     figures, missing = all_figures(results, analyze(results))
-    found = {one.name: one for one in figures}
+    found = {figure.name: figure for figure in figures}
     assert len(found) == len(figures), "names are unique"
     return found, missing
 
@@ -59,7 +59,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, DrawnFigu
 
 
 def test_figures_of_an_hp_that_is_not_judged_stand_aside(whole: tuple[dict[str, DrawnFigure], list[str]]) -> None:
-    aside = {name for name, one in whole[0].items() if one.aside}
+    aside = {name for name, figure in whole[0].items() if figure.aside}
     assert aside == {name.replace("-lr-", "-init_scale-") for name in NAMES if "-lr-" in name} & set(whole[0]) - NAMES
     assert {"transfer-init_scale-width", "regret-init_scale-granularity"} <= aside
 
@@ -70,15 +70,15 @@ def test_a_whole_product_sweep_has_every_kind_the_judged_hp_first(
     found, missing = whole
     assert set(found) >= NAMES
     assert next(iter(found)) == "transfer-lr-granularity"
-    assert not {one.partition(":")[0] for one in missing} & set(found)
+    assert not {line.partition(":")[0] for line in missing} & set(found)
 
 
 def test_every_figure_has_a_conclusion_labels_and_data(whole: tuple[dict[str, DrawnFigure], list[str]]) -> None:
-    for name, one in whole[0].items():
-        assert plain(one.figure.get_suptitle()) == plain(one.title), name
-        assert one.caption, name
-        assert not unlabeled(one.figure), name
-        table = pd.read_csv(io.StringIO(one.csv))
+    for name, figure in whole[0].items():
+        assert plain(figure.figure.get_suptitle()) == plain(figure.title), name
+        assert figure.caption, name
+        assert not unlabeled(figure.figure), name
+        table = pd.read_csv(io.StringIO(figure.csv))
         assert len(table), name
 
 
@@ -98,7 +98,7 @@ def test_pictures_are_rendered_small(whole: tuple[dict[str, DrawnFigure], list[s
 def test_lines_instead_of_a_product_have_no_surface(tmp_path: Path) -> None:
     found, missing = drawn_from(planted_results(tmp_path, TINY.replace("product: true\n", "")))
     assert not [name for name in found if name.startswith(("surface", "pairs"))]
-    assert [one for one in missing if one.startswith("surface-lr-init_scale: ")]
+    assert [line for line in missing if line.startswith("surface-lr-init_scale: ")]
     assert {"transfer-lr-width", "transfer-init_scale-width"} <= set(found)
 
 
@@ -119,11 +119,11 @@ PARTIAL: dict[str, Callable[[Trial], bool]] = {
 def test_partial_stores_give_what_they_hold_and_say_what_is_missing(tmp_path: Path, name: str) -> None:
     found, missing = drawn_from(planted_results(tmp_path, TINY, PARTIAL[name]))
     assert found
-    for one in found.values():
-        one.figure.draw_without_rendering()
-    said = {one.partition(": ")[0]: one.partition(": ")[2] for one in missing}
+    for figure in found.values():
+        figure.figure.draw_without_rendering()
+    said = {line.partition(": ")[0]: line.partition(": ")[2] for line in missing}
     assert all(said.values())
-    absent = {one for one in NAMES if not one.endswith("granularity")} - set(found) - set(said)
+    absent = {name for name in NAMES if not name.endswith("granularity")} - set(found) - set(said)
     assert absent <= {"pairs-completep-moe"}, "without a cell at the base nothing asks for it"
 
 
@@ -135,14 +135,16 @@ def test_training_curves_are_those_of_each_shape_s_best_hp(tmp_path: Path) -> No
     info = training_info(report, "width", best, loss_curves(best, results.curves))
     assert isinstance(info, TrainingInfo)
     control = next(panel for panel in info.panels if panel.parameterization == "sp")
-    finding = next(one for one in report.findings if (one.axis, one.parameterization) == ("width", "sp"))
-    assert [one.value for one in control.curves] == [shape.best_value for shape in finding.shapes]
-    assert len({one.value for one in control.curves}) > 1
-    for one in control.curves:
-        assert one.num_seeds == 2
-        assert all(low <= mean <= high for low, mean, high in zip(one.low, one.mean, one.high, strict=True))
-        shape = next(shape for shape in finding.shapes if shape.scale == one.scale)
-        assert one.mean[-1] == pytest.approx(shape.best_loss, abs=0.03)
+    finding = next(
+        finding for finding in report.findings if (finding.axis, finding.parameterization) == ("width", "sp")
+    )
+    assert [curve.value for curve in control.curves] == [shape.best_value for shape in finding.shapes]
+    assert len({curve.value for curve in control.curves}) > 1
+    for curve in control.curves:
+        assert curve.num_seeds == 2
+        assert all(low <= mean <= high for low, mean, high in zip(curve.low, curve.mean, curve.high, strict=True))
+        shape = next(shape for shape in finding.shapes if shape.scale == curve.scale)
+        assert curve.mean[-1] == pytest.approx(shape.best_loss, abs=0.03)
     nothing = training_info(report, "width", {}, {})
     assert nothing == "no best trial along width has a loss curve"
 

@@ -73,7 +73,9 @@ def test_what_diverged_and_what_is_missing_are_told_apart() -> None:
 
 def test_the_best_cell_of_a_row_is_dark_and_the_worst_light() -> None:
     figure = draw_stability(shown(MAP))
-    filled = [one.get_facecolor() for one in figure.axes[0].patches if isinstance(one, Rectangle) and one.get_fill()]
+    filled = [
+        patch.get_facecolor() for patch in figure.axes[0].patches if isinstance(patch, Rectangle) and patch.get_fill()
+    ]
     light = [0.299 * red + 0.587 * green + 0.114 * blue for red, green, blue, _ in filled]
     assert len(light) == 4
     assert light[0] == light[2] == min(light)
@@ -150,9 +152,11 @@ def test_the_drawing_of_a_surface_shows_contours_only_around_a_lowest_point() ->
     bowl, hill = surface(0.5), surface(0.5)
     hill = replace(hill, loss=None, log2_values=None, why_no_optimum="the lowest point is off the grid")
     figures = [
-        draw_surface(info) for one in (bowl, hill) if isinstance(info := surface_info([one], "lr", "eps"), SurfaceInfo)
+        draw_surface(info)
+        for found in (bowl, hill)
+        if isinstance(info := surface_info([found], "lr", "eps"), SurfaceInfo)
     ]
-    assert [count(one) for one in figures] == [2, 0]
+    assert [count(figure) for figure in figures] == [2, 0]
     assert {"log2 lr", "log2 eps", "diverged", "w32 d2 (base), a"} <= drawn_texts(figures[0])
     assert not unlabeled(figures[0])
 
@@ -168,7 +172,7 @@ def test_pairs_at_the_base_one_panel_each_with_numbers() -> None:
     every = [surface(0.5), surface(0.5, names=("lr", "init_scale")), surface(0.5, is_base=False, shape="w64")]
     info = pairs_info(every, "a")
     assert isinstance(info, PairsInfo)
-    assert [(one.first, one.second) for one in info.panels] == [("lr", "eps"), ("lr", "init_scale")]
+    assert [(panel.first, panel.second) for panel in info.panels] == [("lr", "eps"), ("lr", "init_scale")]
     assert info.title == "a at the base is best at lr 2^0 with eps 2^0; lr 2^0 with init_scale 2^0"
     texts = drawn_texts(draw_pairs(info))
     assert {"best", "lr and eps", "log2 init_scale", "diverged"} <= texts

@@ -144,5 +144,5 @@ def test_the_drawing_of_loads_names_scales_and_axes() -> None:
 def test_no_loads_no_figure() -> None:
     dense = LoadBalance(**PLACE, parameterization="a", why_not="no shape has experts")
     assert balance_info([dense], "width") == "no shape has experts"
-    unknown = replace(BALANCE, lines=tuple(replace(one, peak=None, final=None) for one in BALANCE.lines))
+    unknown = replace(BALANCE, lines=tuple(replace(line, peak=None, final=None) for line in BALANCE.lines))
     assert isinstance(balance_info([unknown], "width"), str)

@@ -73,7 +73,7 @@ def test_a_registered_figure_is_drawn_like_those_of_the_package(results: Results
     before, missing_before = all_figures(results, analysis)
     with FIGURES.registered(SEEDS), FIGURES.registered(NOTHING), FIGURES.registered(NOT_HERE):
         figures, missing = all_figures(results, analysis)
-    new = {figure.name: figure for figure in figures if figure.name not in {one.name for one in before}}
+    new = {figure.name: figure for figure in figures if figure.name not in {known.name for known in before}}
     assert {name: figure.aside for name, figure in new.items()} == {
         "seeds-lr-width": False,
         "seeds-init_scale-width": True,

@@ -55,11 +55,11 @@ def test_optima_stand_with_their_intervals_by_scale_the_control_last() -> None:
 
 def test_the_fitted_line_goes_through_the_optima() -> None:
     """And not the one of another slope: the center is where the fit has the least error."""
-    for one in optimum(BOTH).lines:
-        assert one.drift is not None
-        slope = one.drift.octaves_per_doubling
+    for fit in optimum(BOTH).lines:
+        assert fit.drift is not None
+        slope = fit.drift.octaves_per_doubling
         left, wrong = (
-            [y - one.fitted(math.log2(scale), by) for scale, y, _ in one.points] for by in (slope, slope + 0.5)
+            [y - fit.fitted(math.log2(scale), by) for scale, y, _ in fit.points] for by in (slope, slope + 0.5)
         )
         assert abs(float(np.mean(left))) < 0.05
         assert float(np.std(left)) < 0.15 < float(np.std(wrong))
@@ -67,7 +67,7 @@ def test_the_fitted_line_goes_through_the_optima() -> None:
 
 def test_the_title_tells_the_drift_with_its_interval() -> None:
     title = optimum(BOTH).title
-    slope = next(one.drift for one in BOTH.findings if one.parameterization == "sp")
+    slope = next(finding.drift for finding in BOTH.findings if finding.parameterization == "sp")
     assert slope is not None
     assert title.startswith("Drift of the best lr along width, in octaves per doubling: completep-moe ")
     assert f"sp {slope.octaves_per_doubling:+.2f}" in title
@@ -149,7 +149,7 @@ def test_tables_hold_every_point() -> None:
     assert len(table) == 10
     assert list(table.columns[:3]) == ["axis", "parameterization", "width"]
     assert regret(BOTH).table()["regret_nats"].to_list() == [
-        shape.regret_nats for one in BOTH.findings for shape in one.shapes
+        shape.regret_nats for finding in BOTH.findings for shape in finding.shapes
     ]
 
 
@@ -164,6 +164,6 @@ def test_the_drawings_name_their_axes_and_what_they_show() -> None:
 
 
 def test_one_shape_alone_draws() -> None:
-    one = report(line(0.0).query("scale == 1"))
-    draw_optimum(optimum(one)).draw_without_rendering()
-    assert regret_info(one, "width") == "no shape along width beyond the base"
+    alone = report(line(0.0).query("scale == 1"))
+    draw_optimum(optimum(alone)).draw_without_rendering()
+    assert regret_info(alone, "width") == "no shape along width beyond the base"

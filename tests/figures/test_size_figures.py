@@ -56,7 +56,7 @@ def shown(fits: list[LossFit], laws: list[PowerLaw] | None = None) -> Parameters
 def test_a_panel_a_count_the_control_last() -> None:
     info = shown([fit("sp", "active"), fit("a", "active"), fit("a", "total")])
     assert [panel.count for panel in info.panels] == ["total", "active"]
-    assert [one.parameterization for one in info.panels[1].fits] == ["a", "sp"]
+    assert [fit_.parameterization for fit_ in info.panels[1].fits] == ["a", "sp"]
 
 
 def test_the_title_tells_the_slope_over_active_parameters_and_how_well_it_fits() -> None:

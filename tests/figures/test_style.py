@@ -27,14 +27,14 @@ def simple(title: str = "a title", label: str = "a line") -> Figure:
     return figure
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, other: str) -> float:
     """Return the contrast ratio of WCAG 2."""
 
     def light(color: str) -> float:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
         return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
-    low, high = sorted((light(one), light(other)))
+    low, high = sorted((light(first), light(other)))
     return (high + 0.05) / (low + 0.05)
 
 
@@ -55,16 +55,16 @@ def test_ink_is_the_only_neutral_color() -> None:
 
 
 def test_ids_of_two_figures_on_a_page_differ() -> None:
-    one, other = (set(re.findall(r'\bid="([^"]*)"', style.to_svg(simple(), salt))) for salt in ("a", "b"))
-    assert one
-    assert not one & other
+    first, other = (set(re.findall(r'\bid="([^"]*)"', style.to_svg(simple(), salt))) for salt in ("a", "b"))
+    assert first
+    assert not first & other
 
 
 def test_references_lead_to_ids() -> None:
     svg = style.to_svg(simple(), "a")
     ids = set(re.findall(r'\bid="([^"]*)"', svg))
     assert set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', svg))
-    assert {one or other for one, other in re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', svg)} <= ids
+    assert {first or other for first, other in re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', svg)} <= ids
 
 
 def test_equal_figures_give_equal_bytes() -> None:
@@ -86,9 +86,9 @@ def test_a_figure_is_laid_out_as_matplotlib_would_and_once_for_all_its_pictures(
 
 
 def test_a_picture_does_not_depend_on_which_was_made_first() -> None:
-    one, two = simple(), simple()
-    svg, png = style.to_svg(one, "a"), style.to_png(one)
-    assert (style.to_png(two), style.to_svg(two, "a")) == (png, svg)
+    first, second = simple(), simple()
+    svg, png = style.to_svg(first, "a"), style.to_png(first)
+    assert (style.to_png(second), style.to_svg(second, "a")) == (png, svg)
 
 
 def test_places_are_rounded_and_texts_are_not() -> None:

@@ -56,7 +56,7 @@ def panel_of(frame: pd.DataFrame, label: str) -> Panel:
 
 def test_one_panel_a_parameterization_one_row_an_axis() -> None:
     info = info_of(planted(axes=("width", "depth")))
-    assert [[(one.axis, one.parameterization) for one in row] for row in info.rows] == [
+    assert [[(panel.axis, panel.parameterization) for panel in row] for row in info.rows] == [
         [("depth", "completep-moe"), ("depth", "sp")],
         [("width", "completep-moe"), ("width", "sp")],
     ]
@@ -107,9 +107,10 @@ def test_series_hold_medians_ranges_and_diverged_values() -> None:
 
 def test_optima_are_marked_and_bounds_are_marked_as_bounds() -> None:
     frame = planted(labels=("sp",))
-    marks = [one.optimum for one in panel_of(frame, "sp").series if one.optimum]
-    assert [one.kind for one in marks] == ["interior"] * 3
-    assert [one.x_low is None for one in marks] == [False, False, True]  # three points leave nothing to tell errors by
+    marks = [shape.optimum for shape in panel_of(frame, "sp").series if shape.optimum]
+    assert [mark.kind for mark in marks] == ["interior"] * 3
+    # Three points leave nothing to tell errors by.
+    assert [mark.x_low is None for mark in marks] == [False, False, True]
     top = panel_of(frame, "sp").series[-1]
     assert top.optimum is not None
     assert top.optimum.x == pytest.approx(-8.1, abs=0.1)
@@ -129,12 +130,12 @@ def test_the_transferred_hp_is_the_base_s_best_on_the_grid() -> None:
 
 def test_a_row_shares_limits_in_which_every_optimum_is_seen() -> None:
     panels = info_of(planted()).panels
-    assert len({(one.x_low, one.x_high, one.y_low, one.y_top, one.y_high) for one in panels}) == 1
+    assert len({(panel.x_low, panel.x_high, panel.y_low, panel.y_top, panel.y_high) for panel in panels}) == 1
     for panel in panels:
         assert panel.y_top < panel.y_high  # the strip for diverged HPs
-        for one in panel.series:
-            assert one.optimum is not None
-            assert panel.y_low < one.optimum.y < panel.y_top
+        for shape in panel.series:
+            assert shape.optimum is not None
+            assert panel.y_low < shape.optimum.y < panel.y_top
 
 
 def test_a_blown_up_loss_goes_off_scale_and_flattens_nothing() -> None:
@@ -151,7 +152,7 @@ def test_no_strip_without_divergence_and_no_mark_without_an_optimum() -> None:
     panel = panel_of(calm[calm["scale"] < 128], "completep-moe")
     assert panel.y_high == panel.y_top
     few = panel_of(frame[frame["value"] <= 2.0**-8], "completep-moe")
-    assert all(one.optimum is None for one in few.series)
+    assert all(shape.optimum is None for shape in few.series)
 
 
 def texts(info: TransferInfo) -> set[str]:

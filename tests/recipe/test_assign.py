@@ -22,8 +22,8 @@ SHAPE = Shape(**TARGET)
 VOCAB, CONTEXT = 40, 8
 
 
-def own(one: Recipe | None = None, **options: bool) -> OwnGPT:
-    return OwnGPT(SHAPE, VOCAB, CONTEXT, (one or recipe()).forward_multipliers(SHAPE), **options)
+def own(made: Recipe | None = None, **options: bool) -> OwnGPT:
+    return OwnGPT(SHAPE, VOCAB, CONTEXT, (made or recipe()).forward_multipliers(SHAPE), **options)
 
 
 def sgd() -> Recipe:
@@ -31,13 +31,13 @@ def sgd() -> Recipe:
     return recipe(parameterization={"name": "sp"}, optimizer="sgd", fitted__axes=fitted)
 
 
-def named_groups(one: Recipe, model: nn.Module, roles: Any = ROLES) -> dict[str, dict[str, Any]]:
-    return {name: group for group in one.param_groups(model, roles, TARGET) for name in group["names"]}
+def named_groups(made: Recipe, model: nn.Module, roles: Any = ROLES) -> dict[str, dict[str, Any]]:
+    return {name: group for group in made.param_groups(model, roles, TARGET) for name in group["names"]}
 
 
 def test_every_parameter_has_the_numbers_of_its_role() -> None:
-    one, model = recipe(), own(biases=True)
-    values, groups = one.multipliers(TARGET), named_groups(one, model, ROLES_WITH_BIASES)
+    made, model = recipe(), own(biases=True)
+    values, groups = made.multipliers(TARGET), named_groups(made, model, ROLES_WITH_BIASES)
     for name, role in (
         ("token_embedding.weight", "embedding"),
         ("blocks.2.norm1.weight", "norm"),
@@ -54,11 +54,11 @@ def test_every_parameter_has_the_numbers_of_its_role() -> None:
         assert group["betas"] == (0.9, 0.95)
         assert role in group["roles"]
     assert groups.keys() == {name for name, _ in model.named_parameters()}
-    assert values == {role: value for role, value in _resolved(one).items() if not role.startswith("dense_")}
+    assert values == {role: value for role, value in _resolved(made).items() if not role.startswith("dense_")}
 
 
-def _resolved(one: Recipe) -> dict[str, Any]:
-    return resolve(one.parameterization, one.base_shape, SHAPE, "adam", one.hps, one.init)
+def _resolved(made: Recipe) -> dict[str, Any]:
+    return resolve(made.parameterization, made.base_shape, SHAPE, "adam", made.hps, made.init)
 
 
 def test_groups_hold_each_parameter_once_and_differ_in_numbers() -> None:
@@ -87,17 +87,17 @@ def test_sp_under_sgd_is_two_groups_with_and_without_decay() -> None:
     assert all(group.keys() == {"params", "lr", "peak_lr", "weight_decay", "names", "roles"} for group in groups)
 
 
-@pytest.mark.parametrize(("one", "kind"), [(recipe(), torch.optim.AdamW), (sgd(), torch.optim.SGD)])
-def test_torch_optimizers_take_the_groups_and_their_state_survives(one: Recipe, kind: Any) -> None:
-    model = one.init_(own(one), ROLES, TARGET, generator=torch.Generator().manual_seed(1))
-    optimizer = kind(one.param_groups(model, ROLES, TARGET))
+@pytest.mark.parametrize(("made", "kind"), [(recipe(), torch.optim.AdamW), (sgd(), torch.optim.SGD)])
+def test_torch_optimizers_take_the_groups_and_their_state_survives(made: Recipe, kind: Any) -> None:
+    model = made.init_(own(made), ROLES, TARGET, generator=torch.Generator().manual_seed(1))
+    optimizer = kind(made.param_groups(model, ROLES, TARGET))
     before = copy.deepcopy(model.state_dict())
     tokens = torch.arange(2 * CONTEXT).view(2, CONTEXT) % VOCAB
     model.loss(tokens, tokens).backward()
     optimizer.step()
     assert not torch.equal(model.head.weight, before["head.weight"])
     twin = copy.deepcopy(model)
-    again = kind(one.param_groups(twin, ROLES, TARGET))
+    again = kind(made.param_groups(twin, ROLES, TARGET))
     again.load_state_dict(pickle.loads(pickle.dumps(optimizer.state_dict())))
     assert [group["lr"] for group in again.param_groups] == [group["lr"] for group in optimizer.param_groups]
     for which, step in ((model, optimizer), (twin, again)):
@@ -108,20 +108,20 @@ def test_torch_optimizers_take_the_groups_and_their_state_survives(one: Recipe, 
 
 
 def test_the_caller_may_change_the_groups_he_got() -> None:
-    one, model = recipe(), own()
-    groups = one.param_groups(model, ROLES, TARGET)
+    made, model = recipe(), own()
+    groups = made.param_groups(model, ROLES, TARGET)
     groups[0]["params"].clear()
     groups[0]["lr"] = -1.0
-    assert one.param_groups(model, ROLES, TARGET)[0]["params"]
+    assert made.param_groups(model, ROLES, TARGET)[0]["params"]
 
 
 @pytest.mark.parametrize("roles", [ROLES, {name: role for name, role in ROLES.items() if role != "readout"}])
 def test_tied_weights_are_one_embedding(roles: Any) -> None:
-    one, model = recipe(), own(tied=True)
-    groups = named_groups(one, model, roles)
+    made, model = recipe(), own(tied=True)
+    groups = named_groups(made, model, roles)
     assert "head.weight" not in groups
-    assert groups["token_embedding.weight"]["lr"] == one.multipliers(TARGET)["embedding"].lr
-    one.init_(model, roles, TARGET)
+    assert groups["token_embedding.weight"]["lr"] == made.multipliers(TARGET)["embedding"].lr
+    made.init_(model, roles, TARGET)
     assert model.head.weight is model.token_embedding.weight
     assert model.head.weight.std().item() == pytest.approx(0.5, rel=0.1)
 
@@ -172,7 +172,7 @@ def test_a_model_that_roles_do_not_fit_is_refused_untouched(method: str) -> None
     assert all(name in unmatched for name in before if name.endswith(".bias"))
     assert ".weight" not in unmatched
     assert "'*.gate.weight'" in unused
-    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 def test_roles_without_a_rule_and_without_a_dimension_are_told_apart() -> None:
@@ -218,8 +218,8 @@ def test_a_shape_and_its_dimensions_are_the_same_target() -> None:
 
 
 def test_every_tensor_starts_with_the_std_of_its_role() -> None:
-    one = recipe(hps__multipliers={"attn_q.init_mult": 2.0})
-    model = one.init_(own(biases=True), ROLES_WITH_BIASES, TARGET, generator=torch.Generator().manual_seed(3))
+    made = recipe(hps__multipliers={"attn_q.init_mult": 2.0})
+    model = made.init_(own(biases=True), ROLES_WITH_BIASES, TARGET, generator=torch.Generator().manual_seed(3))
     matrices = {
         "token_embedding": 0.5,
         "position_embedding": 0.25,
@@ -262,8 +262,8 @@ def test_a_generator_decides_the_draw() -> None:
 
 
 def test_a_zero_router_is_exactly_zero() -> None:
-    one = recipe(parameterization={"name": "completep-moe", "conventions": {"router_init_exponent": "inf"}})
-    model = one.init_(own(one), ROLES, TARGET)
+    made = recipe(parameterization={"name": "completep-moe", "conventions": {"router_init_exponent": "inf"}})
+    model = made.init_(own(made), ROLES, TARGET)
     assert not model.blocks[0].moe.router.weight.any()
     assert model.blocks[0].moe.experts[0].up.weight.all()
 
@@ -284,11 +284,11 @@ def test_the_attention_scale_is_that_of_the_base_model() -> None:
 def test_optional_layers_have_numbers_where_both_shapes_have_the_layer() -> None:
     ranges = data()["fitted"]["axes"]
     ranges["joint"]["dims"] |= {"dense_ratio": [2.0, 4.0]}
-    one = recipe(base_shape__dense_width=64, fitted__axes=ranges)
-    assert one.forward_multipliers({**TARGET, "dense_width": 128})["dense_out"] == pytest.approx(0.7 / 1.5)
+    made = recipe(base_shape__dense_width=64, fitted__axes=ranges)
+    assert made.forward_multipliers({**TARGET, "dense_width": 128})["dense_out"] == pytest.approx(0.7 / 1.5)
     assert "dense_out" not in recipe().forward_multipliers(TARGET)
     with pytest.raises(HpxferError, match="the base has dense FFNs and the target has none"):
-        one.forward_multipliers(TARGET)
+        made.forward_multipliers(TARGET)
 
 
 def test_every_multiplier_has_its_place_and_the_gate_is_named() -> None:

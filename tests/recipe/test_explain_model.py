@@ -19,10 +19,10 @@ from hpxfer.scaling.shape import Shape
 
 
 def test_every_tensor_has_its_line() -> None:
-    one, model = recipe(), OwnGPT(Shape(**TARGET), 16, 8, recipe().forward_multipliers(TARGET))
+    made, model = recipe(), OwnGPT(Shape(**TARGET), 16, 8, recipe().forward_multipliers(TARGET))
     model.norm.weight.requires_grad_(False)
-    values = one.multipliers(TARGET)
-    found = one.explain(model, ROLES, TARGET)
+    values = made.multipliers(TARGET)
+    found = made.explain(model, ROLES, TARGET)
     rows = {row["name"]: row for row in json.loads(json.dumps(found.to_dict()))}
     buffers = [f"blocks.{i}.moe.router_bias" for i in range(3)]
     assert list(rows) == [*(name for name, _ in model.named_parameters()), *buffers]
@@ -48,8 +48,8 @@ def test_every_tensor_has_its_line() -> None:
 
 def test_a_known_model_needs_neither_roles_nor_shape() -> None:
     model = mixtral_of_width(64)
-    one = by_hand(hpxfer.shape_of(mixtral_of_width(32)))
-    assert one.explain(model) == one.explain(model, hpxfer.roles(model), hpxfer.shape_of(model))
+    made = by_hand(hpxfer.shape_of(mixtral_of_width(32)))
+    assert made.explain(model) == made.explain(model, hpxfer.roles(model), hpxfer.shape_of(model))
 
 
 def test_explaining_touches_nothing() -> None:
@@ -61,12 +61,12 @@ def test_explaining_touches_nothing() -> None:
 
 def test_matrices_that_share_a_tensor_share_their_numbers() -> None:
     base, model = make("gpt2"), make("gpt2", n_embd=64, n_head=8)
-    one, shape = by_hand(hpxfer.shape_of(base), "completep"), hpxfer.shape_of(model)
-    groups = one.param_groups(model, hpxfer.roles(model), shape)
+    made, shape = by_hand(hpxfer.shape_of(base), "completep"), hpxfer.shape_of(model)
+    groups = made.param_groups(model, hpxfer.roles(model), shape)
     (group,) = (group for group in groups if "transformer.h.0.attn.c_attn.weight" in group["names"])
-    assert group["lr"] == one.multipliers(shape)["attn_k"].lr
+    assert group["lr"] == made.multipliers(shape)["attn_k"].lr
     assert {"attn_q", "attn_k", "attn_v"} <= set(group["roles"])
-    one.init_(model, hpxfer.roles(model), shape, generator=torch.Generator().manual_seed(1))
+    made.init_(model, hpxfer.roles(model), shape, generator=torch.Generator().manual_seed(1))
     assert model.transformer.h[1].attn.c_attn.weight.std().item() == pytest.approx(64**-0.5, rel=0.03)
 
 
@@ -113,11 +113,11 @@ def test_tensors_without_memory_are_refused() -> None:
     with torch.device("meta"):
         model = mixtral_of_width(32)
     shape = hpxfer.shape_of(model)
-    one = by_hand(shape)
-    one.param_groups(model, hpxfer.roles(model), shape)
+    made = by_hand(shape)
+    made.param_groups(model, hpxfer.roles(model), shape)
     with pytest.raises(HpxferError, match=r"must have memory, got meta ones: model\.embed_tokens\.weight, .*to_empty"):
-        one.init_(model, hpxfer.roles(model), shape)
-    one.init_(model.to_empty(device="cpu"), hpxfer.roles(model), shape)
+        made.init_(model, hpxfer.roles(model), shape)
+    made.init_(model.to_empty(device="cpu"), hpxfer.roles(model), shape)
     assert model.lm_head.weight.std() > 0
 
 
@@ -133,9 +133,9 @@ def test_conventions_that_do_not_go_with_the_models_readout_are_refused(table: s
     shape = hpxfer.shape_of(model)
     conventions = {"embeddings": "tied"} if table == "tied" else {}
     name = "completep-moe" if table == "tied" else table
-    one = Recipe.from_hps(name, shape, {"lr": 1e-3}, conventions=conventions, gate="normalized_softmax")
+    made = Recipe.from_hps(name, shape, {"lr": 1e-3}, conventions=conventions, gate="normalized_softmax")
     with pytest.raises(HpxferError, match=said):
-        one.param_groups(model, hpxfer.roles(model), shape)
+        made.param_groups(model, hpxfer.roles(model), shape)
 
 
 def tying() -> Recipe:
@@ -144,11 +144,11 @@ def tying() -> Recipe:
     )
 
 
-@pytest.mark.parametrize("layout", [lambda one: one, with_layout_of_4], ids=["stacked", "a module an expert"])
+@pytest.mark.parametrize("layout", [lambda model: model, with_layout_of_4], ids=["stacked", "a module an expert"])
 def test_tied_experts_start_from_one_draw_a_layer(layout: Any) -> None:
     model = layout(mixtral_of_width(32))
-    shape, one = hpxfer.shape_of(model), tying()
-    one.init_(model, hpxfer.roles(model), shape, generator=torch.Generator().manual_seed(1))
+    shape, made = hpxfer.shape_of(model), tying()
+    made.init_(model, hpxfer.roles(model), shape, generator=torch.Generator().manual_seed(1))
     layers = []
     for layer in model.model.layers:
         moe = layer.mlp if hasattr(layer, "mlp") else layer.block_sparse_moe
@@ -165,7 +165,7 @@ def test_tied_experts_start_from_one_draw_a_layer(layout: Any) -> None:
     assert not torch.equal(layers[0], layers[1])
     free = by_hand(shape, "completep-moe").init_(model, hpxfer.roles(model), shape)
     assert not torch.equal(
-        *next(one for name, one in free.named_parameters() if "experts" in name and one.ndim > 1)[:2]
+        *next(tensor for name, tensor in free.named_parameters() if "experts" in name and tensor.ndim > 1)[:2]
     )
 
 

@@ -15,12 +15,12 @@ from hpxfer.errors import HpxferError
 from hpxfer.recipe import OutOfRangeWarning, Recipe
 
 
-def said(one: Recipe, **changes: int) -> str:
+def said(made: Recipe, **changes: int) -> str:
     """Return what is warned of at the base with `changes`, or nothing."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        one.forward_multipliers({**BASE, **changes})
-    return "".join(str(one.message) for one in caught)
+        made.forward_multipliers({**BASE, **changes})
+    return "".join(str(made.message) for made in caught)
 
 
 def with_axes(**axes: Any) -> Recipe:
@@ -52,33 +52,35 @@ def test_a_step_too_far_is_said(changes: dict[str, int], why: str) -> None:
 
 
 def test_a_dimension_that_no_axis_moved_is_known_at_the_base_only() -> None:
-    one = with_axes(width={"dims": {"width": [32.0, 128.0]}})
-    assert said(one, width=128, expert_width=128) == ""
-    assert "depth 3: fitted at 2 only" in said(one, depth=3)
+    made = with_axes(width={"dims": {"width": [32.0, 128.0]}})
+    assert said(made, width=128, expert_width=128) == ""
+    assert "depth 3: fitted at 2 only" in said(made, depth=3)
 
 
 def test_the_ranges_of_all_axes_count() -> None:
-    one = with_axes(a={"dims": {"depth": [2.0, 4.0]}}, b={"dims": {"depth": [2.0, 8.0]}})
-    assert said(one, depth=8) == ""
-    assert "depth 9: fitted from 2 to 8" in said(one, depth=9)
+    made = with_axes(a={"dims": {"depth": [2.0, 4.0]}}, b={"dims": {"depth": [2.0, 8.0]}})
+    assert said(made, depth=8) == ""
+    assert "depth 9: fitted from 2 to 8" in said(made, depth=9)
 
 
 @pytest.mark.parametrize("verdict", ["drifts", "undecided"])
 def test_an_axis_without_transfer_is_said_where_the_target_moves_along_it(verdict: str) -> None:
-    one = with_axes(width={"dims": {"width": [32.0, 128.0]}, "verdict": verdict}, depth={"dims": {"depth": [2.0, 4.0]}})
-    assert f"lr along the axis width: the verdict is '{verdict}'" in said(one, width=64, expert_width=64)
-    assert said(one, depth=4) == ""
+    made = with_axes(
+        width={"dims": {"width": [32.0, 128.0]}, "verdict": verdict}, depth={"dims": {"depth": [2.0, 4.0]}}
+    )
+    assert f"lr along the axis width: the verdict is '{verdict}'" in said(made, width=64, expert_width=64)
+    assert said(made, depth=4) == ""
 
 
 def test_the_warning_points_at_the_line_of_the_user() -> None:
-    far, one = {**TARGET, "depth": 99}, recipe()
-    model = OwnGPT(one.base_shape, 8, 8, one.forward_multipliers(BASE))
+    far, made = {**TARGET, "depth": 99}, recipe()
+    model = OwnGPT(made.base_shape, 8, 8, made.forward_multipliers(BASE))
     for call in (
-        lambda: one.forward_multipliers(far),
-        lambda: one.multipliers(far),
-        lambda: one.router_bias_lr(far),
-        lambda: one.param_groups(model, ROLES, {**BASE, "depth": 99}),
-        lambda: one.init_(model, ROLES, {**BASE, "depth": 99}),
+        lambda: made.forward_multipliers(far),
+        lambda: made.multipliers(far),
+        lambda: made.router_bias_lr(far),
+        lambda: made.param_groups(model, ROLES, {**BASE, "depth": 99}),
+        lambda: made.init_(model, ROLES, {**BASE, "depth": 99}),
     ):
         with pytest.warns(OutOfRangeWarning, match="is beyond what was measured: depth 99") as caught:
             call()
@@ -86,7 +88,7 @@ def test_the_warning_points_at_the_line_of_the_user() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "changes", "why"),
+    ("name", "changes", "why"),
     [
         ("hand", {"num_active": 2}, "completep-moe holds kappa fixed: it goes from 0.25 to 0.5"),
         ("fitted", {"head_dim": 32}, "completep-moe holds head_dim fixed: it goes from 16 to 32"),
@@ -97,12 +99,12 @@ def test_the_warning_points_at_the_line_of_the_user() -> None:
         ("mup-moe", {"num_experts": 8, "num_active": 2}, "mup-moe holds num_experts fixed"),
     ],
 )
-def test_a_target_that_the_table_does_not_lead_to_is_refused(one: str, changes: dict[str, int], why: str) -> None:
+def test_a_target_that_the_table_does_not_lead_to_is_refused(name: str, changes: dict[str, int], why: str) -> None:
     made = {
         "hand": lambda: Recipe.from_hps("completep-moe", BASE, {"lr": 0.1}),
         "fitted": recipe,
         "mup-moe": lambda: Recipe.from_hps("mup-moe", BASE, {"lr": 0.1}),
-    }[one]()
+    }[name]()
     target = {**BASE, **changes}
     for call in (made.forward_multipliers, made.multipliers, made.describe, made.router_bias_lr):
         with pytest.raises(
@@ -122,10 +124,10 @@ def test_a_smaller_target_and_one_that_only_trains_longer_have_the_base_as_ances
 
 def test_what_a_sweep_went_through_is_no_matter_of_the_table() -> None:
     """kappa moved on an axis of the sweep: its verdict counts, and the target is warned of, not refused."""
-    one = with_axes(active={"dims": {"num_active": [1.0, 2.0]}})
-    assert "completep-moe holds kappa fixed" in said(one, num_active=2)
+    made = with_axes(active={"dims": {"num_active": [1.0, 2.0]}})
+    assert "completep-moe holds kappa fixed" in said(made, num_active=2)
     with pytest.raises(HpxferError, match="holds kappa fixed"):
-        one.forward_multipliers({**BASE, "num_active": 4})
+        made.forward_multipliers({**BASE, "num_active": 4})
 
 
 def test_batch_and_duration_move_the_numbers_of_a_table_that_covers_them() -> None:

@@ -55,8 +55,8 @@ def test_gradients_go_through_them() -> None:
     with attach(plain):
         plain.loss(IDS, IDS).backward()
     written.loss(IDS, IDS).backward()
-    for one, other in zip(plain.parameters(), written.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad)
+    for mine, other in zip(plain.parameters(), written.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
 
 
 def test_one_multiplier_left_out_is_noticed() -> None:
@@ -73,20 +73,20 @@ def test_one_multiplier_left_out_is_noticed() -> None:
 def test_a_known_model_at_the_base_is_what_it_was(kind: str) -> None:
     model = make(kind).eval()
     shape, before = hpxfer.shape_of(model), logits(model)
-    one = by_hand(shape, KINDS[kind], GATES.get(kind, "normalized_softmax"))
-    with one.attach(model, shape) as handle:
+    made = by_hand(shape, KINDS[kind], GATES.get(kind, "normalized_softmax"))
+    with made.attach(model, shape) as handle:
         torch.testing.assert_close(logits(model), before)
         keys = {key for _, key, _ in handle.multiplied}
-    assert keys == one.forward_multipliers(shape).keys()
+    assert keys == made.forward_multipliers(shape).keys()
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_a_known_model_beyond_the_base_is_multiplied_at_every_site(training: bool) -> None:
     base, model = mixtral_of_width(32), mixtral_of_width(64, num_hidden_layers=4).train(training)
     shape = hpxfer.shape_of(model)
-    one, plain = by_hand(hpxfer.shape_of(base), residual_scale=0.5), logits(model)
-    expected = logits(_by_weights(copy.deepcopy(model), one.forward_multipliers(shape)))
-    with one.attach(model, shape) as handle:
+    made, plain = by_hand(hpxfer.shape_of(base), residual_scale=0.5), logits(model)
+    expected = logits(_by_weights(copy.deepcopy(model), made.forward_multipliers(shape)))
+    with made.attach(model, shape) as handle:
         torch.testing.assert_close(logits(model), expected)
         assert "model.layers.3.mlp: expert_out x 0.125" in str(handle)  # residual scale, depth, 1/active
     assert torch.equal(logits(model), plain)
@@ -105,9 +105,9 @@ def _by_weights(model: Any, numbers: dict[str, float]) -> Any:
 
 
 def test_a_router_is_scaled_by_its_input() -> None:
-    one = by_hand({"width": 32, "depth": 2, "head_dim": 16, "num_experts": 4, "num_active": 2, "expert_width": 32})
+    made = by_hand({"width": 32, "depth": 2, "head_dim": 16, "num_experts": 4, "num_active": 2, "expert_width": 32})
     model = mixtral_of_width(32)
-    assert "router" not in one.forward_multipliers(hpxfer.shape_of(model)), "no table of this name scales logits"
+    assert "router" not in made.forward_multipliers(hpxfer.shape_of(model)), "no table of this name scales logits"
     gate = model.model.layers[0].mlp.gate
     before = gate(torch.ones(3, 32))[0]
     with attach_numbers(model, {"router": 0.25}, [("*.mlp.gate", "router")], ()):
@@ -118,8 +118,8 @@ def test_a_router_is_scaled_by_its_input() -> None:
 def test_removing_twice_does_nothing_more_and_attention_gets_its_scale_back() -> None:
     model = make("llama")
     shape, before = hpxfer.shape_of(model), model.model.layers[0].self_attn.scaling
-    one = Recipe.from_hps("completep", shape, {"lr": 1e-3}, attention_scale="1/d_head")
-    handle = one.attach(model, shape)
+    made = Recipe.from_hps("completep", shape, {"lr": 1e-3}, attention_scale="1/d_head")
+    handle = made.attach(model, shape)
     assert model.model.layers[0].self_attn.scaling == 1 / 8
     handle.remove()
     model.model.layers[0].self_attn.scaling = 7.0
@@ -187,7 +187,7 @@ def test_what_no_hook_does_is_said() -> None:
     model = mixtral_of_width(32)
     shape = hpxfer.shape_of(model)
     conventions = {"router_bias_std": 0.5}
-    one = Recipe.from_hps(
+    made = Recipe.from_hps(
         "mup-moe",
         shape,
         {"lr": 1e-3},
@@ -196,9 +196,9 @@ def test_what_no_hook_does_is_said() -> None:
         conventions=conventions,
     )
     with pytest.warns(ByHandWarning, match=r"add b_t ~ N\(0, 0\.5\^2\) to the router's logits") as caught:
-        one.attach(model, shape).remove()
+        made.attach(model, shape).remove()
     assert [warning.filename for warning in caught] == [__file__]
-    assert "By hand: before the gates" in one.describe(shape)
+    assert "By hand: before the gates" in made.describe(shape)
 
 
 @pytest.mark.parametrize("called_before", [False, True])
@@ -227,10 +227,10 @@ def test_a_copy_keeps_its_multipliers_and_a_state_has_none() -> None:
     buffer.seek(0)
     copies = [copy.deepcopy(plain), torch.load(buffer, weights_only=False)]
     handle.remove()
-    for one in copies:
-        torch.testing.assert_close(one(IDS), written(IDS))
+    for copied in copies:
+        torch.testing.assert_close(copied(IDS), written(IDS))
         with pytest.raises(HpxferError, match="must have no multipliers yet"):
-            attach(one)
+            attach(copied)
 
 
 def test_base_and_target_of_the_own_model_have_the_keys_of_these_sites() -> None:

@@ -18,29 +18,29 @@ HPS = {"lr": 0.01, "weight_decay": 0.1, "router.lr_mult": 0.25}
 
 
 def test_base_hps_without_a_sweep_make_a_recipe() -> None:
-    one = Recipe.from_hps("completep-moe", BASE, HPS, init=BaseInit(embedding_std=0.5), gate="softmax")
-    assert one.hps == HPs(lr=0.01, weight_decay=0.1, multipliers=(("router.lr_mult", 0.25),))
-    assert Recipe.from_hps("completep-moe", BASE, one.hps, init=one.init, gate="softmax") == one
-    assert one.init.embedding_std == 0.5
-    assert (one.file.fitted, one.file.training, one.file.provenance.sweep) == (None, None, None)
-    assert one.file.provenance.made == "by hand"
-    assert one.multipliers(TARGET)["router"].lr == pytest.approx(0.25 * 0.01 / 2)
+    made = Recipe.from_hps("completep-moe", BASE, HPS, init=BaseInit(embedding_std=0.5), gate="softmax")
+    assert made.hps == HPs(lr=0.01, weight_decay=0.1, multipliers=(("router.lr_mult", 0.25),))
+    assert Recipe.from_hps("completep-moe", BASE, made.hps, init=made.init, gate="softmax") == made
+    assert made.init.embedding_std == 0.5
+    assert (made.file.fitted, made.file.training, made.file.provenance.sweep) == (None, None, None)
+    assert made.file.provenance.made == "by hand"
+    assert made.multipliers(TARGET)["router"].lr == pytest.approx(0.25 * 0.01 / 2)
 
 
 def test_it_says_how_it_was_made_and_warns_of_no_range() -> None:
-    one = Recipe.from_hps("completep-moe", BASE, HPS)
+    made = Recipe.from_hps("completep-moe", BASE, HPS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        one.forward_multipliers({**TARGET, "width": 4096, "depth": 90, "expert_width": 4096})
-    assert "made by hand, so that no sweep says how well it transfers" in one.describe(TARGET)
-    assert "warning" not in one.describe(TARGET)
+        made.forward_multipliers({**TARGET, "width": 4096, "depth": 90, "expert_width": 4096})
+    assert "made by hand, so that no sweep says how well it transfers" in made.describe(TARGET)
+    assert "warning" not in made.describe(TARGET)
 
 
 def test_its_file_loads_to_the_same(tmp_path: Path) -> None:
-    one = Recipe.from_hps("sp", BASE, HPS, optimizer="sgd", conventions={})
-    write_recipe(one, tmp_path / "recipe.yaml")
-    assert Recipe.load(tmp_path / "recipe.yaml") == one
-    assert one.dump().count("null") >= 5
+    made = Recipe.from_hps("sp", BASE, HPS, optimizer="sgd", conventions={})
+    write_recipe(made, tmp_path / "recipe.yaml")
+    assert Recipe.load(tmp_path / "recipe.yaml") == made
+    assert made.dump().count("null") >= 5
 
 
 @pytest.mark.parametrize(

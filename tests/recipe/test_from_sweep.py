@@ -101,13 +101,13 @@ def build(outcome: Results, name: str | None = None, **judged: str) -> Recipe:
 
 def test_the_judged_hp_is_the_best_measured_one_and_the_others_are_the_base_ones() -> None:
     outcome = results()
-    one = build(outcome)
-    assert one.hps == base_hps(outcome.spec).with_value("lr", 2.0**-7)
-    assert one.hps.lr in GRID
-    assert (one.hps.beta1, one.hps.weight_decay, one.hps.residual_scale) == (0.8, 0.1, 0.7)
-    assert one.base_shape == outcome.spec.base_shape
-    assert one.init == outcome.spec.model.base_init()
-    fitted = one.file.fitted
+    made = build(outcome)
+    assert made.hps == base_hps(outcome.spec).with_value("lr", 2.0**-7)
+    assert made.hps.lr in GRID
+    assert (made.hps.beta1, made.hps.weight_decay, made.hps.residual_scale) == (0.8, 0.1, 0.7)
+    assert made.base_shape == outcome.spec.base_shape
+    assert made.init == outcome.spec.model.base_init()
+    fitted = made.file.fitted
     assert (fitted.hp, fitted.value, fitted.loss, fitted.open_because) == ("lr", 2.0**-7, "validation", None)
     assert fitted.optimum == pytest.approx(2.0**-6.8)
     assert fitted.optimum_of_seeds == pytest.approx((2.0**-6.8, 2.0**-6.8))
@@ -151,8 +151,8 @@ def test_every_axis_has_its_range_and_verdict() -> None:
 
 
 def test_a_shape_without_a_result_at_the_transferred_hp_widens_no_range() -> None:
-    one = build(results(lambda cell: None if cell.trial.shape.width == 128 else basin(cell)))
-    width = one.file.fitted.axes["width"]
+    made = build(results(lambda cell: None if cell.trial.shape.width == 128 else basin(cell)))
+    width = made.file.fitted.axes["width"]
     assert (width.range, width.dims, width.verdict) == ((32.0, 64.0), {"width": (32.0, 64.0)}, "undecided")
 
 
@@ -161,16 +161,16 @@ def test_divergence_is_spelled_out_and_the_file_loads() -> None:
         far = cell.trial.shape.width == 128 and cell.trial.hps.lr > 2.0**-8
         return math.nan if far else basin(cell)
 
-    one = build(results(loss))
-    width = one.file.fitted.axes["width"]
+    made = build(results(loss))
+    width = made.file.fitted.axes["width"]
     assert (width.largest_regret_nats, width.verdict, width.range) == ("diverges", "drifts", (32.0, 128.0))
-    assert Recipe.parse(one.dump()) == one
+    assert Recipe.parse(made.dump()) == made
 
 
 def test_the_same_results_give_the_same_recipe_and_it_loads() -> None:
-    one = build(results())
-    assert build(results()) == one
-    assert Recipe.parse(one.dump()) == one
+    made = build(results())
+    assert build(results()) == made
+    assert Recipe.parse(made.dump()) == made
 
 
 def test_an_optimum_on_the_edge_is_a_bound_and_said_to_be_open() -> None:
@@ -220,9 +220,9 @@ def test_another_hp_and_loss_may_be_judged() -> None:
         return 3.0 + math.log2(cell.trial.hps.init_scale / 2) ** 2 + 0.001 * cell.trial.seed
 
     outcome = results(loss, hps={"lr": 0.01}, grid={"lr": list(GRID), "init_scale": [0.5, 1.0, 2.0, 4.0]})
-    one = build(outcome, hp="init_scale", loss="final_window")
-    assert (one.hps.lr, one.hps.init_scale) == (0.01, 2.0)
-    assert (one.file.fitted.hp, one.file.fitted.loss) == ("init_scale", "final_window")
+    made = build(outcome, hp="init_scale", loss="final_window")
+    assert (made.hps.lr, made.hps.init_scale) == (0.01, 2.0)
+    assert (made.file.fitted.hp, made.file.fitted.loss) == ("init_scale", "final_window")
 
 
 def test_a_sweep_of_a_plug_in_has_its_recipe_without_the_code_of_the_plug_in() -> None:

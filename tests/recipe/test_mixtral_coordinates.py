@@ -50,35 +50,35 @@ def recipe(table: str) -> Recipe:
 
 def change(width: int, table: str | None, seed: int, *, attach: bool = True, one_lr: bool = False) -> dict[str, float]:
     """Return the RMS of the change of every watched output; `table` None is the model as transformers makes it."""
-    one: Any = model(width)
-    shape, roles = hpxfer.shape_of(one), hpxfer.roles(one)
-    groups: Any = one.parameters()
+    mixtral: Any = model(width)
+    shape, roles = hpxfer.shape_of(mixtral), hpxfer.roles(mixtral)
+    groups: Any = mixtral.parameters()
     if table is None:
-        _as_transformers_does(one, seed)
+        _as_transformers_does(mixtral, seed)
     else:
-        recipe(table).init_(one, roles, shape, generator=torch.Generator().manual_seed(seed))
-        groups = recipe(table).param_groups(one, roles, shape)
+        recipe(table).init_(mixtral, roles, shape, generator=torch.Generator().manual_seed(seed))
+        groups = recipe(table).param_groups(mixtral, roles, shape)
         if attach:
-            recipe(table).attach(one, shape)
+            recipe(table).attach(mixtral, shape)
     if one_lr:
-        groups = one.parameters()
+        groups = mixtral.parameters()
     optimizer = torch.optim.AdamW(groups, lr=LR, weight_decay=0.0, eps=1e-12)
-    before = module_outputs(one, WATCHED.values(), IDS[:, :-1])
+    before = module_outputs(mixtral, WATCHED.values(), IDS[:, :-1])
     for _ in range(STEPS):
-        loss = nn.functional.cross_entropy(one(IDS[:, :-1]).logits.flatten(0, 1), IDS[:, 1:].flatten())
+        loss = nn.functional.cross_entropy(mixtral(IDS[:, :-1]).logits.flatten(0, 1), IDS[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    after = module_outputs(one, WATCHED.values(), IDS[:, :-1])
+    after = module_outputs(mixtral, WATCHED.values(), IDS[:, :-1])
     return {key: (after[name] - before[name]).square().mean().sqrt().item() for key, name in WATCHED.items()}
 
 
-def _as_transformers_does(one: nn.Module, seed: int) -> None:
+def _as_transformers_does(mixtral: nn.Module, seed: int) -> None:
     """Fill all matrices with one std, whatever the width."""
     generator = torch.Generator().manual_seed(seed)
-    for tensor in one.parameters():
+    for tensor in mixtral.parameters():
         if tensor.ndim > 1:
-            nn.init.normal_(tensor, std=one.config.initializer_range, generator=generator)
+            nn.init.normal_(tensor, std=mixtral.config.initializer_range, generator=generator)
 
 
 @cache

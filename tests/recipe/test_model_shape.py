@@ -51,11 +51,11 @@ def own() -> nn.Module:
     ],
 )
 def test_the_tensors_of_an_own_model_show_another_shape(changes: dict[str, int], said: str) -> None:
-    model, one = own(), anywhere(OWN)
-    assert one.param_groups(model, ROLES, OWN)
+    model, made = own(), anywhere(OWN)
+    assert made.param_groups(model, ROLES, OWN)
     target = {**OWN.dims(), **changes}
     before = [tensor.clone() for tensor in model.parameters()]
-    for call in (one.param_groups, one.init_, one.explain):
+    for call in (made.param_groups, made.init_, made.explain):
         with pytest.raises(HpxferError, match=said):
             call(model, ROLES, target)
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
@@ -99,13 +99,13 @@ def test_what_no_tensor_shows_the_config_of_a_known_model_does(changes: dict[str
     model = mixtral_of_width(64)
     shape = hpxfer.shape_of(model)
     target = {**shape.dims(), **changes}
-    one = anywhere(Shape(**{**shape.dims(), "head_dim": target["head_dim"]}))
+    made = anywhere(Shape(**{**shape.dims(), "head_dim": target["head_dim"]}))
     (name, value), own_value = changes.popitem(), {"depth": 2, "head_dim": 16, "num_active": 2, "width": 64}
     said = f"must be the shape of this mixtral model, whose config says {name} {own_value[name]}, got {name} {value};"
     with pytest.raises(HpxferError, match=said):
-        one.param_groups(model, hpxfer.roles(model), target)
+        made.param_groups(model, hpxfer.roles(model), target)
     with pytest.raises(HpxferError, match=said):
-        one.attach(model, target)
+        made.attach(model, target)
 
 
 def test_batch_and_duration_are_no_part_of_a_model() -> None:

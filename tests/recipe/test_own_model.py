@@ -75,7 +75,7 @@ class Case:
 
 def make_case(folder: Path, *, biases: bool = False, tied: bool = False) -> Case:
     """Return the case; trial and recipe are spelled out from the same data."""
-    one = recipe(model__biases=biases, model__tied_embeddings=tied, provenance__tokenizer="bytes")
+    made = recipe(model__biases=biases, model__tied_embeddings=tied, provenance__tokenizer="bytes")
     source = _text(folder)
     values, training = data()["hps"], {"batch_tokens": 128, "steps": STEPS, "validation_tokens": 128}
     sweep = {
@@ -103,8 +103,8 @@ def make_case(folder: Path, *, biases: bool = False, tied: bool = False) -> Case
     }
     spec = parse_sweep(write_yaml(sweep))
     shape = replace(SHAPE, batch_tokens=128, steps=STEPS)
-    (trial,) = (one for one in Expansion(spec, data_ref(spec.data)).trials() if one.shape == shape)
-    return Case(trial=trial, recipe=one, biases=biases, tied=tied)
+    (trial,) = (found for found in Expansion(spec, data_ref(spec.data)).trials() if found.shape == shape)
+    return Case(trial=trial, recipe=made, biases=biases, tied=tied)
 
 
 def _text(folder: Path) -> Path:
@@ -120,7 +120,7 @@ def stacked_losses(trial: Trial) -> np.ndarray:
     (result,) = (
         result for event in train(Stack(trials=(trial,)), "cpu") if isinstance(event, Ended) for result in event.results
     )
-    (curve,) = (one for one in result.curves if one.metric == "train_loss_nats")
+    (curve,) = (found for found in result.curves if found.metric == "train_loss_nats")
     assert curve.steps == tuple(range(STEPS))
     return np.array(curve.values)
 
@@ -129,21 +129,21 @@ def initial_weights(case: Case) -> dict[str, torch.Tensor]:
     """Return a state dict of the own model: the weights that the stacked trainer starts from."""
     trial = case.trial
     layout = FlatLayout(parameters=gpt_parameters(trial.shape, trial.setting), num_trials=1)
-    stds = {role: one.init_std for role, one in trial.resolved().items()}
+    stds = {role: numbers.init_std for role, numbers in trial.resolved().items()}
     out = {}
     for name, layers in layout.weights(draw(layout, [trial.seed], [stds])).items():
-        for layer, (one,) in enumerate(layers):
+        for layer, (tensor,) in enumerate(layers):
             if name in OUTSIDE:
-                out[OUTSIDE[name]] = one.T if name == "readout" else one
+                out[OUTSIDE[name]] = tensor.T if name == "readout" else tensor
             elif name in INSIDE:
-                out[f"blocks.{layer}.{INSIDE[name]}"] = one.T if one.ndim == 2 else one
+                out[f"blocks.{layer}.{INSIDE[name]}"] = tensor.T if tensor.ndim == 2 else tensor
             elif name in EXPERT:
-                for number, matrix in enumerate(one):
+                for number, matrix in enumerate(tensor):
                     out[f"blocks.{layer}.moe.experts.{number}.{EXPERT[name]}"] = matrix.T
             else:
                 assert name.endswith("_bias"), name
-                assert not one.any(), name
-    return {name: one.clone() for name, one in out.items()}
+                assert not tensor.any(), name
+    return {name: tensor.clone() for name, tensor in out.items()}
 
 
 def own_losses(
@@ -154,25 +154,25 @@ def own_losses(
     one_lr: bool = False,
 ) -> np.ndarray:
     """Return the training loss of every step of the own model: an ordinary training loop."""
-    one, setting = case.recipe, case.trial.setting
-    chosen = one.forward_multipliers(TARGET) if multipliers is None else multipliers
+    made, setting = case.recipe, case.trial.setting
+    chosen = made.forward_multipliers(TARGET) if multipliers is None else multipliers
     model = OwnGPT(SHAPE, setting.vocab_size, setting.context, chosen, biases=case.biases, tied=case.tied).to(dtype)
-    one.init_(model, case.roles, TARGET)
+    made.init_(model, case.roles, TARGET)
     _load(model, initial_weights(case))
-    groups: Any = one.param_groups(model, case.roles, TARGET)
+    groups: Any = made.param_groups(model, case.roles, TARGET)
     if one_lr:
-        groups = [{**group, "lr": one.hps.lr} for group in groups]
+        groups = [{**group, "lr": made.hps.lr} for group in groups]
     optimizer = torch.optim.AdamW(groups)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(setting, step))
     losses, batches = [], open_data(setting)
     for step in range(STEPS):
-        inputs, targets = (torch.from_numpy(one) for one in batches.train_batch(case.trial.seed, step))
+        inputs, targets = (torch.from_numpy(array) for array in batches.train_batch(case.trial.seed, step))
         loss = model.loss(inputs, targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-        model.balance(one.router_bias_lr(TARGET))
+        model.balance(made.router_bias_lr(TARGET))
         losses.append(loss.item())
     return np.array(losses)
 
@@ -224,7 +224,7 @@ def test_the_own_model_misses_with_one_global_lr(tmp_path: Path) -> None:
 def test_the_recipe_and_the_trial_give_every_role_the_same_numbers(tmp_path: Path) -> None:
     case = make_case(tmp_path)
     values = case.recipe.multipliers(TARGET)
-    assert {role: one for role, one in case.trial.resolved().items() if role in values} == values
+    assert {role: numbers for role, numbers in case.trial.resolved().items() if role in values} == values
     left_out = case.trial.resolved().keys() - values.keys()
     assert all(role.startswith("dense_") for role in left_out)
 

@@ -88,7 +88,9 @@ def test_a_model_of_ones_own_is_read_by_its_names(swiglu: bool) -> None:
     found = role_of(model)
     for name, role in found.items():
         if not swiglu and "shared" not in name:
-            assert role == next(one for pattern, one in ROLES_WITH_BIASES.items() if fnmatchcase(name, pattern))
+            assert role == next(
+                expected for pattern, expected in ROLES_WITH_BIASES.items() if fnmatchcase(name, pattern)
+            )
     assert found["blocks.1.moe.shared.0.down.weight"] == "shared_out"
     if swiglu:
         assert found["blocks.0.moe.experts.1.gate.weight"] == "expert_gate"
@@ -101,7 +103,7 @@ def test_numbered_matrices_are_read_by_what_is_beside_them() -> None:
         def __init__(self, names: tuple[str, ...]) -> None:
             super().__init__()
             self.experts = nn.ModuleList(
-                nn.ModuleDict({one: nn.Linear(4, 4, bias=False) for one in names}) for _ in "ab"
+                nn.ModuleDict({part: nn.Linear(4, 4, bias=False) for part in names}) for _ in "ab"
             )
 
     two = role_of(Experts(("w1", "w2")))

@@ -22,19 +22,19 @@ from hpxfer.spec.yaml_file import write_yaml
 
 @given(recipes())
 @settings(max_examples=25)
-def test_what_is_dumped_loads_to_an_equal_recipe(one: Recipe) -> None:
-    again = Recipe.parse(one.dump())
-    assert again == one
-    assert again.dump() == one.dump()
+def test_what_is_dumped_loads_to_an_equal_recipe(made: Recipe) -> None:
+    again = Recipe.parse(made.dump())
+    assert again == made
+    assert again.dump() == made.dump()
 
 
 def test_a_recipe_gives_what_its_file_says() -> None:
-    one = recipe()
-    assert one.parameterization == parameterization("completep-moe")
-    assert (one.optimizer, one.column) == ("adamw", "adam")
-    assert one.base_shape == Shape(**BASE, batch_tokens=512, steps=200)
-    assert one.init == BaseInit(embedding_std=0.5, position_std=0.25)
-    assert one.hps == HPs(
+    made = recipe()
+    assert made.parameterization == parameterization("completep-moe")
+    assert (made.optimizer, made.column) == ("adamw", "adam")
+    assert made.base_shape == Shape(**BASE, batch_tokens=512, steps=200)
+    assert made.init == BaseInit(embedding_std=0.5, position_std=0.25)
+    assert made.hps == HPs(
         lr=2.0**-6,
         init_scale=1.5,
         residual_scale=0.7,
@@ -116,7 +116,7 @@ def test_a_written_recipe_loads_and_gives_way_to_a_newer_one(tmp_path: Path) -> 
     assert Recipe.load(path) == recipe()
     write_recipe(recipe(hps__lr=0.5), path)
     assert Recipe.load(path) == recipe(hps__lr=0.5)
-    assert [one.name for one in tmp_path.iterdir()] == ["recipe.yaml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
 
 
 @pytest.mark.parametrize("text", ["name: a sweep\n", "", "{", "\x00"])
@@ -142,8 +142,8 @@ from hpxfer.recipe import Recipe, recipe_from_results, write_recipe
 recipe = Recipe.load({str(path)!r})
 write_recipe(recipe, {str(path)!r})
 recipe.describe(recipe.base_shape)
-print(sorted(one for one in sys.modules if one.split(".")[0] in ("torch", "ray", "triton", "matplotlib")
-             or one.startswith(("hpxfer.train.trainer", "hpxfer.driver", "hpxfer.executors", "hpxfer.model.flat"))))
+print(sorted(name for name in sys.modules if name.split(".")[0] in ("torch", "ray", "triton", "matplotlib")
+             or name.startswith(("hpxfer.train.trainer", "hpxfer.driver", "hpxfer.executors", "hpxfer.model.flat"))))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -24,82 +24,82 @@ def optimizer() -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups)
 
 
-def ratios(one: torch.optim.Optimizer) -> list[float]:
-    return [group["lr"] / one.param_groups[0]["lr"] for group in one.param_groups]
+def ratios(adam: torch.optim.Optimizer) -> list[float]:
+    return [group["lr"] / adam.param_groups[0]["lr"] for group in adam.param_groups]
 
 
-def run(schedule: Any, one: torch.optim.Optimizer, steps: int) -> list[list[float]]:
+def run(schedule: Any, adam: torch.optim.Optimizer, steps: int) -> list[list[float]]:
     """Return the LR of every group at every step."""
     out = []
     for _ in range(steps):
-        out.append([group["lr"] for group in one.param_groups])
-        one.step()
+        out.append([group["lr"] for group in adam.param_groups])
+        adam.step()
         schedule.step()
     return out
 
 
 def test_the_shipped_schedule_multiplies_every_peak_by_the_same_factor() -> None:
-    one = optimizer()
-    before, peaks = ratios(one), [group["lr"] for group in one.param_groups]
+    adam = optimizer()
+    before, peaks = ratios(adam), [group["lr"] for group in adam.param_groups]
 
     def factor(step: int) -> float:
         return min(1.0, (step + 1) / 4) * (0.5 if step > 6 else 1.0)
 
-    rates = run(Recipe.scheduler(one, factor), one, 9)
+    rates = run(Recipe.scheduler(adam, factor), adam, 9)
     for step, at in enumerate(rates):
         assert at == pytest.approx([peak * factor(step) for peak in peaks])
-    assert ratios(one) == pytest.approx(before)
-    assert check_lr_ratios(one) == pytest.approx(factor(9))
+    assert ratios(adam) == pytest.approx(before)
+    assert check_lr_ratios(adam) == pytest.approx(factor(9))
 
 
 def test_one_lr_for_all_groups_breaks_the_ratios_and_the_check_says_so() -> None:
-    one = optimizer()
-    before = ratios(one)
-    for group in one.param_groups:
+    adam = optimizer()
+    before = ratios(adam)
+    for group in adam.param_groups:
         group["lr"] = 1e-3  # what nanoGPT and many others do
-    assert ratios(one) != pytest.approx(before)
+    assert ratios(adam) != pytest.approx(before)
     with pytest.raises(HpxferError, match=r"must multiply the peak LR of all groups by one factor, got .*embedding"):
-        Recipe.check_lr_ratios(one)
+        Recipe.check_lr_ratios(adam)
 
 
 @pytest.mark.parametrize(
     ("make", "keeps"),
     [
-        (lambda one: torch.optim.lr_scheduler.CosineAnnealingLR(one, T_max=8), True),
-        (lambda one: torch.optim.lr_scheduler.CosineAnnealingLR(one, T_max=8, eta_min=1e-3), False),
-        (lambda one: torch.optim.lr_scheduler.LinearLR(one, start_factor=0.1, total_iters=4), True),
-        (lambda one: torch.optim.lr_scheduler.OneCycleLR(one, max_lr=1e-3, total_steps=9), False),
+        (lambda adam: torch.optim.lr_scheduler.CosineAnnealingLR(adam, T_max=8), True),
+        (lambda adam: torch.optim.lr_scheduler.CosineAnnealingLR(adam, T_max=8, eta_min=1e-3), False),
+        (lambda adam: torch.optim.lr_scheduler.LinearLR(adam, start_factor=0.1, total_iters=4), True),
+        (lambda adam: torch.optim.lr_scheduler.OneCycleLR(adam, max_lr=1e-3, total_steps=9), False),
     ],
     ids=["cosine", "cosine with a floor", "linear", "one cycle"],
 )
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 def test_which_of_torchs_schedules_keep_them(make: Any, keeps: bool) -> None:
-    one = optimizer()
-    before = ratios(one)
-    run(make(one), one, 5)
-    assert all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(ratios(one), before, strict=True)) == keeps
+    adam = optimizer()
+    before = ratios(adam)
+    run(make(adam), adam, 5)
+    assert all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(ratios(adam), before, strict=True)) == keeps
     if keeps:
-        check_lr_ratios(one)
+        check_lr_ratios(adam)
     else:
         with pytest.raises(HpxferError, match="one factor"):
-            check_lr_ratios(one)
+            check_lr_ratios(adam)
 
 
 def test_a_caller_may_scale_all_groups_before_the_schedule_starts() -> None:
-    one = optimizer()
-    for group in one.param_groups:
+    adam = optimizer()
+    for group in adam.param_groups:
         group["lr"] *= 2
-    run(scheduler(one, lambda step: 1.0), one, 2)
-    assert check_lr_ratios(one) == pytest.approx(2.0)
+    run(scheduler(adam, lambda step: 1.0), adam, 2)
+    assert check_lr_ratios(adam) == pytest.approx(2.0)
 
 
 def test_the_end_of_a_schedule_at_zero_is_no_fault() -> None:
-    one = optimizer()
-    run(scheduler(one, lambda step: 0.0), one, 1)
-    assert check_lr_ratios(one) == 0.0
+    adam = optimizer()
+    run(scheduler(adam, lambda step: 0.0), adam, 1)
+    assert check_lr_ratios(adam) == 0.0
 
 
-@pytest.mark.parametrize("call", [lambda one: scheduler(one, lambda step: 1.0), check_lr_ratios])
+@pytest.mark.parametrize("call", [lambda adam: scheduler(adam, lambda step: 1.0), check_lr_ratios])
 def test_an_optimizer_with_other_groups_is_refused(call: Any) -> None:
     other = torch.optim.AdamW(torch.nn.Linear(2, 2).parameters(), lr=1e-3)
     with pytest.raises(HpxferError, match=r"must have the groups of recipe\.param_groups, got others"):

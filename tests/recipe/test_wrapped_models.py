@@ -41,57 +41,59 @@ def recipe() -> Recipe:
     return by_hand(hpxfer.shape_of(mixtral_of_width(32)), weight_decay=0.1)
 
 
-def as_compiled(one: nn.Module) -> nn.Module:
-    return torch.compile(one, backend="eager")
+def as_compiled(module: nn.Module) -> nn.Module:
+    return torch.compile(module, backend="eager")
 
 
-def as_parallel(one: nn.Module) -> nn.Module:
-    return DistributedDataParallel(one)
+def as_parallel(module: nn.Module) -> nn.Module:
+    return DistributedDataParallel(module)
 
 
-def as_sharded(one: Any) -> nn.Module:
+def as_sharded(module: Any) -> nn.Module:
     mesh = init_device_mesh("cpu", (1,))
-    for layer in one.model.layers:
+    for layer in module.model.layers:
         fully_shard(layer, mesh=mesh)
-    return fully_shard(one, mesh=mesh)
+    return fully_shard(module, mesh=mesh)
 
 
-def as_compiled_parallel(one: nn.Module) -> nn.Module:
-    return as_compiled(as_parallel(one))
+def as_compiled_parallel(module: nn.Module) -> nn.Module:
+    return as_compiled(as_parallel(module))
 
 
-def as_compiled_blocks(one: Any) -> nn.Module:
-    for i, layer in enumerate(one.model.layers):
-        one.model.layers[i] = as_compiled(layer)
-    return one
+def as_compiled_blocks(module: Any) -> nn.Module:
+    for i, layer in enumerate(module.model.layers):
+        module.model.layers[i] = as_compiled(layer)
+    return module
 
 
-def as_copy(one: nn.Module) -> nn.Module:
-    return copy.deepcopy(one)
+def as_copy(module: nn.Module) -> nn.Module:
+    return copy.deepcopy(module)
 
 
-def as_pickled(one: nn.Module) -> nn.Module:
-    return pickle.loads(pickle.dumps(one))
+def as_pickled(module: nn.Module) -> nn.Module:
+    return pickle.loads(pickle.dumps(module))
 
 
 WRAPPERS = (as_compiled, as_compiled_blocks, as_parallel, as_compiled_parallel, as_sharded, as_copy, as_pickled)
 
 
-def summary(one: nn.Module) -> list[tuple[Any, ...]]:
+def summary(module: nn.Module) -> list[tuple[Any, ...]]:
     """Return all numbers of every group, and the names in it."""
-    groups = recipe().param_groups(one, hpxfer.roles(one), hpxfer.shape_of(one))
-    assert {id(tensor) for group in groups for tensor in group["params"]} == {id(one) for one in one.parameters()}
+    groups = recipe().param_groups(module, hpxfer.roles(module), hpxfer.shape_of(module))
+    assert {id(tensor) for group in groups for tensor in group["params"]} == {
+        id(tensor) for tensor in module.parameters()
+    }
     numbers = ("lr", "weight_decay", "eps", "betas", "names", "roles")
     return [tuple(group[name] for name in numbers) for group in groups]
 
 
-def draw(one: nn.Module) -> dict[str, torch.Tensor]:
+def draw(module: nn.Module) -> dict[str, torch.Tensor]:
     """Initialize from a fixed seed and return the whole tensors by their plain names."""
-    shape = hpxfer.shape_of(one)
-    recipe().init_(one, hpxfer.roles(one), shape, generator=torch.Generator().manual_seed(11))
-    plain = plain_names(one)
-    whole = {plain(name): tensor.detach() for name, tensor in one.named_parameters()}
-    return {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in whole.items()}
+    shape = hpxfer.shape_of(module)
+    recipe().init_(module, hpxfer.roles(module), shape, generator=torch.Generator().manual_seed(11))
+    plain = plain_names(module)
+    whole = {plain(name): tensor.detach() for name, tensor in module.named_parameters()}
+    return {name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for name, tensor in whole.items()}
 
 
 @pytest.mark.usefixtures("_group")
@@ -114,13 +116,13 @@ def test_a_wrapped_model_gets_the_numbers_of_the_bare_one(wrap: Any) -> None:
 def test_a_wrapped_model_trains_as_the_bare_one(wrap: Any) -> None:
     """With attached multipliers, two steps of AdamW."""
 
-    def losses(one: Any) -> list[float]:
-        draw(one)
-        shape, out = hpxfer.shape_of(one), []
-        optimizer = torch.optim.AdamW(recipe().param_groups(one, hpxfer.roles(one), shape), foreach=False)
-        with recipe().attach(one, shape):
+    def losses(module: Any) -> list[float]:
+        draw(module)
+        shape, out = hpxfer.shape_of(module), []
+        optimizer = torch.optim.AdamW(recipe().param_groups(module, hpxfer.roles(module), shape), foreach=False)
+        with recipe().attach(module, shape):
             for _ in range(3):
-                loss = nn.functional.cross_entropy(one(tokens()).logits.flatten(0, 1), tokens().flatten())
+                loss = nn.functional.cross_entropy(module(tokens()).logits.flatten(0, 1), tokens().flatten())
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -152,21 +154,23 @@ def test_a_state_goes_from_model_to_model() -> None:
     draw(first)
     second.load_state_dict(first.state_dict())
     assert summary(second) == summary(first)
-    optimizers = [torch.optim.AdamW(recipe().param_groups(one, hpxfer.roles(one), shape)) for one in (first, second)]
+    optimizers = [
+        torch.optim.AdamW(recipe().param_groups(wrapped, hpxfer.roles(wrapped), shape)) for wrapped in (first, second)
+    ]
     first(tokens()).logits.square().mean().backward()
     optimizers[0].step()
     state = pickle.loads(pickle.dumps(optimizers[0].state_dict()))
     optimizers[1].load_state_dict(state)
     pairs = zip(optimizers[0].param_groups, optimizers[1].param_groups, strict=True)
-    assert all(one["names"] == other["names"] and one["lr"] == other["lr"] for one, other in pairs)
+    assert all(group["names"] == other["names"] and group["lr"] == other["lr"] for group, other in pairs)
 
 
 def test_tensors_carry_nothing() -> None:
-    one = model()
-    shape = hpxfer.shape_of(one)
-    draw(one)
-    recipe().param_groups(one, hpxfer.roles(one), shape)
-    assert all(vars(tensor) == {} for tensor in one.parameters())
+    module = model()
+    shape = hpxfer.shape_of(module)
+    draw(module)
+    recipe().param_groups(module, hpxfer.roles(module), shape)
+    assert all(vars(tensor) == {} for tensor in module.parameters())
 
 
 class Module(nn.Module):
@@ -183,7 +187,7 @@ class Module(nn.Module):
 def test_names_lose_whole_wrapper_components_and_no_letters_beside_them() -> None:
     """The letters of `module.` and `_orig_mod.` occur in real names; `str.strip` of them would eat into these."""
     names = ["module.weight", "modular.weight", "do._orig_model.weight"]
-    for wrap in (lambda one: one, as_compiled, as_parallel, as_compiled_parallel):
+    for wrap in (lambda module: module, as_compiled, as_parallel, as_compiled_parallel):
         wrapped = wrap(Module())
         plain = plain_names(wrapped)
         assert [plain(name) for name, _ in wrapped.named_parameters()] == names

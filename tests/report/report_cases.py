@@ -84,7 +84,9 @@ def write_store(folder: Path, *edits: tuple[str, str], every: int = 1, failing: 
     bad = set(failing)
     store = Store.open(folder, write=True)
     store.save_sweep(spec, DIGEST)
-    store.append([(one, planted(one, fails=place in bad)) for place, one in enumerate(trials) if place % every == 0])
+    store.append(
+        [(trial, planted(trial, fails=place in bad)) for place, trial in enumerate(trials) if place % every == 0]
+    )
     return folder
 
 

@@ -243,7 +243,7 @@ def test_light_and_dark_follow_the_reader_and_the_button_turns_them(visit: Visit
 
 @pytest.mark.parametrize("visit", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
 def test_on_a_phone_nothing_scrolls_sideways_but_tables_and_pictures(visit: Visit) -> None:
-    visit.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    visit.page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
     assert visit.page.evaluate("document.querySelector('.picture').scrollWidth") > 390
     visit.page.locator("#trials-0 tbody tr").first.click()
@@ -274,7 +274,7 @@ def test_on_paper_it_is_light_without_tools(visit: Visit) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator(".card table").first.is_visible()
     for table in (".card table", "#trials-0 table", "#provenance table"):
-        wide = page.locator(table).first.evaluate("one => one.scrollWidth - one.closest('.wide').clientWidth")
+        wide = page.locator(table).first.evaluate("table => table.scrollWidth - table.closest('.wide').clientWidth")
         assert wide <= 0, table
     assert page.evaluate("document.documentElement.scrollWidth") <= 794
     assert page.pdf().startswith(b"%PDF")

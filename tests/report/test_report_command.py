@@ -56,7 +56,7 @@ def test_json_holds_the_whole_analysis(store: Path, tmp_path: Path) -> None:
     write_report([store], output=tmp_path, form="json")
     data = json.loads((tmp_path / "report.json").read_text())
     (sweep,) = data["sweeps"]
-    verdicts = {one["parameterization"]: one["verdict"] for one in sweep["verdicts"]}
+    verdicts = {verdict["parameterization"]: verdict["verdict"] for verdict in sweep["verdicts"]}
     assert verdicts == {"completep-moe": "transfers", "sp": "drifts"}
     assert sweep["analysis"]["reports"][0]["findings"]
     assert parse_sweep(sweep["sweep_yaml"]).name == "small"
@@ -169,8 +169,8 @@ def test_a_half_finished_store_has_its_figures_or_why_there_are_none(tmp_path: P
     folder = write_store(tmp_path / "small", every=7, failing=(0, 7))
     write_report([folder], form="json")
     (sweep,) = json.loads((folder / "report.json").read_text())["sweeps"]
-    assert "transfer-lr-width" in {one["name"] for one in sweep["figures"]}
-    assert any(one.startswith("surface: ") for one in sweep["not_drawn"])
+    assert "transfer-lr-width" in {figure["name"] for figure in sweep["figures"]}
+    assert any(reason.startswith("surface: ") for reason in sweep["not_drawn"])
     assert sweep["failures"]
     assert sweep["progress"]["text"].startswith("4 of 36 trials have a result")
 

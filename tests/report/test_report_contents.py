@@ -61,9 +61,9 @@ def test_a_few_trials_of_one_shape_are_no_error(tmp_path: Path) -> None:
 def test_limits_name_the_range_and_a_missing_control(tmp_path: Path) -> None:
     folder = write_store(tmp_path, ("parameterizations: [completep-moe, sp]", "parameterizations: [completep-moe]"))
     limits = report_of(folder).sections[0].limits
-    assert any("width 32 to 64" in one for one in limits)
-    assert any(one.startswith("There is no control (sp)") for one in limits)
-    assert not any("no control" in one for one in report_of(write_store(tmp_path / "b")).sections[0].limits)
+    assert any("width 32 to 64" in limit for limit in limits)
+    assert any(limit.startswith("There is no control (sp)") for limit in limits)
+    assert not any("no control" in limit for limit in report_of(write_store(tmp_path / "b")).sections[0].limits)
 
 
 def test_provenance_tells_versions_devices_dates_and_data(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_several_folders_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_verdict_that_only_one_folder_has_is_missing_in_the_other(tmp_path: Path) -> None:
-    one = write_store(tmp_path / "a")
+    first = write_store(tmp_path / "a")
     two = write_store(tmp_path / "b", ("parameterizations: [completep-moe, sp]", "parameterizations: [sp]"))
-    table = report_of(one, two).comparison
+    table = report_of(first, two).comparison
     assert table is not None
     (row,) = [row for row in table.rows if row[2] == "completep-moe"]
     assert row[4] == "-"
@@ -98,8 +98,12 @@ def test_a_verdict_that_only_one_folder_has_is_missing_in_the_other(tmp_path: Pa
 
 def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     folders = [write_store(tmp_path / place / name) for place, name in (("x", "a"), ("x", "b"), ("y", "b"))]
-    assert [one.name for one in report_of(*folders[:2]).sections] == ["small (a)", "small (b)"]
-    assert [one.name for one in report_of(*folders).sections] == ["small (a) #1", "small (b) #2", "small (b) #3"]
+    assert [section.name for section in report_of(*folders[:2]).sections] == ["small (a)", "small (b)"]
+    assert [section.name for section in report_of(*folders).sections] == [
+        "small (a) #1",
+        "small (b) #2",
+        "small (b) #3",
+    ]
 
 
 def test_an_analysis_that_says_something_becomes_a_table_and_another_a_reason(tmp_path: Path) -> None:
@@ -124,7 +128,7 @@ def test_an_analysis_that_says_something_becomes_a_table_and_another_a_reason(tm
 def test_notes_and_figures_are_part_of_the_report(tmp_path: Path) -> None:
     section = make_report([source(write_store(tmp_path), Stub(), notes=("lr: cannot be read",))]).sections[0]
     assert section.unknown == ("lr: cannot be read",)
-    assert [one.name for one in section.source.figures] == ["transfer"]
+    assert [figure.name for figure in section.source.figures] == ["transfer"]
 
 
 def test_progress_of_a_sweep_where_all_failed(tmp_path: Path) -> None:

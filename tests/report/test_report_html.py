@@ -88,8 +88,8 @@ def test_what_a_store_holds_is_text_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_equal_stores_give_equal_pages(tmp_path: Path) -> None:
-    one, two = (to_html(report_of(write_store(tmp_path / place / "a"))) for place in "xy")
-    assert one == two
+    first, second = (to_html(report_of(write_store(tmp_path / place / "a"))) for place in "xy")
+    assert first == second
 
 
 def test_a_figure_is_an_image_whose_ink_follows_the_page(page: str) -> None:
@@ -136,8 +136,8 @@ def test_figures_of_hps_that_are_not_judged_stand_closed_below_the_others(tmp_pa
 
 
 def test_a_figure_that_another_sweep_judges_stays_open(tmp_path: Path) -> None:
-    one, two = write_store(tmp_path / "a"), write_store(tmp_path / "b")
-    page = to_html(make_report([source(one, Stub()), source(two, Stub(aside=True))]))
+    first, second = write_store(tmp_path / "a"), write_store(tmp_path / "b")
+    page = to_html(make_report([source(first, Stub()), source(second, Stub(aside=True))]))
     assert "figures-aside" not in page
 
 

@@ -36,14 +36,14 @@ def test_every_trial_is_there_with_the_multipliers_that_were_stored(tmp_path: Pa
     ids = data["columns"]["trial_id"]
     assert sorted(ids) == sorted(stored.index)
     for row, trial_id in enumerate(ids):
-        one = stored.loc[trial_id]
-        assert cell(data["shared"]["resolved"], row) == json.loads(one["resolved"])
-        assert cell(data["columns"]["lr"], row) == one["lr"]
-        assert cell(data["columns"]["seed"], row) == one["seed"]
-        assert cell(data["columns"]["status"], row) == one["status"]
+        stored_row = stored.loc[trial_id]
+        assert cell(data["shared"]["resolved"], row) == json.loads(stored_row["resolved"])
+        assert cell(data["columns"]["lr"], row) == stored_row["lr"]
+        assert cell(data["columns"]["seed"], row) == stored_row["seed"]
+        assert cell(data["columns"]["status"], row) == stored_row["status"]
         loss = cell(data["columns"]["validation_loss_nats"], row)
-        assert (loss is None) == (one["status"] != "finished")
-        assert loss is None or loss == pytest.approx(one["validation_loss_nats"], rel=1e-6)
+        assert (loss is None) == (stored_row["status"] != "finished")
+        assert loss is None or loss == pytest.approx(stored_row["validation_loss_nats"], rel=1e-6)
 
 
 def test_what_seeds_share_stands_once(tmp_path: Path) -> None:
@@ -102,5 +102,5 @@ def test_too_much_leaves_the_multipliers_out_then_all_and_says_so(tmp_path: Path
 
 
 def test_equal_stores_give_equal_text(tmp_path: Path) -> None:
-    one, two = (load_results(write_store(tmp_path / name)) for name in "ab")
-    assert trial_data(one, MANY) == trial_data(two, MANY)
+    first, second = (load_results(write_store(tmp_path / name)) for name in "ab")
+    assert trial_data(first, MANY) == trial_data(second, MANY)
