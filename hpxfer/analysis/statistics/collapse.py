@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from hpxfer.analysis.findings import Finding
 from hpxfer.analysis.loss_grid import Bools, Floats
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.scaling_fit import power_laws
@@ -243,27 +244,27 @@ def _windowed(rows_SN: Floats, width: int) -> Floats:
 
 def _collapses(inputs: Inputs) -> list[Collapse]:
     known = inputs.once(transferred)
-    return [_of_axis(inputs, known, key) for key in sorted(known.values)]
+    return [_of_axis(inputs, known, finding) for finding in known.findings]
 
 
-def _of_axis(inputs: Inputs, known: Transferred, key: tuple[str, str]) -> Collapse:
+def _of_axis(inputs: Inputs, known: Transferred, finding: Finding) -> Collapse:
     blank = Collapse(
-        axis=key[0],
-        scale_name=known.scale_names[key],
-        parameterization=key[1],
+        axis=finding.axis,
+        scale_name=finding.scale_name,
+        parameterization=finding.parameterization,
         hp=inputs.hp,
-        value=known.values[key],
+        value=finding.base_value,
     )
     if blank.value is None:
         return replace(blank, why_not=NO_BASE_VALUE)
-    along = known.along[key]
+    along = known.along[finding.key]
     complete = [known.complete_curves(trained) for trained in along]
     seeds = [set(curves) for curves in complete if curves]
     common = sorted(set.intersection(*seeds)) if seeds else []
     every = [_shape_curves(known, trained, common) for trained in along]
     unbroken = [curves for curves in every if curves.loss_SN.size and curves.diverged_step is None]
     ends = [float(curves.loss_SN[:, -1].mean()) for curves in unbroken]
-    floor = _floor(inputs, key[1])
+    floor = _floor(inputs, finding.parameterization)
     return collapse(every, blank, floor if ends and floor[0] < FLOOR_SHARE * min(ends) else NO_FLOOR)
 
 

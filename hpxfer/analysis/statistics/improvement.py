@@ -76,23 +76,22 @@ def improvement(
 
 
 def _improvements(inputs: Inputs) -> list[Improvement]:
-    known = inputs.once(transferred)
-    return [_of_axis(inputs, key) for key in sorted(known.values)]
-
-
-def _of_axis(inputs: Inputs, key: tuple[str, str]) -> Improvement:
-    known = inputs.once(transferred)
-    blank = Improvement(
-        axis=key[0],
-        scale_name=known.scale_names[key],
-        parameterization=key[1],
-        hp=inputs.hp,
-        value=known.values[key],
-    )
-    if blank.value is None:
-        return replace(blank, why_not=NO_BASE_VALUE)
-    along = known.along[key]
-    return improvement([trained.row.scale for trained in along], [trained.cell.by_seed for trained in along], blank)
+    known, out = inputs.once(transferred), []
+    for finding in known.findings:
+        blank = Improvement(
+            axis=finding.axis,
+            scale_name=finding.scale_name,
+            parameterization=finding.parameterization,
+            hp=inputs.hp,
+            value=finding.base_value,
+        )
+        if blank.value is None:
+            out.append(replace(blank, why_not=NO_BASE_VALUE))
+            continue
+        along = known.along[finding.key]
+        scales, losses = [trained.row.scale for trained in along], [trained.cell.by_seed for trained in along]
+        out.append(improvement(scales, losses, blank))
+    return out
 
 
 def _monotone(steps: Sequence[Step], *, whole: bool) -> bool | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hpxfer.analysis.findings import Finding
 from hpxfer.analysis.intervals import mean_interval
 from hpxfer.analysis.loss_grid import Floats
 from hpxfer.analysis.statistics.curves import Curve
@@ -69,15 +70,15 @@ def speed_up(dense: Mapping[int, Curve], moe: Mapping[int, Curve], blank: SpeedU
 
 def _speed_ups(inputs: Inputs) -> list[SpeedUp]:
     known = inputs.once(transferred)
-    return [found for key in sorted(known.values) for found in _of_axis(known, key, inputs.hp)]
+    return [answer for finding in known.findings for answer in _of_axis(known, finding, inputs.hp)]
 
 
-def _of_axis(known: Transferred, key: tuple[str, str], hp: str) -> list[SpeedUp]:
+def _of_axis(known: Transferred, finding: Finding, hp: str) -> list[SpeedUp]:
     """Return each MoE shape of an axis against the dense one: the base, or the smallest."""
-    blank = SpeedUp(axis=key[0], parameterization=key[1], hp=hp, value=known.values[key])
+    blank = SpeedUp(axis=finding.axis, parameterization=finding.parameterization, hp=hp, value=finding.base_value)
     if blank.value is None:
         return [replace(blank, why_not=NO_BASE_VALUE)]
-    along = known.along[key]
+    along = known.along[finding.key]
     dense = [trained for trained in along if not trained.shape.num_experts]
     moe = [trained for trained in along if trained.shape.num_experts]
     if not dense or not moe:

@@ -35,9 +35,8 @@ class TrainedShape:
 class Transferred:
     """What the statistics at the transferred HP share."""
 
-    values: Mapping[Key, float | None]  # the HP that was transferred along each axis
-    scale_names: Mapping[Key, str]
-    along: Mapping[Key, tuple[TrainedShape, ...]]  # the shapes of an axis at that HP, by scale; none without an HP
+    findings: tuple[Finding, ...]  # on the judged HP, by axis and parameterization
+    along: Mapping[Key, tuple[TrainedShape, ...]]  # the shapes at a finding's base value, by scale; none without one
     # For each parameterization the HP that most axes transferred, and the distinct shapes of all axes at it.
     over_all: Mapping[str, tuple[float | None, tuple[TrainedShape, ...]]]
     curves: Mapping[str, Curve]  # trial_id -> training loss in nats
@@ -53,21 +52,21 @@ class Transferred:
 
 def transferred(inputs: Inputs) -> Transferred:
     """Return the shapes at the HPs that the report on the judged HP transferred; nothing if there is no such report."""
-    findings: Sequence[Finding] = () if inputs.judged is None else inputs.judged.report.findings
-    values = {finding.key: finding.base_value for finding in findings}
-    along = {key: _trained(inputs, key, value) for key, value in values.items()}
+    known = () if inputs.judged is None else inputs.judged.report.findings
+    findings = tuple(sorted(known, key=lambda finding: finding.key))
+    along = {finding.key: _trained(inputs, finding.key, finding.base_value) for finding in findings}
     over_all = {}
-    for label in sorted({label for _, label in values}):
-        value = _common_value(findings, label)
-        every = [trained for key in sorted(values) if key[1] == label for trained in _trained(inputs, key, value)]
+    for label in sorted({finding.parameterization for finding in findings}):
+        members = [finding for finding in findings if finding.parameterization == label]
+        value = _common_value(members)
+        every = [trained for finding in members for trained in _trained(inputs, finding.key, value)]
         over_all[label] = (value, _distinct(every))
     groups = [*along.values(), *(found for _, found in over_all.values())]
     used = {trial for group in groups for trained in group for trial in trained.trials}
     trials = inputs.results.trials[inputs.results.trials["trial_id"].isin(used)]
     diverged = trials[trials["diverged_step"].notna()]
     return Transferred(
-        values=values,
-        scale_names={finding.key: finding.scale_name for finding in findings},
+        findings=findings,
         along=along,
         over_all=over_all,
         curves=curves_by_trial(inputs.results.curves, "train_loss_nats", used) if used else {},
@@ -111,13 +110,9 @@ def _trained(inputs: Inputs, key: Key, value: float | None) -> tuple[TrainedShap
     )
 
 
-def _common_value(findings: Sequence[Finding], parameterization: str) -> float | None:
-    """Return the HP that most axes of a parameterization transferred, the lower one of a tie; None without any."""
-    values = [
-        finding.base_value
-        for finding in findings
-        if finding.parameterization == parameterization and finding.base_value
-    ]
+def _common_value(findings: Sequence[Finding]) -> float | None:
+    """Return the HP that most axes transferred, the lower one of a tie; None without any."""
+    values = [finding.base_value for finding in findings if finding.base_value]
     return min(set(values), key=lambda value: (-values.count(value), value), default=None)
 
 
