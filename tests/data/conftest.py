@@ -50,7 +50,7 @@ def make_sweep() -> Callable[..., SweepSpec]:
 
 @pytest.fixture
 def write_shard() -> Callable[..., Path]:
-    """Return (path, ids) -> the path of a shard that holds them; the header can be made wrong."""
+    """Return a function (path, ids) -> path that writes a shard. Its arguments can make the header wrong."""
 
     def write(
         path: Path,

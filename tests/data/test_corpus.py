@@ -1,4 +1,4 @@
-"""Tokens behind one index: text in memory, shards mapped."""
+"""Tokens behind one index: text in memory, and memory-mapped shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What planning asks of the data: identity and length."""
+"""What planning needs to know about the data: identity and length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a data set is made of."""
+"""The files of a data set."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_an_index_alone_goes_where_it_goes_in_company(size: int, seed: int, data
 
 
 def test_order_is_pinned() -> None:
-    """Stored trials were trained in this order: whoever changes it raises TRAINER_VERSION."""
+    """Stored trials were trained in this order. A change of the order must increase TRAINER_VERSION."""
     assert shuffled(np.arange(10), 10, 0).tolist() == PINNED_10
     assert shuffled(np.arange(4), 10**9, 1).tolist() == PINNED_BILLION
 

@@ -16,7 +16,7 @@ from hpxfer.kernels.routing import group_rows
 
 
 class Leaves(NamedTuple):
-    """What a layer has gradients for; None is not there."""
+    """The inputs and weights of a layer. None stands for a weight that the layer lacks."""
 
     x: Tensor
     w_in: Tensor
@@ -101,7 +101,7 @@ def with_gradients(leaves: Leaves) -> Leaves:
 
 
 def gradients(y: Tensor, leaves: Leaves, dy: Tensor) -> dict[str, Tensor]:
-    """Return y and the gradient of every leaf that is there, by name."""
+    """Return y and the gradient of every leaf that is not None, by name."""
     there = {name: tensor for name, tensor in leaves._asdict().items() if tensor is not None}
     found = torch.autograd.grad(y, list(there.values()), dy)
     return {"y": y.detach(), **dict(zip(there, found, strict=True))}

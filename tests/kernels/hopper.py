@@ -26,13 +26,13 @@ from hpxfer.kernels.sums import column_sums, squares
 
 STRICT = Backend(name="triton", reason="a test", strict=True)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# What a program may have of an H100's or H200's shared memory.
+# The shared memory of an H100 or H200 that one program may use.
 SHARED_BYTES = 227 * 1024
 compiled: list[str] = []
 
 
 def compile_only() -> None:
-    """Let every launch of a Triton kernel in this process compile for sm_90, and no more."""
+    """Let every launch of a Triton kernel in this process only compile for sm_90."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction

@@ -1,4 +1,4 @@
-"""AdamW and SGD of several trials: against torch's optimizers, and the bits of trials that are alone or dead."""
+"""AdamW and SGD of several trials against torch's optimizers, and the bits of single and dead trials."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_steps_are_torchs(
 
 
 def exactly(p: Tensor, gradient: Tensor, m: Tensor, v: Tensor, some: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """Return (p, m, v) after a step on the CPU of which every operation is exactly rounded."""
+    """Return (p, m, v) after a step on the CPU in which every operation is exactly rounded."""
     p, g, m, v = (tensor.cpu().float() for tensor in (p, gradient, m, v))
     column = {name: tensor.cpu().unsqueeze(1) for name, tensor in some.items()}
     m = m * column["beta1_K"] + g * column["one_minus_beta1_K"]

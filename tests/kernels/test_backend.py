@@ -1,4 +1,4 @@
-"""Which kernels a stack gets, and what is said where they cannot be had."""
+"""The kernels that a stack gets, and the message if a machine lacks them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KERNELS = Path(module.__file__).parent
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A machine with an H200 and triton, as far as the choice can see."""
+    """Make this machine look like one with an H200 and triton."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
@@ -72,7 +72,7 @@ def test_the_choice_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_modules_work_without_triton() -> None:
-    """All but the files of Triton kernels can be imported where triton is not, and load nothing of it."""
+    """All modules except the Triton kernels can be imported without triton, and load nothing of it."""
     names = sorted(path.stem for path in KERNELS.glob("*.py") if not path.stem.endswith("_triton"))
     assert {"experts", "grouped", "routing", "tune"} <= set(names)
     code = "import sys\nsys.modules['triton'] = None\n" + "\n".join(f"import hpxfer.kernels.{name}" for name in names)

@@ -51,7 +51,7 @@ def test_parts_follow_from_the_shape() -> None:
     assert num_parts(config, 33, 1 << 20, *sides) == 2
     assert num_parts(config, 64, 1 << 20, *sides) == 2
     assert num_parts(config, 66, 1 << 20, *sides) == 1
-    assert num_parts(config, 1, 3 * config.gradient.n, *sides) == 1  # a part is at least four turns
+    assert num_parts(config, 1, 3 * config.gradient.n, *sides) == 1  # a part has at least four iterations
     assert num_parts(config, 1, 8 * config.gradient.n, *sides) == 2
     assert num_parts(config, 1, 0, *sides) == 1
 

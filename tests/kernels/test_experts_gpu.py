@@ -1,4 +1,4 @@
-"""The experts compiled for the GPU: errors at sizes of use, bits in any stack, no wait for the host, CUDA graphs."""
+"""The experts compiled for the GPU: errors at realistic sizes, bits in any stack, no wait for the host, CUDA graphs."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_no_gradients_are_made_where_none_are_asked_for() -> None:
 
 
 def test_a_target_with_hardly_a_share_has_its_loss() -> None:
-    """Its share is 0 in float32; the loss is not infinite."""
+    """Its probability is 0 in float32, but the loss is not infinite."""
     h, readout = torch.ones(1, 1, 1, device=DEVICE), torch.tensor([[[0.0, 200.0]]], device=DEVICE)
     losses = head_losses(h.requires_grad_(), readout, torch.zeros(1, 1, dtype=torch.long, device=DEVICE))
     assert losses.item() == 200.0

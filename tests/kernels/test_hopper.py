@@ -1,4 +1,4 @@
-"""The Triton kernels compile for sm_90: without a GPU, in a process of its own, with warnings as errors."""
+"""The Triton kernels compile for sm_90 without a GPU, in a separate process, with warnings as errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).with_name("hopper.py")
 
 @pytest.fixture(scope="module")
 def failures() -> str:
-    """What failed, each with the name of its case."""
+    """Return the failures, each with the name of its case."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "error", str(SCRIPT)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Which experts a token meets, and how its rows are ordered."""
+"""The active experts of a token, and the order of the rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpxfer.kernels.routing import choose_experts, group_rows
 
 
 def naive_choice(scores: list[float], num_active: int) -> list[int]:
-    """Take the best expert again and again; the first of equals."""
+    """Take the best expert num_active times. Ties go to the first."""
     left, out = list(range(len(scores))), []
     for _ in range(num_active):
         best = left[0]
@@ -26,7 +26,7 @@ def naive_choice(scores: list[float], num_active: int) -> list[int]:
 
 @st.composite
 def tied_gates(draw: st.DrawFn) -> tuple[Tensor, Tensor, int]:
-    """Gates and biases of few values, so that many tie; all sums are exact."""
+    """Return scores and biases of few values, so that many tie and all sums are exact."""
     num_trials, tokens, num_experts = draw(st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 9)))
     value = st.integers(-2, 2).map(float)
 

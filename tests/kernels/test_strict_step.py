@@ -41,7 +41,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 
 
 class Capturable(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses what may wait for the host where torch is asked for determinism on CUDA: no CUDA graph can hold it."""
+    """Refuses operations that may wait for the host in torch's deterministic mode: no CUDA graph can hold them."""
 
     REFUSED = ("scatter", "index_put", "index_copy", "index_add", "masked_select", "nonzero", "local_scalar", "cumsum")
 

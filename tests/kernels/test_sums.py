@@ -15,7 +15,7 @@ from hpxfer.kernels.sums import aligned, column_sums, spread, squares
 
 @pytest.fixture(params=["one piece", "pieces", "pieces of pieces"])
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sum 37 rows, or elements, in one go, in pieces, or in pieces of which the sums are summed in pieces."""
+    """Sum 37 rows or elements at once, in pieces, or in pieces whose sums are summed in pieces."""
     rows, block = {"one piece": (64, 8), "pieces": (8, 4), "pieces of pieces": (4, 4)}[request.param]
     monkeypatch.setattr(sums, "ROWS", rows)
     monkeypatch.setattr(sums, "BLOCK_T", block)

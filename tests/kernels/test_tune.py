@@ -1,4 +1,4 @@
-"""The offline tuner, with a clock of the test's own."""
+"""The offline tuner, with a clock that the test controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of Triton kernels share: where they run, and how one is checked.
+"""What the tests of Triton kernels share: the device, and how a kernel is checked.
 
 With a GPU the kernels are compiled and run there, else in Triton's interpreter on the CPU, which needs tiny shapes and
 cannot round to bfloat16.

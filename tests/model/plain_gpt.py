@@ -11,7 +11,7 @@ from torch import Tensor
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
-Layers = Mapping[str, tuple[Tensor, ...]]  # of one trial: a copy a block that has the tensor
+Layers = Mapping[str, tuple[Tensor, ...]]  # of one trial: one copy per block that has the parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class PlainGPT:
     w: Layers
     c: Mapping[str, float]
     route_scale: float
-    bias_LE: Tensor  # balances, a row a MoE layer
+    bias_LE: Tensor  # balances the load, one row per MoE layer
     noise_LE: Tensor  # b_t
 
     def losses(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class PlainGPT:
         return torch.stack(out)
 
     def is_moe(self, block: int) -> bool:
-        """From dense_first on, the last of every moe_every blocks."""
+        """Whether the block is the last of moe_every blocks, counted from dense_first."""
         past = block - self.setting.dense_first
         return (
             bool(self.shape.num_experts) and past >= 0 and past % self.setting.moe_every == self.setting.moe_every - 1
@@ -97,7 +97,7 @@ class PlainGPT:
         return out
 
     def gates(self, layer: int, logits_E: Tensor) -> dict[int, Tensor]:
-        """Return active expert -> what its output is multiplied by."""
+        """Return active expert -> the weight of its output."""
         gates = 1 / (1 + torch.exp(-logits_E))
         if self.setting.gate == "softmax":
             gates = self.route_scale * torch.exp(logits_E) / torch.exp(logits_E).sum()

@@ -1,4 +1,4 @@
-"""The model as torch.compile sees it: one graph, the same numbers."""
+"""The model under torch.compile: one graph, and the same numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _fresh() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler, of torch
 @pytest.mark.parametrize("name", ["joint", "mixed", "tied"])
 def test_the_whole_forward_pass_is_one_graph(name: str) -> None:
-    """In bfloat16: what torch traces of its grouped product takes no float32."""
+    """It runs in bfloat16, because torch's traced grouped product takes no float32."""
     made = Case(*CASES[name])
     model = replace(made.model, setting=replace(made.setting, precision="bfloat16"))
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)

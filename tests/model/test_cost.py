@@ -58,7 +58,7 @@ def test_active_leaves_out_the_experts_that_a_token_does_not_meet() -> None:
 
 @pytest.mark.parametrize(("ffn", "matrices"), [("gelu", 2), ("swiglu", 3)])
 def test_a_token_meets_the_ffn_of_its_blocks(ffn: str, matrices: int) -> None:
-    """Two MoE blocks of five: a router, the active and the shared experts; a dense FFN in the other three."""
+    """Two blocks of five have a router, active and shared experts. The other three have a dense FFN."""
     setting = replace(SETTING, moe_every=2, ffn=ffn)
     moe = 32 * MIXED.num_experts + matrices * 32 * MIXED.active_width
     active = 2 * moe + 3 * matrices * 32 * 40 + 5 * 4 * 32**2 + 32 * setting.vocab_size
@@ -76,7 +76,7 @@ def test_all_of_a_dense_model_is_active() -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_flops_of_the_papers_base(tied: bool) -> None:
-    """38M active matmul parameters, of which the head has 26M; then attention."""
+    """There are 38M active matmul parameters, of which the head has 26M, and attention."""
     setting = replace(PAPER_SETTING, tied_embeddings=tied)
     attention = 12 * 8 * 512 * 1024
     matmul = (flops_per_token(PAPER_BASE, setting) - attention) / 6

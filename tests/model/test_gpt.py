@@ -51,7 +51,7 @@ def test_the_route_scale_is_for_gates_that_sum_to_one(gate: str, matters: bool) 
 
 
 def test_one_active_expert_of_normalized_gates_teaches_the_router_nothing() -> None:
-    """Its gate is the route scale, whatever the logit; the gradient is an exact zero, of which Adam makes no step."""
+    """Its weight is the route scale for any logit. The gradient is an exact zero, of which Adam makes no step."""
     made = Case(*CASES["normalized, one active"])
     grads = gradients(made.losses(), made.weights, made.grad_KT)
     assert not any(copy.any() for copy in grads["router"])

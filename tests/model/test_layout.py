@@ -40,7 +40,7 @@ def test_every_tensor_has_one_name_a_role_and_a_row_in_the_tables(setting: Setti
     for name in ("sp", "complete-mue"):
         rows = {row.role for row in parameterization(name).rows("adam")}
         assert roles <= rows <= set(ROLES)
-    # What the checks of a sweep believe; a tied table is read out, and the router bias is no trained tensor.
+    # The roles that the checks of a sweep use. A tied table serves as readout; the router bias is not trained.
     assert roles | {"readout"} == set(gpt_roles(replace(shape, dense_width=40), setting)) - {"router_bias"}
 
 
@@ -67,7 +67,7 @@ def test_moe_blocks(every: int, first: int, expected: tuple[int, ...]) -> None:
     setting = replace(FULL, moe_every=every, dense_first=first)
     assert moe_blocks(MIXED, setting) == expected
     assert moe_blocks(replace(DENSE, depth=5), setting) == ()
-    # Every block has one FFN, and of a MoE layer all parts.
+    # Every block has one FFN. A MoE block has all parts of its layer.
     blocks = {tensor.name: tensor.blocks for tensor in gpt_parameters(MIXED, setting)}
     dense = tuple(sorted(set(range(5)) - set(expected)))
     for name in ("router", "expert_in", "expert_gate", "expert_out_bias", "shared_in", "shared_out"):

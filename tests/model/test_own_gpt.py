@@ -1,4 +1,4 @@
-"""A user's own module, told the forward multipliers, computes what the stacked GPT computes: with every option."""
+"""A user's own module that is given the forward multipliers computes what the stacked GPT does, with every option."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIONS = ("joint", "tied", "gains and biases", "softmax", "normalized", "swiglu
 
 
 def own(made: Case, trial: int, dtype: torch.dtype, *, left_out: str | None = None) -> OwnGPT:
-    """Return the own model with the weights, biases and multipliers of one trial, but for one multiplier."""
+    """Return the user's model with the weights, biases and multipliers of one trial, except for one multiplier."""
     setting, shape = made.setting, made.shape
     scale = shape.head_dim if setting.attention_scale == "1/d_head" else shape.head_dim**0.5
     multipliers = {role: float(c[trial]) for role, c in made.model.forward.items()}
@@ -50,7 +50,7 @@ def own(made: Case, trial: int, dtype: torch.dtype, *, left_out: str | None = No
 
 
 def state_dict(made: Case, trial: int) -> dict[str, Tensor]:
-    """Return one trial's tensors by their names in the own model, where matrices are [out, in]."""
+    """Return one trial's tensors by their names in the user's model, where matrices are [out, in]."""
     out = {}
     for tensor in made.layout.parameters:
         base = tensor.name.removesuffix("_bias")
@@ -78,7 +78,7 @@ def places(base: str, block: int | None, value: Tensor) -> list[tuple[str, Tenso
 
 
 def losses(made: Case, dtype: torch.dtype, *, left_out: str | None = None) -> Tensor:
-    """Return losses [K, T] of the own model."""
+    """Return losses [K, T] of the user's model."""
     rows = []
     for trial in (0, 1):
         logits = own(made, trial, dtype, left_out=left_out)(made.inputs[trial]).flatten(0, 1)

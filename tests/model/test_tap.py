@@ -1,4 +1,4 @@
-"""What a tap hears of a forward pass, and that listening changes nothing."""
+"""What a tap is shown of a forward pass, and that it changes nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_gates_are_those_of_the_active_experts(name: str) -> None:
 
 
 def test_the_gated_rows_of_the_experts_add_up_to_the_branch() -> None:
-    """Rows lie by expert, in token order inside one; expert_out is heard with its multiplier, without the gate."""
+    """Rows are sorted by expert, then by token. expert_out is shown with its multiplier and without the gate."""
     made = Case(*CASES["joint"])
     found = heard(made)
     for block in range(made.shape.depth):

@@ -1,4 +1,4 @@
-"""Trainings that are cut off at given steps and go on from their checkpoints."""
+"""Trainings that are cut off at given steps and continue from their checkpoints."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hpxfer.trial.stack import Stack
 
 
 class Cut(BaseException):
-    """The end of a worker, as far as a test can have it in its own process."""
+    """Ends a training as the loss of its worker would, within the process of the test."""
 
 
 def always(folder: Path) -> CheckpointSpec:
-    """Return a spec by which a checkpoint is due whenever the host has looked, within `often`."""
+    """Return a spec with a checkpoint after every read of the losses, within `often`."""
     spec = Checkpoints(folder).start(0.0)
     assert spec is not None
     return spec
@@ -31,7 +31,7 @@ def always(folder: Path) -> CheckpointSpec:
 
 @contextmanager
 def often() -> Iterator[None]:
-    """Let a checkpoint be due at every look, whatever writing takes."""
+    """Write a checkpoint after every read of the losses, however long writing takes."""
     with mock.patch.object(checkpoint, "WRITE_SHARE", float("inf")):
         yield
 
@@ -39,7 +39,7 @@ def often() -> Iterator[None]:
 def run(
     trials: Sequence[Trial], spec: CheckpointSpec | None, until: int | None = None
 ) -> tuple[list[int], list[Progress], tuple[TrialResult, ...]]:
-    """Return the steps taken, the progress and the results; none if the training is cut off before step `until`."""
+    """Return the steps taken, the progress and the results. There are none if `until` cuts the training off."""
     taken: list[int] = []
     plain = TrainStep.gradients
 

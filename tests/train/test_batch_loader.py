@@ -1,4 +1,4 @@
-"""The feed: each trial's own batches and router noise, whatever chunk they come from."""
+"""The batch loader: each trial gets its own batches and router noise, in whichever chunk they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training that was cut off goes on from its checkpoint, with the bits of one that was not."""
+"""A training that was cut off continues from its checkpoint with the bits of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def compacting() -> Iterator[None]:
 
 
 def stack_of(setting: Setting, case: str) -> list[Trial]:
-    """Return trials with ids of their own; seeds, tables and HPs differ."""
+    """Return trials that differ in id, seed, table and HPs."""
     shape, name, changes = CASES[case]
     table, _, std = name.removesuffix("]").partition("[")
     choice = parameterization(table, {"router_bias_std": float(std)} if std else None)
@@ -102,7 +102,7 @@ def goes_on(stack: list[Trial], folder: Path, first: int) -> None:
 
 @functools.cache
 def whole(setting: Setting) -> tuple[list[Trial], tuple[TrialResult, ...]]:
-    """Return a stack and its results, undisturbed."""
+    """Return a stack and the results of its undisturbed training."""
     stack = stack_of(setting, "router noise")
     return stack, run(stack, None)[2]
 
@@ -125,12 +125,12 @@ def test_any_part_of_the_stack_goes_on_in_any_order(
     steps, _, results = run(part, spec)
     assert facts(results) == facts(tuple(undisturbed[k] for k in some[:count]))
     if any(undisturbed[k].diverged_step is None for k in some[:count]):
-        # A run that no cut meets ends, and its last checkpoint is of the step before.
+        # A run that is not cut off ends, and its last checkpoint is of the step before the last.
         assert steps == list(range(later if later >= cut else 19, 20))
 
 
 def test_so_it_has_from_storage(setting: Setting, tmp_path: Path) -> None:
-    """Checkpoints below a URI, as where workers share no disk."""
+    """Checkpoints lie below a URI, as for workers that share no disk."""
     stack, spec = stack_of(setting, "sgd"), Checkpoints("memory://bucket/soak/checkpoints").start(0.0)
     assert spec is not None
     assert run(stack, spec, until=11)[0] == list(range(11))

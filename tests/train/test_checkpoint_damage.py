@@ -1,4 +1,4 @@
-"""A checkpoint that is damaged, foreign or another version's is passed over; a disk that is full ends no training."""
+"""A checkpoint that is damaged, foreign or of another version is not used. A full disk ends no training."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_a_file_cut_short_is_noticed(setting: Setting, folder: Path, where: floa
 
 
 def spoil(path: Path) -> None:
-    """Turn the last bit of a file, which is a tensor's."""
+    """Flip the last bit of a file, which belongs to a tensor."""
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
 
 
 def resealed(path: Path, **changes: object) -> None:
-    """Write the file anew with other facts, as another version of this code would have."""
+    """Write the file again with other facts, as another version of this code would."""
     with safe_open(path, framework="pt") as file:
         held = {name: file.get_tensor(name) for name in file.offset_keys()}
         facts = json.loads(file.metadata()["facts"]) | changes
@@ -143,7 +143,7 @@ def test_a_sound_file_behind_a_damaged_one_is_used(setting: Setting, tmp_path: P
 
 @contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond so many bytes, as on a disk that is full."""
+    """Let no file of this process grow beyond this many bytes, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

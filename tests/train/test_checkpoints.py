@@ -1,4 +1,4 @@
-"""Checkpoints as the driver sees them: whose they are, who goes on together, what is removed and when."""
+"""The folder of checkpoints: which trials continue together, and what is removed and when."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def header(trials: Sequence[Trial], step: int, **changes: object) -> bytes:
 
 
 def put(folder: Path, trials: Sequence[Trial], step: int, **changes: object) -> Path:
-    """Write it to its place."""
+    """Write a checkpoint without tensors under its name."""
     path = folder / name_of(Stack(trials=tuple(trials)))
     path.write_bytes(header(trials, step, **changes))
     return path
@@ -119,7 +119,7 @@ def test_trials_of_a_checkpoint_go_on_together(tmp_path: Path) -> None:
 
 
 def test_a_whole_stack_keeps_its_id(tmp_path: Path) -> None:
-    """Its next checkpoint then takes the place of this one."""
+    """Its next checkpoint then replaces this one."""
     path = put(tmp_path, [TRIALS[2], TRIALS[0], TRIALS[5]], 10)
     (stack,), _ = Checkpoints(tmp_path).resumable(TRIALS)
     assert name_of(stack) == path.name

@@ -1,4 +1,4 @@
-"""The compiled forward pass: the numbers of the plain one, and no new compilation for other HPs, seeds or tables."""
+"""The compiled forward pass has the numbers of the plain one. Other HPs, seeds or tables compile nothing anew."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Trace as for a GPU, but run the traced operations as they are: no code is generated for them."""
+    """Trace as for a GPU, but run the traced operations directly, without generated code."""
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
@@ -40,7 +40,7 @@ def losses(state: TrainState) -> Tensor:
     return torch.stack(out)
 
 
-# The compiler's own looks at tensors and functions, of which it warns itself.
+# The compiler reads tensors and functions, and warns about that itself.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::DeprecationWarning")
 def test_stacks_of_one_shape_share_the_compiled_pass(setting: Setting) -> None:
     setting = replace(setting, precision="bfloat16")  # grouped products of float32 are not traced

@@ -1,4 +1,4 @@
-"""A trial is a pure function of its spec: its bits do not depend on the stack, the slot or the neighbors."""
+"""A trial is a pure function of its spec: its bits do not depend on the stack, the position or the neighbors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which switches a run sets, and that they are set back."""
+"""The switches that a run sets, and sets back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Divergence is a result: where it is seen, what is kept, and when a stack stops."""
+"""Divergence is a result: how it is detected, what is recorded, and when a stack stops."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def assert_diverged(result: TrialResult, step: int) -> None:
 
 @pytest.fixture
 def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The steps of a run, in order, with the size of the stack at each."""
+    """Return the steps of a run in order, with the size of the stack at each."""
     taken: list[tuple[int, int]] = []
     plain = TrainStep.gradients
 
@@ -51,7 +51,7 @@ def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def compacting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every diverged trial leave at once, as where it pays."""
+    """Let every diverged trial leave at once, as if that saved time."""
     monkeypatch.setattr(trainer, "saves_time", lambda *_: True)
 
 
@@ -137,7 +137,7 @@ RATES = (2.0**-6, 1e6, 2.0**-7, 40.0, 2.0**-5, 4.0)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("schedule", [None, 1.0])
 def test_who_leaves_changes_no_bit_of_who_stays(setting: Setting, optimizer: str, schedule: float | None) -> None:
-    """Each trial of a stack with divergers against the trial alone; router noise and seeds differ between slots."""
+    """Compares each trial of a stack with diverging trials to the trial alone. Router noise and seeds differ."""
     longer = replace(setting, optimizer=optimizer, **LONGER)
     table = parameterization("mup-moe", {"router_bias_std": schedule} if schedule else None)
     stack = [replace(trial(longer, JOINT, lr=rate, seed=k % 2), parameterization=table) for k, rate in enumerate(RATES)]

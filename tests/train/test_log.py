@@ -1,4 +1,4 @@
-"""Which steps are logged, and the curves made of them."""
+"""The steps that are logged, and their curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor against its rule written out on the host, and what it shares with nobody."""
+"""The monitor against its rule computed on the host, for each trial by itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ended(losses: list[float]) -> int:
 
 
 def watched(rows: list[list[float]], monitor: DivergenceMonitor | None = None) -> DivergenceMonitor:
-    """Return a monitor that has noted a row of losses a step, each of two tokens."""
+    """Return a monitor that has recorded one row of losses per step, each of two tokens."""
     monitor = monitor or DivergenceMonitor(LONGER, torch.ones(len(rows[0]), dtype=torch.bool))
     for row in rows:
         monitor.record(torch.tensor(row).unsqueeze(1).expand(-1, 2))
