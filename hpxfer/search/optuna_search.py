@@ -23,7 +23,7 @@ from hpxfer.search.arms import Arm
 from hpxfer.search.checks import buys, countable, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.random_search import best_in_words, box_without_lines
-from hpxfer.search.rounds import End, Round, RoundSearch, Strategy, lowest_point, mean, search_each_arm
+from hpxfer.search.rounds import End, Round, RoundSearch, SeedLosses, Strategy, lowest_point, mean, search_each_arm
 from hpxfer.search.samplers import sampler_name, sampler_problems
 from hpxfer.search.stored import is_in_box, stored_trials
 from hpxfer.spec import SweepSpec
@@ -68,59 +68,61 @@ def batch_points(spec: SweepSpec) -> int:
 
 def optuna_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return the search of a box by a sampler of optuna, in every arm."""
-    foreign = cache(lambda: _points_in_box(expansion, stored()))  # read when the search begins
+    points = cache(lambda: _points_in_box(expansion, stored()))  # read when the search begins
     return search_each_arm(
         expansion,
         _sampler(expansion.spec),
-        lambda arm: _strategy(expansion, foreign().get(arm, [])),
+        lambda arm: _strategy(expansion, points().get(arm, [])),
         num_points(expansion.spec),
     )
 
 
 def _strategy(expansion: Expansion, stored: Sequence[HPs]) -> Strategy:
     """Return the strategy of one arm. It starts from the `stored` points that it would not ask for by itself."""
-    spec, best, best_loss = expansion.spec, None, math.inf
+    spec = expansion.spec
     if len(stored) >= num_points(spec):
         # The budget is spent, so no sampler is asked: a Gaussian process takes a second per ten points (2026-11, CPU).
-        points_done = tuple(stored[: num_points(spec)])
-        losses = yield Round(
-            points=points_done, why=f"the store has {len(points_done)} points, all that the budget buys"
-        )
-        best = lowest_point(list(zip(points_done, losses, strict=True)))
+        points = stored[: num_points(spec)]
+        losses = yield Round(points=points, why=f"the store has {len(points)} points, all that the budget buys")
+        best = lowest_point(list(zip(points, losses, strict=True)))
         return End(why=best_in_words(spec, best), best=best)
 
     from hpxfer.search.optuna_study import Study
 
     study, left, begun = Study(_rules(expansion)), dict.fromkeys(stored), frozenset(stored)
-
-    def words(point: HPs) -> str:
-        return ", ".join(f"{name} {point.get(name):.4g}" for name in spec.grid)
-
-    def hps(params: Params) -> HPs:
-        out = base_hps(spec)
-        for name in spec.grid:
-            out = out.with_value(name, params[name])
-        return out
-
-    while (room := num_points(spec) - len(study.points)) > 0:
-        points = [hps(params) for params in study.ask(min(batch_points(spec), room))]
-        if left and not any(point in begun for point in points):
+    known: list[tuple[HPs, SeedLosses]] = []
+    while (room := num_points(spec) - len(known)) > 0:
+        points = [_hps(spec, params) for params in study.ask(min(batch_points(spec), room))]
+        if left and begun.isdisjoint(points):
             # This batch was never begun, so no batch led to the stored points that are left.
             points = list(left)
             study = study.before_batch()
             study.give([{name: point.get(name) for name in spec.grid} for point in points])
         if not points:
             break
-        known = f"of {sum(len(batch) for batch, _ in study.told)} before, "
-        known += "none finished" if best is None else f"the best is {words(best)} with {best_loss:.4f} nats"
-        why = f"batch {len(study.told) + 1}: {len(points)} points; {known if study.told else 'the first'}"
+        why = f"batch {len(study.told) + 1}: {len(points)} points; {_known_in_words(spec, known)}"
         losses = yield Round(points=tuple(points), why=why, whole=False)
         study.tell(losses)
-        for point, loss in zip(points, map(mean, losses), strict=True):
-            left.pop(point, None)
-            if loss < best_loss:
-                best, best_loss = point, loss
-    return End(why=best_in_words(spec, best), best=best)
+        known += zip(points, losses, strict=True)
+        left = dict.fromkeys(point for point in left if point not in points)
+    return End(why=best_in_words(spec, lowest_point(known)), best=lowest_point(known))
+
+
+def _hps(spec: SweepSpec, params: Params) -> HPs:
+    """Return the HPs of a point of the study."""
+    out = base_hps(spec)
+    for name in spec.grid:
+        out = out.with_value(name, params[name])
+    return out
+
+
+def _known_in_words(spec: SweepSpec, known: Sequence[tuple[HPs, SeedLosses]]) -> str:
+    """Return how many points were known when a batch was chosen, and the best of them."""
+    best = lowest_point(known)
+    if best is None:
+        return f"of {len(known)} before, none finished" if known else "the first"
+    at = ", ".join(f"{name} {best.get(name):.4g}" for name in spec.grid)
+    return f"of {len(known)} before, the best is {at} with {mean(dict(known)[best]):.4f} nats"
 
 
 def _points_in_box(expansion: Expansion, trials: pd.DataFrame) -> dict[Arm, list[HPs]]:
