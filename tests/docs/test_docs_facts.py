@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from docs_markdown import without_blocks
 
+import hpxfer
 from hpxfer.cli.commands import COMMANDS
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.schema import RECIPE_VERSION
@@ -60,6 +61,7 @@ def test_the_versions_are_those_of_the_package() -> None:
     pythons = f"{low} to 3.{int(high) - 1}"
     for name in ("README.md", "docs/quickstart.md", "docs/compatibility.md"):
         assert pythons in page(name), name
+    assert f"hpxfer-{hpxfer.__version__}-py3-none-any.whl" in page("docs/quickstart.md")
     text = page("docs/compatibility.md")
     needed = dict(re.findall(r'"(\w+)(?:\[[\w,]+\])?>=([\d.]+)', str(found["dependencies"]).replace("'", '"')))
     assert f"| torch | {needed['torch']} to " in text
