@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpxfer.analysis.statistics.experts_size import EqualSize, ExpertsAgainstSize
+from hpxfer.analysis.statistics.experts_size import ExpertsAgainstSize
 from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.style import SMALL
@@ -19,19 +19,11 @@ NOTHING = "no two shapes trade experts for expert size"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpertsSizePanel:
-    """One parameterization: groups of shapes with equal expert parameters."""
-
-    parameterization: str
-    groups: tuple[EqualSize, ...]  # from few expert features to many
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExpertsSizeInfo:
     """Loss against the number of experts at equal parameters."""
 
     title: str
-    panels: tuple[ExpertsSizePanel, ...]
+    panels: tuple[ExpertsAgainstSize, ...]  # one per parameterization, groups from few expert features to many
     caption: str = (
         "Shapes of one line have the same width, depth and expert parameters, both total and active: where there are "
         "more experts, they are smaller (the number beside a point is the expert width). Loss at the transferred HP, "
@@ -64,10 +56,7 @@ def experts_size_info(found: Sequence[ExpertsAgainstSize]) -> ExpertsSizeInfo | 
     return ExpertsSizeInfo(
         title=f"Nats per doubling of experts at equal parameters: {listed(slopes) or 'unknown'}",
         panels=tuple(
-            ExpertsSizePanel(
-                parameterization=lines.parameterization,
-                groups=tuple(sorted(lines.groups, key=lambda group: (group.expert_features, group.width, group.depth))),
-            )
+            replace(lines, groups=tuple(sorted(lines.groups, key=lambda of: (of.expert_features, of.width, of.depth))))
             for lines in kept
         ),
     )
@@ -90,7 +79,7 @@ def draw_experts_size(info: ExpertsSizeInfo) -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, panel: ExpertsSizePanel) -> None:
+def _draw_panel(axes: Axes, panel: ExpertsAgainstSize) -> None:
     axes.set_title(panel.parameterization)
     for group, color in zip(panel.groups, style.ramp(len(panel.groups)), strict=True):
         x = [point.num_experts for point in group.points]

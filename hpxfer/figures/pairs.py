@@ -23,7 +23,6 @@ class PairsInfo:
     """The measured losses of all pairs of HPs at the base, of one parameterization."""
 
     title: str
-    parameterization: str
     top_nats: float
     panels: tuple[Surface, ...]
     caption: str = (
@@ -60,7 +59,6 @@ def pairs_info(found: Sequence[Surface], parameterization: str) -> PairsInfo | s
     ]
     return PairsInfo(
         title=f"{parameterization} at the base is best at {'; '.join(best[:3])}",
-        parameterization=parameterization,
         top_nats=top_rise(rise for pair in panels for rise in cell_rises(pair) if rise is not None),
         panels=panels,
     )

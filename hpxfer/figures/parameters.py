@@ -38,7 +38,6 @@ class ParametersInfo:
     """Loss against parameters at the transferred HP."""
 
     title: str
-    hp: str
     panels: tuple[ParametersPanel, ...]
     caption: str = (
         "Loss at the HP transferred from the base, as a mean over seeds with two standard errors, against the "
@@ -89,7 +88,7 @@ def parameters_info(fits: Sequence[LossFit], laws: Sequence[PowerLaw]) -> Parame
         if fit.slope is not None
     ]
     title = f"Nats per doubling of {first.count} parameters: {listed(slopes)}"
-    return ParametersInfo(title=title, hp=first.fits[0].hp, panels=tuple(panels))
+    return ParametersInfo(title=title, panels=tuple(panels))
 
 
 def draw_parameters(info: ParametersInfo) -> Figure:
