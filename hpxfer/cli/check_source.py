@@ -13,7 +13,7 @@ from hpxfer.coordinates.report import CheckReport
 from hpxfer.coordinates.write import make_folder, write_check
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization, parameterization
-from hpxfer.scaling.table import Conventions, Optimizer
+from hpxfer.scaling.table import Column, Conventions
 from hpxfer.spec import SweepSpec, load_sweep
 
 
@@ -21,7 +21,7 @@ def check(
     name: str | None,
     conventions: Conventions,
     axes: Sequence[str] | None,
-    optimizer: Optimizer | None,
+    optimizer: Column | None,
     sweep: Path | None,
     points: str | None,
     steps: int | None,

@@ -13,7 +13,7 @@ from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.explain import BaseValues
 from hpxfer.scaling.shape import Shape, load_shape
-from hpxfer.scaling.table import Conventions, Optimizer
+from hpxfer.scaling.table import Column, Conventions
 
 if TYPE_CHECKING:
     from hpxfer.spec import SweepSpec
@@ -24,7 +24,7 @@ class Source:
     """What to explain."""
 
     choice: Parameterization
-    optimizer: Optimizer
+    optimizer: Column
     base: Shape
     target: Shape
     values: BaseValues | None

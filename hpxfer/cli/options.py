@@ -10,7 +10,7 @@ import typer
 from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
-    from hpxfer.scaling.table import Optimizer
+    from hpxfer.scaling.table import Column
 
 Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g. sweeps/quickstart.yaml.")]
 Folder = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or its URI, e.g. results/quickstart.")]
@@ -72,14 +72,14 @@ def load_plugins(names: list[str] | None) -> None:
         import_plugin(name, Path())
 
 
-def column(optimizer: str | None) -> Optimizer | None:
+def column(optimizer: str | None) -> Column | None:
     """Return the column of a table that `--optimizer` names."""
     from hpxfer.registry import registry
 
     if optimizer is None:
         return None
     rows = registry("optimizer")
-    columns: tuple[Optimizer, ...] = tuple(dict.fromkeys(row.column for row in rows.rows()))
+    columns: tuple[Column, ...] = tuple(dict.fromkeys(row.column for row in rows.rows()))
     named = rows.get(optimizer).column if optimizer in rows else optimizer
     for known in columns:
         if known == named:

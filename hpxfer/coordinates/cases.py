@@ -17,7 +17,7 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.regimes import REGIMES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 from hpxfer.spec import Axis, SweepSpec, axes_of, parse_sweep
 from hpxfer.spec.axes import DIMENSION
 from hpxfer.spec.blocks import model_roles
@@ -57,7 +57,7 @@ BLOCK_BASES = {
 }
 # LRs at the base. For Adam they are the change per entry and step; for SGD they multiply the gradients.
 LR = {"adam": 2.0**-8, "sgd": 0.25}
-LR_MULTS: dict[Optimizer, dict[str, float]] = {
+LR_MULTS: dict[Column, dict[str, float]] = {
     "adam": {"embedding": 16, "position": 16},
     "sgd": {
         **dict.fromkeys(("embedding", "position"), 12.0),
@@ -98,7 +98,7 @@ class Case:
 
 
 def own_case(
-    choice: Parameterization, optimizer: Optimizer, axis: str, points: Sequence[float] | None, *, dense: bool
+    choice: Parameterization, optimizer: Column, axis: str, points: Sequence[float] | None, *, dense: bool
 ) -> Case:
     """Return the case of a table along an axis, for a check without a sweep. A `dense` table has no expert rows."""
     _require_axis(axis, LEGAL)
@@ -136,7 +136,7 @@ def sweep_case(spec: SweepSpec, axis: str, points: Sequence[float] | None) -> Ca
     return Case(spec=spec, hps=hps, axis=_axis(spec, axis, moved), notes=notes)
 
 
-def own_axes(choice: Parameterization, optimizer: Optimizer, architecture: str = "gpt") -> tuple[str, ...]:
+def own_axes(choice: Parameterization, optimizer: Column, architecture: str = "gpt") -> tuple[str, ...]:
     """Return the axes of a table that change the model's shape, without those that other axes imply."""
     table = choice.table
     if architecture == "block":

@@ -32,7 +32,7 @@ from hpxfer.scaling.evaluate import Parameterization, ratios
 from hpxfer.scaling.evaluate import parameterization as by_name
 from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.blocks import model_roles
@@ -51,7 +51,7 @@ class _Check:
     """What all axes of a check share."""
 
     choice: Parameterization
-    optimizer: Optimizer
+    optimizer: Column
     steps: int
     seeds: int
     tolerance: float
@@ -157,7 +157,7 @@ def check(
     parameterization: str | Parameterization,
     *,
     axes: Sequence[str] | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Column | None = None,
     sweep: SweepSpec | None = None,
     points: Sequence[float] | None = None,
     steps: int = STEPS,
@@ -189,7 +189,7 @@ def check(
         HpxferError: no model can follow an axis, or the table lacks a row that the model needs.
     """
     choice = by_name(parameterization) if isinstance(parameterization, str) else parameterization
-    first: Optimizer = next(iter(choice.table.rows))
+    first: Column = next(iter(choice.table.rows))
     column = optimizer or (_column(sweep) if sweep else first)
     asked = _Check(
         choice=choice,
@@ -279,8 +279,8 @@ def _everywhere(observations: Sequence[Observation], num_scales: int) -> Iterato
             yield from group
 
 
-def _column(sweep: SweepSpec) -> Optimizer:
-    found: Optimizer = registry("optimizer").get(sweep.training.optimizer).column
+def _column(sweep: SweepSpec) -> Column:
+    found: Column = registry("optimizer").get(sweep.training.optimizer).column
     return found
 
 

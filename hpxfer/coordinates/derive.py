@@ -25,7 +25,7 @@ from hpxfer.coordinates.sizes import SAME, ZERO, Size, grows, largest, led_by, p
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import Monomial
 from hpxfer.scaling.roles import ROLES, fan_in_dim
-from hpxfer.scaling.table import Optimizer, Row
+from hpxfer.scaling.table import Column, Row
 
 SOURCE = "the table's own rows"
 # Reasons why nothing is derived.
@@ -59,7 +59,7 @@ NOT_DERIVED = tuple(
 )
 
 
-def derive(choice: Parameterization, optimizer: Optimizer, facts: PathFacts) -> tuple[Prediction, ...]:
+def derive(choice: Parameterization, optimizer: Column, facts: PathFacts) -> tuple[Prediction, ...]:
     """Return what the rows of a parameterization imply along a path. Without an exponent, `source` has the reason."""
     start = _Start(choice, {row.role: row for row in choice.rows(optimizer)}, facts)
     gradients = dict(start.gradients())
@@ -197,7 +197,7 @@ class _Start:
             yield "readout", self.factor("readout", "forward")
         yield "hidden_bias", BIASES
 
-    def weight_change(self, role: str, gradient: Size, optimizer: Optimizer) -> Size:
+    def weight_change(self, role: str, gradient: Size, optimizer: Column) -> Size:
         """Return W_1 - W_0. Adam's first step has the size of the LR, unless the gradient is an exact zero."""
         lr = self.factor(role, "lr")
         if lr == ZERO:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from hpxfer.coordinates.derive import SPARSE
 from hpxfer.coordinates.measure import Bound, Prediction
 from hpxfer.coordinates.path_facts import PathFacts
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 MAXIMAL = "features and their changes keep their size"
 NO_BLOW_UP = "logits, gates and random branches do not grow"
@@ -34,12 +34,12 @@ SLOW_WITH_SGD = ("router", "expert_in", "expert_gate", "expert_out")
 SPARSE_ROLES = ("router", "gates", "expert_in", "expert_gate", "expert_out")
 
 
-def stability(facts: PathFacts, optimizer: Optimizer, *, zero_readout: bool) -> tuple[Prediction, ...]:
+def stability(facts: PathFacts, optimizer: Column, *, zero_readout: bool) -> tuple[Prediction, ...]:
     """Return the exponents that a good table has along a path. Behind a zero readout nothing moves in one update."""
     return tuple(_of(facts, optimizer, 2 if zero_readout else 1))
 
 
-def _of(facts: PathFacts, optimizer: Optimizer, moved: int) -> Iterator[Prediction]:
+def _of(facts: PathFacts, optimizer: Column, moved: int) -> Iterator[Prediction]:
     depth = facts.symbols["depth"]
     for role in (*READ, *INSIDE, *UP):
         yield _flat("activation", role)
@@ -69,9 +69,7 @@ def _at_most(quantity: str, role: str, exponent: float) -> Prediction:
     return Prediction(quantity=quantity, role=role, exponent=exponent + 0.0, source=NO_BLOW_UP, bound=bound)
 
 
-def _learned(
-    facts: PathFacts, optimizer: Optimizer, quantity: str, role: str, exponent: float, first: int
-) -> Prediction:
+def _learned(facts: PathFacts, optimizer: Column, quantity: str, role: str, exponent: float, first: int) -> Prediction:
     """Return the rule for what a matrix has learned; none where experts see another share of the tokens."""
     why = None
     if facts.kappa_moves and role in SPARSE_ROLES:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 if TYPE_CHECKING:
     from hpxfer.recipe.schema import FittedPart
@@ -33,7 +33,7 @@ class Rule:
     """How a recipe scales: its table, its optimizer's column, its base, and what is known about the model."""
 
     choice: Parameterization
-    optimizer: Optimizer
+    optimizer: Column
     base: Shape
     facts: ModelFacts
 

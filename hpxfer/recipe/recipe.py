@@ -27,7 +27,7 @@ from hpxfer.scaling.evaluate import Multipliers, Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape, shape_from_mapping
-from hpxfer.scaling.table import Conventions, Optimizer
+from hpxfer.scaling.table import Column, Conventions
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Recipe:
         return self.file.optimizer
 
     @property
-    def column(self) -> Optimizer:
+    def column(self) -> Column:
         """The optimizer's column in a table."""
         return self._base.column
 

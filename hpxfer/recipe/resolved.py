@@ -19,7 +19,7 @@ from hpxfer.scaling.monomial import ONE
 from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 # Layers that some models lack: the start of their roles' names -> the dimension that a model with them has.
 OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}
@@ -36,8 +36,8 @@ class Base:
         return parameterization(self.file.parameterization.name, self.file.parameterization.conventions)
 
     @property
-    def column(self) -> Optimizer:
-        column: Optimizer = self.optimizer.column
+    def column(self) -> Column:
+        column: Column = self.optimizer.column
         return column
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.monomial import ONE, WIDTHS, ZERO, Monomial
-from hpxfer.scaling.table import Convention, Conventions, Optimizer, Row
+from hpxfer.scaling.table import Column, Convention, Conventions, Row
 
 WEIGHT_DECAY = Convention(
     default="source",
@@ -56,7 +56,7 @@ def init_convention(role: str) -> Convention:
     )
 
 
-def rescaled(row: Row, factor: Monomial, optimizer: Optimizer) -> Row:
+def rescaled(row: Row, factor: Monomial, optimizer: Column) -> Row:
     """Return the row that trains in the same way with an additional `factor` in front of the weight (abc symmetry).
 
     With W = M w: (M, std, LR, eps) ~ (M q, std/q, LR/q, eps q) for Adam and (M q, std/q, LR/q^2) for SGD; decoupled
@@ -77,7 +77,7 @@ def rescaled(row: Row, factor: Monomial, optimizer: Optimizer) -> Row:
 def with_readout(
     rows: Iterable[Row],
     conventions: Conventions,
-    optimizer: Optimizer,
+    optimizer: Column,
     *,
     forward: Monomial,
     written: str,

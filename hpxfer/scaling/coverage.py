@@ -11,7 +11,7 @@ from hpxfer.scaling.evaluate import Parameterization, ratios
 from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.regimes import regime_warning
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 SAME = 1e-9
 UNKNOWN = "unknown"
@@ -49,7 +49,7 @@ def coverage_warnings(
     base: Shape,
     target: Shape,
     facts: ModelFacts | None = None,
-    optimizer: Optimizer = "adam",
+    optimizer: Column = "adam",
 ) -> list[str]:
     """Return one sentence per way in which `target` leaves what the table's source covers."""
     known = facts or ModelFacts()
@@ -70,7 +70,7 @@ def gate_warnings(shape: Shape, gate: str | None) -> list[str]:
     return []
 
 
-def _roles(choice: Parameterization, target: Shape, optimizer: Optimizer) -> Iterator[str]:
+def _roles(choice: Parameterization, target: Shape, optimizer: Column) -> Iterator[str]:
     known = {row.role for row in choice.rows(optimizer)}
     there = [role for dim, roles in TENSORS.items() if getattr(target, dim) for role in roles]
     if missing := [role for role in there if role not in known]:
@@ -98,7 +98,7 @@ def _shared(shape: Shape) -> float:
     return shape.num_shared * shape.shared_width / shape.active_width if shape.num_experts else 0.0
 
 
-def _axes(choice: Parameterization, base: Shape, target: Shape, optimizer: Optimizer) -> Iterator[str]:
+def _axes(choice: Parameterization, base: Shape, target: Shape, optimizer: Column) -> Iterator[str]:
     table = choice.table
     in_regime = ("width", "expert_ratio", "experts", "active") if table.regime else ()
     for name, how in _moved(base, target):
@@ -128,7 +128,7 @@ def _regime(choice: Parameterization, base: Shape, target: Shape) -> Iterator[st
         yield found
 
 
-def _router(choice: Parameterization, target: Shape, facts: ModelFacts, optimizer: Optimizer) -> Iterator[str]:
+def _router(choice: Parameterization, target: Shape, facts: ModelFacts, optimizer: Column) -> Iterator[str]:
     """Yield a warning for a gate of another kind than the source's, and for a zero router that would stay at zero."""
     if choice.table.normalized_gate and (why := _not_of_active(target, facts.gate)):
         yield f"{choice.name}'s gate sums to one over the active experts, and {why}; take the gate normalized_sigmoid"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
+from hpxfer.scaling.table import Column, Conventions, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 
@@ -64,7 +64,7 @@ class Parameterization:
         std = float(dict(self.conventions).get("router_bias_std", 0.0))
         return Structure(tied_experts=self.table.tied_experts, router_bias_std=std)
 
-    def rows(self, optimizer: Optimizer) -> tuple[Row, ...]:
+    def rows(self, optimizer: Column) -> tuple[Row, ...]:
         """Return the rows for an optimizer. Raise HpxferError if the source has none."""
         column = self.table.rows.get(optimizer)
         if column is None:
@@ -75,7 +75,7 @@ class Parameterization:
         except HpxferError as error:
             raise HpxferError(f"parameterization {self.name}: {error}") from None
 
-    def claims(self, optimizer: Optimizer) -> tuple[Claim, ...]:
+    def claims(self, optimizer: Column) -> tuple[Claim, ...]:
         """Return what the table claims of the built-in GPT; nothing, if it brings no claims."""
         claims = self.table.claims
         return () if claims is None else tuple(claims(dict(self.conventions), optimizer))
@@ -141,7 +141,7 @@ def ratios(base: Shape, target: Shape) -> dict[str, float]:
 
 
 def evaluate(
-    choice: Parameterization, base: Shape, target: Shape, optimizer: Optimizer = "adam"
+    choice: Parameterization, base: Shape, target: Shape, optimizer: Column = "adam"
 ) -> dict[str, Multipliers]:
     """Return role -> factors of `target` relative to `base`."""
     at = ratios(base, target)

@@ -25,7 +25,7 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import FACTORS, Convention, Optimizer, Row, Table
+from hpxfer.scaling.table import FACTORS, Column, Convention, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 
@@ -42,7 +42,7 @@ class Explanation:
     """The factors of every role at `target` relative to `base`, the rows that they come from, and warnings."""
 
     choice: Parameterization
-    optimizer: Optimizer
+    optimizer: Column
     base: Shape
     target: Shape
     rows: tuple[Row, ...]
@@ -118,7 +118,7 @@ def explain(
     choice: Parameterization,
     base: Shape,
     target: Shape,
-    optimizer: Optimizer = "adam",
+    optimizer: Column = "adam",
     *,
     values: BaseValues | None = None,
     facts: ModelFacts | None = None,

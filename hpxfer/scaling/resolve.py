@@ -10,7 +10,7 @@ from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, eva
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.roles import ROLES, fan_in_dim
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def base_forward(role: str, base: Shape, hps: HPs) -> float:
 
 
 def resolve(
-    choice: Parameterization, base: Shape, target: Shape, optimizer: Optimizer, hps: HPs, init: BaseInit
+    choice: Parameterization, base: Shape, target: Shape, optimizer: Column, hps: HPs, init: BaseInit
 ) -> dict[str, Multipliers]:
     """Return role -> absolute init std, peak LR, eps, weight decay and forward multiplier at `target`.
 

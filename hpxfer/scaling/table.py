@@ -12,7 +12,7 @@ from hpxfer.scaling.monomial import ONE, SYMBOLS, Monomial
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import DIMENSIONS, Shape
 
-Optimizer = Literal["adam", "sgd"]
+Column = Literal["adam", "sgd"]  # of a table, one per kind of optimizer
 Regime = Literal["I", "II", "III"]
 # What may differ from the base along an axis of a table. `scaling.coverage.MOVES` has what each covers.
 AXES = (
@@ -21,7 +21,7 @@ AXES = (
 )
 Conventions = Mapping[str, float | str]
 # What a source claims of the built-in GPT under conventions and an optimizer; an empty tuple claims nothing.
-Claims = Callable[[Conventions, Optimizer], Iterable[Claim]]
+Claims = Callable[[Conventions, Column], Iterable[Claim]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Table:
     adam_axes: tuple[str, ...] = ()  # further axes, which the source covers for Adam alone
     fixed: Mapping[str, str] = field(default_factory=dict)  # property of Shape that must not change -> the reason
     regime: Regime | None = None  # the way in which width, expert width and experts must grow together
-    rows: Mapping[Optimizer, Callable[[Conventions], tuple[Row, ...]]]
+    rows: Mapping[Column, Callable[[Conventions], tuple[Row, ...]]]
     conventions: Mapping[str, Convention] = field(default_factory=dict)
     route_scale: Monomial = ONE  # on gates that are normalized to sum to one
     one_minus_beta: Monomial = ONE  # on 1 - beta1 and 1 - beta2
@@ -95,7 +95,7 @@ class Table:
     claims: Claims | None = None
     block_claims: BlockClaims | None = None
 
-    def covers(self, axis: str, optimizer: Optimizer) -> bool:
+    def covers(self, axis: str, optimizer: Column) -> bool:
         """Return whether the source says how to scale along an axis."""
         return axis in self.axes or (optimizer == "adam" and axis in self.adam_axes)
 

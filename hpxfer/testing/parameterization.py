@@ -27,7 +27,7 @@ from hpxfer.scaling.regimes import REGIMES
 from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import FACTORS, Conventions, Optimizer, Table
+from hpxfer.scaling.table import FACTORS, Column, Conventions, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 # Width, depth, batch_tokens and steps, and the layout. Three layouts have a dense FFN, to compare its roles too.
@@ -50,7 +50,7 @@ DENSE = {"dense_in", "dense_gate", "dense_out"}
 SAME = 1e-9
 
 
-def columns(name: str) -> Iterator[tuple[Parameterization, Optimizer]]:
+def columns(name: str) -> Iterator[tuple[Parameterization, Column]]:
     """Yield every column of the table, under its defaults and with each legal value of each convention.
 
     A value that excludes the default of another convention is left out. Another test holds its refusal to be in words.

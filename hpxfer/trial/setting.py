@@ -9,7 +9,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.schedule import schedule_at
@@ -55,9 +55,9 @@ class Setting:
     precision: str = "float32"
 
     @property
-    def column(self) -> Optimizer:
+    def column(self) -> Column:
         """The optimizer's column in a table."""
-        column: Optimizer = registry("optimizer").get(self.optimizer).column
+        column: Column = registry("optimizer").get(self.optimizer).column
         return column
 
 

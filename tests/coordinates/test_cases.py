@@ -11,11 +11,11 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization, ratios
 from hpxfer.scaling.regimes import follows
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
 
-CASES: list[tuple[str, Optimizer, str]] = [
+CASES: list[tuple[str, Column, str]] = [
     (table.name, optimizer, axis)
     for table in PARAMETERIZATIONS.rows()
     for optimizer in table.rows
@@ -23,14 +23,14 @@ CASES: list[tuple[str, Optimizer, str]] = [
 ]
 
 
-def shapes(name: str, axis: str, points: tuple[float, ...] | None = None, optimizer: Optimizer = "adam") -> list[Shape]:
+def shapes(name: str, axis: str, points: tuple[float, ...] | None = None, optimizer: Column = "adam") -> list[Shape]:
     dense = name == "completep"
     case = own_case(parameterization(name), optimizer, axis, points, dense=dense)
     return [point.shape for point in case.axis.points]
 
 
 @pytest.mark.parametrize(("name", "optimizer", "axis"), CASES)
-def test_every_table_has_a_path_along_each_of_its_axes(name: str, optimizer: Optimizer, axis: str) -> None:
+def test_every_table_has_a_path_along_each_of_its_axes(name: str, optimizer: Column, axis: str) -> None:
     found = shapes(name, axis, optimizer=optimizer)
     assert len(found) >= 4
     assert len(set(found)) == len(found)
@@ -43,7 +43,7 @@ def test_every_table_has_a_path_along_each_of_its_axes(name: str, optimizer: Opt
 
 
 def test_axes_are_those_of_the_model_s_shape() -> None:
-    def axes(name: str, optimizer: Optimizer = "adam") -> tuple[str, ...]:
+    def axes(name: str, optimizer: Column = "adam") -> tuple[str, ...]:
         return own_axes(parameterization(name), optimizer)
 
     assert axes("completep-moe") == ("width", "depth", "experts", "expert_ratio")

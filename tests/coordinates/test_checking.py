@@ -15,7 +15,7 @@ from hpxfer.coordinates.report import AxisReport, Judged
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.monomial import ONE, expert_ratio, expert_width, experts, width
-from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
+from hpxfer.scaling.table import Column, Conventions, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
 
@@ -32,7 +32,7 @@ def twin() -> Iterator[Twin]:
     def make(name: str, role: str = "", *, tied: bool | None = None, **row: Any) -> Parameterization:
         table = PARAMETERIZATIONS.get(name)
 
-        def column(optimizer: Optimizer) -> Any:
+        def column(optimizer: Column) -> Any:
             def rows(conventions: Conventions) -> tuple[Row, ...]:
                 found = table.rows[optimizer](conventions)
                 return tuple(replace(old, **row) if old.role == role else old for old in found)
@@ -59,7 +59,7 @@ def checked(
     *,
     held_to: str | None = None,
     points: tuple[float, ...] | None = None,
-    optimizer: Optimizer = "adam",
+    optimizer: Column = "adam",
 ) -> AxisReport:
     """Return a cheap check along one axis, held to the claims of the table `held_to`."""
     made = parameterization(choice) if isinstance(choice, str) else choice

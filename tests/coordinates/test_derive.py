@@ -26,16 +26,16 @@ from hpxfer.coordinates.predict import predict
 from hpxfer.scaling.conventions import EMBEDDINGS
 from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, width
-from hpxfer.scaling.table import Optimizer, Row, Table
+from hpxfer.scaling.table import Column, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
-COLUMNS: list[tuple[str, Optimizer]] = [
+COLUMNS: list[tuple[str, Column]] = [
     (table.name, optimizer) for table in PARAMETERIZATIONS.rows() for optimizer in table.rows if table.name != "sp"
 ]
 SP = PARAMETERIZATIONS.get("sp")
 
 
-def case_of(choice: Parameterization, optimizer: Optimizer, axis: str) -> Case:
+def case_of(choice: Parameterization, optimizer: Column, axis: str) -> Case:
     dense = not any(row.role == "router" for row in choice.rows(optimizer))
     return own_case(choice, optimizer, axis, None, dense=dense)
 
@@ -71,7 +71,7 @@ def changed(role: str, **fields: Monomial) -> Table:
 
 
 @pytest.mark.parametrize(("name", "optimizer"), COLUMNS)
-def test_rows_imply_what_the_source_claims(name: str, optimizer: Optimizer) -> None:
+def test_rows_imply_what_the_source_claims(name: str, optimizer: Column) -> None:
     """Every exponent that both give is the same, before training and after the first update."""
     choice, compared = parameterization(name), 0
     for axis in own_axes(choice, optimizer):

@@ -12,13 +12,13 @@ from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.stability import SHARES, stability
 from hpxfer.scaling.monomial import SYMBOLS
 from hpxfer.scaling.roles import ROLES
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 Found = Mapping[tuple[str, str], Prediction]
 
 
 def good(
-    optimizer: Optimizer = "adam", *, zero_readout: bool = False, kappa_moves: bool = False, **exponents: float
+    optimizer: Column = "adam", *, zero_readout: bool = False, kappa_moves: bool = False, **exponents: float
 ) -> Found:
     symbols = {**dict.fromkeys((*SYMBOLS, "shared"), 0.0), **exponents}
     facts = PathFacts(

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape, check_shape
-from hpxfer.scaling.table import Convention, Optimizer
+from hpxfer.scaling.table import Column, Convention
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
-COLUMNS: list[tuple[str, Optimizer]] = [
+COLUMNS: list[tuple[str, Column]] = [
     (table.name, optimizer) for table in PARAMETERIZATIONS.rows() for optimizer in table.rows
 ]
 LAYOUTS = ("dense", "moe", "shared", "groups", "hybrid")

@@ -16,7 +16,7 @@ from torch.nn.functional import gelu
 from hpxfer.scaling.conventions import rescaled
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.monomial import Monomial, depth, width
-from hpxfer.scaling.table import Optimizer, Row
+from hpxfer.scaling.table import Column, Row
 from hpxfer.trial import Trial
 
 AT = {"width": 3.0, "depth": 5.0}
@@ -74,7 +74,7 @@ def distance(left: torch.Tensor, other: torch.Tensor) -> float:
 @pytest.mark.parametrize("factor", FACTORS, ids=str)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "momentum"])
 def test_a_rescaled_row_trains_alike(optimizer: str, factor: Monomial) -> None:
-    column: Optimizer = "adam" if optimizer == "adamw" else "sgd"
+    column: Column = "adam" if optimizer == "adamw" else "sgd"
     plain, other = numbers(ROW), numbers(rescaled(ROW, factor, column))
     assert plain["forward"] != other["forward"]
     seen = outputs(optimizer, plain)
@@ -90,14 +90,14 @@ def test_a_rescaled_row_trains_alike(optimizer: str, factor: Monomial) -> None:
     ],
 )
 def test_no_part_of_it_can_be_left_out(optimizer: str, left_out: str) -> None:
-    column: Optimizer = "adam" if optimizer == "adamw" else "sgd"
+    column: Column = "adam" if optimizer == "adamw" else "sgd"
     plain, other = numbers(ROW), numbers(rescaled(ROW, width**-1, column))
     other[left_out] = plain[left_out]
     assert distance(outputs(optimizer, plain), outputs(optimizer, other)) > 1e-4
 
 
 @pytest.mark.parametrize(("rule", "run"), [("adam", "sgd"), ("sgd", "adamw")])
-def test_the_rule_of_one_optimizer_is_not_that_of_the_other(rule: Optimizer, run: str) -> None:
+def test_the_rule_of_one_optimizer_is_not_that_of_the_other(rule: Column, run: str) -> None:
     plain, other = numbers(ROW), numbers(rescaled(ROW, width**-1, rule))
     assert distance(outputs(run, plain), outputs(run, other)) > 1e-4
 

@@ -12,10 +12,10 @@ from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
 from hpxfer.scaling.monomial import ONE, ZERO, depth, experts, width
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
-SHIPPED: list[tuple[str, Optimizer]] = [
+SHIPPED: list[tuple[str, Column]] = [
     (table.name, optimizer) for table in PARAMETERIZATIONS.rows() for optimizer in table.rows
 ]
 QUANTITIES = {
@@ -57,7 +57,7 @@ def test_every_shipped_table_has_claims() -> None:
 
 
 @pytest.mark.parametrize(("name", "optimizer"), SHIPPED)
-def test_claims_speak_of_what_is_measured(name: str, optimizer: Optimizer) -> None:
+def test_claims_speak_of_what_is_measured(name: str, optimizer: Column) -> None:
     for claim in choice(name).claims(optimizer):
         assert claim.role in ROLES.keys() | PARTS
         assert claim.quantity in QUANTITIES

@@ -9,7 +9,7 @@ import pytest
 from hpxfer.scaling.coverage import MOVES, ModelFacts, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import AXES, Optimizer
+from hpxfer.scaling.table import AXES, Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 RUN = {"batch_tokens": 64, "steps": 100}
@@ -30,7 +30,7 @@ def warnings(
     base: Shape = BASE,
     *,
     facts: ModelFacts | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Column | None = None,
     conventions: dict[str, float | str] | None = None,
     **dims: int,
 ) -> list[str]:

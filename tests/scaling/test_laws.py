@@ -16,7 +16,7 @@ from hpxfer.scaling.monomial import WIDTHS, ZERO
 from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Multipliers))
@@ -35,7 +35,7 @@ def close(left: float, other: float) -> bool:
 @every_column
 @few
 @given(data=st.data())
-def test_the_base_is_the_identity(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+def test_the_base_is_the_identity(name: str, optimizer: Column, data: st.DataObject) -> None:
     choice, shape = data.draw(choices(name)), data.draw(layouts())
     zeros = ZERO_INIT | zeroed(choice)
     for role, numbers in evaluate(choice, shape, shape, optimizer).items():
@@ -60,7 +60,7 @@ def test_only_mssp_three_ties_experts_and_only_mssp_one_is_zero_by_itself() -> N
 @every_column
 @few
 @given(data=st.data())
-def test_two_steps_are_one(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+def test_two_steps_are_one(name: str, optimizer: Column, data: st.DataObject) -> None:
     """Along any way of layouts: dense, MoE, shared, hybrid."""
     choice = data.draw(choices(name))
     base, middle, target = (data.draw(layouts()) for _ in range(3))
@@ -79,7 +79,7 @@ def test_two_steps_are_one(name: str, optimizer: Optimizer, data: st.DataObject)
 @few
 @given(data=st.data())
 def test_every_factor_is_finite_and_only_the_named_ones_are_zero(
-    name: str, optimizer: Optimizer, data: st.DataObject
+    name: str, optimizer: Column, data: st.DataObject
 ) -> None:
     choice, base, target = data.draw(choices(name)), data.draw(layouts()), data.draw(layouts())
     zeros = ZERO_INIT | zeroed(choice)
@@ -95,7 +95,7 @@ def test_every_factor_is_finite_and_only_the_named_ones_are_zero(
 @every_column
 @few
 @given(data=st.data())
-def test_all_tables_agree_at_the_base(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+def test_all_tables_agree_at_the_base(name: str, optimizer: Column, data: st.DataObject) -> None:
     """On every absolute number, but for what starts at zero by name."""
     choice, shape = data.draw(choices(name)), data.draw(layouts())
     init, plain = BaseInit(embedding_std=0.3, position_std=0.4), parameterization("sp")
@@ -107,7 +107,7 @@ def test_all_tables_agree_at_the_base(name: str, optimizer: Optimizer, data: st.
 
 
 @every_column
-def test_they_do_not_elsewhere(name: str, optimizer: Optimizer) -> None:
+def test_they_do_not_elsewhere(name: str, optimizer: Column) -> None:
     """The twin: at four times the width every other table differs from sp."""
     base = Shape(width=16, depth=2, num_experts=4, num_active=1, expert_width=16, head_dim=8)
     target = dataclasses.replace(base, width=64, expert_width=64)
@@ -119,7 +119,7 @@ def test_they_do_not_elsewhere(name: str, optimizer: Optimizer) -> None:
 @few
 @given(data=st.data())
 def test_coupled_decay_keeps_the_part_of_the_lr_that_is_not_width(
-    name: str, optimizer: Optimizer, data: st.DataObject
+    name: str, optimizer: Column, data: st.DataObject
 ) -> None:
     if "weight_decay" not in PARAMETERIZATIONS.get(name).conventions:
         return
@@ -137,7 +137,7 @@ def test_coupled_decay_keeps_the_part_of_the_lr_that_is_not_width(
 @every_column
 @few
 @given(data=st.data())
-def test_independent_decay_and_global_eps_are_one_number(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+def test_independent_decay_and_global_eps_are_one_number(name: str, optimizer: Column, data: st.DataObject) -> None:
     known = PARAMETERIZATIONS.get(name).conventions
     asked = {key: value for key, value in (("weight_decay", "independent"), ("eps", "global")) if key in known}
     choice = parameterization(name, {**dict(data.draw(choices(name)).conventions), **asked})
@@ -162,7 +162,7 @@ def test_neither_is_the_default(name: str) -> None:
 @every_column
 @few
 @given(data=st.data())
-def test_the_forms_of_the_readout_are_one_map(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+def test_the_forms_of_the_readout_are_one_map(name: str, optimizer: Column, data: st.DataObject) -> None:
     """By the abc symmetry: what is fed forward, its step, eps against gradient and decay are the same product."""
     if "readout" not in PARAMETERIZATIONS.get(name).conventions:
         return
@@ -186,7 +186,7 @@ def test_the_forms_of_the_readout_are_one_map(name: str, optimizer: Optimizer, d
     assert init_lr["readout"].forward == 1
 
 
-def _invariants(numbers: Multipliers, optimizer: Optimizer) -> tuple[float, ...]:
+def _invariants(numbers: Multipliers, optimizer: Column) -> tuple[float, ...]:
     step = numbers.lr * numbers.forward if optimizer == "adam" else numbers.lr * numbers.forward**2
     eps = numbers.eps / numbers.forward if optimizer == "adam" else 1.0
     return numbers.init_std * numbers.forward, step, eps, numbers.lr * numbers.weight_decay
@@ -196,7 +196,7 @@ def _invariants(numbers: Multipliers, optimizer: Optimizer) -> tuple[float, ...]
 @few
 @given(data=st.data())
 def test_a_tied_readout_is_the_embedding_but_for_its_multiplier(
-    name: str, optimizer: Optimizer, data: st.DataObject
+    name: str, optimizer: Column, data: st.DataObject
 ) -> None:
     if "embeddings" not in PARAMETERIZATIONS.get(name).conventions:
         return

@@ -15,7 +15,7 @@ from torch import nn
 from hpxfer.scaling.evaluate import Multipliers, evaluate, parameterization
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 LR, DECAY, STD, REL = 0.1, 0.01, 0.02, 1e-6
 BASE = Shape(width=16, depth=2, head_dim=8, num_experts=4, num_active=1, expert_width=24, dense_width=40)
@@ -43,11 +43,11 @@ def with_base_shapes(make: Make, shape: Shape) -> MLP | Transformer:
     return mup.set_base_shapes(seeded(make, shape), make(BASE), delta=make(at(2, 2)))
 
 
-def table(optimizer: Optimizer, shape: Shape, **conventions: str) -> dict[str, Multipliers]:
+def table(optimizer: Column, shape: Shape, **conventions: str) -> dict[str, Multipliers]:
     return evaluate(parameterization("mup", {**MATCHING, **conventions}), BASE, shape, optimizer)
 
 
-def theirs(model: MLP | Transformer, optimizer: Optimizer) -> dict[str, tuple[float, float]]:
+def theirs(model: MLP | Transformer, optimizer: Column) -> dict[str, tuple[float, float]]:
     """Return name -> LR and weight decay in the package's groups; vectors come in a group without decay."""
     names = {id(tensor): name for name, tensor in model.named_parameters()}
     vectors = [t for n, t in model.named_parameters() if table(optimizer, BASE)[role_of(model, n)].weight_decay == 0]
@@ -75,7 +75,7 @@ def agree(ours: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[flo
 @COLUMNS
 @MODELS
 @SCALES
-def test_lr_and_weight_decay_of_every_tensor(make: Make, times: int, hidden: float, optimizer: Optimizer) -> None:
+def test_lr_and_weight_decay_of_every_tensor(make: Make, times: int, hidden: float, optimizer: Column) -> None:
     model = with_base_shapes(make, at(times, hidden))
     assert agree(ours(model, table(optimizer, at(times, hidden))), theirs(model, optimizer))
 
@@ -90,13 +90,13 @@ def test_lr_and_weight_decay_of_every_tensor(make: Make, times: int, hidden: flo
         ("sgd", {"weight_decay": "independent"}),
     ],
 )
-def test_other_conventions_do_not_agree(make: Make, optimizer: Optimizer, other: dict[str, str]) -> None:
+def test_other_conventions_do_not_agree(make: Make, optimizer: Column, other: dict[str, str]) -> None:
     model = with_base_shapes(make, at(4))
     assert not agree(ours(model, table(optimizer, at(4), **other)), theirs(model, optimizer))
 
 
 @pytest.mark.parametrize(("optimizer", "name"), [("adam", "sp"), ("adam", "completep-moe"), ("sgd", "mup-moe")])
-def test_other_tables_do_not_agree(optimizer: Optimizer, name: str) -> None:
+def test_other_tables_do_not_agree(optimizer: Column, name: str) -> None:
     """CompleteP has muP's rules along width, but it does not look at the shape of an expert that grows by itself."""
     shape = at(4, 0.5)
     model = with_base_shapes(Transformer, shape)

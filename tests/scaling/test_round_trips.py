@@ -12,7 +12,7 @@ from table_cases import COLUMNS, conventions
 
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 from hpxfer.spec import dump_sweep, parse_sweep
 from hpxfer.spec.sweep import ParameterizationSpec
 from hpxfer.spec.yaml_file import parse_yaml, write_yaml
@@ -28,7 +28,7 @@ few = settings(max_examples=3)
 @every_column
 @few
 @given(data=st.data())
-def test_sweeps(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+def test_sweeps(name: str, optimizer: Column, data: st.DataObject) -> None:
     chosen = data.draw(conventions(name))
     text = parse_yaml(SWEEP, "s.yaml").data
     text["parameterizations"] = [{"name": name, "conventions": chosen}]
@@ -48,7 +48,7 @@ def test_sweeps(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
 @every_column
 @few
 @given(data=st.data())
-def test_recipes(name: str, optimizer: Optimizer, data: st.DataObject) -> None:
+def test_recipes(name: str, optimizer: Column, data: st.DataObject) -> None:
     chosen = data.draw(conventions(name))
     file = Recipe.load(PUBLISHED).file.model_copy(
         update={

@@ -14,7 +14,7 @@ from hpxfer.scaling.evaluate import evaluate, evaluate_globals, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 BASE = Shape(
     width=32,
@@ -47,15 +47,15 @@ NE, S, D = 11.0, 13.0, 17.0  # widths of an expert, a shared expert and a dense 
 TOKENS = 1.5 * 9.5
 RHO = (208 + 14 * 352) / 128 / ((16 + 2 * 32) / 32)  # H_act / width, of the base's 2.5
 RHO_DENSE = D / N
-SGD: Optimizer = "sgd"
-ADAM: Optimizer = "adam"
+SGD: Column = "sgd"
+ADAM: Column = "adam"
 Rows = Mapping[str, tuple[float, ...]]  # role -> init std, LR, eps, weight decay, forward
 BALANCING = (0, 1, 1, 0, 1)
 ATTENTION = ("attn_q", "attn_k", "attn_v")
 UP = ("expert_in", "expert_gate", "shared_in", "shared_gate", "dense_in", "dense_gate")
 
 
-def check(name: str, optimizer: Optimizer, expected: Rows, **conventions: float | str) -> None:
+def check(name: str, optimizer: Column, expected: Rows, **conventions: float | str) -> None:
     got = evaluate(parameterization(name, conventions), BASE, JOINT, optimizer)
     assert got.keys() == expected.keys()
     for role, numbers in got.items():
@@ -258,7 +258,7 @@ VARIANTS: list[dict[str, float | str]] = [
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("optimizer", [ADAM, SGD])
-def test_mup_moe(optimizer: Optimizer, variant: dict[str, float | str]) -> None:
+def test_mup_moe(optimizer: Column, variant: dict[str, float | str]) -> None:
     """Why Routers Freeze Tables 1 (SGD) and 2 (Adam); other tensors by class; no word on weight decay."""
     vector_lr = N if optimizer == "sgd" else 1
     router = (0 if "router_init" in variant else 1 / N, 1 / N, N**-0.5 if "router_eps_exponent" in variant else 1, 1, 1)

@@ -10,7 +10,7 @@ import pytest
 
 from hpxfer.scaling.evaluate import evaluate, evaluate_globals, parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=2, expert_width=32, head_dim=32, dense_width=128)
 TARGET = Shape(width=128, depth=6, num_experts=20, num_active=14, expert_width=64, head_dim=32, dense_width=512)
@@ -37,7 +37,7 @@ DENSE = ("attn_q", "attn_k", "attn_v", "dense_in", "dense_gate")
 MOE = ("router", "expert_in", "expert_out")
 
 
-def expected(name: str, optimizer: Optimizer) -> dict[str, tuple[float, ...]]:
+def expected(name: str, optimizer: Column) -> dict[str, tuple[float, ...]]:
     """Return role -> init std, LR, eps, weight decay, forward. Decay: the inverse of the LR's factor."""
     regime, adam = name.partition("-")[2], optimizer == "adam"
     vector, matrix = (1, 1 / N) if adam else (N, 1)
@@ -67,7 +67,7 @@ def expected(name: str, optimizer: Optimizer) -> dict[str, tuple[float, ...]]:
 @FAMILIES
 @REGIMES
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_every_row(family: str, regime: str, optimizer: Optimizer) -> None:
+def test_every_row(family: str, regime: str, optimizer: Column) -> None:
     name = f"{family}-{regime}"
     got, rows = evaluate(parameterization(name), BASE, TARGET, optimizer), expected(name, optimizer)
     assert got.keys() == rows.keys()
@@ -80,7 +80,7 @@ def test_every_row(family: str, regime: str, optimizer: Optimizer) -> None:
 
 @REGIMES
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_mup_and_mssp_differ_in_the_named_init_alone(regime: str, optimizer: Optimizer) -> None:
+def test_mup_and_mssp_differ_in_the_named_init_alone(regime: str, optimizer: Column) -> None:
     mup, mssp = (parameterization(f"{family}-{regime}") for family in ("mup", "mssp"))
     plain, other = (evaluate(choice, BASE, TARGET, optimizer) for choice in (mup, mssp))
     changed = {"i": {"router": 0.0}, "ii": {"expert_out": (M / NE) ** 0.5}, "iii": {}}[regime]

@@ -23,7 +23,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 # This eps is as large as the gradients, so that the table's factor on eps has an effect (it is faithful, Why Routers
 # Freeze, Def. 7). The LRs change features by a good part of their size, and f by a few units.
@@ -37,7 +37,7 @@ AGGREGATE = {"init": "A1", "propagating": "A2", "effective0": "A3", "cross": "D"
 
 def observe(
     choice: Parameterization,
-    optimizer: Optimizer,
+    optimizer: Column,
     path: Sequence[Shape],
     *,
     seeds: Sequence[int],
@@ -68,7 +68,7 @@ def observe(
     return tuple(out)
 
 
-def default_training(choice: Parameterization, optimizer: Optimizer) -> Training:
+def default_training(choice: Parameterization, optimizer: Column) -> Training:
     """Return the base HPs at which a check trains the block."""
     if optimizer == "adam":
         return ADAM

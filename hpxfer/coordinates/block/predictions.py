@@ -9,11 +9,11 @@ from hpxfer.coordinates.predict import predict
 from hpxfer.scaling.claims.block import Block, claims
 from hpxfer.scaling.evaluate import Parameterization, ratios
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 
 def predictions(
-    choice: Parameterization, optimizer: Optimizer, path: Sequence[Shape], block: Block | None = None
+    choice: Parameterization, optimizer: Column, path: Sequence[Shape], block: Block | None = None
 ) -> tuple[Prediction, ...]:
     """Return what is predicted of the block along `path`, as powers of the width."""
     soft = all(shape.num_active == shape.num_experts for shape in path)

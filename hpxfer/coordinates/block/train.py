@@ -14,7 +14,7 @@ from hpxfer.coordinates.block.weights import Rules, Weights, draw, inputs, route
 from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def run(
     choice: Parameterization,
     shape: Shape,
     block: Block,
-    optimizer: Optimizer,
+    optimizer: Column,
     training: Training,
     *,
     seeds: Sequence[int],
@@ -72,7 +72,7 @@ class _Update:
     """The optimizer, with an LR and an eps per role. Adam has bias correction, and there is no weight decay."""
 
     rule: Rules
-    optimizer: Optimizer
+    optimizer: Column
     training: Training
     lr: float
     step: int = 0

@@ -16,7 +16,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, evaluate_globals
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 # The papers write absolute powers of the dimensions. Those are the factors relative to a shape of ones.
 UNIT = Shape(width=1, depth=1, num_experts=1, num_active=1, expert_width=1, head_dim=1)
@@ -50,7 +50,7 @@ class Weights:
         return self.initial[role], self.change[role]
 
 
-def rules(choice: Parameterization, shape: Shape, block: Block, optimizer: Optimizer) -> Rules:
+def rules(choice: Parameterization, shape: Shape, block: Block, optimizer: Column) -> Rules:
     """Return the table's numbers at `shape`. Raise HpxferError if the block cannot have this shape."""
     check_block_shape(shape, block)
     target = replace(shape, depth=1, head_dim=1)

@@ -15,7 +15,7 @@ from hpxfer.scaling.claims import BlockClaims, BlockRows, Claim
 from hpxfer.scaling.claims.block_width import one_matrix
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, width
-from hpxfer.scaling.table import Optimizer
+from hpxfer.scaling.table import Column
 
 ROLES = ("embedding", "router", "expert_in", "expert_out", "readout")
 CROSSOVER = "two parts; at widths that can be trained the one that vanishes is still the larger (MSSP Q.6)"
@@ -51,7 +51,7 @@ class Block:
         return ROLES if self.experts == "two" else tuple(role for role in ROLES if role != "expert_in")
 
 
-def claims(choice: Parameterization, optimizer: Optimizer, block: Block, *, soft: bool) -> tuple[Claim, ...]:
+def claims(choice: Parameterization, optimizer: Column, block: Block, *, soft: bool) -> tuple[Claim, ...]:
     """Return what is claimed of the block under a table, along the path of the table's own regime.
 
     `soft` says that all experts are active. Nothing is claimed where no paper derives anything, e.g. of a softmax gate
@@ -76,7 +76,7 @@ def claims(choice: Parameterization, optimizer: Optimizer, block: Block, *, soft
     return tuple(_in_form(claim, choice, optimizer) for claim in present)
 
 
-def divergence(optimizer: Optimizer, lr_exponent: float) -> tuple[Claim, ...]:
+def divergence(optimizer: Column, lr_exponent: float) -> tuple[Claim, ...]:
     """Return how the router of `sp` diverges in a single step, with one matrix per expert (Why Routers Freeze).
 
     The claims follow from Proposition 2 and the chain rule, for an LR ~ width^lr_exponent. They describe what happens
@@ -96,7 +96,7 @@ def divergence(optimizer: Optimizer, lr_exponent: float) -> tuple[Claim, ...]:
     )
 
 
-def _with_two_matrices(table: BlockClaims, choice: Parameterization, optimizer: Optimizer) -> Iterator[Claim]:
+def _with_two_matrices(table: BlockClaims, choice: Parameterization, optimizer: Column) -> Iterator[Claim]:
     """Yield the claims on MSSP's block."""
     zero_readout = dict(choice.conventions).get("readout_init") == "zero"
     rows, source = table.rows, table.source
@@ -113,7 +113,7 @@ def _with_two_matrices(table: BlockClaims, choice: Parameterization, optimizer: 
 
 
 def _with_one_matrix(
-    table: BlockClaims, choice: Parameterization, optimizer: Optimizer, block: Block, *, soft: bool
+    table: BlockClaims, choice: Parameterization, optimizer: Column, block: Block, *, soft: bool
 ) -> Iterator[Claim]:
     """Yield the claims on the block of Why Routers Freeze."""
     conventions = dict(choice.conventions)
@@ -181,7 +181,7 @@ def _random_readout(rows: BlockRows, *, one_draw: bool) -> BlockRows:
     return out
 
 
-def _in_form(claim: Claim, choice: Parameterization, optimizer: Optimizer) -> Claim:
+def _in_form(claim: Claim, choice: Parameterization, optimizer: Column) -> Claim:
     """Return a claim on a weight or its gradient behind a forward multiplier, by the chain rule."""
     if claim.quantity not in ("gradient", "weight change") or claim.role == "expert_out" or not claim.size:
         return claim

@@ -21,7 +21,7 @@ from typing import Any
 
 from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, depth, width
-from hpxfer.scaling.table import Claims, Conventions, Optimizer
+from hpxfer.scaling.table import Claims, Column, Conventions
 
 SMALL = width**-0.5
 
@@ -108,14 +108,14 @@ SPARSE_STILL = _Hold(still=("kappa",), otherwise=SPARSE)
 def stable(table: Stable) -> Claims:
     """Return the claims of a table under which features and their changes keep their size."""
 
-    def claims(conventions: Conventions, optimizer: Optimizer) -> Iterator[Claim]:
+    def claims(conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
         found = _stable(_under(table, conventions), conventions, optimizer)
         return _behind_a_zero_readout(found) if conventions.get("readout_init") == "zero" else found
 
     return claims
 
 
-def lazy(conventions: Conventions, optimizer: Optimizer) -> Iterator[Claim]:
+def lazy(conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
     """Yield the claims of NTP: activations of order 1 that hardly change. The dense rows are MSSP's, appendix G."""
     maps = (*ATTENTION, "attn_out", *UP, *DOWN)
     for role in ("embedding", *maps, "router", "readout"):
@@ -129,7 +129,7 @@ def lazy(conventions: Conventions, optimizer: Optimizer) -> Iterator[Claim]:
     yield from _claims(("gradient",), "readout", SMALL if conventions["readout"] == "forward" else ONE, LAZY)
 
 
-def flat(conventions: Conventions, optimizer: Optimizer) -> Iterator[Claim]:
+def flat(conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
     """Yield the claims that a control is held to and must miss: every feature keeps its size."""
     for role in ("embedding", "stream", "moe", "dense", "gates"):
         yield from _claims(("activation", "change"), role, ONE, FLAT)
@@ -146,7 +146,7 @@ def _under(table: Stable, conventions: Conventions) -> Stable:
     return table if exponent is None else replace(table, logits=width ** (0.5 - float(exponent)))
 
 
-def _stable(table: Stable, conventions: Conventions, optimizer: Optimizer) -> Iterator[Claim]:
+def _stable(table: Stable, conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
     alpha = float(conventions.get("depth_alpha", 1.0))
     branch, inner = depth**-alpha, depth ** (alpha - 1)  # multiplier of a branch; LR inside it
     for role in ("embedding", "stream", "final_norm"):
@@ -198,7 +198,7 @@ def _sums(table: Stable, branch: Monomial, inner: Monomial) -> Iterator[Claim]:
     yield from _claims(("activation", "change"), "moe", branch, source, total)
 
 
-def _router(table: Stable, inner: Monomial, optimizer: Optimizer) -> Iterator[Claim]:
+def _router(table: Stable, inner: Monomial, optimizer: Column) -> Iterator[Claim]:
     source, size = table.source, ONE
     paths = _Hold(still=("width",), otherwise=ROUTER_PATHS) if table.logits == SMALL else NO_HOLD
     slow = SLOW_STEPS if optimizer == "sgd" else SPARSE_STILL

@@ -25,9 +25,9 @@ from hpxfer.scaling.conventions import (
     with_weight_decay,
 )
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, active, depth, expert_width, experts, width
-from hpxfer.scaling.table import Conventions, Optimizer, Regime, Row, Table
+from hpxfer.scaling.table import Column, Conventions, Regime, Row, Table
 
-TABLE: dict[Optimizer, str] = {"sgd": "MSSP Table B.1", "adam": "MSSP Table B.2"}
+TABLE: dict[Column, str] = {"sgd": "MSSP Table B.1", "adam": "MSSP Table B.2"}
 BRANCH = depth**-1
 
 # Regime -> (router, expert in, expert out): gradient RMS. Times depth^-1 it is the eps inside a block.
@@ -45,7 +45,7 @@ SGD_LR = {
 ADAM_LR = (width**-1, width**-1, expert_width**-1)
 
 
-def _dense(optimizer: Optimizer) -> tuple[Row, ...]:
+def _dense(optimizer: Column) -> tuple[Row, ...]:
     """Return the rows outside the MoE layer: muP with a factor 1/depth on every branch."""
     source = TABLE[optimizer]
     vector_lr = width if optimizer == "sgd" else ONE
@@ -74,7 +74,7 @@ def _dense(optimizer: Optimizer) -> tuple[Row, ...]:
     )
 
 
-def _rows(conventions: Conventions, optimizer: Optimizer, *, regime: str, mssp: bool) -> tuple[Row, ...]:
+def _rows(conventions: Conventions, optimizer: Column, *, regime: str, mssp: bool) -> tuple[Row, ...]:
     source = f"{TABLE[optimizer]}, regime {regime}"
     lr = ADAM_LR if optimizer == "adam" else SGD_LR[regime]
     router, up, down = (

@@ -21,7 +21,7 @@ from hpxfer.scaling.conventions import (
     with_weight_decay,
 )
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, dense_width, expert_width, shared_width, width
-from hpxfer.scaling.table import Conventions, Optimizer, Row, Table
+from hpxfer.scaling.table import Column, Conventions, Row, Table
 
 TABLE_3 = "2203.03466 Table 3"
 OUTPUT = TABLE_3 + ", output weights"
@@ -29,14 +29,14 @@ EPS_SOURCE = "; eps as the gradient"
 OUTPUT_LIKE = ("readout", "router")
 
 
-def _vector(role: str, optimizer: Optimizer) -> Row:
+def _vector(role: str, optimizer: Column) -> Row:
     """Return the row of a gain, bias or position: one infinite dimension, as an input weight, and no decay."""
     start = ZERO if role == "hidden_bias" else ONE
     lr = width if optimizer == "sgd" else ONE
     return Row(role=role, init_std=start, lr=lr, eps=width**-1, weight_decay=ZERO, source=TABLE_3 + EPS_SOURCE)
 
 
-def _hidden(role: str, fan_in: Monomial, fan_out: Monomial, optimizer: Optimizer) -> Row:
+def _hidden(role: str, fan_in: Monomial, fan_out: Monomial, optimizer: Column) -> Row:
     lr = fan_out * fan_in**-1 if optimizer == "sgd" else fan_in**-1
     decay = lr**-1  # as in the package `mup`: LR times decay stays the same
     source = TABLE_3 + ", hidden weights" + EPS_SOURCE
@@ -47,7 +47,7 @@ def _output(role: str) -> Row:
     return Row(role=role, init_std=width**-1, lr=width**-1, weight_decay=width, source=OUTPUT)
 
 
-def _rows(conventions: Conventions, optimizer: Optimizer) -> tuple[Row, ...]:
+def _rows(conventions: Conventions, optimizer: Column) -> tuple[Row, ...]:
     lr = width if optimizer == "sgd" else ONE
     rows: tuple[Row, ...] = (
         Row(

@@ -23,9 +23,9 @@ from hpxfer.scaling.conventions import (
     with_weight_decay,
 )
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, dense_width, expert_width, shared_width, width
-from hpxfer.scaling.table import Convention, Conventions, Optimizer, Row, Table
+from hpxfer.scaling.table import Column, Convention, Conventions, Row, Table
 
-TABLE: dict[Optimizer, str] = {"sgd": "Why Routers Freeze Table 1", "adam": "Why Routers Freeze Table 2"}
+TABLE: dict[Column, str] = {"sgd": "Why Routers Freeze Table 1", "adam": "Why Routers Freeze Table 2"}
 BY_CLASS = " by class"
 
 ROUTER_EPS_EXPONENT = Convention(
@@ -35,7 +35,7 @@ ROUTER_EPS_EXPONENT = Convention(
 )
 
 
-def _input(role: str, optimizer: Optimizer) -> Row:
+def _input(role: str, optimizer: Column) -> Row:
     vector = role != "embedding"
     return Row(
         role=role,
@@ -47,16 +47,16 @@ def _input(role: str, optimizer: Optimizer) -> Row:
     )
 
 
-def _matrix(role: str, optimizer: Optimizer, fan_in: Monomial = width, where: str = BY_CLASS) -> Row:
+def _matrix(role: str, optimizer: Column, fan_in: Monomial = width, where: str = BY_CLASS) -> Row:
     lr = ONE if optimizer == "sgd" else fan_in**-1
     return Row(role=role, init_std=fan_in**-0.5, lr=lr, eps=width**-1, source=TABLE[optimizer] + where)
 
 
-def _output(role: str, optimizer: Optimizer, where: str) -> Row:
+def _output(role: str, optimizer: Column, where: str) -> Row:
     return Row(role=role, init_std=width**-1, lr=width**-1, source=TABLE[optimizer] + where)
 
 
-def _rows(conventions: Conventions, optimizer: Optimizer) -> tuple[Row, ...]:
+def _rows(conventions: Conventions, optimizer: Column) -> tuple[Row, ...]:
     rows: tuple[Row, ...] = (
         _input("embedding", optimizer),
         _input("position", optimizer),

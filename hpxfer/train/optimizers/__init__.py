@@ -5,7 +5,7 @@ plug-in. `hpxfer.train.optimizer.StackOptimizer` does everything that all rules 
 """
 
 from hpxfer.registry import Registry
-from hpxfer.train.optimizers.row import Column, Optimizer
+from hpxfer.train.optimizers.row import Optimizer
 
 OPTIMIZERS: Registry[Optimizer] = Registry(
     "optimizer",
@@ -16,4 +16,4 @@ OPTIMIZERS: Registry[Optimizer] = Registry(
 )
 register_optimizer = OPTIMIZERS.register
 
-__all__ = ["OPTIMIZERS", "Column", "Optimizer", "register_optimizer"]
+__all__ = ["OPTIMIZERS", "Optimizer", "register_optimizer"]

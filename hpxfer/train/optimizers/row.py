@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from hpxfer.scaling.table import Column
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Column = Literal["adam", "sgd"]  # of a parameterization's table
 Numbers = Mapping[str, "Tensor"]
 
 
