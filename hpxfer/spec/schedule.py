@@ -1,4 +1,4 @@
-"""Schedule: the step counts of a run. If an axis changes the steps, warm-up and decay keep their share of the run."""
+"""PhaseSteps: the step counts of a run. If an axis changes the steps, warm-up and decay keep their share of the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpxfer.spec.sweep import SweepSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class PhaseSteps:
     """The steps of the warm-up, of the final decay (0 unless wsd) and of the window of the final loss."""
 
     warmup_steps: int
@@ -16,7 +16,7 @@ class Schedule:
     final_window_steps: int
 
 
-def schedule_at(spec: SweepSpec, steps: int) -> Schedule:
+def schedule_at(spec: SweepSpec, steps: int) -> PhaseSteps:
     """Return the schedule of a run of `steps`: the base's share of the run, at least 1 step if the base has any.
 
     If rounding leaves too little room for warm-up and decay, the decay is cut. `steps` must be at least `shortest_run`.
@@ -28,7 +28,7 @@ def schedule_at(spec: SweepSpec, steps: int) -> Schedule:
 
     decay_steps = share(base.decay_steps or 0)
     warmup_steps = min(share(base.warmup_steps), steps - min(decay_steps, 1))
-    return Schedule(
+    return PhaseSteps(
         warmup_steps=warmup_steps,
         decay_steps=min(decay_steps, steps - warmup_steps),
         final_window_steps=share(spec.final_window_steps),

@@ -9,12 +9,12 @@ from strategies import sweeps
 from sweep_text import edited
 
 from hpxfer.spec import SweepSpec, parse_sweep
-from hpxfer.spec.schedule import Schedule, schedule_at, shortest_run
+from hpxfer.spec.schedule import PhaseSteps, schedule_at, shortest_run
 
 
-def base_schedule(spec: SweepSpec) -> Schedule:
+def base_schedule(spec: SweepSpec) -> PhaseSteps:
     schedule = spec.training.schedule
-    return Schedule(
+    return PhaseSteps(
         warmup_steps=schedule.warmup_steps,
         decay_steps=schedule.decay_steps or 0,
         final_window_steps=spec.final_window_steps,
@@ -36,13 +36,13 @@ def test_shares_of_the_run(steps: int, expected: tuple[int, int, int]) -> None:
     schedule = ("{decay: constant, warmup_steps: 20}", "{decay: wsd, warmup_steps: 20, decay_steps: 50}")
     spec = parse_sweep(edited(schedule, ("steps: 200", "steps: 200\n  final_window_steps: 7")))
     warmup, decay, window = expected
-    assert schedule_at(spec, steps) == Schedule(warmup_steps=warmup, decay_steps=decay, final_window_steps=window)
+    assert schedule_at(spec, steps) == PhaseSteps(warmup_steps=warmup, decay_steps=decay, final_window_steps=window)
     assert shortest_run(spec) == 2
 
 
 def test_what_the_base_has_not_nobody_has() -> None:
     spec = parse_sweep(edited(("warmup_steps: 20", "warmup_steps: 0")))
-    assert schedule_at(spec, 10**6) == Schedule(warmup_steps=0, decay_steps=0, final_window_steps=10**5)
+    assert schedule_at(spec, 10**6) == PhaseSteps(warmup_steps=0, decay_steps=0, final_window_steps=10**5)
     assert shortest_run(spec) == 1
 
 
