@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from sweep_text import SWEEP
@@ -14,6 +14,7 @@ from sweep_text import SWEEP
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.spec import parse_sweep
+from hpxfer.testing.searches import run_search
 from hpxfer.trial import DataRef, Expansion, Trial
 
 LR = ("[0.01]", "{log2: [-9, -4]}")  # the edit that gives the small sweep a line of six
@@ -81,46 +82,7 @@ class Ran:
         return sorted({trial.hps.get(hp) for trial in self.trials.values() if trial.shape.width == width})
 
 
-def run(
-    expansion: Expansion,
-    landscape: Callable[[Trial], Outcome],
-    *,
-    known: Mapping[str, Outcome] | None = None,
-    fails: Callable[[Trial], bool] = lambda _: False,
-    at_once: int | None = None,
-    order: random.Random | None = None,
-    stop_after: int | None = None,
-) -> Ran:
-    """Run a search to its end, or until so many trials have ended.
-
-    At most `at_once` are in flight, and they end in the order that `order` shuffles them to.
-    """
-    search = search_of(expansion)
-    outcomes, trials = dict(known or {}), {}
-    flying: list[Trial] = []
-    failed: set[str] = set()
-    while stop_after is None or len(trials) - len(flying) < stop_after:
-        room = None if at_once is None else at_once - len(flying)
-        out = {*failed, *(trial.id for trial in flying)}
-        asked = search.ask(outcomes, out)[:room] if room is None or room > 0 else ()
-        _check(asked, outcomes, out, room)
-        trials.update((trial.id, trial) for trial in asked)
-        flying += asked
-        if not flying:
-            break
-        if order is not None:
-            order.shuffle(flying)
-        ended = flying.pop(0)
-        if fails(ended):
-            failed.add(ended.id)
-        else:
-            outcomes[ended.id] = landscape(ended)
-    return Ran(search=search, outcomes=outcomes, trials=trials)
-
-
-def _check(asked: Collection[Trial], known: Collection[str], out: Collection[str], room: int | None) -> None:
-    ids = [trial.id for trial in asked]
-    assert len(set(ids)) == len(ids), "a trial was asked for twice at once"
-    assert not {*known} & {*ids}, "a trial was asked for that is known"
-    assert not {*out} & {*ids}, "a trial was asked for that is out"
-    assert room is None or len(ids) <= room, "more was asked for than there is room"
+def run(expansion: Expansion, landscape: Callable[[Trial], Outcome], **how: Any) -> Ran:
+    """Run a search on a landscape, as `run_search` of the conformance suite does."""
+    done = run_search(expansion, loss=landscape, **how)
+    return Ran(search=done.search, outcomes=done.outcomes, trials=done.trials)
