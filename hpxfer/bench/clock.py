@@ -43,7 +43,7 @@ def interleaved(jobs: Mapping[str, Job], *, rounds: int, device: torch.device) -
             took = now(device) - start
             if turn:
                 seconds[name].append(took / job.count)
-    return {name: tuple(one) for name, one in seconds.items()}
+    return {name: tuple(values) for name, values in seconds.items()}
 
 
 def now(device: torch.device) -> float:

@@ -42,30 +42,17 @@ def run_benches(names: Sequence[str], device: str, output: Path) -> Ran:
 
 def _rows(name: str, device: torch.device) -> list[Row]:
     """Return the rows of one benchmark. Code for a GPU is imported only for a GPU."""
-    cuda = device.type == "cuda"
+    if device.type == "cuda":
+        from hpxfer.bench import kernels_cuda, sweep, trainer_cuda
+
+        rows_of = {"trainer": trainer_cuda.rows, "kernels": kernels_cuda.rows, "sweep": sweep.rows}
+        return rows_of[name](device)
+    from hpxfer.bench import kernels_cpu, sweep, sweep_ray, sweep_store, trainer_cpu, whole_machine
+
     match name:
-        case "trainer" if cuda:
-            from hpxfer.bench import trainer_cuda
-
-            return trainer_cuda.rows(device)
         case "trainer":
-            from hpxfer.bench import trainer_cpu, whole_machine
-
             return [*whole_machine.rows(), *trainer_cpu.rows()]
-        case "kernels" if cuda:
-            from hpxfer.bench import kernels_cuda
-
-            return kernels_cuda.rows(device)
         case "kernels":
-            from hpxfer.bench import kernels_cpu
-
             return kernels_cpu.rows()
-        case "sweep" if cuda:
-            from hpxfer.bench import sweep
-
-            return sweep.rows(device)
-        case "sweep":
-            from hpxfer.bench import sweep, sweep_ray, sweep_store
-
+        case _:
             return [*sweep.rows(device), *sweep_ray.rows(), *sweep_store.rows()]
-    raise AssertionError(name)

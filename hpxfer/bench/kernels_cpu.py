@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 
 from hpxfer.bench.clock import Job, interleaved, median, one_thread, ratio
-from hpxfer.bench.goals import WIDTHS, goal_of
+from hpxfer.bench.goals import WIDTHS, measured
 from hpxfer.bench.layer import dense, looped, own, random_layer, stock
-from hpxfer.bench.stock import both_ways, matmul_peak, normal
+from hpxfer.bench.stock import both_ways, cpu_peak_row, matmul_peak, normal
 from hpxfer.kernels.backend import TORCH
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
 from hpxfer.plan.speeds import Row
@@ -24,7 +24,7 @@ def rows(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS, num_trials: int
         peak = matmul_peak(_CPU)
         found = [experts_row(width, rounds, num_trials, peak) for width in widths]
         found.append(cross_entropy_row(rounds, num_trials))
-    return [*found, Row(key="peak-cpu", what="float32 matmul peak, one thread", value=peak / 1e9, unit="GFLOP/s")]
+    return [*found, cpu_peak_row(peak)]
 
 
 def experts_row(width: int, rounds: int, num_trials: int, peak: float) -> Row:
@@ -37,12 +37,10 @@ def experts_row(width: int, rounds: int, num_trials: int, peak: float) -> Row:
         "dense": Job(run=dense(layer)),
     }
     times = interleaved(jobs, rounds=rounds, device=_CPU)
-    key, seconds = f"experts-{width}", median(times, "own")
-    return Row(
-        key=key,
-        what=goal_of(key).what,
-        value=ratio(times, "loop", "own"),
-        unit="x",
+    seconds = median(times, "own")
+    return measured(
+        f"experts-{width}",
+        ratio(times, "loop", "own"),
         note=(
             f"{1000 * seconds:.2f} ms, {layer.flops / seconds / peak:.2f} of the matmul peak, "
             f"{ratio(times, 'grouped_mm', 'own'):.2f} times an F.grouped_mm layer, "

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 
 from hpxfer.bench.clock import Job, interleaved, median, ratio
-from hpxfer.bench.goals import goal_of
+from hpxfer.bench.goals import measured
 from hpxfer.bench.layer import own, random_layer, stock
-from hpxfer.bench.stock import both_ways, copy_peak, matmul_peak, normal
+from hpxfer.bench.stock import both_ways, copy_peak, cuda_peak_rows, matmul_peak, normal
 from hpxfer.kernels.adamw import adamw_
 from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
@@ -36,8 +36,7 @@ def rows(device: torch.device) -> list[Row]:
         cross_entropy_row(device, backend, copy),
         adamw_row(device, backend, copy),
         routing_row(device, backend),
-        Row(key="peak-cuda", what="bf16 matmul peak, 8192^3", value=peak / 1e12, unit="TFLOP/s"),
-        Row(key="copy-cuda", what="copy bandwidth, reads and writes", value=copy / 1e12, unit="TB/s"),
+        *cuda_peak_rows(peak, copy),
     ]
 
 
@@ -52,12 +51,10 @@ def layer_rows(width: int, device: torch.device, backend: Backend, peak: float) 
     rates = {name: layer.flops / median(times, name) for name in jobs}
     numbers = {f"{name}_ms": 1000 * median(times, name) for name in jobs}
     numbers |= {f"{name}_tflop_per_s": rate / 1e12 for name, rate in rates.items()}
-    key = f"layer-{width}"
-    value = ratio(times, "grouped_mm", "triton")
-    found = [Row(key=key, what=goal_of(key).what, value=value, unit="x", numbers=numbers)]
+    found = [measured(f"layer-{width}", ratio(times, "grouped_mm", "triton"), numbers=numbers)]
     if width == max(LAYER_WIDTHS):
-        key, note = f"rate-{width}", f"{rates['triton'] / peak:.2f} of the matmul peak of this run"
-        found += [Row(key=key, what=goal_of(key).what, value=rates["triton"] / 1e12, unit="TFLOP/s", note=note)]
+        note = f"{rates['triton'] / peak:.2f} of the matmul peak of this run"
+        found += [measured(f"rate-{width}", rates["triton"] / 1e12, note=note)]
     return found
 
 
@@ -102,7 +99,7 @@ def routing_row(device: torch.device, backend: Backend) -> Row:
         return group_rows(choose_experts(gates, bias, 1, 1, backend=backend), EXPERTS, backend=backend)
 
     times = interleaved({"routing": Job(run=graphed(route))}, rounds=ROUNDS, device=device)
-    return Row(key="routing", what=goal_of("routing").what, value=1e6 * median(times, "routing"), unit="us")
+    return measured("routing", 1e6 * median(times, "routing"))
 
 
 def graphed(run: Callable[[], object]) -> Callable[[], object]:
@@ -121,10 +118,5 @@ def graphed(run: Callable[[], object]) -> Callable[[], object]:
 
 def _bandwidth_row(key: str, job: Job, num_bytes: int, device: torch.device, copy: float) -> Row:
     seconds = median(interleaved({key: job}, rounds=ROUNDS, device=device), key)
-    return Row(
-        key=key,
-        what=goal_of(key).what,
-        value=num_bytes / seconds / copy,
-        unit="of copy bandwidth",
-        numbers={"ms": 1000 * seconds, "tb_per_s": num_bytes / seconds / 1e12},
-    )
+    numbers = {"ms": 1000 * seconds, "tb_per_s": num_bytes / seconds / 1e12}
+    return measured(key, num_bytes / seconds / copy, numbers=numbers)

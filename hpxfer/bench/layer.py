@@ -100,6 +100,6 @@ def dense(layer: Layer) -> Callable[[], object]:
     num_experts = layer.w_in_GDH.shape[0] // num_trials
     x = layer.x_MD.detach().view(num_trials, -1, layer.x_MD.shape[1]).requires_grad_()
     w_in, w_out = (
-        one.detach()[::num_experts].contiguous().requires_grad_() for one in (layer.w_in_GDH, layer.w_out_GHD)
+        weight.detach()[::num_experts].contiguous().requires_grad_() for weight in (layer.w_in_GDH, layer.w_out_GHD)
     )
     return both_ways(lambda: torch.bmm(F.gelu(torch.bmm(x, w_in)), w_out), (x, w_in, w_out))

@@ -30,7 +30,7 @@ class Attention(nn.Module):
         """Return the branch [B, S, D]."""
         batch, context, dim = x.shape
         split = (batch, context, self.num_heads, self.head_dim)
-        q, k, v = (one.view(split).transpose(1, 2) for one in self.qkv(x).chunk(3, dim=-1))
+        q, k, v = (part.view(split).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.head_dim)
         out: Tensor = self.out(y.transpose(1, 2).reshape(batch, context, dim))
         return out
@@ -123,7 +123,7 @@ class PlainRun:
         copy_weights(self.model, state, slot)
         self.rate, self.kappa = hps.router_bias_lr, trial.shape.kappa
         undecayed = [self.model.position.weight]
-        decayed = [one for one in self.model.parameters() if one is not undecayed[0]]
+        decayed = [weight for weight in self.model.parameters() if weight is not undecayed[0]]
         groups = [
             {"params": decayed, "weight_decay": hps.weight_decay},
             {"params": undecayed, "weight_decay": 0.0},
@@ -132,7 +132,7 @@ class PlainRun:
 
     def step(self, batch: Batch) -> float:
         """Take one step and return the loss before it."""
-        inputs, targets = (torch.from_numpy(one) for one in batch)
+        inputs, targets = (torch.from_numpy(ids) for ids in batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.model(inputs, targets)
         loss.backward()

@@ -54,15 +54,15 @@ def step_shares(forward_backward: Callable[[], object], update: Callable[[], obj
 
 def part_of(chain: tuple[str, ...]) -> str:
     """Return the part of a step that an operator belongs to, by its name and then by the names of its callers."""
-    name, callers = chain[0].lower(), [one.lower() for one in chain]
+    name, callers = chain[0].lower(), [event_name.lower() for event_name in chain]
     if _OPTIMIZER.lower() in callers:
         return "optimizer"
-    if any(mark in one for one in callers for mark in _ATTENTION):
+    if any(mark in caller for caller in callers for mark in _ATTENTION):
         return "attention"
     own = name.rpartition("::")[2]
     if name.startswith("aten::") and any(mark in own for mark in _PRODUCTS):
         return "products"
-    if any(mark in one for one in callers for mark in _LOSS):
+    if any(mark in caller for caller in callers for mark in _LOSS):
         return "loss"
     if not name.startswith("aten::") or own in _VIEWS:
         return "rest"
@@ -71,7 +71,7 @@ def part_of(chain: tuple[str, ...]) -> str:
 
 def shares_text(shares: dict[str, float]) -> str:
     """Return the shares as a sentence, the largest first."""
-    parts = sorted(shares.items(), key=lambda one: -one[1])
+    parts = sorted(shares.items(), key=lambda part: -part[1])
     return "profile: " + ", ".join(f"{part} {share:.0%}" for part, share in parts)
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hpxfer.bench.clock import Job, interleaved, median
+from hpxfer.plan.speeds import Row
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
@@ -65,6 +66,19 @@ def copy_peak(device: torch.device) -> float:
     out = torch.empty_like(source)
     times = interleaved({"copy": Job(run=lambda: out.copy_(source))}, rounds=_PEAK_ROUNDS, device=device)
     return 8 * count / median(times, "copy")
+
+
+def cpu_peak_row(peak: float) -> Row:
+    """Return the row of the peak of one core, given in FLOP/s."""
+    return Row(key="peak-cpu", what="float32 matmul peak, one thread", value=peak / 1e9, unit="GFLOP/s")
+
+
+def cuda_peak_rows(peak: float, copy: float) -> tuple[Row, Row]:
+    """Return the rows of a GPU's peaks, given in FLOP/s and bytes/s."""
+    return (
+        Row(key="peak-cuda", what="bf16 matmul peak, 8192^3", value=peak / 1e12, unit="TFLOP/s"),
+        Row(key="copy-cuda", what="copy bandwidth, reads and writes", value=copy / 1e12, unit="TB/s"),
+    )
 
 
 def both_ways(run: Callable[[], Tensor], inputs: Sequence[Tensor]) -> Callable[[], object]:

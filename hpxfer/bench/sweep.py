@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from hpxfer.bench.cases import Case, trials
-from hpxfer.bench.goals import goal_of
+from hpxfer.bench.goals import measured
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import once
 from hpxfer.executors.local import LocalExecutor
@@ -85,17 +85,11 @@ def row_of(case: Case, device: torch.device, ways: dict[str, list[Spent]], steps
     """Return the ratio of the two ways at `steps`, measured or extrapolated."""
     key = f"sweep-{device.type}" + ("" if steps == case.steps else f"-{steps}")
     pairs = list(zip(ways["stacked"], ways["cold"], strict=True))
-    numbers = {f"{name}_s": statistics.median(one.at(steps, case.steps) for one in ways[name]) for name in ways}
-    starts = {f"{name}_start_s": statistics.median(one.start_s for one in ways[name]) for name in ways}
+    numbers = {f"{name}_s": statistics.median(way.at(steps, case.steps) for way in ways[name]) for name in ways}
+    starts = {f"{name}_start_s": statistics.median(way.start_s for way in ways[name]) for name in ways}
     note = f"{cold} cold processes measured, scaled to {TRIALS}" if cold < TRIALS else ""
-    return Row(
-        key=key,
-        what=goal_of(key).what,
-        value=statistics.median(b.at(steps, case.steps) / a.at(steps, case.steps) for a, b in pairs),
-        unit="x",
-        note=note,
-        numbers=numbers | starts,
-    )
+    value = statistics.median(b.at(steps, case.steps) / a.at(steps, case.steps) for a, b in pairs)
+    return measured(key, value, note=note, numbers=numbers | starts)
 
 
 def spent(runs: Sequence[Sequence[Stack]], device: torch.device) -> Spent:
@@ -124,5 +118,5 @@ def _planned(device: torch.device) -> Device:
     return Device(cuda=True, memory_bytes=torch.cuda.get_device_properties(device).total_memory)
 
 
-def _scaled(one: Spent, factor: float) -> Spent:
-    return Spent(wall_s=one.wall_s * factor, trained_s=one.trained_s * factor, processes=round(one.processes * factor))
+def _scaled(way: Spent, factor: float) -> Spent:
+    return Spent(wall_s=way.wall_s * factor, trained_s=way.trained_s * factor, processes=round(way.processes * factor))

@@ -9,7 +9,6 @@ has ended. Where the two ways are compared, Ray is running already, and Tune kee
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hpxfer.bench.cases import Case, trials
-from hpxfer.bench.goals import goal_of
-from hpxfer.errors import HpxferError
+from hpxfer.bench.goals import measured
+from hpxfer.bench.process import output_of
 from hpxfer.executors.executor import once
 from hpxfer.plan.speeds import Row
 from hpxfer.trial.events import Ended, Event
@@ -49,15 +48,14 @@ class Nothing:
 def rows(sizes: Sizes | None = None) -> list[Row]:
     """Return milliseconds per trial, and the time of Tune over ours."""
     sizes = sizes or Sizes()
-    mine, theirs = _in_a_process("ours", sizes.ours), _in_a_process("tune", sizes.tune)
+    with_ours, with_tune = _in_a_process("ours", sizes.ours), _in_a_process("tune", sizes.tune)
     numbers = {
-        "ours_all_ms": 1000 * mine.all_s / sizes.ours,
-        "ours_ms": 1000 * mine.run_s / sizes.ours,
-        "tune_ms": 1000 * theirs.run_s / sizes.tune,
+        "ours_all_ms": 1000 * with_ours.all_s / sizes.ours,
+        "ours_ms": 1000 * with_ours.run_s / sizes.ours,
+        "tune_ms": 1000 * with_tune.run_s / sizes.tune,
     }
     values = {"ray-trial": numbers["ours_all_ms"], "ray-tune": numbers["tune_ms"] / numbers["ours_ms"]}
-    goals = [goal_of(key) for key in values]
-    return [Row(key=one.key, what=one.what, value=values[one.key], unit=one.unit, numbers=numbers) for one in goals]
+    return [measured(key, value, numbers=numbers) for key, value in values.items()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +81,11 @@ def spent(run: Callable[[], int], count: int) -> Spent:
 
 def ours(count: int) -> Spent:
     """Return the seconds of our executor."""
+    from hpxfer.executors.placement import Placement
     from hpxfer.executors.ray import RayExecutor
+    from hpxfer.spec.sweep import ResourcesSpec
 
+    placement = Placement(resources=ResourcesSpec(device="cpu"))
     with TemporaryDirectory() as folder:
         stacks = [Stack(trials=(trial,)) for trial in trials(CASE, count, Path(folder))]
     ended: list[TrialResult] = []
@@ -94,8 +95,8 @@ def ours(count: int) -> Spent:
             ended.extend(event.results)
 
     def run() -> int:
-        RayExecutor().run(once(stacks), Nothing(), take)
-        return sum(one.status == "finished" for one in ended)
+        RayExecutor(placement).run(once(stacks), Nothing(), take)
+        return sum(result.status == "finished" for result in ended)
 
     return spent(run, count)
 
@@ -116,7 +117,7 @@ def tune(count: int) -> Spent:
                 run_config=ray_tune.RunConfig(name="nothing", storage_path=folder, verbose=0),
             )
             results = tuner.fit()
-            return sum(results[place].error is None for place in range(len(results)))
+            return sum(results[index].error is None for index in range(len(results)))
 
     return spent(run, count)
 
@@ -126,11 +127,8 @@ def _nothing(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_process(way: str, count: int) -> Spent:
-    command = [sys.executable, "-m", "hpxfer.bench.sweep_ray", way, str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise HpxferError(f"the benchmark of Ray failed:\n{done.stderr}")
-    return Spent(**json.loads(done.stdout.strip().splitlines()[-1]))
+    output = output_of("hpxfer.bench.sweep_ray", way, str(count))
+    return Spent(**json.loads(output.strip().splitlines()[-1]))
 
 
 if __name__ == "__main__":

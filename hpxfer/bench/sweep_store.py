@@ -9,8 +9,8 @@ start if a user waits for it. The workers are an executor that makes up the resu
 from __future__ import annotations
 
 import json
+import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hpxfer.bench.goals import goal_of
+from hpxfer.bench.goals import measured
 from hpxfer.bench.planted_store import PlantedStore, planted_result
+from hpxfer.bench.process import output_of
 from hpxfer.data import data_ref
 from hpxfer.driver import prepare, run
-from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train
 from hpxfer.plan.speeds import Row
 from hpxfer.results import load_results
@@ -50,7 +50,7 @@ grid: {{lr: {{log2: [-10, -1]}}}}
 seeds: {seeds}
 resources: {{executor: local}}
 """
-TRIALS_OF_A_SEED = 30  # 10 LRs: at the base once, at the other width for both tables
+TRIALS_PER_SEED = 30  # 10 LRs: at the base once, at the other width for both tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +91,16 @@ def rows(sizes: Sizes | None = None) -> list[Row]:
         _sweep(folder, sizes.planned)
         large = _peak(folder, sizes.rounds)
     return [
-        _row("store-load", statistics.median(one["total_s"] for one in loads), {**loads[0], "trials": number}),
-        _row("store-rerun", statistics.median(rerun), {"trials": number}),
-        _row(
+        measured(
+            "store-load",
+            statistics.median(load["total_s"] for load in loads),
+            numbers={**loads[0], "trials": number},
+        ),
+        measured("store-rerun", statistics.median(rerun), numbers={"trials": number}),
+        measured(
             "store-memory",
             large["peak_mb"] - small["peak_mb"],
-            {
+            numbers={
                 "stored": number,
                 "planned": large["planned"],
                 "peak_mb": large["peak_mb"],
@@ -146,7 +150,9 @@ def drive(folder: Path) -> dict[str, float]:
 
 
 def _peak_mb() -> float:
-    """Return the most memory that this program held. `getrusage` would include the process that started it."""
+    """Return the most memory that this program held. On Linux, `getrusage` includes the process that started it."""
+    if sys.platform == "darwin":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
@@ -162,34 +168,22 @@ def _sweep(folder: Path, seeds: int) -> Path:
 
 
 def _measured(part: str, folder: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads(_ran("hpxfer.bench.sweep_store", part, str(folder)))
+    found: dict[str, float] = json.loads(output_of("hpxfer.bench.sweep_store", part, str(folder)))
     return found
 
 
 def _peak(folder: Path, rounds: int) -> dict[str, float]:
     """Return the lines of `drive` at the median peak. What allocators keep differs by tens of MB from run to run."""
-    return sorted((_measured("drive", folder) for _ in range(rounds)), key=lambda one: one["peak_mb"])[rounds // 2]
+    return sorted((_measured("drive", folder) for _ in range(rounds)), key=lambda load: load["peak_mb"])[rounds // 2]
 
 
 def _decided(folder: Path, number: int) -> float:
     """Return the seconds until a user learns that a finished sweep is finished."""
     start = time.perf_counter()
-    said = _ran("hpxfer.cli", "plan", str(folder / "large.yaml"), "--results", str(folder))
+    output = output_of("hpxfer.cli", "plan", str(folder / "large.yaml"), "--results", str(folder))
     end = time.perf_counter()
-    assert f"{number} trials, all done" in said, said
+    assert f"{number} trials, all done" in output, output
     return end - start
-
-
-def _ran(module: str, *arguments: str) -> str:
-    ended = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise HpxferError(f"the benchmark's {' '.join(arguments[:1])} failed:\n{ended.stderr}")
-    return ended.stdout
-
-
-def _row(key: str, value: float, numbers: dict[str, float]) -> Row:
-    goal = goal_of(key)
-    return Row(key=key, what=goal.what, value=value, unit=goal.unit, numbers=numbers)
 
 
 if __name__ == "__main__":

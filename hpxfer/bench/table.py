@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
-from hpxfer.bench.goals import Goal, goals
+from hpxfer.bench.goals import goals
 from hpxfer.host.output import aligned
-from hpxfer.plan.speeds import Kind, Record, Row, latest
+from hpxfer.plan.speeds import Kind, Record, latest
 
 BENCHES = ("trainer", "kernels", "sweep")
 UNMEASURED = "unmeasured"
@@ -25,13 +25,9 @@ _TITLES = {
 
 def table_text(bench: str, device: Kind, record: Record | None) -> str:
     """Return one table for a terminal: the rows with a goal, the other rows, then notes on what bounds them."""
-    found = {} if record is None else {row.key: row for row in record.rows}
-    cells = [_HEADINGS, *(_cells(goal, found.get(goal.key)) for goal in goals(bench, device))]
-    cells += [(row.what, _value(row.value, row.unit), "", "") for row in _without_goal(bench, device, record)]
-    lines = aligned(cells)
-    notes = [f"  {row.what}: {detail}" for row in found.values() if (detail := _detail(row))]
-    title = f"{_TITLES[bench, device]}: {UNMEASURED if record is None else record.place()}"
-    return "\n".join([title, *lines, *notes])
+    notes = [f"  {note}" for note in _notes(record)]
+    title = f"{_TITLES[bench, device]}: {UNMEASURED if record is None else record.provenance()}"
+    return "\n".join([title, *aligned([_HEADINGS, *_cells(bench, device, record)]), *notes])
 
 
 def bench_markdown(folder: Path) -> str:
@@ -44,35 +40,35 @@ def bench_markdown(folder: Path) -> str:
 
 
 def _markdown(bench: str, device: Kind, record: Record | None) -> str:
-    found = {} if record is None else {row.key: row for row in record.rows}
-    lines = [_line(_HEADINGS), _line(["---"] * len(_HEADINGS))]
-    lines += [_line(_cells(goal, found.get(goal.key))) for goal in goals(bench, device)]
-    lines += [_line((row.what, _value(row.value, row.unit), "", "")) for row in _without_goal(bench, device, record)]
-    notes = [f"- {row.what}: {detail}." for row in found.values() if (detail := _detail(row))]
-    place = (
+    lines = [_line(cells) for cells in (_HEADINGS, ["---"] * len(_HEADINGS), *_cells(bench, device, record))]
+    notes = [f"- {note}." for note in _notes(record)]
+    provenance = (
         f"{UNMEASURED.capitalize()}; to measure: `hpxfer bench {bench} --device {device}`."
         if record is None
-        else f"{record.place()}."
+        else f"{record.provenance()}."
     )
-    return "\n".join([f"**{_TITLES[bench, device]}**", "", *lines, "", *notes, *([""] if notes else []), place])
+    return "\n".join([f"**{_TITLES[bench, device]}**", "", *lines, "", *notes, *([""] if notes else []), provenance])
 
 
-def _cells(goal: Goal, row: Row | None) -> tuple[str, str, str, str]:
-    measured = UNMEASURED if row is None else _value(row.value, row.unit)
-    aim = "" if goal.goal is None else _value(goal.goal, goal.unit)
-    if goal.at_most is not None:
-        aim = f"at most {_value(goal.at_most, goal.unit)}"
-    return goal.what, measured, aim, goal.reference
+def _cells(bench: str, device: Kind, record: Record | None) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the cells of every goal of a table, then those of the measured rows that have no goal."""
+    rows = {} if record is None else {row.key: row for row in record.rows}
+    for goal in goals(bench, device):
+        row = rows.pop(goal.key, None)
+        aim = "" if goal.goal is None else _value(goal.goal, goal.unit)
+        if goal.at_most is not None:
+            aim = f"at most {_value(goal.at_most, goal.unit)}"
+        yield goal.what, UNMEASURED if row is None else _value(row.value, row.unit), aim, goal.reference
+    for row in rows.values():
+        yield row.what, _value(row.value, row.unit), "", ""
 
 
-def _without_goal(bench: str, device: Kind, record: Record | None) -> Iterable[Row]:
-    known = {goal.key for goal in goals(bench, device)}
-    return [] if record is None else [row for row in record.rows if row.key not in known]
-
-
-def _detail(row: Row) -> str:
-    """Return the row's note, or, if it has none, the numbers that it was computed from."""
-    return row.note or ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in row.numbers.items())
+def _notes(record: Record | None) -> Iterator[str]:
+    """Yield the note of each row, or, if it has none, the numbers that it was computed from."""
+    for row in () if record is None else record.rows:
+        numbers = (f"{name.replace('_', ' ')} {_number(value)}" for name, value in row.numbers.items())
+        if detail := row.note or ", ".join(numbers):
+            yield f"{row.what}: {detail}"
 
 
 def _value(value: float, unit: str) -> str:

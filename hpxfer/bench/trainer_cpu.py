@@ -18,10 +18,10 @@ import torch
 
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import Job, Times, interleaved, median, one_thread, ratio
-from hpxfer.bench.goals import WIDTHS, goal_of
+from hpxfer.bench.goals import WIDTHS, measured
 from hpxfer.bench.plain import PlainRun
 from hpxfer.bench.shares import shares_text, step_shares
-from hpxfer.bench.stock import matmul, matmul_size, products_and_attention
+from hpxfer.bench.stock import cpu_peak_row, matmul, matmul_size, products_and_attention
 from hpxfer.model.cost import flops_per_token
 from hpxfer.plan.speeds import Row
 from hpxfer.train.device import setup_for
@@ -57,10 +57,9 @@ def rows(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS) -> list[Row]:
         found = {
             width: measure(cpu_case(width), Path(folder), rounds, size, _REPEATS.get(width, 1)) for width in widths
         }
-    peak = statistics.median(one.peak for one in found.values())
-    peak_row = Row(key="peak-cpu", what="float32 matmul peak, one thread", value=peak / 1e9, unit="GFLOP/s")
-    made = [rows_of(width, one) for width, one in found.items()]
-    return [*(ratios for ratios, _ in made), *(shares for _, shares in made), peak_row]
+    peak = statistics.median(timed.peak for timed in found.values())
+    made = [rows_of(width, timed) for width, timed in found.items()]
+    return [*(ratios for ratios, _ in made), *(shares for _, shares in made), cpu_peak_row(peak)]
 
 
 def rows_of(width: int, found: Measured) -> tuple[Row, Row]:
@@ -68,21 +67,17 @@ def rows_of(width: int, found: Measured) -> tuple[Row, Row]:
     ms = {name: 1000 * median(found.times, name) for name in found.times}
     stacked, alone = f"stacked_{MOST}", "products_and_attention"
     steps = {name: value for name, value in ms.items() if name not in (alone, _PEAK)}
-    ratios = Row(
-        key=f"ratio-{width}",
-        what=goal_of(f"ratio-{width}").what,
-        value=ratio(found.times, "plain", stacked),
-        unit="x",
+    ratios = measured(
+        f"ratio-{width}",
+        ratio(found.times, "plain", stacked),
         note="ms a trial-step: " + ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in steps.items()),
         numbers={f"{name}_ms": value for name, value in steps.items()}
         | {f"ratio_at_{size}": ratio(found.times, "plain", f"stacked_{size}") for size in SIZES},
     )
     limit = found.flops / (found.peak * ms[alone] / 1000)
-    shares = Row(
-        key=f"share-{width}",
-        what=goal_of(f"share-{width}").what,
-        value=found.flops / (found.peak * ms[stacked] / 1000),
-        unit="of peak",
+    shares = measured(
+        f"share-{width}",
+        found.flops / (found.peak * ms[stacked] / 1000),
         note=f"products and attention alone, stock operators, reach {limit:.2f}; {shares_text(found.shares)}",
         numbers={"products_and_attention_alone": limit, "peak_gflop_per_s": found.peak / 1e9, **found.shares},
     )

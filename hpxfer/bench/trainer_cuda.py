@@ -18,8 +18,8 @@ import torch
 
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import now
-from hpxfer.bench.goals import goal_of
-from hpxfer.bench.stock import copy_peak, matmul_peak
+from hpxfer.bench.goals import measured
+from hpxfer.bench.stock import copy_peak, cuda_peak_rows, matmul_peak
 from hpxfer.bench.sweep import CUDA_CASE
 from hpxfer.errors import HpxferError
 from hpxfer.model.cost import count_params, flops_per_token
@@ -61,11 +61,7 @@ def rows(device: torch.device) -> list[Row]:
             stack_row(folder, device),
             strict_row(folder, device),
         ]
-    return [
-        *found,
-        Row(key="peak-cuda", what="bf16 matmul peak, 8192^3", value=peak / 1e12, unit="TFLOP/s"),
-        Row(key="copy-cuda", what="copy bandwidth, reads and writes", value=copy / 1e12, unit="TB/s"),
-    ]
+    return [*found, *cuda_peak_rows(peak, copy)]
 
 
 def base_case(batch_tokens: int) -> Case:
@@ -76,19 +72,19 @@ def base_case(batch_tokens: int) -> Case:
 def base_rows(batch_tokens: int, folder: Path, device: torch.device, peak: float) -> list[Row]:
     """Return the base trial's rate, and its ratio to the dense twin's."""
     case, label = base_case(batch_tokens), f"{batch_tokens // 1024}k"
-    moe, twin = (rate(one, folder, device) for one in (case, replace(case, dense=True)))
+    moe, twin = (rate(twin_case, folder, device) for twin_case in (case, replace(case, dense=True)))
     return [
-        _row(f"base-{label}", moe.tokens_per_s / 1e6, "M tokens/s", moe, peak),
-        _row(f"twin-{label}", moe.tokens_per_s / twin.tokens_per_s, "of tokens/s", twin, peak, "_of_the_twin"),
+        _row(f"base-{label}", moe.tokens_per_s / 1e6, moe, peak),
+        _row(f"twin-{label}", moe.tokens_per_s / twin.tokens_per_s, twin, peak, "_of_the_twin"),
     ]
 
 
 def large_rows(folder: Path, device: torch.device, peak: float) -> list[Row]:
     """Return the large trial's MFU, and its ratio to the dense twin's."""
-    moe, twin = (rate(one, folder, device) for one in (LARGE, replace(LARGE, dense=True)))
+    moe, twin = (rate(twin_case, folder, device) for twin_case in (LARGE, replace(LARGE, dense=True)))
     return [
-        _row("large-mfu", moe.flop_per_s / peak, "MFU", moe, peak),
-        _row("large-twin", moe.tokens_per_s / twin.tokens_per_s, "of tokens/s", twin, peak, "_of_the_twin"),
+        _row("large-mfu", moe.flop_per_s / peak, moe, peak),
+        _row("large-twin", moe.tokens_per_s / twin.tokens_per_s, twin, peak, "_of_the_twin"),
     ]
 
 
@@ -96,11 +92,9 @@ def stack_row(folder: Path, device: torch.device) -> Row:
     """Return trials per hour, stacked and one at a time, both compiled and warm."""
     stacked = rate(replace(SMALL, steps=STACKED_STEPS), folder, device, trials_at_once=SMALL_TRIALS)
     alone = rate(replace(SMALL, steps=ALONE_STEPS), folder, device)
-    return Row(
-        key="stack-64",
-        what=goal_of("stack-64").what,
-        value=stacked.tokens_per_s / alone.tokens_per_s,
-        unit="x trials/hour",
+    return measured(
+        "stack-64",
+        stacked.tokens_per_s / alone.tokens_per_s,
         note=f"vocabulary {SMALL.vocab_size}, context {SMALL.context}",
         numbers={"stacked_tokens_per_s": stacked.tokens_per_s, "alone_tokens_per_s": alone.tokens_per_s},
     )
@@ -109,13 +103,8 @@ def stack_row(folder: Path, device: torch.device) -> Row:
 def strict_row(folder: Path, device: torch.device) -> Row:
     """Return the speed of strict determinism over that of fast."""
     rates = {how: rate(base_case(32768), folder, device, determinism=how) for how in ("fast", "strict")}
-    return Row(
-        key="strict",
-        what=goal_of("strict").what,
-        value=rates["strict"].tokens_per_s / rates["fast"].tokens_per_s,
-        unit="of the speed",
-        numbers={f"{how}_tokens_per_s": one.tokens_per_s for how, one in rates.items()},
-    )
+    numbers = {f"{how}_tokens_per_s": measured_rate.tokens_per_s for how, measured_rate in rates.items()}
+    return measured("strict", rates["strict"].tokens_per_s / rates["fast"].tokens_per_s, numbers=numbers)
 
 
 def rate(
@@ -159,10 +148,10 @@ def steady(marks: Sequence[Mark]) -> float:
     return statistics.median(rates)
 
 
-def _row(key: str, value: float, unit: str, of: Rate, peak: float, whose: str = "") -> Row:
+def _row(key: str, value: float, of: Rate, peak: float, whose: str = "") -> Row:
     numbers = {
         f"m_tokens_per_s{whose}": of.tokens_per_s / 1e6,
         f"mfu{whose}": of.flop_per_s / peak,
         f"m_params{whose}": of.params / 1e6,
     }
-    return Row(key=key, what=goal_of(key).what, value=value, unit=unit, numbers=numbers)
+    return measured(key, value, numbers=numbers)

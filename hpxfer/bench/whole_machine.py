@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from hpxfer.bench.cases import trials
-from hpxfer.bench.goals import WIDTHS, goal_of
+from hpxfer.bench.goals import WIDTHS, measured
 from hpxfer.bench.trainer_cpu import MOST, cpu_case, plain_steps, stacked_step
 from hpxfer.executors.worker import keep_memory
 from hpxfer.host.machine import num_cpus
@@ -51,17 +51,15 @@ def _row(width: int, rounds: int, stacked: list[Connection], plain: list[Connect
     times: list[list[float]] = []
     for _ in range(rounds):
         ours = _seconds(stacked, repeats) / (MOST * repeats * len(stacked))
-        times.append([ours, *(_seconds([one], fewer) / (MOST * fewer) for one in plain)])
+        times.append([ours, *(_seconds([pipe], fewer) / (MOST * fewer) for pipe in plain)])
     for pipe in (*stacked, *plain):
         pipe.send(0)  # this width is done
     ms = [1000 * statistics.median(column) for column in zip(*times, strict=True)]
     ratios = [statistics.median(line[plainly] / line[0] for line in times) for plainly in (1, 2)]
-    key, cores = f"machine-{width}", len(stacked)
-    return Row(
-        key=key,
-        what=goal_of(key).what,
-        value=min(ratios),
-        unit="x",
+    cores = len(stacked)
+    return measured(
+        f"machine-{width}",
+        min(ratios),
         note=f"ms of the machine a trial-step: plain {ms[1]:.2f}, plain on {cores} threads {ms[2]:.2f}, "
         f"{cores} workers with stacks of {MOST} {ms[0]:.2f}",
         numbers={"stacked_ms": ms[0], "plain_ms": ms[1], "plain_threads_ms": ms[2], "workers": cores},
@@ -86,13 +84,13 @@ def _workers(ways: Sequence[int], folder: Path) -> Iterator[list[Connection]]:
     spawn = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for number, way in enumerate(ways):
-        here, there = spawn.Pipe()
+        own_end, worker_end = spawn.Pipe()
         own = folder / str(number)
         own.mkdir()
-        process = spawn.Process(target=_serve, args=(there, way, own), daemon=True)
+        process = spawn.Process(target=_serve, args=(worker_end, way, own), daemon=True)
         process.start()
-        there.close()
-        pipes.append(here)
+        worker_end.close()
+        pipes.append(own_end)
         processes.append(process)
     try:
         yield pipes

@@ -51,14 +51,14 @@ def logs(
 
     Example: hpxfer logs hpxfer-quickstart-1a2b3c4d --follow
     """
-    from hpxfer.jobs.client import connect, known
+    from hpxfer.jobs.client import checked_id, connect
 
     cluster = connect(address)
     if not follow:
-        say(cluster.logs(known(job)).rstrip("\n"))
+        say(cluster.logs(checked_id(job)).rstrip("\n"))
         return
     try:
-        for lines in cluster.follow(known(job)):
+        for lines in cluster.follow(checked_id(job)):
             typer.echo(lines, nl=False)
     except KeyboardInterrupt:
         say(f"the output ends here, the job goes on; next: hpxfer status {job}", err=True)
@@ -70,10 +70,10 @@ def stop(job: Job, address: Address = HERE) -> None:
 
     Example: hpxfer stop hpxfer-quickstart-1a2b3c4d
     """
-    from hpxfer.jobs.client import connect, known
+    from hpxfer.jobs.client import checked_id, connect
 
     cluster = connect(address)
-    before = cluster.info(known(job))
+    before = cluster.info(checked_id(job))
     if before.over:
         say(f"{job}: has ended before: {before.state}")
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpxfer.errors import HpxferError
 from hpxfer.host.output import aligned
 from hpxfer.progress.file import FILE as PROGRESS_FILE
-from hpxfer.progress.watch import look
+from hpxfer.progress.watch import view_now
 from hpxfer.results import MISSING, Results, load_results
 from hpxfer.storage.lease_file import LEASE_FILE
 from hpxfer.store import SWEEP_FILE
@@ -124,7 +124,7 @@ def _results_folders(root: Path, on_error: Callable[[OSError], None]) -> Iterato
 
 def _listed(folder: Path, with_verdicts: bool) -> Listed:
     try:
-        watched = look(location_at(folder)).state
+        watched = view_now(location_at(folder)).state
         running = watched in ("running", "waiting")
         try:
             results = load_results(folder)

@@ -112,7 +112,7 @@ def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
     job.location.push()
     # On an object store the figures are in the page alone: folders are not copied there.
     new = [path for path in (*found.files, *recipe) if path.is_file() or not job.location.is_remote]
-    names = [job.location.shown(path) for path in (*_tables(outcome), *new)]
+    names = [job.location.name_of(path) for path in (*_tables(outcome), *new)]
     # Of this sweep: the store may hold failures of cells that an edit has since removed.
     trials = outcome.trials[outcome.trials["trial_id"].isin(outcome.cells["trial_id"])]
     failed = trials[trials["status"] == "failed"]

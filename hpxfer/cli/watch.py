@@ -43,13 +43,13 @@ def watch(
     from rich.console import Console
     from rich.text import Text
 
-    from hpxfer.progress.live import Shown
+    from hpxfer.progress.live import LiveDisplay
     from hpxfer.progress.table import progress_table
-    from hpxfer.progress.watch import look, looks
+    from hpxfer.progress.watch import view_now, views
     from hpxfer.store.location import location_at
 
     location = location_at(results)
-    last = look(location)
+    last = view_now(location)
 
     def show(found: RunView) -> None:
         nonlocal last
@@ -64,13 +64,13 @@ def watch(
         if once:
             show(last)
         elif as_json:
-            for found in looks(location, next_s=wait):
+            for found in views(location, next_s=wait):
                 show(found)
         else:
             console, gone = Console(), False
-            picture = Shown(console, lambda: last.run_status, waiting=f"{results}: waiting for the first report")
+            picture = LiveDisplay(console, lambda: last.run_status, waiting=f"{results}: waiting for the first report")
             with to_stdout(), picture as shown:
-                for found in looks(location, next_s=wait):
+                for found in views(location, next_s=wait):
                     show(found)
                     shown.update(found.run_status.num_notes if found.run_status else 0)
                     if wait and gone != (found.state == "gone"):

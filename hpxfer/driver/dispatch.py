@@ -44,11 +44,11 @@ class Dispatcher:
         counts: RunCounts,
         *,
         checkpoints: Checkpoints | None,
-        held: Callable[[], AbstractContextManager[None]],
+        deferred: Callable[[], AbstractContextManager[None]],
         on_event: OnEvent | None,
     ) -> None:
         self._prepared, self._store, self._lease, self._counts = prepared, store, lease, counts
-        self._checkpoints, self._held, self._on_event = checkpoints, held, on_event
+        self._checkpoints, self._deferred, self._on_event = checkpoints, deferred, on_event
         self._outcomes = dict(prepared.outcomes)
         # Trial ids.
         self.done = set(prepared.outcomes)
@@ -65,7 +65,7 @@ class Dispatcher:
         """
         trials = self._ask()
         while found := self._prepared.reuse.of([trial.id for trial in trials if trial.id not in self._not_copied]):
-            with self._held():
+            with self._deferred():
                 copied = self._prepared.reuse.copy(found, self._store)
             self._prepared.location.push(self._lease.check)
             self._not_copied.update(found.keys() - copied)
@@ -79,7 +79,7 @@ class Dispatcher:
 
         Raises TrainingFailed for a failure that other trials would meet too.
         """
-        self._lease.check(look=False)
+        self._lease.check(read=False)
         if isinstance(event, Ended):
             self._store_results(stack, event.results)
         self._counts.add(stack, event)
@@ -108,11 +108,11 @@ class Dispatcher:
 
     def _store_results(self, stack: Stack, results: tuple[TrialResult, ...]) -> None:
         trials = {trial.id: trial for trial in stack.trials}
-        with self._held():
+        with self._deferred():
             self._store.append([(trials[result.trial_id], result) for result in results])
-        # Signals are not held here: the push may wait long for a network that is down.
+        # Signals are not deferred here: the push may wait long for a network that is down.
         self._prepared.location.push(self._lease.check)
-        with self._held():
+        with self._deferred():
             column = LOSS_COLUMNS[self._prepared.spec.judge.loss]
             self._running.difference_update(trials)
             self._failed.update(result.trial_id for result in results if result.status == "failed")
@@ -137,10 +137,10 @@ def longest_first(
     resumed, fresh = ([], trials) if checkpoints is None else checkpoints.resumable(trials)
     stacks = pack(
         fresh,
-        prepared.device,
+        prepared.real.device,
         asked=prepared.spec.stack_size,
         measured=prepared.measured,
-        workers=prepared.workers,
+        workers=prepared.real.workers,
         share=resources.gpus_per_stack,
     )
     return sorted([*resumed, *stacks], key=stack_flops, reverse=True)

@@ -15,7 +15,8 @@ from hpxfer.driver.prepared import PreparedSweep, located, prepare, refreshed
 from hpxfer.driver.trial_list import known_trials
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Executor
-from hpxfer.executors.kinds import Placement, make_executor
+from hpxfer.executors.kinds import make_executor
+from hpxfer.executors.placement import Placement
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.worker import TrainStack
 from hpxfer.host.files import remove_half_written
@@ -91,12 +92,11 @@ def run(
 
 def placement_of(prepared: PreparedSweep, address: str | None, plugins: tuple[PluginFile, ...] = ()) -> Placement:
     """Return where and how wide the missing trials of a sweep are trained."""
-    asha = prepared.spec.early_stopping.asha
     return Placement(
         resources=prepared.spec.resources,
-        workers=prepared.workers,
+        workers=prepared.real.workers,
         address=address,
-        stopping=None if asha is None else Stopping(asha.grace_steps, asha.reduction_factor),
+        stopping=_stopping(prepared.spec),
         plugins=plugins,
         measured=prepared.measured,
     )
@@ -114,24 +114,30 @@ def _train(
     resources, counts = prepared.spec.resources, _counts(prepared)
     checkpoints = _checkpoints(prepared)
     spec = checkpoints.start(resources.checkpoint_s) if resources.checkpoint_s else None
-    asha = prepared.spec.early_stopping.asha
     how = TrainStack(
         resources.device,
         determinism=prepared.spec.training.determinism,
         kernels=resources.kernels,
         checkpoints=spec,
-        stopping=None if asha is None else Stopping(asha.grace_steps, asha.reduction_factor),
+        stopping=_stopping(prepared.spec),
         plugins=plugins,
     )
     dispatcher = Dispatcher(
-        prepared, store, lease, counts, checkpoints=checkpoints if spec else None, held=signals.held, on_event=on_event
+        prepared,
+        store,
+        lease,
+        counts,
+        checkpoints=checkpoints if spec else None,
+        deferred=signals.deferred,
+        on_event=on_event,
     )
     try:
         with writing(prepared.folder, counts):
             executor.run(dispatcher.more, how, dispatcher.take)
             if not dispatcher.is_over:
+                status = counts.run_status()
                 raise HpxferError(
-                    f"the executor ended with {counts.ended} of {counts.num_left} trials; run again to go on"
+                    f"the executor ended with {status.ended} of {status.num_left} trials; run again to train the rest"
                 )
     finally:
         if lease.is_ours():
@@ -162,6 +168,11 @@ def _then(on_event: OnEvent | None, log: Callable[[Stack, Event], None] | None) 
             on_event(stack, event, counts)
 
     return both
+
+
+def _stopping(spec: SweepSpec) -> Stopping | None:
+    asha = spec.early_stopping.asha
+    return None if asha is None else Stopping(asha.grace_steps, asha.reduction_factor)
 
 
 def _checkpoints(prepared: PreparedSweep) -> Checkpoints:

@@ -18,9 +18,10 @@ from hpxfer.driver.plugins import without_defaults
 from hpxfer.driver.reuse import Reuse, open_reuse
 from hpxfer.errors import HpxferError
 from hpxfer.executors.kinds import EXECUTORS
-from hpxfer.plan.hardware import Hardware, hardware_named, here
+from hpxfer.plan.hardware import Hardware, hardware_named, this_machine
+from hpxfer.plan.make import Counts, grid_counts, make_plan, search_counts
 from hpxfer.plan.packing import Device, Measured
-from hpxfer.plan.plan import Counts, Plan, grid_counts, make_plan, search_counts, workers_of
+from hpxfer.plan.plan import Plan
 from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
@@ -47,7 +48,6 @@ class Cost:
 class PreparedSweep:
     """A sweep that is ready to run: its plan, and what is known of its trials."""
 
-    spec: SweepSpec
     file: Path | None  # the sweep file, if it was read from one
     expansion: Expansion
     search: Search
@@ -56,11 +56,13 @@ class PreparedSweep:
     real: Plan  # for the device that will run it; consent and the time left are about this one
     outcomes: Mapping[str, Outcome]  # trial id -> outcome, of the stored trials
     reuse: Reuse  # the other folders, and which of their trials the sweep would copy
-    device: Device
-    workers: int  # how many stacks run at once on the device
     measured: Mapping[Shape, Measured]  # time and memory of stored trials
     problems: tuple[str, ...]  # files of the store that could not be read
     cost: Cost
+
+    @property
+    def spec(self) -> SweepSpec:
+        return self.expansion.spec
 
     @property
     def folder(self) -> Path:
@@ -108,7 +110,7 @@ def prepare(
     location = open_location(results or spec.storage or RESULTS, spec.name)
     device = _device(spec.resources, address)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
-    return _ready(spec, file, expansion, location, open_reuse(reuse, location, spec.judge.loss), device, cost)
+    return _ready(file, expansion, location, open_reuse(reuse, location, spec.judge.loss), device, cost)
 
 
 def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None) -> SweepSpec:
@@ -129,13 +131,10 @@ def refreshed(prepared: PreparedSweep, store: Store) -> PreparedSweep:
     if _outcomes(store, prepared.spec).keys() == prepared.outcomes.keys():
         return prepared
     reuse = replace(prepared.reuse, wanted={})
-    return _ready(
-        prepared.spec, prepared.file, prepared.expansion, prepared.location, reuse, prepared.device, prepared.cost
-    )
+    return _ready(prepared.file, prepared.expansion, prepared.location, reuse, prepared.real.device, prepared.cost)
 
 
 def _ready(
-    spec: SweepSpec,
     file: Path | None,
     expansion: Expansion,
     location: ResultsLocation,
@@ -143,7 +142,7 @@ def _ready(
     device: Device,
     cost: Cost,
 ) -> PreparedSweep:
-    store = Store.open(location.folder, write=False)
+    spec, store = expansion.spec, Store.open(location.folder, write=False)
     outcomes = _outcomes(store, spec)
     search = make_search(expansion, lambda: store.read_trials().to_pandas())
     reuse = reuse.asked_by(search, outcomes)
@@ -161,7 +160,6 @@ def _ready(
     )
     real = planned()
     return PreparedSweep(
-        spec=spec,
         file=file,
         expansion=expansion,
         search=search,
@@ -170,8 +168,6 @@ def _ready(
         real=real,
         outcomes=outcomes,
         reuse=reuse,
-        device=device,
-        workers=workers_of(spec.resources, device),
         measured=known,
         problems=(*store.problems, *reuse.problems),
         cost=cost,
@@ -181,10 +177,10 @@ def _ready(
 def _device(resources: ResourcesSpec, address: str | None) -> Device:
     """Return the device that stacks will run on: this machine's, or that of the cluster at `address`."""
     if address is None:
-        return here(resources.device)
-    from hpxfer.executors.ray_cluster import describe
+        return this_machine(resources.device)
+    from hpxfer.executors.ray_cluster import device_at
 
-    return describe(address, device=resources.device, gpu_type=resources.gpu_type)
+    return device_at(address, resources)
 
 
 def _counts(search: Search, done: Mapping[str, Outcome]) -> Counts:
@@ -238,13 +234,13 @@ def _measured(rows: pd.DataFrame, cuda: bool) -> Measured:
 def _warnings(spec: SweepSpec, device: Device, store: Store, location: ResultsLocation) -> Iterator[str]:
     """Yield what the user should know about the folder and the device before a run."""
     if holds_legacy_ids(location):
-        yield f"{how_to_rekey(location.where)}: a run waits for that"
+        yield f"{how_to_rekey(location.where)}; do so before a run"
     if spec.training.determinism == "fast" and not device.cuda:
-        yield "training.determinism: on a CPU, fast is the same code as strict: the same bits whatever the stack"
+        yield "training.determinism: on a CPU, fast runs the same code as strict, with the same bits in every stack"
     version = store.trainer_version()
     if version is not None and version < TRAINER_VERSION:
         yield (
-            f"{store.folder}: its trials were made by version {version} of the trainer, this hpxfer trains as version "
-            f"{TRAINER_VERSION}: a run trains them all anew and keeps the old rows; give another folder with --results "
-            f"to keep this one as it is"
+            f"{store.folder}: its trials were trained by version {version} of the trainer, and this hpxfer has version "
+            f"{TRAINER_VERSION}; a run trains all of them again and keeps the old rows; give another folder with "
+            f"--results to keep this one as it is"
         )

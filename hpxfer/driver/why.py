@@ -80,11 +80,11 @@ def explain_trial(
     row = stored.get(trial_id)
     status = None if row is None else row["status"]
     if trial_id not in of_sweep:
-        mine = proven_identity(stored[trial_id])
-        if mine is None:
+        own = proven_identity(stored[trial_id])
+        if own is None:
             return Why(trial_id=trial_id, state="left", status=status, num_unproven=1)
         others = {key: flat(identity_of(trial, expansion)) for key, trial in of_sweep.items()}
-        return _compared(trial_id, "left", status, flat(mine), others, {})
+        return _compared(trial_id, "left", status, flat(own), others, {})
     if status in DONE or (status == STOPPED and expansion.spec.early_stopping.asha is not None):
         return Why(trial_id=trial_id, state="stored", status=status)
     if reused and trial_id in reused:
@@ -94,7 +94,9 @@ def explain_trial(
     if row is not None:
         lines = (row["error"] or "").strip().splitlines()
         return Why(trial_id=trial_id, state="failed", status=status, error=lines[-1] if lines else None)
-    proven = {key: flat(found) for key, one in stored.items() if (found := proven_identity(one)) is not None}
+    proven = {
+        key: flat(found) for key, stored_row in stored.items() if (found := proven_identity(stored_row)) is not None
+    }
     statuses = {key: stored[key]["status"] for key in proven}
     wanted = flat(identity_of(of_sweep[trial_id], expansion))
     return _compared(trial_id, "missing", None, wanted, proven, statuses, len(stored) - len(proven))
@@ -113,15 +115,15 @@ def why_text(why: Why) -> str:
     if why.nearest is not None:
         what = "trial of the sweep" if why.state == "left" else f"stored trial ({why.nearest_status})"
         lines.append(f"nearest {what}: {why.nearest}; it differs in")
-        width = max(len(one.key) for one in why.differences)
+        width = max(len(difference.key) for difference in why.differences)
         lines += [
-            f"  {one.key:<{width}}  {_spelled(one.of_trial)} here, {_spelled(one.of_nearest)} there"
-            for one in why.differences
+            f"  {found.key:<{width}}  {_spelled(found.of_trial)} here, {_spelled(found.of_nearest)} there"
+            for found in why.differences
         ]
     elif why.state == "missing":
-        lines.append("nothing is stored that it could be compared with")
+        lines.append("no trial is stored that it could be compared with")
     if why.num_unproven:
-        lines.append(f"{why.num_unproven} stored rows do not give their own id when hashed again: nothing said of them")
+        lines.append(f"{why.num_unproven} stored rows do not hash to their own id, and are left out")
     return "\n".join(lines)
 
 
@@ -157,8 +159,8 @@ def _filled(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 def _paths(value: Any, path: str) -> Iterable[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _paths(one, f"{path}.{key}" if path else str(key))
+        for key, nested in value.items():
+            yield from _paths(nested, f"{path}.{key}" if path else str(key))
     else:
         yield path, value
 
@@ -166,29 +168,31 @@ def _paths(value: Any, path: str) -> Iterable[tuple[str, Any]]:
 def _only(prefix: str, known: Iterable[str]) -> str:
     """Return the one id that starts with the prefix."""
     ids = list(known)
-    found = [one for one in ids if one.startswith(prefix)] if prefix else []
+    found = [trial_id for trial_id in ids if trial_id.startswith(prefix)] if prefix else []
     if len(found) == 1:
         return found[0]
     fix = "`hpxfer plan SWEEP --trials` lists them"
     if not found:
         raise HpxferError(
-            f"--why: no trial of this sweep or its results folder has an id that starts so: {prefix!r}; {fix}"
+            f"--why: no trial of this sweep or its results folder has an id that starts with {prefix!r}; {fix}"
         )
     named = ", ".join(found[:MOST_NAMED]) + (", ..." if len(found) > MOST_NAMED else "")
-    raise HpxferError(f"--why: {prefix!r} must start one trial's id, got {len(found)}: {named}; give more of it")
+    raise HpxferError(
+        f"--why: {prefix!r} must be the start of one trial's id, got {len(found)}: {named}; give more of it"
+    )
 
 
 def _compared(
     trial_id: str,
     state: State,
     status: str | None,
-    mine: Flat,
+    own: Flat,
     others: Mapping[str, Flat],
     statuses: Mapping[str, str],
     num_unproven: int = 0,
 ) -> Why:
-    nearest = min(others, key=lambda key: (*_distance(mine, others[key]), key), default=None)
-    found = () if nearest is None else tuple(_differences(mine, others[nearest]))
+    nearest = min(others, key=lambda key: (*_distance(own, others[key]), key), default=None)
+    found = () if nearest is None else tuple(_differences(own, others[nearest]))
     return Why(
         trial_id=trial_id,
         state=state,
@@ -200,25 +204,25 @@ def _compared(
     )
 
 
-def _distance(mine: Flat, other: Flat) -> tuple[int, float]:
+def _distance(own: Flat, other: Flat) -> tuple[int, float]:
     """Return how many key paths differ, then the sum of the octaves between differing HPs."""
-    keys = _differing(mine, other)
-    return len(keys), sum(_octaves(mine.get(key), other.get(key)) for key in keys if key.startswith("hps."))
+    keys = _differing(own, other)
+    return len(keys), sum(_octaves(own.get(key), other.get(key)) for key in keys if key.startswith("hps."))
 
 
-def _octaves(one: Any, other: Any) -> float:
+def _octaves(left: Any, right: Any) -> float:
     # A multiplier that is absent is 1.
-    low, high = sorted(1.0 if value is None else float(value) for value in (one, other))
+    low, high = sorted(1.0 if number is None else float(number) for number in (left, right))
     return math.log2(high / low) if low > 0 else math.inf
 
 
-def _differences(mine: Flat, other: Flat) -> Iterable[Difference]:
-    for key in _differing(mine, other):
-        yield Difference(key=key, of_trial=mine.get(key), of_nearest=other.get(key))
+def _differences(own: Flat, other: Flat) -> Iterable[Difference]:
+    for key in _differing(own, other):
+        yield Difference(key=key, of_trial=own.get(key), of_nearest=other.get(key))
 
 
-def _differing(mine: Flat, other: Flat) -> list[str]:
-    return [key for key in dict.fromkeys((*mine, *other)) if mine.get(key, _ABSENT) != other.get(key, _ABSENT)]
+def _differing(own: Flat, other: Flat) -> list[str]:
+    return [key for key in dict.fromkeys((*own, *other)) if own.get(key, _ABSENT) != other.get(key, _ABSENT)]
 
 
 def _spelled(value: Any) -> str:

@@ -6,27 +6,12 @@ light: a row imports Ray only when it makes its executor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpxfer.executors.executor import Executor
-from hpxfer.executors.stopping import Stopping
-from hpxfer.plan.packing import Measured
-from hpxfer.registry import PluginFile, Registry
-from hpxfer.scaling.shape import Shape
-from hpxfer.spec.sweep import ResourcesSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """Where and how wide a run trains."""
-
-    resources: ResourcesSpec  # of the sweep
-    workers: int  # stacks that run at once on this machine's device, where the executor stays on this machine
-    address: str | None = None  # of a Ray cluster to join: auto | HOST:PORT | ray://HOST:PORT
-    stopping: Stopping | None = None  # when trials that fall behind are stopped; None stops none
-    plugins: tuple[PluginFile, ...] = ()  # every node must be able to import them
-    measured: Mapping[Shape, Measured]  # what stored trials say of the memory and the time that stacks need
+from hpxfer.executors.placement import Placement
+from hpxfer.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,32 +26,13 @@ class ExecutorKind:
 
 
 def _ray(placement: Placement) -> Executor:
-    resources = placement.resources
     if placement.stopping is not None:
         from hpxfer.executors.tune import TuneExecutor
 
-        return TuneExecutor(
-            stopping=placement.stopping,
-            address=placement.address,
-            workers=resources.workers,
-            device=resources.device,
-            cpus_per_stack=resources.cpus_per_stack,
-            gpus_per_stack=resources.gpus_per_stack,
-            gpu_type=resources.gpu_type,
-            plugins=placement.plugins,
-        )
+        return TuneExecutor(placement)
     from hpxfer.executors.ray import RayExecutor
 
-    return RayExecutor(
-        address=placement.address,
-        workers=resources.workers,
-        device=resources.device,
-        cpus_per_stack=resources.cpus_per_stack,
-        gpus_per_stack=resources.gpus_per_stack,
-        gpu_type=resources.gpu_type,
-        measured=placement.measured,
-        plugins=placement.plugins,
-    )
+    return RayExecutor(placement)
 
 
 def _local(placement: Placement) -> Executor:
@@ -91,7 +57,6 @@ def make_executor(placement: Placement) -> Executor:
     Ray takes over where the named one cannot join the cluster at an address, or cannot stop trials early.
     """
     kind = EXECUTORS.get(placement.resources.executor, "resources.executor")
-    lacks = (placement.address is not None and not kind.joins_clusters) or (
-        placement.stopping is not None and not kind.stops_early
-    )
-    return (RAY if lacks else kind).make(placement)
+    joins = placement.address is None or kind.joins_clusters
+    stops = placement.stopping is None or kind.stops_early
+    return (kind if joins and stops else RAY).make(placement)

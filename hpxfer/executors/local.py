@@ -45,7 +45,7 @@ class LocalExecutor:
                 if not queue.num_running:
                     return
                 for pipe in wait([worker.pipe for worker in workers if worker.stack]):
-                    worker = next(one for one in workers if one.pipe is pipe)
+                    worker = next(other for other in workers if other.pipe is pipe)
                     stack = worker.stack
                     assert stack is not None
                     message = _receive(worker)
@@ -70,7 +70,7 @@ class LocalExecutor:
 
 def _hand_out(queue: Queue, workers: list[_Worker], limit: int, train: Train) -> None:
     """Give every idle worker a stack, as long as there are any. Start workers for the stacks that find no idle one."""
-    for worker in [one for one in workers if one.stack is None and one.process.poll() is not None]:
+    for worker in [other for other in workers if other.stack is None and other.process.poll() is not None]:
         workers.remove(worker)  # lost while it was idle: no stack is affected
         _end(worker)
     while idle := limit - sum(worker.stack is not None for worker in workers):
@@ -78,19 +78,19 @@ def _hand_out(queue: Queue, workers: list[_Worker], limit: int, train: Train) ->
             return
         if all(worker.stack for worker in workers):
             workers.append(_start(train))
-        worker = next(one for one in workers if one.stack is None)
+        worker = next(other for other in workers if other.stack is None)
         worker.stack = queue.take()
         _send(worker, (worker.stack, queue.is_last_try(worker.stack)))
 
 
 def _start(train: Train) -> _Worker:
     """Start a worker in its own session, so that a Ctrl-C here does not reach it in the middle of a report."""
-    here, there = Pipe()
-    command = [sys.executable, "-m", "hpxfer.executors.local", str(there.fileno())]
+    driver_end, worker_end = Pipe()
+    command = [sys.executable, "-m", "hpxfer.executors.local", str(worker_end.fileno())]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, pass_fds=[there.fileno()], start_new_session=True, env=environment)
-    there.close()
-    worker = _Worker(process, here)
+    process = subprocess.Popen(command, pass_fds=[worker_end.fileno()], start_new_session=True, env=environment)
+    worker_end.close()
+    worker = _Worker(process, driver_end)
     _send(worker, train)
     return worker
 

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shown:
+class _TuneTrial:
     """A trial with the attributes of Tune's trials that the loggers read. Tune's own writes below Ray's temporary
     folder.
     """
@@ -78,11 +78,11 @@ def logging_to(
             if isinstance(event, Ended):
                 trials = {trial.id: trial for trial in stack.trials}
                 for result in event.results:
-                    shown = _shown(trials[result.trial_id], folder / TENSORBOARD, sweep)
-                    _guarded(callbacks, partial(_show, shown=shown, result=result))
+                    tune_trial = _tune_trial(trials[result.trial_id], folder / TENSORBOARD, sweep)
+                    _guarded(callbacks, partial(_log_result, tune_trial=tune_trial, result=result))
 
         yield take
-        _guarded(callbacks, lambda one: one.on_experiment_end([]))
+        _guarded(callbacks, lambda callback: callback.on_experiment_end([]))
 
 
 def _callback(name: str, sweep: str) -> LoggerCallback:
@@ -112,7 +112,7 @@ def _guarded(callbacks: dict[str, LoggerCallback], act: Callable[[LoggerCallback
             del callbacks[name]
 
 
-def _show(callback: LoggerCallback, shown: Any, result: TrialResult) -> None:
+def _log_result(callback: LoggerCallback, tune_trial: Any, result: TrialResult) -> None:
     points: dict[int, dict[str, Any]] = {}
     for curve in result.curves:
         name = "/".join(str(part) for part in (curve.metric, curve.role, curve.layer) if part is not None)
@@ -122,13 +122,13 @@ def _show(callback: LoggerCallback, shown: Any, result: TrialResult) -> None:
     points.setdefault(last, {}).update(
         {name: value for name in _FINAL if (value := getattr(result, name)) is not None}, status=result.status
     )
-    callback.log_trial_start(shown)
+    callback.log_trial_start(tune_trial)
     for step in sorted(points):
-        callback.log_trial_result(step, shown, {"training_iteration": step, **points[step]})
-    callback.log_trial_end(shown, failed=result.status == "failed")
+        callback.log_trial_result(step, tune_trial, {"training_iteration": step, **points[step]})
+    callback.log_trial_end(tune_trial, failed=result.status == "failed")
 
 
-def _shown(trial: Trial, folder: Path, sweep: str) -> _Shown:
+def _tune_trial(trial: Trial, folder: Path, sweep: str) -> _TuneTrial:
     hps = {name: value for name, value in asdict(trial.hps).items() if name != "multipliers"}
     config = {
         **hps,
@@ -139,7 +139,7 @@ def _shown(trial: Trial, folder: Path, sweep: str) -> _Shown:
         "steps": trial.setting.steps,
         "batch_tokens": trial.setting.batch_tokens,
     }
-    return _Shown(
+    return _TuneTrial(
         trial_id=trial.id,
         experiment_dir_name=sweep,
         evaluated_params={name: value for name, value in config.items() if not _is_nan(value)},

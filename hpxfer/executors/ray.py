@@ -11,41 +11,40 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, first_line, last_line
 from hpxfer.executors.executor import More, OnEvent, Train, failed, lost
+from hpxfer.executors.placement import Placement
 from hpxfer.executors.queue import Queue
 from hpxfer.executors.ray_cluster import (
     Needs,
     beside_driver,
-    device_here,
+    cluster_device,
+    joined,
     listing,
+    most_workers,
+    needs_of,
     nodes,
-    require_place,
-    require_plugins,
-    slots,
+    require_node,
 )
-from hpxfer.executors.ray_session import ClusterMonitor, first_line, ray_errors, session
+from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
 from hpxfer.host.machine import num_cpus
-from hpxfer.plan.packing import SHARES, Measured, gpu_share
-from hpxfer.registry import PluginFile
-from hpxfer.scaling.shape import Shape
+from hpxfer.plan.packing import SHARES, gpu_share
 from hpxfer.trial.events import Ended, Started
 from hpxfer.trial.stack import Stack
 
 # ruff: isort: split
 import ray
 
-# How often the driver empties the mailbox while no stack ends, and how often it asks the cluster what it has.
+# How often the driver empties the mailbox while no stack ends, and how often it asks the cluster for its room.
 _POLL_S = 0.25
-_LOOK_S = 5.0
-# How long a worker may wait for a place before the driver says so. If no node could ever hold it, the run ends.
+_ROOM_S = 5.0
+# How long a worker may wait for room on a node before the driver logs it. If no node could ever hold it, the run ends.
 _PATIENCE_S = 30.0
 # After so many lost workers in a row, all lost while they started, the run ends: something is wrong with every worker.
 _STARTS = 5
@@ -64,29 +63,20 @@ _LOST = (
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RayExecutor:
     """Trains through Ray. Without an address it starts Ray on this machine, and stops it at the end."""
 
-    address: str | None = None  # auto | HOST:PORT | ray://HOST:PORT
-    workers: int | None = None  # default: at any time, as many as the cluster has room for
-    device: str = "cpu"  # auto | cpu | cuda
-    cpus_per_stack: float = 1.0
-    # of a GPU; None: the share that each stack needs; read only where stacks run on GPUs
-    gpus_per_stack: float | None = 1.0
-    gpu_type: str | None = None  # Ray's name of an accelerator type, e.g. H100
-    plugins: tuple[PluginFile, ...] = ()  # every node must be able to import them
-    measured: Mapping[Shape, Measured] = field(default_factory=dict)  # the time and memory that stored trials needed
+    placement: Placement
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
         queue = Queue(more)
-        known = self.workers or (num_cpus() if self.address is None else 0)
-        if known and not queue.ask(known):  # no work is no reason to start Ray
+        workers = self.placement.resources.workers or (num_cpus() if self.placement.address is None else 0)
+        if workers and not queue.ask(workers):  # no work is no reason to start Ray
             return
-        with session(self.address, self.cpus_per_stack * (self.workers or 1)), ray_errors():
-            require_plugins(self.plugins)
-            run = _Run(self, queue, train, on_event)
+        with joined(self.placement):
+            run = _Run(self.placement, queue, train, on_event)
             try:
                 run.to_the_end()
             finally:
@@ -117,9 +107,10 @@ class _Actor:
 class _Run:
     """One run: its workers, and the stack of each."""
 
-    def __init__(self, executor: RayExecutor, queue: Queue, train: Train, on_event: OnEvent) -> None:
-        self._executor, self._queue, self._on_event = executor, queue, on_event
-        self._device = device_here(executor.device, executor.gpu_type)
+    def __init__(self, placement: Placement, queue: Queue, train: Train, on_event: OnEvent) -> None:
+        self._resources, self._measured = placement.resources, placement.measured
+        self._queue, self._on_event = queue, on_event
+        self._device = cluster_device(self._resources)
         self._monitor = ClusterMonitor.of_cluster()
         self._train = ray.put(train)
         self._mailbox: Any = (
@@ -129,12 +120,12 @@ class _Run:
         self._gpus: dict[str, float] = {}  # stack id -> share of a GPU
         self._numbers = 0  # how many tries there were so far
         self._failed_starts = 0
-        self._served = False  # whether a worker has ever started in this run
+        self._any_started = False  # whether a worker has ever started in this run
         # when the cluster was last asked, and when a worker was last ready
-        self._looked = self._placed = time.monotonic()
+        self._room_asked = self._last_ready = time.monotonic()
         self._emptied = 0.0  # when the mailbox was last emptied
         self._room = 0
-        self._look()
+        self._ask_room()
 
     def to_the_end(self) -> None:
         """Train stacks until there are no more."""
@@ -145,7 +136,7 @@ class _Run:
             if self._monitor.is_alive():
                 self._start()
             self._wait()
-            self._watch()
+            self._check_cluster()
 
     def stop(self) -> None:
         """End all workers, whatever they are doing."""
@@ -167,7 +158,7 @@ class _Run:
 
     def _give(self, actor: _Actor) -> bool:
         """Give an idle worker the first stack that waits for a worker of its kind. Return whether there was one."""
-        stack = self._queue.take_if(lambda one: self._gpus_of(one) == actor.gpus)
+        stack = self._queue.take_if(lambda waiting: self._gpus_of(waiting) == actor.gpus)
         if stack is not None:
             self._numbers += 1
             actor.stack, actor.number = stack, self._numbers
@@ -186,7 +177,7 @@ class _Run:
                 continue
             if not self._has_room(gpus):
                 # Idle workers that no stack waits for hold resources that others need.
-                for actor in [one for one in self._actors if one.is_idle]:
+                for actor in [other for other in self._actors if other.is_idle]:
                     self._drop(actor)
                 if not self._has_room(gpus):
                     return
@@ -194,9 +185,9 @@ class _Run:
 
     def _start_one(self, gpus: float) -> None:
         needs = self._needs(gpus)
-        if not self._served:
-            require_place(needs)
-        elif not slots(needs):  # a node was lost and may come back; `_watch` says so if it takes long
+        if not self._any_started:
+            require_node(needs)
+        elif not most_workers(needs):  # a node was lost and may come back; `_check_cluster` says so if it takes long
             return
         made: Any = ray.remote(Worker).options(scheduling_strategy="SPREAD", **needs.options())
         handle = made.remote(self._train, self._mailbox, gpus)
@@ -206,28 +197,28 @@ class _Run:
         """Return the share of a GPU that a stack gets."""
         if not self._device.cuda:
             return 0.0
-        if self._executor.gpus_per_stack is not None:
-            return self._executor.gpus_per_stack
+        if self._resources.gpus_per_stack is not None:
+            return self._resources.gpus_per_stack
         if stack.id not in self._gpus:
-            self._gpus[stack.id] = gpu_share(stack, self._device, measured=self._executor.measured.get(stack.shape))
+            self._gpus[stack.id] = gpu_share(stack, self._device, measured=self._measured.get(stack.shape))
         return self._gpus[stack.id]
 
     def _needs(self, gpus: float) -> Needs:
-        return Needs(cpus=self._executor.cpus_per_stack, gpus=gpus, gpu_type=self._executor.gpu_type)
+        return needs_of(self._resources, gpus)
 
     # Room is counted in workers. Where each stack has its own share of a GPU, it is counted in GPUs.
 
     @property
     def _by_share(self) -> bool:
-        return self._device.cuda and self._executor.gpus_per_stack is None and self._executor.workers is None
+        return self._device.cuda and self._resources.gpus_per_stack is None and self._resources.workers is None
 
-    def _look(self) -> None:
+    def _ask_room(self) -> None:
         """Ask the cluster for its room."""
         if self._by_share:
-            self._room = slots(self._needs(1.0))
+            self._room = most_workers(self._needs(1.0))
         else:
-            fixed = self._executor.gpus_per_stack or 1.0
-            self._room = self._executor.workers or slots(self._needs(fixed if self._device.cuda else 0.0))
+            fixed = self._resources.gpus_per_stack or 1.0
+            self._room = self._resources.workers or most_workers(self._needs(fixed if self._device.cuda else 0.0))
 
     def _has_room(self, gpus: float) -> bool:
         if self._by_share:
@@ -257,13 +248,13 @@ class _Run:
         if ready and late:
             ready += ray.wait(late, num_returns=len(late), timeout=0)[0]
         actors = [waited[ref] for ref in ready]
-        for actor in [one for one in actors if one.starting is not None]:
+        for actor in [other for other in actors if other.starting is not None]:
             self._take_start(actor)
             actors.remove(actor)
-        said = [(actor, *self._said(actor)) for actor in actors]
-        if any(posted for *_, posted in said) or time.monotonic() - self._emptied > _POLL_S:
+        outcomes = [(actor, *self._outcome(actor)) for actor in actors]
+        if any(posted for *_, posted in outcomes) or time.monotonic() - self._emptied > _POLL_S:
             self._take_mail()
-        for actor, stack, ended, _ in said:
+        for actor, stack, ended, _ in outcomes:
             self._pass_on(actor, stack, ended)
 
     def _take_mail(self) -> None:
@@ -285,13 +276,13 @@ class _Run:
             self._failed_starts += 1
             if "creation task" in str(error) or self._failed_starts >= _STARTS:
                 raise HpxferError(
-                    f"Ray cannot start a worker: {_last_line(error)}; what was done is stored, run again to go on "
-                    f"(every node needs this hpxfer and this Python's packages)"
+                    f"Ray cannot start a worker: {last_line(error)}; every node needs this hpxfer and this Python's "
+                    "packages. The finished trials are stored; run again to train the rest"
                 ) from error
         else:
-            actor.starting, self._failed_starts, self._served = None, 0, True
+            actor.starting, self._failed_starts, self._any_started = None, 0, True
 
-    def _said(self, actor: _Actor) -> tuple[Stack, Ended | str, int]:
+    def _outcome(self, actor: _Actor) -> tuple[Stack, Ended | str, int]:
         """Return a worker's stack, its end or the reason why the worker was lost, and the number of events that came
         before.
         """
@@ -321,30 +312,26 @@ class _Run:
         self._actors.remove(actor)
         self._kill(actor.handle)
 
-    def _watch(self) -> None:
+    def _check_cluster(self) -> None:
         """Every few seconds check that the cluster is there, ask for its room, and check that the run moves on."""
         now = time.monotonic()
         if any(actor.starting is None for actor in self._actors):
-            self._placed = now
-        if now - self._looked < _LOOK_S:
+            self._last_ready = now
+        if now - self._room_asked < _ROOM_S:
             return
-        self._looked = now
+        self._room_asked = now
         if not self._monitor.is_alive():
             self._monitor.require()
             return
-        self._look()
-        if now - self._placed < _PATIENCE_S:
+        self._ask_room()
+        if now - self._last_ready < _PATIENCE_S:
             return
-        self._placed = now  # repeat the warning after the same time
+        self._last_ready = now  # repeat the warning after the same time
         for stack in islice(self._queue.waiting(), 1):
             needs = self._needs(self._gpus_of(stack))
-            require_place(needs)
+            require_node(needs)
             _log.warning(
-                "waiting for a worker: it needs %s, the Ray cluster has %s, and others may be using it",
+                "waiting for a worker: it needs %s; the Ray cluster has %s, which others may be using",
                 needs,
                 listing(nodes()),
             )
-
-
-def _last_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[-1]

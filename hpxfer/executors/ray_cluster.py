@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,11 @@ from hpxfer.executors.ray_session import ray_errors, session  # before ray itsel
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from hpxfer.executors.placement import Placement
 from hpxfer.host.machine import gpu_bytes
 from hpxfer.plan.packing import Device
 from hpxfer.registry import PluginFile, load_plugin
+from hpxfer.spec.sweep import ResourcesSpec
 
 # How long the planner waits for a node to report the memory of its GPUs.
 _ASK_S = 30.0
@@ -70,31 +73,35 @@ class Needs:
 def nodes() -> list[Node]:
     """Return the nodes that are alive."""
     return [
-        Node(id=one["NodeID"], has=one["Resources"])
-        for one in ray.nodes()  # type: ignore[no-untyped-call]
-        if one["Alive"]
+        Node(id=node["NodeID"], has=node["Resources"])
+        for node in ray.nodes()  # type: ignore[no-untyped-call]
+        if node["Alive"]
     ]
 
 
-def slots(needs: Needs, there: list[Node] | None = None) -> int:
+def needs_of(resources: ResourcesSpec, gpus: float) -> Needs:
+    """Return the needs of a worker, given its share of a GPU."""
+    return Needs(cpus=resources.cpus_per_stack, gpus=gpus, gpu_type=resources.gpu_type)
+
+
+def most_workers(needs: Needs) -> int:
     """Return how many workers with these needs the empty cluster holds."""
-    return sum(needs.fit(node) for node in (nodes() if there is None else there))
+    return sum(needs.fit(node) for node in nodes())
 
 
-def require_place(needs: Needs) -> None:
+def require_node(needs: Needs) -> None:
     """Raise HpxferError unless some node can hold a worker with these needs."""
-    there = nodes()
-    if not slots(needs, there):
+    if not most_workers(needs):
         raise HpxferError(
             f"resources: each stack needs {needs} on one node, and no node of the Ray cluster has that; it has "
-            f"{listing(there)}; change resources.cpus_per_stack, gpus_per_stack or gpu_type, or add such a node"
+            f"{listing(nodes())}; change resources.cpus_per_stack, gpus_per_stack or gpu_type, or add such a node"
         )
 
 
-def listing(there: list[Node]) -> str:
+def listing(found: Sequence[Node]) -> str:
     """Return a description of the nodes, e.g. `2 nodes with 8 CPU, 1 with 16 CPU and 4 GPU (H100)`."""
     counts: dict[str, int] = {}
-    for node in there:
+    for node in found:
         gpus = node.has.get("GPU", 0)
         types = f" ({', '.join(node.gpu_types)})" if node.gpu_types else ""
         text = f"{node.has.get('CPU', 0):g} CPU" + (f" and {gpus:g} GPU{types}" if gpus else "")
@@ -109,26 +116,34 @@ def beside_driver() -> NodeAffinitySchedulingStrategy | None:
     return None if head is None else NodeAffinitySchedulingStrategy(node_id=head.id, soft=True)
 
 
-def describe(address: str, *, device: str = "auto", gpu_type: str | None = None) -> Device:
+@contextmanager
+def joined(placement: Placement) -> Iterator[None]:
+    """Join the cluster of a placement, or start one here, and check that every node can import the plug-ins."""
+    resources = placement.resources
+    with session(placement.address, resources.cpus_per_stack * (resources.workers or 1)), ray_errors():
+        require_plugins(placement.plugins)
+        yield
+
+
+def device_at(address: str, resources: ResourcesSpec) -> Device:
     """Return the device of the cluster at `address`, for the planner.
 
-    `device` and `gpu_type` are those of the sweep's resources. Raises HpxferError if no cluster answers, or if it has
-    no such GPU.
+    Raises HpxferError if no cluster answers, or if it has no such GPU as the resources name.
     """
     with session(address, 0), ray_errors():
-        return device_here(device, gpu_type)
+        return cluster_device(resources)
 
 
-def device_here(device: str, gpu_type: str | None) -> Device:
+def cluster_device(resources: ResourcesSpec) -> Device:
     """Return the device of the cluster that this process has joined."""
-    there = nodes()
-    typed = [node for node in there if node.has.get("GPU", 0) and (not gpu_type or gpu_type in node.gpu_types)]
+    device, gpu_type, alive = resources.device, resources.gpu_type, nodes()
+    typed = [node for node in alive if node.has.get("GPU", 0) and (not gpu_type or gpu_type in node.gpu_types)]
     wants_type = gpu_type is not None and device != "cpu"
     if not typed and (device == "cuda" or wants_type):
         asked = f"resources.gpu_type is {gpu_type}" if wants_type else "resources.device is cuda"
-        raise HpxferError(f"{asked}, but the Ray cluster has {listing(there)}; change it, or add such a node")
+        raise HpxferError(f"{asked}, but the Ray cluster has {listing(alive)}; change it, or add such a node")
     cuda = bool(typed) and device != "cpu"
-    used = typed if cuda else there
+    used = typed if cuda else alive
     names = sorted({name for node in typed for name in node.gpu_types})
     return Device(
         cuda=cuda,
@@ -145,16 +160,16 @@ def require_plugins(files: Sequence[PluginFile]) -> None:
     if not files:
         return
     task = ray.remote(num_cpus=0)(_plugin_problem)
-    asked = {
-        node.id: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)).remote(
-            tuple(files)
-        )
-        for node in nodes()
-    }
+    asked = {node.id: on_node(task, node.id).remote(tuple(files)) for node in nodes()}
     for node_id, answer in asked.items():
         problem = ray.get(answer)
         if problem is not None:
             raise HpxferError(f"{problem} (node {node_id[:8]} of the Ray cluster)")
+
+
+def on_node(task: Any, node_id: str) -> Any:
+    """Return a task of Ray that runs on this node only."""
+    return task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False))
 
 
 def _plugin_problem(files: tuple[PluginFile, ...]) -> str | None:
@@ -167,21 +182,18 @@ def _plugin_problem(files: tuple[PluginFile, ...]) -> str | None:
     return None
 
 
-def _gpu_bytes(there: list[Node]) -> int | None:
+def _gpu_bytes(with_gpus: Sequence[Node]) -> int | None:
     """Return the memory of the smallest GPU of these nodes in bytes, or None if no node answers."""
     task = ray.remote(num_cpus=0)(gpu_bytes)
-    asked = [
-        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)).remote()
-        for node in there
-    ]
+    asked = [on_node(task, node.id).remote() for node in with_gpus]
     answered, late = ray.wait(asked, num_returns=len(asked), timeout=_ASK_S)
-    for one in late:
-        ray.cancel(one, force=True)
+    for ref in late:
+        ray.cancel(ref, force=True)
     found: list[int | None] = []
-    for one in answered:
+    for ref in answered:
         try:
-            found.append(ray.get(one))
+            found.append(ray.get(ref))
         # a node that leaves, or that has no hpxfer, is reported when a worker starts there
         except ray.exceptions.RayError:
             found.append(None)
-    return min((one for one in found if one), default=None)
+    return min((size for size in found if size), default=None)

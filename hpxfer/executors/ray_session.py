@@ -31,7 +31,7 @@ if "ray" not in sys.modules and (
 
 import ray
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, first_line
 from hpxfer.host.machine import num_cpus
 
 # How long a server at a port may take to speak Ray's protocol (HTTP/2). A silent one is not Ray.
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 def session(address: str | None, cpus: float) -> Iterator[None]:
     """Join the cluster at `address`, or start one on this machine with at least this many CPUs.
 
-    A session that this process has joined before stays open.
+    If this process has joined a session before, that session is used and stays open.
     """
     if ray.is_initialized():
         yield
@@ -67,14 +67,14 @@ def session(address: str | None, cpus: float) -> Iterator[None]:
         else:
             _join(address)
     try:
-        with _hushed():
+        with _quiet():
             yield
     finally:
         ray.shutdown()
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Keep Ray's messages about its processes off stdout, where reports go. Ray has no option for it."""
     module: Any = ray._private.worker
     before = getattr(module, "print_to_stdstream", None)
@@ -97,16 +97,10 @@ def ray_errors() -> Iterator[None]:
         if isinstance(error, ray.exceptions.AuthenticationError):
             fix = "the driver's RAY_AUTH_MODE (token or disabled) and token must be the cluster's"
         else:
-            fix = "see whether the cluster is still there: `ray status`"
+            fix = "check that the cluster is still running: `ray status`"
         raise HpxferError(
-            f"Ray gave up: {first_line(error)}; what was done is stored, run again to go on ({fix})"
+            f"Ray failed: {first_line(error)}; {fix}. The finished trials are stored; run again to train the rest"
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
 
 
 def _join(address: str) -> None:
@@ -121,9 +115,7 @@ def _join(address: str) -> None:
         except OSError as error:
             raise HpxferError(f"no Ray cluster answers at {address}: {error}; {fix}") from None
         if not _speaks_grpc(f"{host}:{port}"):
-            raise HpxferError(
-                f"what listens at {address} is not Ray: it does not speak gRPC within {SPEAK_S:g} s; {fix}"
-            )
+            raise HpxferError(f"the server at {address} is not Ray: it does not speak gRPC within {SPEAK_S:g} s; {fix}")
     outcome: list[BaseException | None] = []
 
     deadline = time.monotonic() + CONNECT_S
@@ -178,7 +170,7 @@ class ClusterMonitor:
 
     def __init__(self, where: tuple[str, int] | None) -> None:
         self._where = where
-        self._heard = time.monotonic()
+        self._last_answer = time.monotonic()
 
     @classmethod
     def of_cluster(cls) -> ClusterMonitor:
@@ -203,14 +195,14 @@ class ClusterMonitor:
             socket.create_connection(self._where, timeout=self._ANSWER_S).close()
         except OSError:
             return False
-        self._heard = time.monotonic()
+        self._last_answer = time.monotonic()
         return True
 
     def require(self) -> None:
         """Raise HpxferError if the head has not answered for too long."""
-        if time.monotonic() - self._heard > self.PATIENCE_S and not self.is_alive():
+        if time.monotonic() - self._last_answer > self.PATIENCE_S and not self.is_alive():
             where = ":".join(str(part) for part in self._where or ())
             raise HpxferError(
-                f"the head of the Ray cluster is gone, nothing answers at {where}; what was done is stored: start the "
-                f"cluster anew, then run again to go on"
+                f"the head of the Ray cluster is gone: nothing answers at {where}; the finished trials are stored. "
+                f"Start the cluster again, then run again to train the rest"
             )

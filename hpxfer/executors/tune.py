@@ -22,10 +22,9 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train, lost
+from hpxfer.executors.placement import Placement
 from hpxfer.executors.queue import Queue
-from hpxfer.executors.ray_cluster import Needs, device_here, require_place, require_plugins, slots
-from hpxfer.executors.ray_session import ray_errors, session
-from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.ray_cluster import Needs, cluster_device, joined, most_workers, needs_of, require_node
 from hpxfer.executors.tune_side import (
     LOSS,
     Lost,
@@ -37,7 +36,6 @@ from hpxfer.executors.tune_side import (
     Stopped,
     TuneChannel,
 )
-from hpxfer.registry import PluginFile
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.result import Curve, TrialResult
 from hpxfer.trial.stack import Stack
@@ -49,33 +47,28 @@ from ray import tune
 _STOP_S = 20.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TuneExecutor:
-    """Trains through Ray Tune and stops trials that fall behind. It never stops a stack of several trials."""
+    """Trains through Ray Tune and stops trials that fall behind. It never stops a stack of several trials.
 
-    stopping: Stopping
-    address: str | None = None  # this field and those below are as in RayExecutor
-    workers: int | None = None
-    device: str = "cpu"
-    cpus_per_stack: float = 1.0
-    gpus_per_stack: float | None = 1.0  # of a GPU; None is a whole one
-    gpu_type: str | None = None
-    plugins: tuple[PluginFile, ...] = ()
+    A stack gets a whole GPU unless the resources fix its share.
+    """
+
+    placement: Placement  # with its `stopping`
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
-        if (self.address or "").startswith("ray://"):
+        address, resources = self.placement.address, self.placement.resources
+        if (address or "").startswith("ray://"):
             raise HpxferError(
                 f"--address: early stopping runs Ray Tune in this process, which must be on a node of the cluster, got "
-                f"{self.address}; give auto or HOST:PORT there, or send the sweep with `hpxfer submit`"
+                f"{address}; give auto or HOST:PORT there, or send the sweep with `hpxfer submit`"
             )
-        with session(self.address, self.cpus_per_stack * (self.workers or 1)), ray_errors(), _hushed():
-            require_plugins(self.plugins)
-            cuda = device_here(self.device, self.gpu_type).cuda
-            gpus = (self.gpus_per_stack or 1.0) if cuda else 0.0
-            needs = Needs(cpus=self.cpus_per_stack, gpus=gpus, gpu_type=self.gpu_type)
-            require_place(needs)
-            channel, limit = TuneChannel(), self.workers or slots(needs)
+        with joined(self.placement), _quiet():
+            cuda = cluster_device(resources).cuda
+            needs = needs_of(resources, (resources.gpus_per_stack or 1.0) if cuda else 0.0)
+            require_node(needs)
+            channel, limit = TuneChannel(), resources.workers or most_workers(needs)
             with tempfile.TemporaryDirectory(prefix="hpxfer-tune-", ignore_cleanup_errors=True) as scratch:
                 tuner = self._tuner(train, channel, needs, limit, scratch)
                 thread = threading.Thread(target=channel.run, args=(tuner.fit,), daemon=True, name="tune")
@@ -87,6 +80,8 @@ class TuneExecutor:
                     thread.join(_STOP_S)
 
     def _tuner(self, train: Train, channel: TuneChannel, needs: Needs, limit: int, scratch: str) -> Any:
+        stopping = self.placement.stopping
+        assert stopping is not None
         runner = tune.with_parameters(Runner, train=train)
         return tune.Tuner(
             tune.with_resources(runner, tune.PlacementGroupFactory([_bundle(needs)])),
@@ -94,7 +89,7 @@ class TuneExecutor:
                 metric=LOSS,
                 mode="min",
                 search_alg=StackSearcher(channel),
-                scheduler=PerArm(self.stopping),
+                scheduler=PerArm(stopping),
                 num_samples=-1,
                 max_concurrent_trials=limit,
                 reuse_actors=True,
@@ -112,7 +107,7 @@ class TuneExecutor:
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Silence Tune's messages about files that nobody reads."""
     logger = logging.getLogger("ray.tune")
     before = logger.level
@@ -131,44 +126,44 @@ def _bundle(needs: Needs) -> dict[str, float]:
 
 def _drive(channel: TuneChannel, waiting: Queue, limit: int, on_event: OnEvent) -> None:
     """Hand stacks to Tune and events to the driver, until no stack is running and there are no more."""
-    out: dict[str, _Out] = {}
+    at_tune: dict[str, _RunningStack] = {}
     while True:
-        while len(out) < limit and waiting.ask(limit - len(out)):
+        while len(at_tune) < limit and waiting.ask(limit - len(at_tune)):
             stack = waiting.take()
-            out[stack.id] = _Out(stack)
+            at_tune[stack.id] = _RunningStack(stack)
             channel.stacks.put((stack, waiting.is_last_try(stack)))
-        if not out:
+        if not at_tune:
             return
         message = channel.next_message()
-        if message is None or message[0] not in out:
+        if message is None or message[0] not in at_tune:
             continue
-        one = out[message[0]]
-        event = one.heard(message[1])
+        running = at_tune[message[0]]
+        event = running.event_of(message[1])
         if isinstance(event, Lost):
-            del out[one.stack.id]
-            if not waiting.lost(one.stack):
-                on_event(one.stack, lost(one.stack, event.why))
+            del at_tune[running.stack.id]
+            if not waiting.lost(running.stack):
+                on_event(running.stack, lost(running.stack, event.why))
             continue
         if isinstance(event, Ended):
-            del out[one.stack.id]
-            waiting.done(one.stack)
-        on_event(one.stack, event)
+            del at_tune[running.stack.id]
+            waiting.done(running.stack)
+        on_event(running.stack, event)
 
 
 @dataclass
-class _Out:
+class _RunningStack:
     """A stack that Tune is running, and the losses that it reported at its rungs."""
 
     stack: Stack
     steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
-    def heard(self, said: Event | Stopped | Lost) -> Event | Lost:
+    def event_of(self, message: Event | Stopped | Lost) -> Event | Lost:
         """Return the event that a message of Tune stands for. A stopped trial has ended."""
-        if isinstance(said, Progress) and said.step is not None and len(said.losses) == 1:
-            self.steps.append(said.step)
-            self.losses += said.losses
-        return Ended(results=(self._stopped(),)) if isinstance(said, Stopped) else said
+        if isinstance(message, Progress) and message.step is not None and len(message.losses) == 1:
+            self.steps.append(message.step)
+            self.losses += message.losses
+        return Ended(results=(self._stopped(),)) if isinstance(message, Stopped) else message
 
     def _stopped(self) -> TrialResult:
         curve = Curve(metric="train_loss_nats", steps=tuple(self.steps), values=tuple(self.losses))

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hpxfer.errors import HpxferError
-from hpxfer.executors.ray_session import first_line
+from hpxfer.errors import HpxferError, first_line
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.worker import guarded, keep_memory
 from hpxfer.trial.events import Ended, Event, Progress
@@ -49,7 +48,7 @@ class Lost:
     why: str
 
 
-_LINES: weakref.WeakValueDictionary[str, TuneChannel] = weakref.WeakValueDictionary()
+_CHANNELS: weakref.WeakValueDictionary[str, TuneChannel] = weakref.WeakValueDictionary()
 
 
 class TuneChannel:
@@ -60,7 +59,7 @@ class TuneChannel:
 
     def __init__(self) -> None:
         self._key = uuid.uuid4().hex
-        _LINES[self._key] = self
+        _CHANNELS[self._key] = self
         # the flag says whether this is the last try of the stack
         self.stacks: queue.SimpleQueue[tuple[Stack, bool]] = queue.SimpleQueue()
         self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -86,13 +85,15 @@ class TuneChannel:
         except queue.Empty:
             if ended:
                 why = "it ended by itself" if self._ended[0] is None else first_line(self._ended[0])
-                raise HpxferError(f"Ray Tune gave up: {why}; what was done is stored, run again to go on") from None
+                raise HpxferError(
+                    f"Ray Tune ended too early: {why}; the finished trials are stored, run again to train the rest"
+                ) from None
             return None
 
 
 def _channel(key: str) -> TuneChannel:
     """Return the channel of this process with that key."""
-    return _LINES[key]
+    return _CHANNELS[key]
 
 
 class StackSearcher(Searcher):
@@ -154,8 +155,8 @@ class PerArm(FIFOScheduler):
         self._asha(trial).on_trial_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        said: str = self._asha(trial).on_trial_result(tune_controller, trial, result)
-        return said
+        decision: str = self._asha(trial).on_trial_result(tune_controller, trial, result)
+        return decision
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         return  # its last report is counted already

@@ -124,4 +124,4 @@ def _out_of_memory(error: Exception) -> bool:
     # torch.OutOfMemoryError is known by name, because this module must not import torch.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _OUT_OF_MEMORY)

@@ -42,6 +42,16 @@ def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
         raise
 
 
+def cache_folder(name: str) -> Path:
+    """Return the user's cache folder for one purpose, which may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpxfer" / name
+
+
+def reason(error: OSError) -> str:
+    """Return why the system refused, in its own words, e.g. `No space left on device`."""
+    return error.strerror or str(error)
+
+
 def remove_half_written(folder: Path) -> None:
     """Remove temporary files whose process has ended, as far as that can be seen from this machine."""
     for path in folder.glob("*.tmp"):
@@ -85,7 +95,7 @@ def _lock(folder: Path, handle: int, kind: int) -> None:
             if time.monotonic() > deadline:
                 raise HpxferError(
                     f"{folder}: must be free to write, got a lock that another process has held for {LOCK_WAIT_S:g} s; "
-                    f"let that process go on if it was suspended, or end it, and try again"
+                    f"resume that process if it was suspended, or end it, then try again"
                 ) from None
         time.sleep(_LOCK_POLL_S)
 

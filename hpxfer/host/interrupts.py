@@ -22,27 +22,27 @@ class Interrupted(KeyboardInterrupt):
 class Interrupts:
     """Turns signals into the exception Interrupted, in the main thread. Made by `interrupts`.
 
-    A signal raises at once. Inside a `held` block it raises when the block ends.
+    A signal raises at once. Inside a `deferred` block it raises when the block ends.
     """
 
     def __init__(self) -> None:
-        self._holding = False
+        self._deferring = False
         self._waiting: int | None = None
 
-    def take(self, signal_number: int, _: FrameType | None) -> None:
-        """Handle a signal: raise Interrupted, or remember the first signal until the `held` block ends."""
-        if not self._holding:
+    def handle(self, signal_number: int, _: FrameType | None) -> None:
+        """Handle a signal: raise Interrupted, or remember the first signal until the `deferred` block ends."""
+        if not self._deferring:
             raise Interrupted(signal_number)
         self._waiting = self._waiting or signal_number
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
         """Keep signals from raising until the block has ended."""
-        self._holding = True
+        self._deferring = True
         try:
             yield
         finally:
-            self._holding = False
+            self._deferring = False
         if self._waiting is not None:
             number, self._waiting = self._waiting, None
             raise Interrupted(number)
@@ -54,17 +54,17 @@ def interrupts() -> Iterator[Interrupts]:
 
     Only the main thread receives signals. In any other thread this changes nothing.
     """
-    taken = Interrupts()
+    signals = Interrupts()
     if threading.current_thread() is not threading.main_thread():
-        yield taken
+        yield signals
         return
     # A process that ignores a signal, e.g. under nohup, goes on ignoring it.
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     try:
         for number in before:
-            signal.signal(number, taken.take)
-        yield taken
+            signal.signal(number, signals.handle)
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

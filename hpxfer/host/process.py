@@ -19,7 +19,7 @@ _ENDED = (b"Z", b"X", b"x")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class ProcessInfo:
     """A process that can be seen from here."""
 
     has_ended: bool
@@ -43,13 +43,13 @@ def process_started(pid: int) -> str | None:
 
     Return None if the process has ended, or cannot be seen.
     """
-    found = _seen(pid)
+    found = _info(pid)
     return None if found is None or found.has_ended else found.started
 
 
 def process_is_gone(pid: int, started: str | None) -> bool:
     """Return whether the process with this number that started at this time has ended."""
-    found = _seen(pid)
+    found = _info(pid)
     if found is not None:
         return found.has_ended or (started is not None and found.started != started)
     # It has ended, or the system shows each user only his own processes.
@@ -62,22 +62,22 @@ def process_is_gone(pid: int, started: str | None) -> bool:
     return False
 
 
-def _seen(pid: int) -> Seen | None:
+def _info(pid: int) -> ProcessInfo | None:
     """Return what can be seen of a process. Return None if it cannot be seen."""
     if not (_PROC / "self").exists():
-        return _seen_by_psutil(pid)
+        return _info_by_psutil(pid)
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return None
     # The name, in parentheses, may hold anything: the fields are counted from behind it.
     state, *rest = stat.rpartition(b")")[2].split()
-    return Seen(has_ended=state in _ENDED, started=rest[18].decode())
+    return ProcessInfo(has_ended=state in _ENDED, started=rest[18].decode())
 
 
-def _seen_by_psutil(pid: int) -> Seen | None:
+def _info_by_psutil(pid: int) -> ProcessInfo | None:
     try:
         process = psutil.Process(pid)
-        return Seen(has_ended=process.status() == psutil.STATUS_ZOMBIE, started=f"{process.create_time():.6f}")
+        return ProcessInfo(has_ended=process.status() == psutil.STATUS_ZOMBIE, started=f"{process.create_time():.6f}")
     except (psutil.Error, ValueError, OverflowError):
         return None

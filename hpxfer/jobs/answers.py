@@ -73,9 +73,10 @@ def files_of(folder: Path) -> dict[str, bytes]:
         size = sum(path.stat().st_size for path in found)
         if size > MAX_FETCH_BYTES:
             raise HpxferError(
-                f"{folder}: holds {size / 2**20:.0f} MiB, a job's log carries at most {MAX_FETCH_BYTES / 2**20:.0f}; "
-                f"copy the folder itself, or submit with --results on a shared folder or a storage URI"
+                f"{folder}: holds {size / 2**20:.0f} MiB, and a job's log carries at most "
+                f"{MAX_FETCH_BYTES / 2**20:.0f}; copy the folder itself, or submit with --results on a shared folder "
+                "or a storage URI"
             )
         if not found:
-            raise HpxferError(f"{folder}: has no results yet; ask `hpxfer status`")
+            raise HpxferError(f"{folder}: has no results yet; see `hpxfer status`")
         return {path.name: path.read_bytes() for path in found}

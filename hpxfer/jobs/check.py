@@ -16,13 +16,12 @@ from hpxfer.executors.ray_session import ray_errors, session  # before ray, whos
 
 # isort: split
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import hpxfer
 from hpxfer.data import data_ref
 from hpxfer.data.sources import open_dataset
-from hpxfer.errors import HpxferError
-from hpxfer.executors.ray_cluster import require_plugins
+from hpxfer.errors import HpxferError, last_line
+from hpxfer.executors.ray_cluster import on_node, require_plugins
 from hpxfer.jobs.request import Request, where
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.plugins import plugin_files
@@ -42,11 +41,11 @@ def versions() -> dict[str, Any]:
 def check(request: Request, sweep: Path) -> dict[str, Any]:
     """Return what the cluster finds about a sweep. `error` in it is the reason why the sweep cannot run there."""
     root = where(request.root)
-    said: dict[str, Any] = {"versions": versions(), "host": socket.gethostname(), "root": root}
+    answer: dict[str, Any] = {"versions": versions(), "host": socket.gethostname(), "root": root}
     try:
-        return {**said, **_sweep(request, sweep, root)}
+        return {**answer, **_sweep(request, sweep, root)}
     except HpxferError as error:
-        return {**said, "error": str(error)}
+        return {**answer, "error": str(error)}
 
 
 def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
@@ -61,11 +60,11 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
             spec,
             results=root,
             address="auto",
-            reuse=[where(one) for one in request.reuse],
+            reuse=[where(folder) for folder in request.reuse],
             price_per_hour=request.price_per_hour,
         )
         require_plugins(plugin_files(spec))
-        nodes = look(spec)
+        nodes = node_answers(spec)
     return {
         "plan": job.plan.to_dict(),
         "text": "\n".join([plan_text(job.plan), *job.reuse.lines()]),
@@ -77,26 +76,21 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
 
 def require_writable(root: Path) -> None:
     """Raise HpxferError unless a results folder can be made below `root`. It makes none."""
-    there = next(one for one in (root, *root.parents) if one.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    existing = next(folder for folder in (root, *root.parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise HpxferError(f"--results: must be a folder that can be written, got {root}; name another")
 
 
-def look(spec: SweepSpec) -> list[dict[str, Any]]:
+def node_answers(spec: SweepSpec) -> list[dict[str, Any]]:
     """Return what each live node that can train reports about itself and the data."""
-    task = ray.remote(num_cpus=0, max_retries=1)(_look_here)
-    nodes = able(ray.nodes(), spec)  # type: ignore[no-untyped-call]
-    asked = [
-        (node, task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)))
-        for node in nodes
-    ]
-    return [
-        {"host": node["NodeManagerHostname"], "node": node["NodeID"], **_result(ref)}
-        for node, ref in [(node, one.remote(spec.data.model_dump(mode="json"))) for node, one in asked]
-    ]
+    task = ray.remote(num_cpus=0, max_retries=1)(_node_answer)
+    data = spec.data.model_dump(mode="json")
+    nodes = capable_nodes(ray.nodes(), spec)  # type: ignore[no-untyped-call]
+    asked = [(node, on_node(task, node["NodeID"]).remote(data)) for node in nodes]
+    return [{"host": node["NodeManagerHostname"], "node": node["NodeID"], **_result(answer)} for node, answer in asked]
 
 
-def able(nodes: list[dict[str, Any]], spec: SweepSpec) -> list[dict[str, Any]]:
+def capable_nodes(nodes: list[dict[str, Any]], spec: SweepSpec) -> list[dict[str, Any]]:
     """Return the live nodes that a stack of the sweep fits on. Raise HpxferError if there are none."""
     alive = [node for node in nodes if node["Alive"]]
     gpus = spec.resources.device == "cuda" or (
@@ -112,19 +106,19 @@ def able(nodes: list[dict[str, Any]], spec: SweepSpec) -> list[dict[str, Any]]:
     return found
 
 
-def _look_here(data: dict[str, Any]) -> dict[str, Any]:
+def _node_answer(data: dict[str, Any]) -> dict[str, Any]:
     """Return this node's versions, and the digest of its copy of the data, or None if it has none."""
     spec = DataSpec.model_validate(data)
     try:
-        here = open_dataset(spec.source) is not None
-        return {**versions(), "digest": data_ref(spec).digest if here else None}
+        has_data = open_dataset(spec.source) is not None
+        return {**versions(), "digest": data_ref(spec).digest if has_data else None}
     except HpxferError as error:
         return {**versions(), "error": str(error)}
 
 
-def _result(ref: Any) -> dict[str, Any]:
+def _result(answer: Any) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = ray.get(ref, timeout=NODE_S)
+        found: dict[str, Any] = ray.get(answer, timeout=NODE_S)
         return found
     except Exception as error:  # a node without hpxfer, or one that left: the error is that node's answer
-        return {"error": (str(error).strip().splitlines() or [type(error).__name__])[-1]}
+        return {"error": last_line(error)}

@@ -24,7 +24,7 @@ import requests
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, last_line
 from hpxfer.jobs.request import ENTRYPOINT, VARIABLE, Answer, Request, is_job_id, packed, read_answer
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
@@ -72,7 +72,7 @@ class Cluster:
 
     def __init__(self, address: str, headers: dict[str, str]) -> None:
         self.address = address
-        with _speaking(address), _address_alone():
+        with _client_errors(address), _no_other_address():
             self._client = _Client(address, headers=headers)
 
     def submit(self, request: Request, sweep: str, *, job: str, metadata: dict[str, str] | None = None) -> None:
@@ -80,7 +80,7 @@ class Cluster:
         variables = {VARIABLE: packed(request, sweep), "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
         deadline = time.monotonic() + STARTING_S
         while True:
-            with _speaking(self.address):
+            with _client_errors(self.address):
                 try:
                     self._client.submit_job(
                         entrypoint=ENTRYPOINT,
@@ -101,7 +101,7 @@ class Cluster:
 
     def info(self, job: str) -> JobInfo:
         """Return what the cluster knows of a job. Raise HpxferError if it knows no job of that id."""
-        with _speaking(self.address, job):
+        with _client_errors(self.address, job):
             found = self._client.get_job_info(job)
         return JobInfo(
             id=found.submission_id or job,
@@ -115,14 +115,14 @@ class Cluster:
 
     def logs(self, job: str) -> str:
         """Return everything that a job has printed."""
-        with _speaking(self.address, job):
+        with _client_errors(self.address, job):
             return str(self._client.get_job_logs(job))
 
     def follow(self, job: str) -> Iterator[str]:
         """Yield what a job has printed and prints, until it ends."""
         self.info(job)
         tail = self._client.tail_job_logs(job)
-        with asyncio.Runner() as runner, _speaking(self.address, job):
+        with asyncio.Runner() as runner, _client_errors(self.address, job):
             while (lines := runner.run(_next(tail))) is not None:
                 yield lines
 
@@ -131,12 +131,12 @@ class Cluster:
         info = self.info(job)
         if info.over:
             return info
-        with _speaking(self.address, job):
+        with _client_errors(self.address, job):
             self._client.stop_job(info.id)
         deadline = time.monotonic() + STOP_S + 30
         while not (info := self.info(job)).over:
             if time.monotonic() > deadline:
-                raise HpxferError(f"{job}: has not ended {STOP_S + 30} s after it was told to; look at `hpxfer status`")
+                raise HpxferError(f"{job}: has not ended {STOP_S + 30} s after it was asked to; see `hpxfer status`")
             time.sleep(_POLL_S)
         return info
 
@@ -151,9 +151,11 @@ class Cluster:
         deadline = time.monotonic() + ASK_S
         while not (info := self.info(job)).over:
             if time.monotonic() > deadline:
-                with _speaking(self.address, job):
+                with _client_errors(self.address, job):
                     self._client.stop_job(job)
-                raise HpxferError(f"{self.address}: the cluster has not answered within {ASK_S:g} s; is it busy?")
+                raise HpxferError(
+                    f"{self.address}: the cluster has not answered within {ASK_S:g} s; see whether it is busy"
+                )
             time.sleep(_POLL_S)
         answer = read_answer(self.logs(job), request.nonce)
         if answer is None:
@@ -169,7 +171,7 @@ def connect(address: str) -> Cluster:
         logging.getLogger(name).setLevel(logging.ERROR)
     address = address.rstrip("/")
     headers = _headers()
-    _first_word(address, headers)
+    _require_job_server(address, headers)
     return Cluster(address, headers)
 
 
@@ -195,7 +197,7 @@ def new_nonce() -> str:
     return secrets.token_hex(8)
 
 
-def known(job: str) -> str:
+def checked_id(job: str) -> str:
     """Return the id unchanged. Raise HpxferError if no job can have it."""
     if not is_job_id(job):
         raise HpxferError(f"JOB must be an id that `hpxfer submit` printed, got {job!r}")
@@ -224,14 +226,14 @@ def _headers() -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _first_word(address: str, headers: dict[str, str]) -> None:
+def _require_job_server(address: str, headers: dict[str, str]) -> None:
     """Raise HpxferError unless a job server answers at `address` and accepts the token."""
-    with _speaking(address):
+    with _client_errors(address):
         said = requests.get(f"{address}/api/version", headers=headers, timeout=FIRST_ANSWER_S)
         _refuse_token(said.status_code)
         try:
-            words = said.json() if said.status_code == 200 else None
-            legal = isinstance(words, dict) and "ray_version" in words
+            data = said.json() if said.status_code == 200 else None
+            legal = isinstance(data, dict) and "ray_version" in data
         except ValueError:
             legal = False
     if not legal:
@@ -244,8 +246,8 @@ def _first_word(address: str, headers: dict[str, str]) -> None:
 def _refuse_token(status: int) -> None:
     if status == 401:
         raise HpxferError(
-            "the cluster wants Ray's token and this shell has none; copy ~/.ray/auth_token from the cluster's head, "
-            "or name it with RAY_AUTH_TOKEN_PATH"
+            "the cluster requires Ray's token, and this shell has none; copy ~/.ray/auth_token from the cluster's "
+            "head, or name it with RAY_AUTH_TOKEN_PATH"
         )
     if status == 403:
         raise HpxferError(
@@ -255,12 +257,14 @@ def _refuse_token(status: int) -> None:
 
 
 @contextmanager
-def _speaking(address: str, job: str = "") -> Iterator[None]:
+def _client_errors(address: str, job: str = "") -> Iterator[None]:
     """Turn the errors of Ray's client and of HTTP into one message."""
     try:
         yield
     except requests.exceptions.Timeout:
-        raise HpxferError(f"{address}: the server is silent; is it Ray's dashboard, and is its head alive?") from None
+        raise HpxferError(
+            f"{address}: the server is silent; see whether it is Ray's dashboard and its head is alive"
+        ) from None
     except requests.exceptions.SSLError as error:
         raise HpxferError(f"{address}: the server's certificate is not accepted: {error}") from None
     except (requests.exceptions.RequestException, ConnectionError) as error:
@@ -275,20 +279,20 @@ def _speaking(address: str, job: str = "") -> Iterator[None]:
         if job and "does not exist" in str(error):
             raise HpxferError(
                 f"{address}: knows no job {job}; give the id that `hpxfer submit` printed and the address it was "
-                f"submitted to (a cluster that was started anew has forgotten its jobs, not their results)"
+                f"submitted to (a cluster that was restarted forgets its jobs, but not their results)"
             ) from None
-        raise HpxferError(f"{address}: the job server refused: {_last_line(error)}") from None
+        raise HpxferError(f"{address}: the job server refused: {last_line(error)}") from None
 
 
 @contextmanager
-def _address_alone() -> Iterator[None]:
+def _no_other_address() -> Iterator[None]:
     """Keep Ray's client from taking another address from the environment."""
     names = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
-    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    removed = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield
     finally:
-        os.environ.update(kept)
+        os.environ.update(removed)
 
 
 async def _next(tail: Any) -> str | None:
@@ -320,10 +324,6 @@ def _reason(error: BaseException) -> str:
         if isinstance(inner, OSError) and inner.strerror:
             return inner.strerror
         reason = getattr(inner, "reason", None)
-        first = next((one for one in inner.args if isinstance(one, BaseException)), None)
+        first = next((arg for arg in inner.args if isinstance(arg, BaseException)), None)
         inner = reason if isinstance(reason, BaseException) else first or inner.__cause__ or inner.__context__
-    return "what listens there does not speak HTTP"
-
-
-def _last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    return "the server there does not speak HTTP"

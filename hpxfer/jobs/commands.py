@@ -14,7 +14,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.jobs.answers import has_mark, is_store_file, progress
-from hpxfer.jobs.client import Cluster, JobInfo, known, new_id, new_nonce
+from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id, new_nonce
 from hpxfer.jobs.plugins import sources
 from hpxfer.jobs.request import DEFAULT_ROOT, Request
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep
@@ -80,8 +80,8 @@ def offer(
 
         spec = overridden(spec, None, early_stopping)
     root = root_of(spec, results)
-    for one in reuse:
-        _there("--reuse", one)
+    for folder in reuse:
+        _cluster_folder("--reuse", folder)
     request = Request(
         action="check",
         job="none",
@@ -92,17 +92,17 @@ def offer(
         reuse=tuple(reuse),
         plugins=sources(spec),
     )
-    said = cluster.ask(request, dump_sweep(spec)).data
-    refused = list(refusals(said, cluster.address))
+    answer = cluster.ask(request, dump_sweep(spec)).data
+    refused = list(refusals(answer, cluster.address))
     if refused:
         raise HpxferError("\n".join([*refused, "nothing was submitted"]))
     return Offer(
         spec=spec,
-        root=said["root"],
-        host=said["host"],
-        plan=said["plan"],
-        text=said["text"],
-        warnings=tuple(said["warnings"]),
+        root=answer["root"],
+        host=answer["host"],
+        plan=answer["plan"],
+        text=answer["text"],
+        warnings=tuple(answer["warnings"]),
         reuse=tuple(reuse),
     )
 
@@ -130,29 +130,29 @@ def submit(cluster: Cluster, offered: Offer) -> str:
     return job
 
 
-def refusals(said: dict[str, Any], address: str) -> Iterator[str]:
+def refusals(answer: dict[str, Any], address: str) -> Iterator[str]:
     """Yield the reasons why a sweep cannot run on the cluster that gave this answer, one line each."""
     import hpxfer
 
     here = {"hpxfer": hpxfer.__version__, "trainer": TRAINER_VERSION}
-    other = _difference(here, said.get("versions", {}))
+    other = _difference(here, answer.get("versions", {}))
     if other:
         yield f"{address}: its head has {other}; install the same hpxfer on both"
         return
-    if "error" in said:
-        host = said.get("host")
-        yield f"{address}: on the head{f' ({host})' if host else ''}: {said['error']}"
-    for node in said.get("nodes", ()):
+    if "error" in answer:
+        host = answer.get("host")
+        yield f"{address}: on the head{f' ({host})' if host else ''}: {answer['error']}"
+    for node in answer.get("nodes", ()):
         where = f"{address}: node {node['host']} ({node['node'][:8]})"
         if "error" in node:
             yield f"{where}: {node['error']}; every node needs this hpxfer and the sweep's data"
-        elif other := _difference({**here, "python": said["versions"]["python"]}, node):
+        elif other := _difference({**here, "python": answer["versions"]["python"]}, node):
             yield f"{where} has {other}; every node needs the same"
         elif node["digest"] is None:
             yield f"{where}: the sweep's data is not there; copy it to the same path on every node, or share its folder"
-        elif node["digest"] != said["digest"]:
-            digests = f"{node['digest']}, not {said['digest']}"
-            yield f"{where}: holds other data than the head (digest {digests}); copy it anew"
+        elif node["digest"] != answer["digest"]:
+            digests = f"{node['digest']}, not {answer['digest']}"
+            yield f"{where}: holds other data than the head (digest {digests}); copy it again"
 
 
 def _difference(here: dict[str, Any], there: dict[str, Any]) -> str:
@@ -163,10 +163,10 @@ def _difference(here: dict[str, Any], there: dict[str, Any]) -> str:
 
 def root_of(spec: SweepSpec, results: str | None) -> str:
     """Return the results root on the cluster: the given one, else the sweep's, else one in Ray's home."""
-    return _there("--results", results or spec.storage or DEFAULT_ROOT)
+    return _cluster_folder("--results", results or spec.storage or DEFAULT_ROOT)
 
 
-def _there(option: str, folder: str) -> str:
+def _cluster_folder(option: str, folder: str) -> str:
     """Return a folder on the cluster as given. Raise HpxferError if the cluster would read it as another folder."""
     try:
         found = parse_root(folder)
@@ -203,13 +203,13 @@ class JobStatus:
 
 def status(cluster: Cluster, job: str) -> JobStatus:
     """Return how a job is doing."""
-    info = cluster.info(known(job))
+    info = cluster.info(checked_id(job))
     if SWEEP_KEY not in info.metadata or info.state == "PENDING":
         return JobStatus(info=info, progress={})
-    location = _location_here(info)
+    location = _visible_location(info)
     if location is not None:
         return JobStatus(info=info, progress=progress(location.folder))
-    return JobStatus(info=info, progress=_asked(cluster, info, "progress").data)
+    return JobStatus(info=info, progress=_answer_about(cluster, info, "progress").data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,7 @@ def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], No
 
     Stored results stay: finished trials are not replaced, and a different sweep.yaml is kept beside the new one.
     """
-    info = cluster.info(known(job))
+    info = cluster.info(checked_id(job))
     if SWEEP_KEY not in info.metadata:
         raise HpxferError(f"{job}: is no job of `hpxfer submit`; it has no results to fetch")
     target = results / info.metadata[SWEEP_KEY]
@@ -240,28 +240,28 @@ def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], No
 
 
 def _merge(source: Path, target: Path, on_wait: Callable[[str], None] | None) -> Fetched:
-    theirs = Store.open(source, write=False)
+    fetched = Store.open(source, write=False)
     spec = load_sweep(source / SWEEP_FILE, trusted=False)
-    ours = Store.open(target, write=True)
+    own = Store.open(target, write=True)
     with leased(LeaseFile(target), str(target), on_wait=on_wait) as lease:
-        ours.guard = lease.check
-        known_ids = ours.done_ids()
-        ours.save_sweep(spec, spec.data.digest or "")
-        new = ours.adopt(theirs, theirs.done_ids() - known_ids)
-        ours.compact()
+        own.guard = lease.check
+        known_ids = own.done_ids()
+        own.save_sweep(spec, spec.data.digest or "")
+        new = own.adopt(fetched, fetched.done_ids() - known_ids)
+        own.compact()
     return Fetched(
-        folder=target, num_new=len(new), num_known=len(known_ids), problems=(*theirs.problems, *ours.problems)
+        folder=target, num_new=len(new), num_known=len(known_ids), problems=(*fetched.problems, *own.problems)
     )
 
 
 @contextmanager
 def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
     """Yield a folder on this machine with a job's results: its own, a copy of its storage, or what it sent."""
-    location = _location_here(info)
+    location = _visible_location(info)
     if location is not None:
         yield location.folder
         return
-    files = _asked(cluster, info, "fetch").files
+    files = _answer_about(cluster, info, "fetch").files
     with tempfile.TemporaryDirectory(prefix="hpxfer-fetch-") as scratch:
         for name, content in files.items():
             if not is_store_file(name):
@@ -270,7 +270,7 @@ def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def _location_here(info: JobInfo) -> ResultsLocation | None:
+def _visible_location(info: JobInfo) -> ResultsLocation | None:
     """Return the location of a job's results if this machine can see it: in storage, or in a folder with the job's
     mark.
     """
@@ -278,7 +278,7 @@ def _location_here(info: JobInfo) -> ResultsLocation | None:
     return location if location.is_remote or has_mark(location.folder, info.id) else None
 
 
-def _asked(cluster: Cluster, info: JobInfo, action: Any) -> Any:
+def _answer_about(cluster: Cluster, info: JobInfo, action: Any) -> Any:
     request = Request(
         action=action, job=info.id, root=info.metadata[ROOT_KEY], name=info.metadata[SWEEP_KEY], nonce=new_nonce()
     )

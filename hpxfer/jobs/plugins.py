@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.files import cache_folder
 from hpxfer.registry import read_plugin
 from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
 from hpxfer.spec.plugins import plugin_files
@@ -31,18 +31,14 @@ def unpacked_sweep(text: str, files: dict[str, str]) -> str:
 def _local(plugin: PluginSpec, files: dict[str, str]) -> PluginSpec:
     name = plugin.name
     if files.get(name):
-        path = _cache() / str(plugin.digest).replace(":", "-") / Path(name).name
+        path = cache_folder("plugins") / str(plugin.digest).replace(":", "-") / Path(name).name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(files[name], encoding="utf-8")
         name = str(path)
-    here = read_plugin(name, Path()).plugin.digest
-    if here != plugin.digest:
+    digest = read_plugin(name, Path()).plugin.digest
+    if digest != plugin.digest:
         raise HpxferError(
-            f"plugins: {plugin.name}: must be the one that was submitted, {plugin.digest}, got {here} here; "
+            f"plugins: {plugin.name}: must be the one that was submitted, {plugin.digest}, got {digest} here; "
             "install the same version on every machine"
         )
     return plugin.model_copy(update={"name": name})
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpxfer" / "plugins"

@@ -67,8 +67,8 @@ def packed(request: Request, sweep: str) -> str:
     text = base64.b64encode(zlib.compress(content, 9)).decode("ascii")
     if len(text) > MOST_CHARACTERS or len(content) > _MOST_BYTES:
         raise HpxferError(
-            f"the sweep must fit into {MOST_CHARACTERS} characters to be submitted, got {len(text)}; spell its lists "
-            f"shorter (seeds as a count, grids as log2 ranges), or give `hpxfer run` on the cluster the file"
+            f"the sweep must fit into {MOST_CHARACTERS} characters to be submitted, got {len(text)}; shorten its "
+            f"lists (seeds as a count, grids as log2 ranges), or give `hpxfer run` on the cluster the file"
         )
     return text
 
@@ -85,7 +85,7 @@ def unpacked(text: str) -> tuple[Request, str]:
     if not isinstance(request.plugins, dict):
         raise HpxferError(f"{VARIABLE}: must map plug-ins to their sources, got {type(request.plugins).__name__}")
     texts = (*texts, *request.plugins, *request.plugins.values())
-    legal = request.action in get_args(Action) and all(isinstance(one, str) for one in texts)
+    legal = request.action in get_args(Action) and all(isinstance(text, str) for text in texts)
     if not legal or not is_job_id(request.job) or not is_job_id(request.name):
         raise HpxferError(f"{VARIABLE}: must name an action, a job and a sweep, got {request}")
     return request, sweep
@@ -125,14 +125,14 @@ def read_answer(log: str, nonce: str) -> Answer | None:
             chunks.setdefault(int(number), []).append(chunk)
     if last is None:
         return None
-    said = json.loads(last)
+    header = json.loads(last)
     files = {}
-    for index, one in enumerate(said["files"]):
+    for index, entry in enumerate(header["files"]):
         content = _decoded(chunks.get(index, ()))
-        if content is None or hashlib.sha256(content).hexdigest() != one["sha256"]:
-            raise HpxferError(f"{one['name']}: did not arrive whole through the job's log; fetch again")
-        files[one["name"]] = content
-    return Answer(data=said["data"], files=files)
+        if content is None or hashlib.sha256(content).hexdigest() != entry["sha256"]:
+            raise HpxferError(f"{entry['name']}: did not arrive completely through the job's log; fetch again")
+        files[entry["name"]] = content
+    return Answer(data=header["data"], files=files)
 
 
 def _mark(nonce: str, kind: str) -> str:

@@ -4,7 +4,7 @@
     a GPU         seconds = FLOPs / (peak x share) + steps x GPU_STEP_S / trials of the stack; the peak is
                   published, the share is assumed until a benchmark measures it, the time of a step is assumed
 
-Measurements of the sweep's own stored trials replace all of this, see `hpxfer.plan.plan`.
+Measurements of the sweep's own stored trials replace all of this, see `hpxfer.plan.make`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ HARDWARE = (
     _gpu("l4", "NVIDIA L4", 22, 121, 30.3, "L4"),
     _gpu("a10", "NVIDIA A10", 22, 125, 31.2, "A10"),
 )
-_BY_NAME = {one.name: one for one in HARDWARE}
+_BY_NAME = {hardware.name: hardware for hardware in HARDWARE}
 CPU_CORE = _BY_NAME["cpu"]
 # A GPU whose name is unknown, or not in the table.
 OTHER_GPU = replace(_BY_NAME["h200"], name="gpu", title="GPU taken for an NVIDIA H200 SXM", memory_bytes=None)
@@ -95,7 +95,7 @@ class Rate:
     def _flop_per_s(self, shape: Shape, setting: Setting) -> float:
         if self.measured:
             size = math.log(count_params(shape, setting).total)
-            return min(self.measured, key=lambda one: abs(math.log(one[0]) - size))[1]
+            return min(self.measured, key=lambda case: abs(math.log(case[0]) - size))[1]
         assert self.hardware.peak is not None
         return self.hardware.peak[setting.precision] * ASSUMED_MFU[setting.precision]
 
@@ -118,8 +118,10 @@ def hardware_of(device: Device) -> Hardware:
 
 
 def _gpu_named(name: str) -> Hardware | None:
-    fits = [one for one in HARDWARE if one.cuda and re.search(rf"\b{re.escape(one.marker)}\b", name)]
-    return max(fits, key=lambda one: len(one.marker), default=None)
+    fits = [
+        hardware for hardware in HARDWARE if hardware.cuda and re.search(rf"\b{re.escape(hardware.marker)}\b", name)
+    ]
+    return max(fits, key=lambda hardware: len(hardware.marker), default=None)
 
 
 def device_of(hardware: Hardware, device: Device) -> Device:
@@ -158,7 +160,7 @@ def _measured(record: Record, hardware: Hardware) -> tuple[tuple[float, float], 
     return tuple((params * 1e6, mfu * peak.value * 1e12) for params, mfu in cases if params and mfu)
 
 
-def here(asked: str = "auto") -> Device:
+def this_machine(asked: str = "auto") -> Device:
     """Return this machine as a device for stacks. `asked` is auto (a GPU if there is one), cpu or cuda."""
     cuda = has_cuda(asked)
     return Device(

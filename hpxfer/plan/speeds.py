@@ -47,7 +47,7 @@ class Record:
         """Return the row with this key, or None if the run did not measure it."""
         return next((row for row in self.rows if row.key == key), None)
 
-    def place(self) -> str:
+    def provenance(self) -> str:
         """Return date, machine, versions and command as one line."""
         machine = [str(self.machine["gpu"])] if self.device == "cuda" else []
         machine += [f"{self.machine['cpu']}, {self.machine['cores']} cores, {self.machine['threads']} thread(s)"]

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 
-from rich.console import Console
-from rich.table import Table
-
+from hpxfer.host.output import aligned
 from hpxfer.plan.memory import UNMEASURED, spell_bytes
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.search.kinds import SEARCHES
 
+_HEADINGS = ("shape", "trials", "done", "stacks", "params", "active", "tokens", "FLOPs", "memory", "worker time")
+
 
 def plan_text(plan: Plan) -> str:
     """Return the plan as an aligned table, then lines of totals, time, memory and price."""
-    table = Table(box=None, pad_edge=False, header_style="")
-    table.add_column("shape")
-    for name in ("trials", "done", "stacks", "params", "active", "tokens", "FLOPs", "memory", "worker time"):
-        table.add_column(name, justify="right")
-    for row in plan.shapes:
-        table.add_row(plan.label(row.shape), *_cells(row))
-    out = io.StringIO()
-    Console(file=out, width=200, color_system=None).print(table)
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    return "\n".join([f"sweep {plan.sweep}", *lines, *_totals(plan)])
+    rows = aligned([_HEADINGS, *(_cells(plan, row) for row in plan.shapes)], right_from=1)
+    return "\n".join([f"sweep {plan.sweep}", *rows, *_totals(plan)])
 
 
-def _cells(row: ShapePlan) -> tuple[str, ...]:
+def _cells(plan: Plan, row: ShapePlan) -> tuple[str, ...]:
     return (
+        plan.label(row.shape),
         str(row.num_trials),
         str(row.num_done),
         str(row.num_stacks),
@@ -82,22 +74,22 @@ def _hours(plan: Plan) -> str:
     hours, unit = (plan.gpu_hours, "GPU-hours") if plan.device.cuda else (plan.worker_hours, "worker hours")
     text = f"{hours:.3g} {unit}" if hours >= 0.01 else f"under 0.01 {unit}"
     if plan.price is not None:
-        text += f", price {plan.price:.2f} at {plan.price_per_hour:g} an hour"
+        text += f", price {plan.price:.2f} at {plan.price_per_hour:g} per hour"
     return text
 
 
 def _memory(plan: Plan) -> str:
     """Return the memory that stacks need, the memory that there is, and whether the estimate was ever measured."""
-    text = f"memory: up to {spell_bytes(plan.stack_bytes)} a stack"
+    text = f"memory: up to {spell_bytes(plan.stack_bytes)} per stack"
     if plan.device.cuda:
         of = plan.device.memory_bytes
-        there = "a GPU whose memory nobody could ask" if of is None else f"{spell_bytes(of)} of a GPU"
-        return f"{text}, {UNMEASURED}; {there}"
+        has = "the memory of the GPU is unknown" if of is None else f"{spell_bytes(of)} of a GPU"
+        return f"{text}, {UNMEASURED}; {has}"
     workers = min(plan.workers, sum(row.num_stacks for row in plan.shapes))
     text += f" by a model of it, {workers} at once"
     if plan.device.host_bytes is not None:
         text += f", of {spell_bytes(plan.device.host_bytes)}"
-    return f"{text}"
+    return text
 
 
 def spell_time(seconds: float) -> str:

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpxfer.plan.plan import Plan
@@ -47,49 +47,20 @@ class _Running:
 
 
 @dataclass(kw_only=True)
-class _Shape:
-    """The trials of one shape."""
-
-    label: str
-    num_trials: int = 0
-    num_stored: int = 0
-    trial_s: float = 0.0  # worker seconds that one trial is expected to take
-    finished: int = 0
-    diverged: int = 0
-    stopped: int = 0
-    failed: int = 0
-    best_loss: float | None = None
-    best: str = ""
-
-    @property
-    def ended(self) -> int:
-        return self.finished + self.diverged + self.stopped + self.failed
-
-    def saw(self, loss: float | None, what: str) -> None:
-        """Note a loss. The lowest finite loss is the best."""
-        if loss is not None and math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
-            self.best_loss, self.best = loss, what
-
-
-@dataclass(kw_only=True)
 class RunCounts:
-    """What a run has done. Made by `run_counts`. Call `add` with every event, and `run_status` to look."""
+    """What a run has done. Made by `run_counts`. Call `add` with every event, and `run_status` to read the counts."""
 
     sweep: str
     at_most: bool = False
     hps: tuple[str, ...] = ("lr",)  # the HPs that name the best trial of a shape
     loss: Loss = lambda result: result.validation_loss_nats
     clock: Callable[[], float] = time.monotonic
-    finished: int = 0
-    diverged: int = 0
-    stopped: int = 0
-    failed: int = 0
-    tokens: int = 0
-    errors: list[str] = field(default_factory=list)  # one message per kind of failure, for the first few kinds
     notes: list[str] = field(default_factory=list)  # the last decisions of the search
     num_notes: int = 0
+    _errors: list[str] = field(default_factory=list)  # one message per kind of failure, for the first few kinds
     _noted: set[str] = field(default_factory=set)
-    _shapes: dict[Shape, _Shape] = field(default_factory=dict)
+    _shapes: dict[Shape, ShapeProgress] = field(default_factory=dict)
+    _trial_s: dict[Shape, float] = field(default_factory=dict)  # worker seconds that one trial is expected to take
     _running: dict[str, _Running] = field(default_factory=dict)
     _tokens: Throughput = field(default_factory=Throughput)
     _work: Throughput = field(default_factory=Throughput)  # in worker seconds, as the plan expects them
@@ -99,15 +70,6 @@ class RunCounts:
 
     def __post_init__(self) -> None:
         self._began = self.clock()
-
-    @property
-    def ended(self) -> int:
-        return self.finished + self.diverged + self.stopped + self.failed
-
-    @property
-    def num_left(self) -> int:
-        """The number of trials that this run set out to train; for an adaptive search, the most it may train."""
-        return sum(max(one.num_trials - one.num_stored, one.ended) for one in self._shapes.values())
 
     def add(self, stack: Stack, event: Event) -> None:
         """Count an event of a stack."""
@@ -131,83 +93,79 @@ class RunCounts:
     def stored(self, trial: Trial, loss: float | None) -> None:
         """Note the loss of a trial that was done before this run."""
         with self._lock:
-            self._of(trial.shape).saw(loss, _named(trial, self.hps))
+            self._note_loss(trial, loss)
 
     def run_status(self) -> RunStatus:
         """Return how far the run is now."""
         with self._lock:
-            return self._run_status(self.clock())
+            now, shapes = self.clock(), self._shapes.values()
+            return RunStatus(
+                sweep=self.sweep,
+                at_most=self.at_most,
+                elapsed_s=now - self._began,
+                num_left=sum(max(row.num_trials - row.num_stored, row.ended) for row in shapes),
+                finished=sum(row.finished for row in shapes),
+                diverged=sum(row.diverged for row in shapes),
+                stopped=sum(row.stopped for row in shapes),
+                failed=sum(row.failed for row in shapes),
+                tokens=int(self._tokens.total),
+                tokens_per_s=self._tokens.rate(now),
+                eta_s=self._eta_s(now),
+                running=tuple(self._running_stack(running, now) for running in self._running.values()),
+                shapes=tuple(self._shape_progress(shape) for shape in self._shapes),
+                num_notes=self.num_notes,
+                notes=tuple(self.notes),
+                errors=tuple(self._errors),
+            )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the status as JSON-ready data."""
-        return self.run_status().to_dict()
+    def _of(self, shape: Shape) -> ShapeProgress:
+        return self._shapes.setdefault(shape, ShapeProgress(label=shape.label()))
 
-    def _run_status(self, now: float) -> RunStatus:
-        return RunStatus(
-            sweep=self.sweep,
-            at_most=self.at_most,
-            elapsed_s=now - self._began,
-            num_left=self.num_left,
-            finished=self.finished,
-            diverged=self.diverged,
-            stopped=self.stopped,
-            failed=self.failed,
-            tokens=self.tokens,
-            tokens_per_s=self._tokens.rate(now),
-            eta_s=self._eta_s(now),
-            running=tuple(self._stack(key, one, now) for key, one in self._running.items()),
-            shapes=tuple(self._shape(shape, one) for shape, one in self._shapes.items()),
-            num_notes=self.num_notes,
-            notes=tuple(self.notes),
-            errors=tuple(self.errors),
-        )
+    def _note_loss(self, trial: Trial, loss: float | None) -> None:
+        """Note a loss of a trial's shape. The lowest finite loss is the best."""
+        row = self._of(trial.shape)
+        if loss is not None and math.isfinite(loss) and (row.best_loss_nats is None or loss < row.best_loss_nats):
+            self._shapes[trial.shape] = replace(row, best_loss_nats=loss, best=_named(trial, self.hps))
 
-    def _of(self, shape: Shape) -> _Shape:
-        return self._shapes.setdefault(shape, _Shape(label=shape.label()))
-
-    def _start(self, stack: Stack, event: Started, now: float) -> None:
-        self._running[stack.id] = _Running(
-            stack=stack, host=event.host, pid=event.pid, started=now, alive=len(stack.trials)
-        )
+    def _start(self, stack: Stack, event: Started, now: float) -> _Running:
+        running = _Running(stack=stack, host=event.host, pid=event.pid, started=now, alive=len(stack.trials))
+        self._running[stack.id] = running
+        return running
 
     def _advance(self, stack: Stack, event: Progress, now: float) -> None:
         steps, size = stack.setting.steps, len(stack.trials)
         new = event.tokens / (stack.setting.batch_tokens * size)
-        self.tokens += event.tokens
         self._tokens.add(now, event.tokens)
         self._work.add(now, new * self._step_s(stack))
-        one = self._running.get(stack.id)
-        if one is None:
-            # The executor does not report where its stacks run.
-            one = _Running(stack=stack, host="", pid=0, started=now, alive=size)
-            self._running[stack.id] = one
-        one.done += new
-        one.step = min(steps, round(one.done) if event.step is None else event.step)
+        # The executor may not report where its stacks run.
+        running = self._running.get(stack.id) or self._start(stack, Started(host="", pid=0), now)
+        running.done += new
+        running.step = min(steps, round(running.done) if event.step is None else event.step)
         if event.step is not None and len(event.losses) == size:
             # a stack that resumes from a checkpoint has done more steps than it reported
-            one.done = max(one.done, event.step)
-        one.done = min(one.done, steps)
-        one.first = one.first or (now, one.step)
+            running.done = max(running.done, event.step)
+        running.done = min(running.done, steps)
+        running.first = running.first or (now, running.step)
         if event.losses:
             finite = [loss for loss in event.losses if math.isfinite(loss)]
-            one.alive, one.loss = len(finite), min(finite, default=None)
+            running.alive, running.loss = len(finite), min(finite, default=None)
 
     def _end(self, stack: Stack, results: Iterable[TrialResult], now: float) -> None:
-        one = self._running.pop(stack.id, None)
-        self._work.add(now, self._step_s(stack) * (stack.setting.steps - (one.done if one else 0)))
+        running = self._running.pop(stack.id, None)
+        self._work.add(now, self._step_s(stack) * (stack.setting.steps - (running.done if running else 0)))
         trials = {trial.id: trial for trial in stack.trials}
-        shape = self._of(stack.shape)
         for result in results:
-            setattr(self, result.status, getattr(self, result.status) + 1)
-            setattr(shape, result.status, getattr(shape, result.status) + 1)
+            row = self._of(stack.shape)
+            counted: dict[str, Any] = {result.status: getattr(row, result.status) + 1}
+            self._shapes[stack.shape] = replace(row, **counted)
             if result.status == "finished" and result.trial_id in trials:
-                shape.saw(self.loss(result), _named(trials[result.trial_id], self.hps))
-            if result.error is not None and result.error not in self.errors and len(self.errors) < MOST_ERRORS:
-                self.errors.append(result.error)
+                self._note_loss(trials[result.trial_id], self.loss(result))
+            if result.error is not None and result.error not in self._errors and len(self._errors) < MOST_ERRORS:
+                self._errors.append(result.error)
 
     def _step_s(self, stack: Stack) -> float:
         """Return the worker seconds of one step of a stack."""
-        return self._of(stack.shape).trial_s * len(stack.trials) / stack.setting.steps
+        return self._trial_s.get(stack.shape, 0.0) * len(stack.trials) / stack.setting.steps
 
     def _eta_s(self, now: float) -> float | None:
         """Return the seconds left: the remaining work at the present throughput, but at least that of the slowest
@@ -216,37 +174,33 @@ class RunCounts:
         rate = self._work.rate(now)
         if rate is None:
             return None
-        left = sum(max(0, one.num_trials - one.num_stored - one.ended) * one.trial_s for one in self._shapes.values())
-        left -= sum(self._step_s(one.stack) * one.done for one in self._running.values())
-        return max([max(0.0, left) / rate, *(one.rest_s(now) for one in self._running.values())])
+        left = sum(
+            max(0, self._shapes[shape].num_trials - self._shapes[shape].num_stored - self._shapes[shape].ended)
+            * seconds
+            for shape, seconds in self._trial_s.items()
+        )
+        left -= sum(self._step_s(running.stack) * running.done for running in self._running.values())
+        return max([max(0.0, left) / rate, *(running.rest_s(now) for running in self._running.values())])
 
-    def _stack(self, key: str, one: _Running, now: float) -> RunningStack:
+    def _running_stack(self, running: _Running, now: float) -> RunningStack:
         return RunningStack(
-            id=key,
-            label=self._of(one.stack.shape).label,
-            num_trials=len(one.stack.trials),
-            host=one.host,
-            pid=one.pid,
-            step=one.step,
-            steps=one.stack.setting.steps,
-            running_s=now - one.started,
-            alive=one.alive,
-            loss_nats=one.loss,
+            id=running.stack.id,
+            label=self._of(running.stack.shape).label,
+            num_trials=len(running.stack.trials),
+            host=running.host,
+            pid=running.pid,
+            step=running.step,
+            steps=running.stack.setting.steps,
+            running_s=now - running.started,
+            alive=running.alive,
+            loss_nats=running.loss,
         )
 
-    def _shape(self, shape: Shape, one: _Shape) -> ShapeProgress:
-        return ShapeProgress(
-            label=one.label,
-            num_trials=max(one.num_trials, one.num_stored + one.ended),
-            num_stored=one.num_stored,
-            finished=one.finished,
-            diverged=one.diverged,
-            stopped=one.stopped,
-            failed=one.failed,
-            running=sum(len(it.stack.trials) for it in self._running.values() if it.stack.shape == shape),
-            best_loss_nats=one.best_loss,
-            best=one.best,
-        )
+    def _shape_progress(self, shape: Shape) -> ShapeProgress:
+        """Return the progress of a shape now. An adaptive search may train more trials than were planned."""
+        row = self._shapes[shape]
+        running = sum(len(it.stack.trials) for it in self._running.values() if it.stack.shape == shape)
+        return replace(row, num_trials=max(row.num_trials, row.num_stored + row.ended), running=running)
 
 
 def run_counts(
@@ -261,15 +215,18 @@ def run_counts(
 
     Add the losses of stored trials with `RunCounts.stored`.
     """
-    counts = RunCounts(sweep=plan.sweep, at_most=plan.at_most, hps=hps, loss=loss, clock=clock)
-    for one in plan.shapes:
-        counts._shapes[one.shape] = _Shape(
-            label=plan.label(one.shape),
-            num_trials=one.num_trials,
-            num_stored=one.num_done,
-            trial_s=one.trial_s,
-        )
-    return counts
+    return RunCounts(
+        sweep=plan.sweep,
+        at_most=plan.at_most,
+        hps=hps,
+        loss=loss,
+        clock=clock,
+        _shapes={
+            row.shape: ShapeProgress(label=plan.label(row.shape), num_trials=row.num_trials, num_stored=row.num_done)
+            for row in plan.shapes
+        },
+        _trial_s={row.shape: row.trial_s for row in plan.shapes},
+    )
 
 
 def _named(trial: Trial, hps: Iterable[str]) -> str:

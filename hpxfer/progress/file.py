@@ -62,12 +62,12 @@ def writing(folder: Path, counts: RunCounts, every_s: float = EVERY_S) -> Iterat
         with suppress(OSError):
             write(folder, state=state, run=run, counter=counter, run_status=counts.run_status())
 
-    def beat() -> None:
+    def write_regularly() -> None:
         while not done.wait(every_s):
             put("running")
 
     put("running")
-    thread = threading.Thread(target=beat, name="hpxfer-progress", daemon=True)
+    thread = threading.Thread(target=write_regularly, name="hpxfer-progress", daemon=True)
     thread.start()
     state: State = "stopped"
     try:
@@ -103,7 +103,9 @@ def read(folder: Path) -> Written | None:
     except OSError as error:
         raise HpxferError(f"{path}: cannot be read: {error.strerror}; name a results folder") from None
     except (ValueError, RecursionError):
-        raise HpxferError(f"{path}: must be JSON, got something else; remove it, the next run writes it anew") from None
+        raise HpxferError(
+            f"{path}: must be JSON, got something else; remove it, and the next run writes a new one"
+        ) from None
     try:
         run_status = run_status_from_dict(data["progress"], str(path))
         state, counter, pid = data["state"], int(data["counter"]), int(data["pid"])
@@ -123,5 +125,5 @@ def read(folder: Path) -> Written | None:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise HpxferError(
-            f"{path}: must hold the progress of a run, got {error}; remove it, the next run writes it anew"
+            f"{path}: must hold the progress of a run, got {error}; remove it, and the next run writes a new one"
         ) from None

@@ -10,7 +10,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.output import json_ready
 
 # Raise it with every change of a field. A reader refuses another version and does not guess.
-SNAPSHOT_VERSION = 1
+STATUS_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +34,20 @@ class ShapeProgress:
     """The trials of one shape. `best` is the best of stored trials and of this run's."""
 
     label: str
-    num_trials: int  # of the sweep; for an adaptive search, the most it may have
-    num_stored: int  # done before this run
-    finished: int
-    diverged: int
-    stopped: int  # early, by the sweep's early stopping
-    failed: int
-    running: int
-    best_loss_nats: float | None
-    best: str  # which trial reached it, e.g. `lr 2^-6 completep-moe`
+    num_trials: int = 0  # of the sweep; for an adaptive search, the most it may have
+    num_stored: int = 0  # done before this run
+    finished: int = 0
+    diverged: int = 0
+    stopped: int = 0  # early, by the sweep's early stopping
+    failed: int = 0
+    running: int = 0
+    best_loss_nats: float | None = None
+    best: str = ""  # which trial reached it, e.g. `lr 2^-6 completep-moe`
+
+    @property
+    def ended(self) -> int:
+        """Trials that have ended in this run."""
+        return self.finished + self.diverged + self.stopped + self.failed
 
     @property
     def num_done(self) -> int:
@@ -81,7 +86,7 @@ class RunStatus:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the status as JSON-ready data. Units end the names."""
-        return {"version": SNAPSHOT_VERSION, **json_ready(asdict(self))}
+        return {"version": STATUS_VERSION, **json_ready(asdict(self))}
 
 
 def run_status_from_dict(data: Any, where: str) -> RunStatus:
@@ -90,14 +95,14 @@ def run_status_from_dict(data: Any, where: str) -> RunStatus:
     """
     if not isinstance(data, Mapping) or "version" not in data:
         raise HpxferError(f"{where}: must hold the progress of a run, got something else; start the run again")
-    if data["version"] != SNAPSHOT_VERSION:
+    if data["version"] != STATUS_VERSION:
         raise HpxferError(
-            f"{where}: must be of version {SNAPSHOT_VERSION}, got {data['version']!r}; watch with the hpxfer that runs"
+            f"{where}: must have version {STATUS_VERSION}, got {data['version']!r}; watch with the hpxfer that runs it"
         )
     try:
         rest = {name: value for name, value in data.items() if name != "version"}
-        rest["running"] = tuple(RunningStack(**one) for one in rest["running"])
-        rest["shapes"] = tuple(ShapeProgress(**one) for one in rest["shapes"])
+        rest["running"] = tuple(RunningStack(**stack) for stack in rest["running"])
+        rest["shapes"] = tuple(ShapeProgress(**shape) for shape in rest["shapes"])
         rest["notes"], rest["errors"] = tuple(rest["notes"]), tuple(rest["errors"])
         return RunStatus(**rest)
     except (TypeError, KeyError) as error:

@@ -60,15 +60,15 @@ def _shapes(shapes: tuple[ShapeProgress, ...], most: int, width: int) -> list[Re
         table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
     order = sorted(range(len(shapes)), key=lambda k: (not shapes[k].running, not shapes[k].num_left))
     for k in sorted(order[:most]):
-        one = shapes[k]
-        best = "-" if one.best_loss_nats is None else f"{one.best_loss_nats:.4f}"
-        cells = [one.label, f"{one.num_done}/{one.num_trials}", str(one.diverged), str(one.failed)]
-        cells += [str(one.running), best, one.best] if width >= NARROW else [best]
+        shape = shapes[k]
+        best = "-" if shape.best_loss_nats is None else f"{shape.best_loss_nats:.4f}"
+        cells = [shape.label, f"{shape.num_done}/{shape.num_trials}", str(shape.diverged), str(shape.failed)]
+        cells += [str(shape.running), best, shape.best] if width >= NARROW else [best]
         table.add_row(*(Text(cell) for cell in cells))
     left_out = [shapes[k] for k in order[most:]]
     if not left_out:
         return [table]
-    done, trials = sum(one.num_done for one in left_out), sum(one.num_trials for one in left_out)
+    done, trials = sum(shape.num_done for shape in left_out), sum(shape.num_trials for shape in left_out)
     return [table, _cut(f"... and {len(left_out)} more shapes: {done}/{trials} trials done", width)]
 
 
@@ -81,11 +81,11 @@ def _running(running: tuple[RunningStack, ...], most: int, width: int) -> list[R
     table.add_column("for", justify="right", no_wrap=True)
     if width >= NARROW:
         table.add_column("on", no_wrap=True, overflow="ellipsis", ratio=1)
-    for one in running[:most]:
-        cells = [one.label, _trials(one), f"{one.step}/{one.steps}"]
-        cells += [_bar(one.step, one.steps, 20 if width >= WIDE else 8)] if width >= NARROW else []
-        cells += [_loss(one), spell_time(one.running_s)]
-        cells += [f"{one.host} {one.pid}" if one.host else "-"] if width >= NARROW else []
+    for stack in running[:most]:
+        cells = [stack.label, _trials(stack), f"{stack.step}/{stack.steps}"]
+        cells += [_bar(stack.step, stack.steps, 20 if width >= WIDE else 8)] if width >= NARROW else []
+        cells += [_loss(stack), spell_time(stack.running_s)]
+        cells += [f"{stack.host} {stack.pid}" if stack.host else "-"] if width >= NARROW else []
         table.add_row(*(Text(cell) for cell in cells))
     left_out = len(running) - most
     return [table, *([_cut(f"... and {left_out} more stacks", width)] if left_out > 0 else [])]
@@ -101,14 +101,14 @@ def _table(*columns: tuple[str, str]) -> Table:
     return table
 
 
-def _trials(one: RunningStack) -> str:
-    return str(one.num_trials) if one.alive >= one.num_trials else f"{one.alive} of {one.num_trials}"
+def _trials(stack: RunningStack) -> str:
+    return str(stack.num_trials) if stack.alive >= stack.num_trials else f"{stack.alive} of {stack.num_trials}"
 
 
-def _loss(one: RunningStack) -> str:
-    if one.loss_nats is not None:
-        return f"{one.loss_nats:.4f}"
-    return "-" if one.alive else "diverged"
+def _loss(stack: RunningStack) -> str:
+    if stack.loss_nats is not None:
+        return f"{stack.loss_nats:.4f}"
+    return "-" if stack.alive else "diverged"
 
 
 def _bar(step: int, steps: int, cells: int) -> str:

@@ -15,7 +15,7 @@ from hpxfer.store import Store
 from hpxfer.store.location import ResultsLocation
 
 EVERY_S = 1.0
-EVERY_REMOTE_S = 10.0  # every look sends requests to the storage
+EVERY_REMOTE_S = 10.0  # every view sends requests to the storage
 # A driver whose report and lease have not changed for this long, by this process's own clock, counts as gone. A driver
 # writes its report every two seconds and its lease every ten. Times of day are never compared, because hosts do not
 # agree on them.
@@ -29,7 +29,7 @@ OVER: tuple[State, ...] = ("none", "ended", "stopped", "gone")
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """What one look at a results folder shows."""
+    """What a results folder shows at one moment."""
 
     location: ResultsLocation
     state: State
@@ -44,26 +44,26 @@ class RunView:
     def is_over(self) -> bool:
         return self.state in OVER
 
-    def sign(self) -> tuple[object, ...]:
+    def signature(self) -> tuple[object, ...]:
         """Return the parts that change while the driver lives."""
         return self.state, self.lease, None if self.written is None else (self.written.run, self.written.counter)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the view as JSON-ready data."""
-        told = {} if self.written is None else {"host": self.written.host, "pid": self.written.pid}
+        process = {} if self.written is None else {"host": self.written.host, "pid": self.written.pid}
         progress = None if self.run_status is None else self.run_status.to_dict()
-        return {"results": self.location.where, "state": self.state, **told, "progress": progress}
+        return {"results": self.location.where, "state": self.state, **process, "progress": progress}
 
     def text(self) -> str:
         """Return what the state means, as a line for a person."""
         results = self.location.where
         where = "" if self.written is None else f" ({self.written.host}, process {self.written.pid})"
-        again = "the same hpxfer run goes on from what is stored"
+        again = "the same `hpxfer run` trains the rest"
         match self.state:
             case "waiting":
-                said = None if self.written is None or self.written.state == "running" else self.written.state
-                done = f"last said: {said}" if said else "has reported nothing yet"
-                return f"{results}: a driver holds it, it {done}"
+                last = None if self.written is None or self.written.state == "running" else self.written.state
+                report = f"the last report of a run was: {last}" if last else "it has reported nothing yet"
+                return f"{results}: a driver holds the folder; {report}"
             case "none":
                 return f"{results}: no run has reported here; {_stored(self.location)}"
             case "running":
@@ -76,11 +76,11 @@ class RunView:
                 return f"{results}: the driver is gone{where}; {_stored(self.location)}; {again}"
 
 
-def look(location: ResultsLocation) -> RunView:
+def view_now(location: ResultsLocation) -> RunView:
     """Return what a results folder shows now. Raise HpxferError if it is no results folder.
 
-    One look can tell that a driver is gone only on the driver's own host, or if the driver gave up its lease. `looks`
-    can tell it anywhere.
+    A single view shows that a driver is gone only on the driver's own host, or if the driver released its lease.
+    `views` shows it anywhere.
     """
     if not location.is_remote and not location.folder.is_dir():
         got = "a file" if location.folder.exists() else "nothing of that name"
@@ -88,12 +88,12 @@ def look(location: ResultsLocation) -> RunView:
             f"{location.where}: must be a results folder, got {got}; "
             f"name one that hpxfer run made, e.g. results/quickstart"
         )
-    found = _seen(location)
+    found = _read_view(location)
     # The driver may have come or gone between the two reads: its last report counts.
-    return _seen(location) if found.state == "gone" else found
+    return _read_view(location) if found.state == "gone" else found
 
 
-def _seen(location: ResultsLocation) -> RunView:
+def _read_view(location: ResultsLocation) -> RunView:
     location.refresh()
     lease, written = location.lease_storage.read(), read(location.folder)
     return RunView(location=location, state=_state(lease, written), written=written, lease=lease)
@@ -113,7 +113,7 @@ def _state(lease: bytes | None, written: Written | None) -> State:
     return written.state if lease is None else "waiting"
 
 
-def looks(
+def views(
     location: ResultsLocation,
     *,
     next_s: float = 0.0,
@@ -124,16 +124,16 @@ def looks(
 
     If the driver is gone, wait this long for the next one.
     """
-    sign: tuple[object, ...] = ()
-    moved = clock()
+    signature: tuple[object, ...] = ()
+    changed_at = clock()
     gone_since: float | None = None
     while True:
-        found = look(location)
-        now_sign = found.sign()
-        if now_sign != sign:
-            sign, moved = now_sign, clock()
-        elif not found.is_over and clock() - moved >= GONE_S:
-            found = replace(found, state=_given_up(found))
+        found = view_now(location)
+        new_signature = found.signature()
+        if new_signature != signature:
+            signature, changed_at = new_signature, clock()
+        elif not found.is_over and clock() - changed_at >= GONE_S:
+            found = replace(found, state=_state_of_silent(found))
         yield found
         gone_since = None if found.state != "gone" else clock() if gone_since is None else gone_since
         if found.is_over and (gone_since is None or clock() - gone_since >= next_s):
@@ -141,8 +141,8 @@ def looks(
         sleep(EVERY_REMOTE_S if location.is_remote else EVERY_S)
 
 
-def _given_up(found: RunView) -> State:
-    """Return the view of a folder in which nothing changes: a lease that nobody keeps is no driver."""
+def _state_of_silent(found: RunView) -> State:
+    """Return the state of a folder in which nothing changes: its lease has no driver."""
     if found.state == "running" or found.written is None:
         return "gone"
     return "gone" if found.written.state == "running" else found.written.state

@@ -35,7 +35,7 @@ def rekey_checkpoint(files: StorageFolder, name: str, ids: Mapping[str, str]) ->
 
     The old file goes last: a kill in between leaves both, and the next run of the command removes the old one.
     """
-    with files.here(name) as path, open(path, "rb") as file:
+    with files.local_copy(name) as path, open(path, "rb") as file:
         header = read_header(file)
         facts = whole_facts(header["__metadata__"])
         trials = [ids.get(trial_id, trial_id) for trial_id in facts["trials"]]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import remove_half_written
+from hpxfer.host.files import reason, remove_half_written
 from hpxfer.rekey.checkpoints import legacy_checkpoints, rekey_checkpoint
 from hpxfer.results import Results
 from hpxfer.search import make_search
@@ -74,7 +74,7 @@ def rekey(
         store = Store.open(location.folder, write=True)
         if not location.is_remote:
             store.guard = lease.check
-        done = _rekey(location, store, keep=True)
+        done = _rekey(location, store, backs_up=True)
         location.push(lease.check)
         return done
 
@@ -93,10 +93,10 @@ def holds_legacy_ids(location: ResultsLocation) -> bool:
 
 def how_to_rekey(where: str) -> str:
     """Return what to say of results with legacy ids."""
-    return f"{where}: its trial ids are of an older hpxfer; `hpxfer rekey {where}` rewrites them and trains nothing"
+    return f"{where}: has trial ids of an older hpxfer; `hpxfer rekey {where}` rewrites them and trains nothing"
 
 
-def _rekey(location: ResultsLocation, store: Store, *, keep: bool) -> Rekeyed:
+def _rekey(location: ResultsLocation, store: Store, *, backs_up: bool) -> Rekeyed:
     root = parse_root(location.where)
     files = folder_at(root / CHECKPOINTS)
     old, checkpoints = store.old_files(), legacy_checkpoints(files)
@@ -105,14 +105,14 @@ def _rekey(location: ResultsLocation, store: Store, *, keep: bool) -> Rekeyed:
     unproven = store.unproven_ids()
     # It is written for dashboards alone, by the next run again.
     study = [location.folder / STUDY_FILE] if (location.folder / STUDY_FILE).exists() else []
-    if keep:
+    if backs_up:
         backup = folder_at(root / BACKUP)
         backup.make()
         for path in [*study, *old]:
-            _keep(backup, path, path.name)
+            _back_up(backup, path, path.name)
         for name in checkpoints:
-            with files.here(name) as path:
-                _keep(backup, path, name)
+            with files.local_copy(name) as path:
+                _back_up(backup, path, name)
     ids = _ids_of_sweep(location.folder, store) if checkpoints else {}
     renamed = [rekey_checkpoint(files, name, ids) for name in checkpoints]
     for path in study:
@@ -125,7 +125,7 @@ def _rekey(location: ResultsLocation, store: Store, *, keep: bool) -> Rekeyed:
         files=tuple(path.name for path in old),
         checkpoints=tuple(renamed),
         unproven=tuple(unproven),
-        backup=str(root / BACKUP) if keep else None,
+        backup=str(root / BACKUP) if backs_up else None,
     )
 
 
@@ -139,12 +139,12 @@ def _ids_of_sweep(folder: Path, store: Store) -> dict[str, str]:
     return {legacy_id(trial, TRAINER_VERSION): trial.id for trial in asked} | store.todays_ids()
 
 
-def _keep(backup: StorageFolder, path: Path, name: str) -> None:
+def _back_up(backup: StorageFolder, path: Path, name: str) -> None:
     """Copy a file to the backup. A different file of its name stays there, and the copy gets a number in its name."""
-    there, number, stem, suffix = backup.stamps(), 1, *os.path.splitext(name)
-    while name in there:
-        with backup.here(name) as kept:
-            if filecmp.cmp(kept, path, shallow=False):
+    stamps, number, stem, suffix = backup.stamps(), 1, *os.path.splitext(name)
+    while name in stamps:
+        with backup.local_copy(name) as old:
+            if filecmp.cmp(old, path, shallow=False):
                 return
         number += 1
         name = f"{stem}.{number}{suffix}"
@@ -166,10 +166,10 @@ def _into(location: ResultsLocation, to: str | Path) -> Rekeyed:
         shutil.rmtree(partial, ignore_errors=True)
         _copy(location, partial)
         copy = location_at(partial)
-        done = _rekey(copy, Store.open(partial, write=True), keep=False)
+        done = _rekey(copy, Store.open(partial, write=True), backs_up=False)
         os.replace(partial, target)
     except OSError as error:
-        raise HpxferError(f"--to {to}: cannot be written: {error.strerror or error}; name another folder") from None
+        raise HpxferError(f"--to {to}: cannot be written: {reason(error)}; name another folder") from None
     return Rekeyed(**{**vars(done), "where": str(target)})
 
 
@@ -182,7 +182,7 @@ def _copy(location: ResultsLocation, target: Path) -> None:
         for name in files.stamps():
             if name != MARKER and not name.endswith(".tmp"):
                 (target / CHECKPOINTS).mkdir(exist_ok=True)
-                with files.here(name) as path:
+                with files.local_copy(name) as path:
                     shutil.copyfile(path, target / CHECKPOINTS / name)
 
 

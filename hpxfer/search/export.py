@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpxfer.errors import first_line
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Search
 from hpxfer.search.rounds import ArmHistory, RoundSearch, mean
@@ -49,7 +50,7 @@ class StudyExport:
             self.problem = None
         except Exception as error:  # whatever optuna, SQLAlchemy or the disk say: no result depends on the file
             self._num_written.clear()
-            why = (str(error).strip() or type(error).__name__).splitlines()[0]
+            why = first_line(error)
             self.problem = f"{self.path}: cannot be written ({why}); no result depends on it"
 
     def _write(self, studies: Mapping[str, ArmHistory]) -> None:

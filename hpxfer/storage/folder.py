@@ -1,47 +1,21 @@
-"""StorageFolder: a flat folder of files on this disk, or below a URI. A file in it is whole or absent."""
+"""StorageFolder: a flat folder of files on this disk, or below a URI. A file in it is whole or absent.
+
+Methods raise OSError if the disk or the storage refuses.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from hpxfer.storage.uri import Uri, parse_root
 
 if TYPE_CHECKING:
     from hpxfer.storage.remote import Remote
-
-
-class StorageFolder(Protocol):
-    """A flat folder of files. Methods raise OSError if the disk or the storage refuses."""
-
-    @property
-    def where(self) -> str:
-        """The path or URI, for people and for other processes."""
-
-    def make(self) -> None:
-        """Make the folder if it is absent."""
-
-    def unmake(self) -> None:
-        """Remove the folder if it is empty."""
-
-    def stamps(self) -> Mapping[str, Any]:
-        """Return name -> a stamp that changes with the file. The mapping is empty if there is no such folder."""
-
-    def open(self, name: str) -> IO[bytes]:
-        """Return a file opened for reading."""
-
-    def here(self, name: str) -> AbstractContextManager[Path]:
-        """Provide a file on this disk as long as the context is open. The caller must not change it."""
-
-    def put(self, name: str, write: Callable[[Path], object]) -> None:
-        """Replace a file by what `write` writes to the path that it gets."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
 
 
 class LocalFolder:
@@ -52,19 +26,20 @@ class LocalFolder:
 
     @property
     def where(self) -> str:
+        """The path, for people and for other processes."""
         return str(self._folder.resolve())
 
     def make(self) -> None:
-        """See `StorageFolder.make`."""
+        """Make the folder if it is absent."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def unmake(self) -> None:
-        """See `StorageFolder.unmake`."""
+        """Remove the folder if it is empty."""
         with suppress(OSError):
             self._folder.rmdir()
 
     def stamps(self) -> dict[str, Any]:
-        """See `StorageFolder.stamps`."""
+        """Return name -> a stamp that changes with the file. The mapping is empty if there is no such folder."""
         out = {}
         with suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
@@ -74,16 +49,16 @@ class LocalFolder:
         return out
 
     def open(self, name: str) -> IO[bytes]:
-        """See `StorageFolder.open`."""
+        """Return a file opened for reading."""
         return open(self._folder / name, "rb")
 
     @contextmanager
-    def here(self, name: str) -> Iterator[Path]:
-        """See `StorageFolder.here`."""
+    def local_copy(self, name: str) -> Iterator[Path]:
+        """Provide a file on this disk as long as the context is open. The caller must not change it."""
         yield self._folder / name
 
     def put(self, name: str, write: Callable[[Path], object]) -> None:
-        """See `StorageFolder.put`."""
+        """Replace a file by what `write` writes to the path that it gets."""
         temporary = self._folder / f"{name}.{os.getpid()}.tmp"
         try:
             write(temporary)
@@ -96,7 +71,7 @@ class LocalFolder:
             raise
 
     def remove(self, name: str) -> None:
-        """See `StorageFolder.remove`."""
+        """Remove a file if it is there."""
         with suppress(FileNotFoundError):
             (self._folder / name).unlink()
 
@@ -109,39 +84,43 @@ class RemoteFolder:
 
     @property
     def where(self) -> str:
+        """The URI."""
         return str(self._remote.uri)
 
     def make(self) -> None:
-        """See `StorageFolder.make`. Object storage has no folders."""
+        """See `LocalFolder.make`. Object storage has no folders."""
 
     def unmake(self) -> None:
-        """See `StorageFolder.unmake`."""
+        """See `LocalFolder.unmake`."""
 
     def stamps(self) -> Mapping[str, Any]:
-        """See `StorageFolder.stamps`."""
+        """See `LocalFolder.stamps`."""
         return self._remote.list()
 
     def open(self, name: str) -> IO[bytes]:
-        """See `StorageFolder.open`."""
+        """See `LocalFolder.open`."""
         file: IO[bytes] = self._remote.open(name)
         return file
 
     @contextmanager
-    def here(self, name: str) -> Iterator[Path]:
-        """See `StorageFolder.here`."""
+    def local_copy(self, name: str) -> Iterator[Path]:
+        """See `LocalFolder.local_copy`."""
         with tempfile.TemporaryDirectory(prefix="hpxfer-") as scratch:
             self._remote.fetch(name, Path(scratch) / name)
             yield Path(scratch) / name
 
     def put(self, name: str, write: Callable[[Path], object]) -> None:
-        """See `StorageFolder.put`."""
+        """See `LocalFolder.put`."""
         with tempfile.TemporaryDirectory(prefix="hpxfer-") as scratch:
             write(Path(scratch) / name)
             self._remote.put(Path(scratch) / name, name, replace=True)
 
     def remove(self, name: str) -> None:
-        """See `StorageFolder.remove`."""
+        """See `LocalFolder.remove`."""
         self._remote.delete(name)
+
+
+StorageFolder = LocalFolder | RemoteFolder
 
 
 def folder_at(where: str | Path | Uri) -> StorageFolder:

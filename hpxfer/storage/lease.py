@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.files import reason
 from hpxfer.host.process import machine_id, process_is_gone, process_started
-from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile, LeaseStorage
+from hpxfer.storage.lease_file import LEASE_FILE, LeaseStorage
 
 LEASE_VERSION = 1
 BUMP_S = 10.0
@@ -64,10 +64,10 @@ class Lease:
         self._lost: str | None = None
         self._ended = threading.Event()
 
-    def check(self, *, look: bool = True) -> None:
-        """Raise HpxferError if this process no longer holds the lease. With `look`, read it now."""
-        if look and self._lost is None:
-            self._look()
+    def check(self, *, read: bool = True) -> None:
+        """Raise HpxferError if this process no longer holds the lease. With `read`, read the lease now."""
+        if read and self._lost is None:
+            self._read()
         if self._lost is not None:
             raise HpxferError(self._lost)
 
@@ -84,16 +84,16 @@ class Lease:
         with suppress(OSError, HpxferError):
             if self._storage.swap(encoded(self._holder), encoded(following)):
                 self._holder = following
-            elif (found := self._look()) is not None:
+            elif (found := self._read()) is not None:
                 self._holder = found  # an earlier write arrived after all, although the disk reported an error
 
-    def _look(self) -> Holder | None:
+    def _read(self) -> Holder | None:
         """Return what the lease says if it is ours. If it is not, it is lost."""
         try:
             found = self._storage.read()
         except OSError as error:
             raise HpxferError(
-                f"{self._where}: its lease cannot be read: {_reason(error)}; run again to go on"
+                f"{self._where}: its lease cannot be read: {reason(error)}; run again to train the rest"
             ) from None
         if found is not None:
             holder = decoded(found)
@@ -101,19 +101,19 @@ class Lease:
                 return holder
         by = "was removed" if found is None else f"was taken over by {holder or 'something unreadable'}"
         self._lost = (
-            f"{self._where}: the lease of this run {by} while this process stood still for longer than {STALE_S:g} s "
-            f"or by someone's hand; it stops and writes nothing more, what it had stored is there; when no other run "
-            f"is on, run again to go on"
+            f"{self._where}: the lease of this run {by}: this process was suspended for longer than {STALE_S:g} s, or "
+            "someone changed the file. This run stops and writes nothing more; what it stored is kept. When no other "
+            "run is active, run again to train the rest"
         )
         return None
 
-    def _keep(self, every_s: float) -> None:
+    def _bump_until_ended(self, every_s: float) -> None:
         while not self._ended.wait(every_s) and self._lost is None:
             self.bump()
 
     def _release(self) -> None:
         with suppress(OSError, HpxferError):
-            if self._lost is None and (found := self._look()) is not None:
+            if self._lost is None and (found := self._read()) is not None:
                 self._storage.drop(encoded(found))
 
 
@@ -137,9 +137,9 @@ def leased(
         _acquire(lease_storage, where, mine, on_wait or (lambda _: None), stale_s, clock, sleep)
     except OSError as error:
         fix = "choose another folder with --results"
-        raise HpxferError(f"{where}: its lease cannot be written: {_reason(error)}; {fix}") from None
+        raise HpxferError(f"{where}: its lease cannot be written: {reason(error)}; {fix}") from None
     lease = Lease(lease_storage, where, mine)
-    thread = threading.Thread(target=lease._keep, args=(bump_s,), name="hpxfer-lease", daemon=True)
+    thread = threading.Thread(target=lease._bump_until_ended, args=(bump_s,), name="hpxfer-lease", daemon=True)
     thread.start()
     try:
         yield lease
@@ -147,15 +147,6 @@ def leased(
         lease._ended.set()
         thread.join()
         lease._release()
-
-
-def holder_of(folder: Path) -> Holder | None:
-    """Return the driver that a results folder's lease names, or None if there is no lease or it cannot be read."""
-    try:
-        found = LeaseFile(folder).read()
-    except OSError:
-        return None
-    return None if found is None else decoded(found)
 
 
 def encoded(holder: Holder) -> bytes:
@@ -172,7 +163,7 @@ def decoded(content: bytes) -> Holder | None:
         holder = Holder(**{name: data[name] for name in names})
     except (KeyError, TypeError):
         return None
-    numbers = all(type(one) is int and one >= 0 for one in (holder.pid, holder.counter))
+    numbers = all(type(number) is int and number >= 0 for number in (holder.pid, holder.counter))
     return holder if numbers and holder.pid and isinstance(holder.host, str) else None
 
 
@@ -204,17 +195,17 @@ def _acquire(
         if watched is None:
             watched, since = found, clock()
             on_wait(
-                f"{where}: {'its lease cannot be read' if holder is None else f'in use by {holder}'}; watching whether "
-                f"that run is alive, for at most {stale_s:g} s"
+                f"{where}: {'its lease cannot be read' if holder is None else f'in use by {holder}'}; checking for at "
+                f"most {stale_s:g} s whether that run is alive"
             )
         sleep(POLL_S)
 
 
 def _busy(where: str, holder: Holder | None) -> str:
     if holder is None:
-        return f"{where}: another driver has just begun to write there; wait until it has ended and run again"
+        return f"{where}: another driver has just started to write to it; wait until that run ends, then run again"
     return (
-        f"{where}: in use by {holder}, which is at work (since {holder.since}); wait until it has ended, or stop it "
+        f"{where}: in use by {holder}, which is running since {holder.since}; wait until it ends, stop it "
         f"(kill {holder.pid} on {holder.host}), or give another folder with --results"
     )
 
@@ -223,8 +214,8 @@ def _refuse_newer(content: bytes, where: str) -> None:
     version = _data(content).get("version")
     if isinstance(version, int) and version > LEASE_VERSION:
         raise HpxferError(
-            f"{where}: {LEASE_FILE} is of version {version}, of a newer hpxfer; this one knows version "
-            f"{LEASE_VERSION}; upgrade hpxfer, or remove that file if no run is on"
+            f"{where}: {LEASE_FILE} has version {version}, of a newer hpxfer; this hpxfer reads version "
+            f"{LEASE_VERSION}; upgrade hpxfer, or remove the file if no run is active"
         )
 
 
@@ -245,7 +236,3 @@ def _new_holder() -> Holder:
         started=process_started(os.getpid()),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)

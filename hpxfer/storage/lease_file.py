@@ -68,7 +68,7 @@ class LeaseFile:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            return self._place(temporary, content)
+            return self._rename_if_free(temporary, content)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -92,7 +92,7 @@ class LeaseFile:
             if handle is not None and os.pread(handle, len(old) + 1, 0) == old:
                 self.path.unlink()
 
-    def _place(self, temporary: Path, content: bytes) -> bool:
+    def _rename_if_free(self, temporary: Path, content: bytes) -> bool:
         """Give the written file its name, unless the name is taken."""
         try:
             os.link(temporary, self.path)

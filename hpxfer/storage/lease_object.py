@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, first_line
 from hpxfer.storage.lease_file import LEASE_FILE
 from hpxfer.storage.remote import Remote
 
@@ -141,4 +141,4 @@ def _os_errors() -> Iterator[None]:
     try:
         yield
     except BaseError as error:
-        raise OSError(str(error).strip().partition("\n")[0]) from error
+        raise OSError(first_line(error)) from error

@@ -31,7 +31,7 @@ _CHUNK = 2**23
 # Without it, Google's client would try silently for a quarter of an hour.
 _GCS_RETRY_S = "30"
 # Errors that do not go away by waiting, in the words of the clouds.
-_FOR_GOOD = (
+_PERMANENT = (
     "ACCESS_DENIED",
     "NO_SUCH_BUCKET",
     "INVALID_ACCESS_KEY_ID",
@@ -126,7 +126,7 @@ class Remote:
             try:
                 return action()
             except (OSError, pa.ArrowException) as error:
-                if _is_for_good(error) or time.monotonic() + pause > deadline:
+                if _is_permanent(error) or time.monotonic() + pause > deadline:
                     raise HpxferError(f"{self.uri}: {what}: {_reason(error)}; {fix}") from None
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -201,9 +201,9 @@ def _stamp(info: fs.FileInfo) -> Stamp:
     return Stamp(size=info.size, mtime_ns=info.mtime_ns)
 
 
-def _is_for_good(error: Exception) -> bool:
+def _is_permanent(error: Exception) -> bool:
     text = str(error)
-    return isinstance(error, FileNotFoundError | PermissionError) or any(one in text for one in _FOR_GOOD)
+    return isinstance(error, FileNotFoundError | PermissionError) or any(cause in text for cause in _PERMANENT)
 
 
 def _reason(error: Exception) -> str:

@@ -92,8 +92,8 @@ def _folder(text: str, rest: str) -> Path:
 def _uri(text: str, scheme: str, rest: str) -> Uri:
     if scheme in _READ_ONLY or "::" in text:
         raise HpxferError(f"must be storage that can be written, e.g. s3://bucket/prefix or gs://bucket, got {text!r}")
-    place, _, query = rest.partition("?")
-    host, _, path = place.partition("/")
+    location, _, query = rest.partition("?")
+    host, _, path = location.partition("/")
     segments = tuple(path.rstrip("/").split("/")) if path.strip("/") else ()
     if not host or not all(map(_is_name, (host, *segments))):
         raise HpxferError(
@@ -109,8 +109,8 @@ def _is_name(text: str) -> bool:
 def _options(scheme: str, query: str) -> tuple[tuple[str, str], ...]:
     legal = _OPTIONS.get(scheme, ())
     out = []
-    for one in query.split("&") if query else ():
-        name, _, value = one.partition("=")
+    for option in query.split("&") if query else ():
+        name, _, value = option.partition("=")
         if name not in legal or not value:
             known = f"legal: {', '.join(f'{key}=...' for key in legal)}" if legal else f"{scheme}:// takes none"
             raise HpxferError(f"must have known options after '?', got {name!r}; {known}; keys go in the environment")

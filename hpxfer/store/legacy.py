@@ -1,7 +1,7 @@
-"""Legacy ids: those of files before version 5 of the schema, which were the hash of every field, defaults included.
+"""Legacy ids: the ids in files before version 5 of the schema. They hashed every field, defaults included.
 
-The fields are listed here as they were then, and the list never changes. Reading a file translates its ids, so all
-other code knows today's ids alone; `hpxfer rekey` writes the translated ids down.
+This module lists the fields of that time, and the lists never change. Reading a file translates its ids, so all other
+code knows only today's ids. `hpxfer rekey` stores the translated ids.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SHAPE = {
 
 
 def todays_ids(trials: pa.Table) -> dict[str, str]:
-    """Return legacy id -> today's id of the rows of TRIALS that prove their legacy id; other rows keep theirs."""
+    """Return legacy id -> today's id, for the rows of TRIALS that prove their legacy id. Other rows keep their id."""
     out = {}
     for row in trials.to_pylist():
         found = identity_of_row(row)
@@ -58,7 +58,7 @@ def todays_ids(trials: pa.Table) -> dict[str, str]:
 
 
 def renamed(rows: Rows, ids: Mapping[str, str]) -> Rows:
-    """Return rows with their `trial_id` translated; ids that are not in `ids` stay."""
+    """Return rows with their `trial_id` translated. Ids that are not in `ids` stay."""
     at, column = rows.schema.get_field_index("trial_id"), rows.column("trial_id")
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     new = [_translated(chunk, ids) for chunk in chunks]

@@ -1,4 +1,4 @@
-"""Legacy files: the files of a folder that may hold legacy ids, and what these ids are today."""
+"""Legacy files: the files of a folder that may hold legacy ids, and today's ids of their trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FileState = tuple[int, int, int]  # inode, size and time of change
 
 
 def file_state(path: Path) -> FileState | None:
-    """Return what changes when a file does; None if it cannot be looked at."""
+    """Return values that change whenever the file changes, or None if they cannot be read."""
     try:
         stat = path.stat()
     except OSError:
@@ -26,14 +26,14 @@ def file_state(path: Path) -> FileState | None:
 
 
 class LegacyFiles:
-    """Tells old files from today's and translates their ids. It looks at a file once for each of its states."""
+    """Tells old files from today's and translates their ids. It reads a file once per state of the file."""
 
     def __init__(self) -> None:
         self._versions: dict[Path, tuple[FileState | None, int]] = {}
         self._ids: dict[Path, tuple[FileState | None, dict[str, str]]] = {}
 
     def is_old(self, path: Path, schema: pa.Schema) -> bool:
-        """Return whether a file may hold legacy ids; raise Unreadable if it is not a whole file of `schema`."""
+        """Return whether a file may hold legacy ids. Raise Unreadable if it is not a complete file of `schema`."""
         state = file_state(path)
         if path not in self._versions or self._versions[path][0] != state:
             self._versions[path] = (state, parquet.check(path, schema))
@@ -70,7 +70,7 @@ class LegacyFiles:
         return renamed(rows, self.ids_of(path)) if self.is_old(path, TRIALS) else rows
 
     def curves(self, path: Path, rows: Rows, ids: Mapping[str, str]) -> Rows:
-        """Return rows of a curves file with today's ids, given those of the whole folder.
+        """Return rows of a curves file with today's ids, given the translated ids of the folder.
 
         The trials of an old curves file may stand in any old part.
         """

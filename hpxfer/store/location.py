@@ -14,35 +14,25 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage.lease_file import LeaseFile, LeaseStorage
+from hpxfer.storage.lease_file import LeaseFile
 from hpxfer.storage.lease_object import LeaseObject
-from hpxfer.storage.remote import Remote
+from hpxfer.storage.remote import FIX, Remote
 from hpxfer.storage.uri import Uri, know_mirror, parse_root
 from hpxfer.store import SWEEP_FILE
-from hpxfer.store.mirror import Mirror, new_mirror, remove, waiting
+from hpxfer.store.mirror import new_mirror, remove
 
 
-class ResultsLocation(Protocol):
-    """The results folder of a sweep, on this disk or in object storage."""
+class LocalLocation:
+    """A folder on this disk, used directly: most methods have nothing to do."""
 
-    @property
-    def folder(self) -> Path:
-        """The folder on this disk that the store works in."""
+    is_remote = False
 
-    @property
-    def where(self) -> str:
-        """The path or URI of the results, for people and for commands."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the folder is a mirror. Results in a mirror are stored only once they have been pushed."""
-
-    @property
-    def lease_storage(self) -> LeaseStorage:
-        """The object that holds the lease."""
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder  # that the store works in
+        self.where = str(folder)  # the path or URI of the results, for people and for commands
+        self.lease_storage = LeaseFile(folder)
 
     def begin(self) -> None:
         """Fetch what was written since the location was opened. Call it with the lease."""
@@ -53,81 +43,39 @@ class ResultsLocation(Protocol):
     def refresh(self) -> None:
         """Fetch what was written since. For readers."""
 
-    def shown(self, path: Path) -> str:
+    def name_of(self, path: Path) -> str:
         """Return the name of a file of the folder, for messages."""
+        return str(path)
 
     def close(self) -> None:
         """Remove the folder if it is a mirror, unless it holds results that are nowhere else."""
 
 
-class LocalLocation:
-    """A folder on this disk, used directly."""
-
-    is_remote = False
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @property
-    def where(self) -> str:
-        return str(self.folder)
-
-    @property
-    def lease_storage(self) -> LeaseStorage:
-        return LeaseFile(self.folder)
-
-    def begin(self) -> None:
-        """See `ResultsLocation.begin`."""
-
-    def push(self, check: Callable[[], None] = lambda: None) -> None:
-        """See `ResultsLocation.push`."""
-
-    def refresh(self) -> None:
-        """See `ResultsLocation.refresh`."""
-
-    def shown(self, path: Path) -> str:
-        """See `ResultsLocation.shown`."""
-        return str(path)
-
-    def close(self) -> None:
-        """See `ResultsLocation.close`."""
-
-
 class RemoteLocation:
     """A location in object storage. Its mirror is removed by `close`, or when the process ends."""
 
-    is_remote = True
+    is_remote = True  # results are stored only once they have been pushed
 
     def __init__(self, uri: Uri) -> None:
         self._remote = Remote(uri)
-        self._mirror: Mirror = new_mirror(self._remote)
-        know_mirror(self._mirror.folder, uri)
+        self._mirror = new_mirror(self._remote)
+        self.folder, self.where = self._mirror.folder, str(uri)
+        self.lease_storage = LeaseObject(self._remote)
+        know_mirror(self.folder, uri)
         atexit.register(self._mirror.close)
-        waiting(self._remote, self._mirror.pull, "cannot be read", retry_s=0)
-
-    @property
-    def folder(self) -> Path:
-        return self._mirror.folder
-
-    @property
-    def where(self) -> str:
-        return str(self._remote.uri)
-
-    @property
-    def lease_storage(self) -> LeaseStorage:
-        return LeaseObject(self._remote)
+        self._remote.waiting(self._mirror.pull, "cannot be read", FIX, retry_s=0)
 
     def begin(self) -> None:
-        """See `ResultsLocation.begin`. What an earlier run on this machine could not push is pushed first."""
+        """See `LocalLocation.begin`. What an earlier run on this machine could not push is pushed first."""
         self.refresh()
-        rescued = self._mirror.rescue()
-        self._push(self._mirror.sweep)
+        taken_over = self._mirror.take_over_dead()
+        self._push(self._mirror.remove_half_written)
         self.push()
-        for run in rescued:
+        for run in taken_over:
             remove(run)
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
-        """See `ResultsLocation.push`. It waits for a network that is down; then HpxferError says where the results
+        """See `LocalLocation.push`. It waits for a network that is down; then HpxferError says where the results
         are.
         """
         self._push(self._remote.probe)  # `check` asks the storage once
@@ -135,33 +83,34 @@ class RemoteLocation:
         self._push(self._mirror.push)
 
     def refresh(self) -> None:
-        """See `ResultsLocation.refresh`."""
-        waiting(self._remote, self._mirror.pull, "cannot be read")
+        """See `LocalLocation.refresh`."""
+        self._remote.waiting(self._mirror.pull, "cannot be read", FIX)
 
-    def shown(self, path: Path) -> str:
-        """See `ResultsLocation.shown`."""
+    def name_of(self, path: Path) -> str:
+        """See `LocalLocation.shown`."""
         return str(self._remote.uri / path.name) if path.parent == self.folder else str(path)
 
     def close(self) -> None:
-        """See `ResultsLocation.close`."""
+        """See `LocalLocation.close`."""
         atexit.unregister(self._mirror.close)
         self._mirror.close()
 
     def _push(self, action: Callable[[], None]) -> None:
-        fix = f"what is not there yet is in {self._mirror.run}; the same command on this machine pushes it and goes on"
+        fix = f"what is not pushed yet is in {self._mirror.run}; the same command on this machine pushes it"
         self._remote.waiting(action, "results cannot be written", fix)
+
+
+ResultsLocation = LocalLocation | RemoteLocation
 
 
 def open_location(root: str | Path, name: str) -> ResultsLocation:
     """Return the location of sweep `name` below a folder or URI. Raise HpxferError if it cannot be reached."""
-    found = _parsed(root)
-    return LocalLocation(found / name) if isinstance(found, Path) else RemoteLocation(found / name)
+    return _location(_parsed(root) / name)
 
 
 def location_at(results: str | Path) -> ResultsLocation:
     """Return the location of a results folder or of its URI. Raise HpxferError if it cannot be reached."""
-    found = _parsed(results)
-    return LocalLocation(found) if isinstance(found, Path) else RemoteLocation(found)
+    return _location(_parsed(results))
 
 
 def local_results(results: str | Path) -> Path:
@@ -175,6 +124,10 @@ def local_results(results: str | Path) -> Path:
             f"root, e.g. s3://bucket/prefix/quickstart"
         )
     return location.folder
+
+
+def _location(where: Uri | Path) -> ResultsLocation:
+    return LocalLocation(where) if isinstance(where, Path) else RemoteLocation(where)
 
 
 def _parsed(root: str | Path) -> Uri | Path:

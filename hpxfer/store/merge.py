@@ -1,7 +1,7 @@
 """Merge: which row stands for a trial that several files hold. Pure.
 
-A finished or diverged trial beats one that was stopped early, that beats a failed one, then the latest wins; its curves
-are those of the same file.
+A finished or diverged row beats a stopped one, a stopped row beats a failed one, and of equal rows the latest wins. The
+curves of a trial come from the file of its row.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from hpxfer.store.schema import TRIALS
 
 # The status of a trial that is never run again.
 DONE = ("finished", "diverged")
-# Cut short by early stopping: an outcome while the sweep asks for that, otherwise it is run again.
+# Cut short by early stopping. It is an outcome as long as the sweep stops trials early; otherwise it is run again.
 STOPPED = "stopped"
 _RANKS = {**dict.fromkeys(DONE, 2), STOPPED: 1}
 KEYS = ("trial_id", "status", "finished_at")
 
 
 def best_rows(tables: Sequence[pa.Table]) -> list[list[int]]:
-    """Return, for each table, the rows in it that stand for their trial. Of equals, the first one does."""
-    ids = [one for table in tables for one in table["trial_id"].to_pylist()]
+    """Return, per table, the indices of the rows that count for their trial. Of equal rows the first one counts."""
+    ids = [trial_id for table in tables for trial_id in table["trial_id"].to_pylist()]
     if len(set(ids)) == len(ids):
         return [list(range(len(table))) for table in tables]
     best: dict[str, tuple[tuple[int, str], int, int]] = {}
@@ -40,7 +40,7 @@ def best_rows(tables: Sequence[pa.Table]) -> list[list[int]]:
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of all tables, ordered by trial_id: the same for every history of the same results."""
+    """Return the rows of all tables, ordered by trial_id. The order does not depend on the order of the writes."""
     if not tables:
         return TRIALS.empty_table()
     return pa.concat_tables(tables).unify_dictionaries().sort_by("trial_id").combine_chunks()
@@ -54,7 +54,7 @@ def done_of(trials: pa.Table, trial_ids: Collection[str]) -> pa.Table:
 
 
 def curves_of(curves: pa.Table, trial_ids: pa.ChunkedArray) -> pa.Table:
-    """Return the rows of CURVES that belong to these trials; the table itself if all do."""
+    """Return the rows of CURVES that belong to these trials, or the table itself if all of them do."""
     batches = curves.unify_dictionaries().to_batches()
     held = pa.array([], pa.string()) if not batches else batches[0].column("trial_id").dictionary
     wanted = pa.array(trial_ids.to_pylist(), pa.string())

@@ -5,7 +5,7 @@
     <cache>/hpxfer/storage/<hash of the URI>/run-<random>.home.json  which of its files have been pushed
 
 Every process makes its own mirror and removes it, so that no old mirror can hide what is stored. A mirror remains only
-if its process died, or gave up, before everything was pushed. The next driver with the lease pushes what it holds.
+if its process ended before everything was pushed. The next driver with the lease pushes what it holds.
 Files are pushed in the order in which the store writes them. So an interrupted push leaves in the storage what a crash
 would leave in a folder.
 """
@@ -18,15 +18,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import write_files
+from hpxfer.host.files import cache_folder, write_files
 from hpxfer.storage.lease_file import LEASE_FILE
-from hpxfer.storage.remote import FIX, Remote, Stamp
+from hpxfer.storage.remote import Remote, Stamp
 from hpxfer.storage.uri import Uri
 from hpxfer.store.parts import Kind, Part, list_parts, part_path
 
@@ -47,9 +47,9 @@ class Mirror:
         self.run = run
         self.folder = run / remote.uri.name
         self._remote, self._lock, self._pid = remote, lock, os.getpid()
-        self._seen: dict[str, Stamp] = {}  # name -> stamp of the files as they were fetched
-        self._seen_ns = 0
-        self._home: dict[str, _State] = {}  # name -> state of the local files that have been pushed
+        self._fetched: dict[str, Stamp] = {}  # name -> stamp of the files as they were fetched
+        self._fetched_ns = 0
+        self._pushed: dict[str, _State] = {}  # name -> state of the local files that have been pushed
 
     def pull(self) -> None:
         """Make the folder equal to the storage. Do not call it on a mirror that has something to push."""
@@ -58,40 +58,40 @@ class Mirror:
             with suppress(FileNotFoundError):
                 self._pull(listed)
                 return
-        raise OSError("files come and go; another run is merging them")
+        raise OSError("its files keep changing, because another run is merging them")
 
     def push(self) -> None:
         """Push new files, then remove from the storage the files that the store has merged. Raises OSError if that
         fails.
         """
         local = _states(self.folder)
-        changed = [name for name, state in local.items() if self._home.get(name) != state]
-        gone = [name for name in self._home if name not in local and name.endswith(".parquet")]
+        changed = [name for name, state in local.items() if self._pushed.get(name) != state]
+        gone = [name for name in self._pushed if name not in local and name.endswith(".parquet")]
         if not changed and not gone:
             return
-        there = self._remote.stamps(changed)
+        remote_stamps = self._remote.stamps(changed)
         for name in sorted(changed, key=_order):
-            if name in there and name not in self._home and not _replaceable(name):
+            if name in remote_stamps and name not in self._pushed and not _replaceable(name):
                 # With the lease, nobody else writes here. If it happens all the same, neither file is lost.
                 raise HpxferError(
                     f"{self._remote.uri}: {name} was written by another run; the results of this one are in "
                     f"{self.run}; run again to add them"
                 )
-            self._remote.put(self.folder / name, name, replace=name in there)
-            self._home[name] = local[name]
-            self._note_home()
+            self._remote.put(self.folder / name, name, replace=name in remote_stamps)
+            self._pushed[name] = local[name]
+            self._save_pushed()
         for name in sorted(gone, key=_order):
             self._remote.delete(name)
-            del self._home[name]
-            self._note_home()
+            del self._pushed[name]
+            self._save_pushed()
 
     @property
-    def is_home(self) -> bool:
+    def is_pushed(self) -> bool:
         """Whether all results in the mirror are in the storage."""
         local = _states(self.folder)
-        return all(self._home.get(name) == state for name, state in local.items() if name.endswith(".parquet"))
+        return all(self._pushed.get(name) == state for name, state in local.items() if name.endswith(".parquet"))
 
-    def rescue(self) -> list[Path]:
+    def take_over_dead(self) -> list[Path]:
         """Take over what the mirrors of dead processes still hold, and return these mirrors."""
         found = []
         for run in sorted(self.run.parent.glob("run-*")):
@@ -103,7 +103,7 @@ class Mirror:
                     os.close(lock)
         return found
 
-    def sweep(self) -> None:
+    def remove_half_written(self) -> None:
         """Remove from the storage the half-written files of a process that died."""
         for name in self._remote.list():
             if name.endswith(".tmp"):
@@ -113,7 +113,7 @@ class Mirror:
         """Remove the mirror, unless it holds results that are nowhere else."""
         if self._lock < 0 or os.getpid() != self._pid:
             return
-        if self.is_home:
+        if self.is_pushed:
             remove(self.run)
         os.close(self._lock)
         self._lock = -1
@@ -126,16 +126,16 @@ class Mirror:
         stale = [name for name, stamp in wanted.items() if not self._is_current(name, stamp)]
         with ThreadPoolExecutor(_DOWNLOADS) as pool:
             list(pool.map(lambda name: self._remote.fetch(name, self.folder / name), stale))
-        self._seen, self._seen_ns = wanted, now
-        self._home = {name: state for name, state in _states(self.folder).items() if name in wanted}
-        self._note_home()
+        self._fetched, self._fetched_ns = wanted, now
+        self._pushed = {name: state for name, state in _states(self.folder).items() if name in wanted}
+        self._save_pushed()
 
     def _is_current(self, name: str, stamp: Stamp) -> bool:
         return (
-            self._seen.get(name) == stamp
+            self._fetched.get(name) == stamp
             and (self.folder / name).exists()
             and stamp.mtime_ns is not None
-            and self._seen_ns - stamp.mtime_ns > _FRESH_NS
+            and self._fetched_ns - stamp.mtime_ns > _FRESH_NS
         )
 
     def _take_over(self, run: Path) -> None:
@@ -143,32 +143,32 @@ class Mirror:
         folder = run / self.folder.name
         if not folder.is_dir():
             return
-        home, states = _read_home(run), _states(folder)
+        pushed, states = _read_pushed(run), _states(folder)
         for part in list_parts(folder).parts:
-            if part.trials is not None and home.get(part.trials.name) != states.get(part.trials.name):
+            if part.trials is not None and pushed.get(part.trials.name) != states.get(part.trials.name):
                 number = list_parts(self.folder).next_number
                 kinds: tuple[tuple[Kind, Path | None], ...] = (("curves", part.curves), ("trials", part.trials))
                 for kind, path in kinds:
                     if path is not None:
                         shutil.copy2(path, part_path(self.folder, kind, number))
-                self._forget_half(part, home)
+                self._forget_half(part, pushed)
 
-    def _forget_half(self, part: Part, home: Mapping[str, _State]) -> None:
+    def _forget_half(self, part: Part, pushed: Mapping[str, _State]) -> None:
         """Remove curves that were pushed without the trials that commit them; they have just been added with their
         trials.
         """
         trials = part_path(self.folder, "trials", part.number)
-        if part.curves is not None and part.curves.name in home and not trials.exists():
+        if part.curves is not None and part.curves.name in pushed and not trials.exists():
             (self.folder / part.curves.name).unlink(missing_ok=True)
 
-    def _note_home(self) -> None:
-        content = json.dumps(self._home).encode()
-        write_files({_home_file(self.run): lambda file: file.write(content)})
+    def _save_pushed(self) -> None:
+        content = json.dumps(self._pushed).encode()
+        write_files({_pushed_file(self.run): lambda file: file.write(content)})
 
 
 def new_mirror(remote: Remote) -> Mirror:
     """Return an empty mirror of this process. Raise HpxferError if there is no room for one."""
-    base = _cache() / _hash(remote.uri)
+    base = cache_folder("storage") / _hash(remote.uri)
     run = base / f"run-{os.urandom(8).hex()}"
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def new_mirror(remote: Remote) -> Mirror:
         (run / remote.uri.name).mkdir(parents=True)
     except OSError as error:
         raise HpxferError(
-            f"{base}: must be writable, as results in storage are worked on there, got: {error.strerror}; set "
+            f"{base}: must be writable, because results in storage are mirrored there, got: {error.strerror}; set "
             f"XDG_CACHE_HOME to a folder with room"
         ) from None
     return Mirror(remote, run, lock)
@@ -193,17 +193,8 @@ def _hash(uri: Uri) -> str:
 def remove(run: Path) -> None:
     """Remove the mirror of a process and the files beside it."""
     shutil.rmtree(run, ignore_errors=True)
-    for path in (_home_file(run), _lock_file(run)):
+    for path in (_pushed_file(run), _lock_file(run)):
         path.unlink(missing_ok=True)
-
-
-def waiting(remote: Remote, action: Callable[[], None], what: str, *, retry_s: float | None = None) -> None:
-    """Call `action`, and try again while the network is down. Raises HpxferError in the end."""
-    remote.waiting(action, what, FIX, retry_s=retry_s)
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpxfer" / "storage"
 
 
 def _locked(run: Path) -> int | None:
@@ -224,14 +215,14 @@ def _lock_file(run: Path) -> Path:
     return run.with_name(f"{run.name}.lock")
 
 
-def _home_file(run: Path) -> Path:
+def _pushed_file(run: Path) -> Path:
     return run.with_name(f"{run.name}.home.json")
 
 
-def _read_home(run: Path) -> dict[str, _State]:
+def _read_pushed(run: Path) -> dict[str, _State]:
     """Return what has been pushed, or nothing if that cannot be read: then too much is pushed, never too little."""
     try:
-        data = json.loads(_home_file(run).read_bytes())
+        data = json.loads(_pushed_file(run).read_bytes())
         return {name: (state[0], state[1], state[2]) for name, state in data.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}

@@ -1,4 +1,4 @@
-"""One Parquet file: written, read, or why it is none of ours."""
+"""Write and read one Parquet file of the store, or say why it cannot be read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpxfer import __version__
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, first_line
 from hpxfer.store.schema import OLDEST_VERSION, SCHEMA_VERSION, VERSION_KEY, added
 
 # Rows that are written, and read, at a time.
@@ -25,24 +25,25 @@ class Unreadable(Exception):
 
 
 def check(path: Path, schema: pa.Schema) -> int:
-    """Return the version of `schema` that a file was written with; raise Unreadable if its end is not of `schema`."""
+    """Return the version of `schema` that a file was written with. Raise Unreadable if it has another schema."""
     with _opened(path, schema) as file:
         return int(file.schema_arrow.metadata[VERSION_KEY])
 
 
 def check_all(path: Path, schema: pa.Schema) -> bool:
-    """Return True; raise Unreadable unless every row can be read."""
+    """Return True if every row can be read. Raise Unreadable if not."""
     for _ in batches(path, schema):
         pass
     return True
 
 
 def table(path: Path, schema: pa.Schema, columns: list[str] | None = None, *, coded: bool = False) -> pa.Table:
-    """Return the file's rows; raise Unreadable if it is not a whole file of `schema`.
+    """Return the file's rows. Raise Unreadable if it is not a complete file of `schema`.
 
-    `coded`: each distinct JSON text is held once. Many rows share them: it saves nine tenths of the memory.
+    With `coded`, each distinct JSON text is in memory once. Many rows share their texts, which saves nine tenths of the
+    memory.
     """
-    texts = [one.name for one in schema if one.metadata[b"unit"] == b"JSON"] if coded else []
+    texts = [column.name for column in schema if column.metadata[b"unit"] == b"JSON"] if coded else []
     with _opened(path, schema, texts) as file:
         names = columns or schema.names
         held = set(file.schema_arrow.names)
@@ -55,12 +56,12 @@ def table(path: Path, schema: pa.Schema, columns: list[str] | None = None, *, co
 
 
 def plain(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return coded rows, of some or all columns, as the schema has them."""
+    """Return coded rows in the types of the schema. They may have only some of its columns."""
     return rows.cast(pa.schema([schema.field(name) for name in rows.column_names], metadata=schema.metadata))
 
 
 def batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the file's rows; raise Unreadable if it is not a whole file of `schema`."""
+    """Yield the file's rows. Raise Unreadable if it is not a complete file of `schema`."""
     with _opened(path, schema) as file:
         yield from file.iter_batches(_READ_ROWS, columns=schema.names, use_threads=False)
 
@@ -87,7 +88,7 @@ def _coded(field: pa.Field, texts: Collection[str]) -> pa.Field:
 
 @contextmanager
 def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Yield the open file; raise HpxferError on a newer version of it and Unreadable on anything else but `schema`."""
+    """Yield the open file. Raise HpxferError for a newer version of `schema`, and Unreadable for anything else."""
     try:
         if not path.stat().st_size:
             raise Unreadable("an empty file")
@@ -98,15 +99,15 @@ def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterato
     except HpxferError:
         raise
     except (pa.ArrowException, ValueError) as error:
-        raise Unreadable(f"not a whole Parquet file ({_first_line(error)})") from None
+        raise Unreadable(f"not a whole Parquet file ({first_line(error).rstrip('.')})") from None
     except OSError as error:
         # Damage that Arrow finds is an OSError without a number.
-        why = f"cannot be read: {error.strerror}" if error.errno else f"damaged ({_first_line(error)})"
+        why = f"cannot be read: {error.strerror}" if error.errno else f"damaged ({first_line(error).rstrip('.')})"
         raise Unreadable(why) from None
 
 
 def _file(path: Path, texts: Sequence[str]) -> pq.ParquetFile:
-    # Read piece by piece: a file may be far larger than what is made of it.
+    # The file is read piece by piece, because it may be far larger than the rows that are kept.
     how = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": _BUFFER_BYTES}
     try:
         return pq.ParquetFile(path, read_dictionary=list(texts), **how)
@@ -121,14 +122,14 @@ def _checked_version(path: Path, metadata: dict[bytes, bytes]) -> int:
         raise Unreadable("a Parquet file that hpxfer did not write")
     if int(text) > SCHEMA_VERSION:
         raise HpxferError(
-            f"{path}: written with version {text} of the store's schema; hpxfer {__version__} knows up to version "
+            f"{path}: written with version {text} of the store's schema; hpxfer {__version__} reads up to version "
             f"{SCHEMA_VERSION}; upgrade hpxfer (pip install --upgrade hpxfer), or give another folder with --results; "
             f"nothing was changed"
         )
     if int(text) < OLDEST_VERSION:
         raise Unreadable(
             f"written with version {text} of the store's schema, this hpxfer reads versions {OLDEST_VERSION} to "
-            f"{SCHEMA_VERSION} and trains otherwise; run the sweep again"
+            f"{SCHEMA_VERSION} and trains differently; run the sweep again"
         )
     return int(text)
 
@@ -142,7 +143,3 @@ def _check_columns(found: pa.Schema, schema: pa.Schema, lacking: frozenset[str],
             raise Unreadable(f"has no column {field.name} of type {field.type}")
     if len(found) != len(wanted):
         raise Unreadable(f"has columns beyond the schema: {', '.join(sorted(set(found.names) - set(schema.names)))}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")

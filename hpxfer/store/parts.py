@@ -1,6 +1,6 @@
 """Parts: the names of a store's files. A part is a pair `trials-000001.parquet`, `curves-000001.parquet`.
 
-What `compact` leaves is the part without a number. The trials file commits its part: it is renamed last.
+`compact` leaves one part without a number. The trials file commits its part, because it is renamed last.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Literal
 
 Kind = Literal["trials", "curves"]
 
-# One spelling a number: two files never share one.
+# There is one spelling per number, so that two files never share a number.
 _NAME = re.compile(r"(trials|curves)(?:-([0-9]{6}|[1-9][0-9]{6,}))?\.parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The files of one part that are there; `number` is None for the compacted part."""
+    """The files of one part that exist. `number` is None for the compacted part."""
 
     number: int | None
     trials: Path | None = None
@@ -28,10 +28,10 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """The parts of a folder, numbered ones first in order, and the Parquet files with a name that is none of ours."""
+    """The parts of a folder, the numbered ones first and in order, and the Parquet files with other names."""
 
     parts: tuple[Part, ...]
-    strangers: tuple[Path, ...]
+    unknown_files: tuple[Path, ...]
 
     @property
     def compacted(self) -> Part:
@@ -39,19 +39,19 @@ class Listing:
 
     @property
     def next_number(self) -> int:
-        """A number above all that are in use, by readable files or not."""
+        """A number above all numbers in use, by readable and by unreadable files."""
         return 1 + max((part.number or 0 for part in self.parts), default=0)
 
 
 def part_path(folder: Path, kind: Kind, number: int | None) -> Path:
-    """Return where the file of a part stands."""
+    """Return the path of a part's file."""
     return folder / (f"{kind}.parquet" if number is None else f"{kind}-{number:06d}.parquet")
 
 
 def list_parts(folder: Path) -> Listing:
-    """Return what is in the folder, by name alone; nothing if the folder is not there."""
+    """Return the files of the folder, by name alone. The listing is empty if the folder is absent."""
     found: dict[int | None, dict[str, Path]] = {}
-    strangers = []
+    unknown_files = []
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def list_parts(folder: Path) -> Listing:
             kind, number = match.groups()
             found.setdefault(None if number is None else int(number), {})[kind] = folder / name
         elif name.endswith(".parquet"):
-            strangers.append(folder / name)
+            unknown_files.append(folder / name)
     order = sorted(found, key=lambda number: (number is None, number or 0))
     parts = tuple(Part(number=number, **found[number]) for number in order)
-    return Listing(parts=parts, strangers=tuple(strangers))
+    return Listing(parts=parts, unknown_files=tuple(unknown_files))

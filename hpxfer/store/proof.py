@@ -26,8 +26,8 @@ def proven_identity(row: Mapping[str, Any]) -> dict[str, Any] | None:
 def identity_of_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the identity that a row's other columns stand for, whatever its id.
 
-    A field that came after the row was stored is at its default. None if the row speaks of a field, a table or a
-    dimension that this version does not know.
+    A field that was added after the row was stored has its default. Returns None if the row names a field, a table or
+    a dimension that this version does not know.
     """
     try:
         choice = None

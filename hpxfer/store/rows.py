@@ -1,4 +1,4 @@
-"""From trials and their results to the rows of a file. Pure."""
+"""Turn trials and their results into the rows of a file. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpxfer.trial.result import Curve, TrialResult
 
 Pair = tuple[Trial, TrialResult]
 
-# Parts of the setting that are columns of their own; the rest is one JSON object.
+# The parts of the setting that have columns of their own. The rest is one JSON object.
 SETTING_COLUMNS = (
     "context",
     "vocab_size",
@@ -34,7 +34,7 @@ SETTING_COLUMNS = (
 
 
 def trials_table(pairs: Sequence[Pair]) -> pa.Table:
-    """Return a row of TRIALS for each pair."""
+    """Return one row of TRIALS per pair."""
     return pa.Table.from_pylist([_trial_row(trial, result) for trial, result in pairs], schema=TRIALS)
 
 
@@ -64,9 +64,9 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
 
 
 def _resolved(trial: Trial) -> dict[str, Any]:
-    """Return the absolute numbers by role, those of no role, and what the parameterization changes beside numbers."""
+    """Return the absolute numbers per role, the numbers of no role, and the structure of the parameterization."""
     return {
-        "roles": {role: asdict(one) for role, one in trial.resolved().items()},
+        "roles": {role: asdict(numbers) for role, numbers in trial.resolved().items()},
         "globals": asdict(trial.globals()),
         "structure": asdict(trial.structure()),
     }
@@ -88,7 +88,7 @@ def curves_table(results: Sequence[TrialResult]) -> pa.Table:
     spread = pa.array(np.repeat(np.arange(len(curves)), [len(curve.steps) for _, curve in curves]))
 
     def names(of: Callable[[str, Curve], str | None]) -> pa.DictionaryArray:
-        return pa.array([of(*one) for one in curves], pa.string()).dictionary_encode().take(spread)
+        return pa.array([of(*named) for named in curves], pa.string()).dictionary_encode().take(spread)
 
     columns = [
         names(lambda trial_id, _: trial_id),

@@ -1,7 +1,7 @@
 """The schema: every column of the tables `trials` and `curves`, with its unit. A missing value is null, never 0.
 
-The unit and a line of text stand in each field's metadata, so they are in every file; `1` is a pure number, `text`
-a name, `JSON` canonical JSON. Losses are cross entropy.
+The metadata of each field holds its unit and a description, so every file has them. The unit `1` is a pure number,
+`text` a name, `JSON` canonical JSON. Losses are cross entropy.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from hpxfer.scaling.shape import Shape
 
-# Raised by whoever changes a column. A file of a newer version is refused, not guessed at; of an older one from OLDEST
-# on, the columns that it lacks (see `added`) read as null; one before that is passed over.
+# Raise it with every change of a column. A file of a newer version is refused. In a file of an older version from
+# OLDEST on, missing columns (see `added`) read as null. A file of a version before OLDEST is passed over.
 SCHEMA_VERSION = 5
 OLDEST_VERSION = 2
 VERSION_KEY = b"hpxfer.schema"
-# A field's metadata key: the version that brought the column, where that is not the oldest.
+# The metadata key for the version that added a column, for columns that are not in the oldest version.
 _SINCE_KEY = b"since"
 
 
@@ -34,7 +34,9 @@ def _field(
 def added(schema: pa.Schema, version: int) -> frozenset[str]:
     """Return the columns of `schema` that files of an older version lack."""
     return frozenset(
-        one.name for one in schema if int((one.metadata or {}).get(_SINCE_KEY, b"%d" % OLDEST_VERSION)) > version
+        column.name
+        for column in schema
+        if int((column.metadata or {}).get(_SINCE_KEY, b"%d" % OLDEST_VERSION)) > version
     )
 
 
@@ -42,13 +44,13 @@ def _schema(*fields: pa.Field) -> pa.Schema:
     return pa.schema(fields, metadata={VERSION_KEY: str(SCHEMA_VERSION).encode()})
 
 
-# Together the fields of a Shape.
-SHAPE_COLUMNS = tuple(one.name for one in fields(Shape))
+# The fields of a Shape.
+SHAPE_COLUMNS = tuple(dim.name for dim in fields(Shape))
 
 _TEXT = pa.string()
 _INT = pa.int64()
 _FLOAT = pa.float64()
-# Few distinct strings in many rows: readers get them as a dictionary (in pandas: a categorical).
+# Few distinct strings in many rows. Readers get them as a dictionary (in pandas, a categorical).
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
 TRIALS = _schema(

@@ -1,11 +1,11 @@
-"""Store: one sweep's results folder. The driver writes it; a run is resumed from it and from nothing else.
+"""Store: the results folder of one sweep. The driver writes it, and a run is resumed from it alone.
 
     sweep.yaml                                      the sweep as run
-    trials-000001.parquet, curves-000001.parquet    a pair for each write
+    trials-000001.parquet, curves-000001.parquet    one pair per write
     trials.parquet, curves.parquet                  what `compact` makes of the pairs
 
-A crash at any point loses no result: a file is there whole or not at all, and of rows that stand twice one is read.
-A file that cannot be read, or that hpxfer did not write, is named in `problems`, passed over and left where it is.
+A crash at any point loses no result. Every file is complete or absent, and of rows that are stored twice one is read.
+A file that cannot be read, or that hpxfer did not write, is named in `problems` and passed over. It stays in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, Any, TypeVar
 import pyarrow as pa
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import locked, prove_writable, write_files
+from hpxfer.host.files import locked, prove_writable, reason, write_files
 from hpxfer.spec import SweepSpec
 from hpxfer.store import merge, parquet
 from hpxfer.store.legacy_files import FileState, LegacyFiles, file_state
@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """A part, the rows in it that stand for their trial, and its curves file if that can be read."""
+    """A part, those of its rows that count for their trial, and its curves file if that can be read."""
 
     part: Part
     trials: pa.Table
@@ -45,7 +45,7 @@ class _Source:
 
     @property
     def whole(self) -> bool:
-        """Whether all that is there of the part can be read."""
+        """Whether every file of the part can be read."""
         return self.curves == self.part.curves
 
 
@@ -55,17 +55,17 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.problems: list[str] = []
-        self._whole: dict[Path, FileState] = {}  # trials files of which every column was read, as they were then
+        self._fully_read: dict[Path, FileState] = {}  # trials files of which every column was read, as they were then
         self._legacy = LegacyFiles()
         # Called before every write, under the lock. It raises if this process may not write any more.
         self.guard: Callable[[], None] = lambda: None
 
     @classmethod
     def open(cls, folder: str | Path, *, write: bool) -> Store:
-        """Return the store in `folder`; one that is not there is empty, and made if it is opened to write.
+        """Return the store in `folder`. If the folder is absent, the store is empty, and `write` makes the folder.
 
-        Raises HpxferError if the folder cannot be read or written, or holds a file of a newer schema; then nothing
-        in it was changed.
+        Raises HpxferError if the folder cannot be read or written, or holds a file of a newer schema. Nothing in it
+        was changed then.
         """
         store = cls(Path(folder))
         fix = "choose another folder with --results"
@@ -80,14 +80,14 @@ class Store:
         return store
 
     def done_ids(self) -> set[str]:
-        """Return the ids of the trials that are not to be run again: finished or diverged."""
+        """Return the ids of the trials that are never run again: those that finished or diverged."""
         with self._reading():
             return self._done_ids()
 
     def outcomes(self, loss: str, *, stopped: bool = False) -> dict[str, tuple[str, float | None]]:
-        """Return trial id -> status and the loss in column `loss`, of the trials that are done.
+        """Return trial id -> status and the loss in column `loss`, for the trials that are done.
 
-        `stopped`: those that were stopped early count too.
+        With `stopped`, trials that were stopped early are included.
         """
         best: dict[str, tuple[tuple[bool, str], str, float | None]] = {}
         with self._reading():
@@ -97,10 +97,10 @@ class Store:
                         rank = (status in merge.DONE, finished_at or "")
                         if trial_id not in best or rank > best[trial_id][0]:
                             best[trial_id] = (rank, status, value)
-        return {trial_id: one[1:] for trial_id, one in best.items()}
+        return {trial_id: row[1:] for trial_id, row in best.items()}
 
     def trainer_version(self) -> int | None:
-        """Return the newest trainer version among the trials that are done, of all if none is; None without any."""
+        """Return the newest trainer version of the trials that are done, else of all trials. None if there are none."""
         with self._reading():
             done: set[int] = set()
             others: set[int] = set()
@@ -110,7 +110,7 @@ class Store:
             return max(done or others, default=None)
 
     def read_trials(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the table TRIALS, or these columns of it: a row for each trial, ordered by trial_id."""
+        """Return the table TRIALS, or these columns of it: one row per trial, ordered by trial_id."""
         with self._reading():
             rows = merge.joined([source.trials for source in self._sources(parquet.check, columns)])
             return parquet.plain(rows if columns is None else rows.select(list(columns)), TRIALS)
@@ -134,21 +134,21 @@ class Store:
         return pa.concat_tables([CURVES.empty_table(), *tables]).unify_dictionaries()
 
     def append(self, pairs: Sequence[Pair]) -> None:
-        """Store results as the next part; raise HpxferError, and leave what is stored as it is, if the disk refuses."""
+        """Store results as the next part. If the disk refuses, raise HpxferError and leave the store unchanged."""
         if not pairs:
             return
         rows = trials_table(pairs)
         keep = merge.best_rows([rows])[0]
         curves = curves_table([pairs[row][1] for row in keep])
-        with self._changing(lambda: self._what_is_safe(len(keep))):
+        with self._changing(lambda: self._how_many_stored(len(keep))):
             number = list_parts(self.folder).next_number
             self._write_part(number, rows.take(pa.array(keep)), curves.to_batches())
 
     def adopt(self, other: Store, trial_ids: Collection[str]) -> set[str]:
-        """Copy those of the trials that are done in another store, with their curves, as the next part.
+        """Copy the trials that are done in another store, with their curves, as the next part. Return their ids.
 
-        Returns their ids. A row is copied as it is: where and when it was trained stays in it. The other store is only
-        read; what it cannot read of itself stands in its `problems`.
+        A row is copied unchanged, with where and when it was trained. The other store is only read. The files that it
+        cannot read are in its `problems`.
         """
         with other._reading():
             sources = [
@@ -157,14 +157,15 @@ class Store:
             ]
             rows = merge.joined([source.trials for source in sources])
             if len(rows):
-                with self._changing(lambda: self._what_is_safe(len(rows))):
+                with self._changing(lambda: self._how_many_stored(len(rows))):
                     self._write_part(list_parts(self.folder).next_number, rows, other._curves(sources))
         return set(rows["trial_id"].to_pylist())
 
     def compact(self) -> None:
-        """Merge all parts into `trials.parquet` and `curves.parquet`; then remove the parts that were merged.
+        """Merge all parts into `trials.parquet` and `curves.parquet`, then remove the parts that were merged.
 
-        If a file of that name cannot be read, it is left alone and the numbered parts become one.
+        If one of these two files exists and cannot be read, it is left alone, and the numbered parts are merged into
+        one numbered part.
         """
         fix = "nothing is lost; make room in the folder and run the sweep again"
         with self._changing(fix):
@@ -181,14 +182,14 @@ class Store:
                 self._merge(listing.next_number, moved, moved)
 
     def save_sweep(self, spec: SweepSpec, digest: str) -> None:
-        """Write sweep.yaml: the sweep with the digest of its data. A different one that is there is kept beside it."""
+        """Write sweep.yaml: the sweep with the digest of its data. A different sweep.yaml is kept beside it."""
         with self._changing("nothing is lost; make room in it and run again"):
             save_sweep(self.folder, spec, digest)
 
     def old_files(self) -> list[Path]:
-        """Return the readable files that may hold legacy ids, curves first, in the order in which to `rekey` them.
+        """Return the readable files that may hold legacy ids, in the order in which to `rekey` them: curves first.
 
-        What legacy ids stand for is known from the trials alone: while these are old, curves can be translated.
+        The trials files alone tell what legacy ids stand for. As long as they are old, curves can be translated.
         """
         with self._reading():
             parts = list_parts(self.folder).parts
@@ -201,7 +202,7 @@ class Store:
             return self._todays_ids()
 
     def unproven_ids(self) -> list[str]:
-        """Return the ids in old files that the rows do not prove: they cannot be translated."""
+        """Return the ids in old files that their rows do not prove. These ids cannot be translated."""
         with self._reading():
             return self._legacy.unproven(list_parts(self.folder).parts)
 
@@ -217,9 +218,9 @@ class Store:
                 write_files({path: lambda file: parquet.write(file, TRIALS, _plain_batches(rows))})
 
     def _check_files(self) -> None:
-        """Note every file that will be passed over; raise HpxferError on one of a newer schema."""
+        """Note every file that will be passed over. Raise HpxferError for a file of a newer schema."""
         listing = list_parts(self.folder)
-        for path in listing.strangers:
+        for path in listing.unknown_files:
             self._pass_over(path, "not a name that the store gives")
         for part in listing.parts:
             self._try(self._legacy.is_old, part.trials, TRIALS)
@@ -235,7 +236,7 @@ class Store:
         }
 
     def _columns(self, *names: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the rows of each readable part, these columns only."""
+        """Yield the rows of each readable part, with these columns only."""
         for part in list_parts(self.folder).parts:
             table = self._try(self._coded_table, part.trials, TRIALS, list(names))
             if table is not None:
@@ -244,10 +245,10 @@ class Store:
     def _sources(
         self, check: Callable[[Path, pa.Schema], object], columns: Sequence[str] | None = None
     ) -> list[_Source]:
-        """Return the parts with readable trials, and what each contributes; `check` says whether curves can be read.
+        """Return the parts with readable trials, with the rows that count. `check` raises if curves cannot be read.
 
-        Of equal rows, one whose curves can be read stands for the trial, and one in a numbered part before its copy
-        in the compacted part: a copy stands only for what is gone. Of trials, only these columns are read.
+        Of equal rows, a row whose curves can be read counts first, and a row in a numbered part counts before its copy
+        in the compacted part. With `columns`, only these columns of the trials are read.
         """
         names = None if columns is None else list(dict.fromkeys([*merge.KEYS, *columns]))
         found = []
@@ -264,17 +265,17 @@ class Store:
         ]
 
     def _coded_table(self, path: Path, schema: pa.Schema, columns: list[str] | None) -> pa.Table:
-        """Return a file's rows, or these columns of them; a file of which any column is damaged cannot be read.
+        """Return a file's rows, or these columns of them. A file with any damaged column counts as unreadable.
 
-        Otherwise a trial would be done for the driver, which reads few columns, and nowhere for who reads all. So a
-        file is read in full, but only once: the parts of a run that was killed may be thousands.
+        Otherwise a trial would be done for the driver, which reads few columns, and absent for a reader of all
+        columns. So a file is read in full, but only once, because a run that was killed may leave thousands of parts.
         """
         state = file_state(path)
-        if columns is not None and state is not None and self._whole.get(path) == state:
+        if columns is not None and state is not None and self._fully_read.get(path) == state:
             return parquet.table(path, schema, columns, coded=True)
         rows = self._legacy.trials(path, parquet.table(path, schema, coded=True))
         if state is not None and not self._legacy.is_old(path, schema):
-            self._whole[path] = state
+            self._fully_read[path] = state
         return rows if columns is None else rows.select(columns)
 
     def _curves(self, sources: Sequence[_Source]) -> Iterator[pa.RecordBatch]:
@@ -289,19 +290,21 @@ class Store:
     def _ids_of_curves(self, path: Path, schema: pa.Schema) -> set[str]:
         ids = self._todays_ids()
         batches = (self._legacy.curves(path, batch, ids) for batch in parquet.batches(path, schema))
-        return {one for batch in batches for one in batch.column("trial_id").unique().to_pylist()}
+        return {trial_id for batch in batches for trial_id in batch.column("trial_id").unique().to_pylist()}
 
     def _todays_ids(self) -> dict[str, str]:
         return self._legacy.ids(list_parts(self.folder).parts)
 
     def _replaceable(self, listing: Listing, sources: Sequence[_Source]) -> bool:
-        """Return whether all that the compacted part holds is known, so that a merged one may take its place."""
+        """Return whether everything in the compacted part was read, so that a merged part may replace it."""
         old = listing.compacted
         if old.trials is not None and all(source.part != old for source in sources):
             return False
         # Curves without trials: of a crash in the first `compact`, or all that is left of trials that someone removed.
         ids = set() if old.curves is None else self._try(self._ids_of_curves, old.curves, CURVES)
-        return ids is not None and ids <= {one for source in sources for one in source.trials["trial_id"].to_pylist()}
+        return ids is not None and ids <= {
+            trial_id for source in sources for trial_id in source.trials["trial_id"].to_pylist()
+        }
 
     def _merge(self, number: int | None, sources: Sequence[_Source], moved: Sequence[_Source]) -> None:
         """Write the sources as one part, then remove those of them that were moved."""
@@ -323,14 +326,14 @@ class Store:
             }
         )
 
-    def _what_is_safe(self, num_lost: int) -> str:
+    def _how_many_stored(self, num_lost: int) -> str:
         return (
-            f"{len(self._done_ids())} trials are safely stored there, the last {num_lost} are not; "
-            f"make room in it and run again: only what is missing is trained"
+            f"{len(self._done_ids())} trials are safely stored in it, the last {num_lost} are not; "
+            f"make room in it and run again: only the missing trials are trained"
         )
 
     def _try(self, reader: Callable[..., T], path: Path | None, schema: pa.Schema, *args: object) -> T | None:
-        """Return what the reader gives; None for a file that is not there or has to be passed over."""
+        """Return what the reader returns, or None for a file that is absent or has to be passed over."""
         if path is None:
             return None
         try:
@@ -368,7 +371,7 @@ class Store:
 
 
 def _plain_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield rows as they are written, some at a time: their texts take ten times the memory then."""
+    """Yield rows in the types that are written, some at a time, because their texts take ten times the memory."""
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         yield from parquet.plain(rows.slice(start, _ROWS_AT_ONCE), TRIALS).to_batches()
 
@@ -376,4 +379,4 @@ def _plain_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 def _reason(error: OSError) -> str:
     if isinstance(error, FileExistsError):
         return "a file of that name is in the way"
-    return error.strerror or str(error)
+    return reason(error)

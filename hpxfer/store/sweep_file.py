@@ -14,7 +14,7 @@ SWEEP_FILE = "sweep.yaml"
 
 
 def save_sweep(folder: Path, spec: SweepSpec, digest: str) -> None:
-    """Write the sweep into the folder. A different one that is there is kept beside it, named by its hash."""
+    """Write the sweep into the folder. A different sweep.yaml is kept beside it, under a name with its hash."""
     data = spec.data.model_copy(update={"digest": digest})
     new = dump_sweep(spec.model_copy(update={"data": data})).encode()
     path = folder / SWEEP_FILE
@@ -23,7 +23,7 @@ def save_sweep(folder: Path, spec: SweepSpec, digest: str) -> None:
         return
     writers = {path: _writer(new)}
     if old is not None:
-        writers = {_place_for(folder, old): _writer(old), **writers}
+        writers = {_free_path(folder, old): _writer(old), **writers}
     write_files(writers)
 
 
@@ -31,8 +31,8 @@ def _writer(content: bytes) -> Callable[[IO[bytes]], int]:
     return lambda file: file.write(content)
 
 
-def _place_for(folder: Path, old: bytes) -> Path:
-    """Return where to keep an old sweep: a name that is free, or that of a file with the same bytes."""
+def _free_path(folder: Path, old: bytes) -> Path:
+    """Return where to keep an old sweep: under a free name, or under that of a file with the same bytes."""
     name = hashlib.blake2b(old).hexdigest()
-    places = (folder / f"sweep-{name[:length]}.yaml" for length in (8, len(name)))
-    return next(place for place in places if not place.exists() or place.read_bytes() == old)
+    candidates = (folder / f"sweep-{name[:length]}.yaml" for length in (8, len(name)))
+    return next(path for path in candidates if not path.exists() or path.read_bytes() == old)

@@ -78,7 +78,7 @@ def tiny_stack(setting: Setting, seed: int, size: int, name: str = "") -> Stack:
 
 
 @dataclass
-class Seen:
+class Reported:
     """What an executor has reported: `on_event` asserts its promises on the way."""
 
     thread: int = field(default_factory=threading.get_ident)
@@ -89,7 +89,7 @@ class Seen:
         """Take note of an event."""
         assert threading.get_ident() == self.thread, "on_event must be called in the caller's thread"
         assert stack.id not in self.ended, "nothing comes after the results"
-        if not any(one.id == stack.id for one, _ in self.events) and not isinstance(event, Ended):
+        if not any(seen_stack.id == stack.id for seen_stack, _ in self.events) and not isinstance(event, Ended):
             assert isinstance(event, Started), "Started is the first event of a stack"
         self.events.append((stack, event))
         if isinstance(event, Ended):
@@ -104,12 +104,12 @@ class Seen:
 
     def starts(self, stack: Stack) -> list[Started]:
         """Return how often, and where, a stack was taken up."""
-        return [event for one, event in self.events if one.id == stack.id and isinstance(event, Started)]
+        return [event for seen_stack, event in self.events if seen_stack.id == stack.id and isinstance(event, Started)]
 
 
-def collect(executor: Executor, stacks: Sequence[Stack] | More, train: Misbehave) -> Seen:
+def collect(executor: Executor, stacks: Sequence[Stack] | More, train: Misbehave) -> Reported:
     """Return what a run reports."""
-    seen = Seen()
+    seen = Reported()
     executor.run(stacks if callable(stacks) else once(stacks), train, seen.on_event)
     return seen
 
@@ -158,7 +158,7 @@ class ExecutorSuite:
         """A stack that depends on another's results is asked for after them, while a third holds its worker."""
         held, first = (tiny_stack(setting, act, size=1) for act in (WAITS, FINE))
         second, third = (tiny_stack(setting, FINE, size=1, name=name) for name in ("b", "c"))
-        seen = Seen()
+        seen = Reported()
         asked: list[int] = []  # the number of stacks that had ended, at each call
 
         def more() -> Sequence[Stack]:
@@ -179,7 +179,7 @@ class ExecutorSuite:
         stack = tiny_stack(setting, LOST_ONCE, size=1)
         seen = collect(executor, [stack], Misbehave(str(tmp_path)))
         assert seen.results[f"{LOST_ONCE}-0"].status == "finished"
-        assert len({(one.host, one.pid) for one in seen.starts(stack)}) == 2
+        assert len({(start.host, start.pid) for start in seen.starts(stack)}) == 2
 
     def test_an_exception_in_the_callback_ends_the_run_and_a_new_one_works(
         self, executor: Executor, setting: Setting, tmp_path: Path

@@ -83,7 +83,7 @@ class Checkpointer:
             _log.warning("%s: not used: %s", name_of(self._stack), problem)
         for name in candidates:
             try:
-                with folder.files.here(name) as path:
+                with folder.files.local_copy(name) as path:
                     checkpoint = read(path, self._stack, self._setup)
             except (BadCheckpoint, OSError) as error:
                 _log.warning("%s/%s: not used: %s", folder.files.where, name, error)

@@ -18,9 +18,9 @@ from hpxfer.model.cost import count_params, flops_per_token
 
 def test_trials_differ_in_seed_and_lr_and_stack(tmp_path: Path) -> None:
     members = trials(TINY, 5, tmp_path)
-    assert len({one.id for one in members}) == len({one.seed for one in members}) == 5
-    assert len({one.hps.lr for one in members}) == 5
-    assert len({(one.shape, one.setting) for one in members}) == 1
+    assert len({trial.id for trial in members}) == len({trial.seed for trial in members}) == 5
+    assert len({trial.hps.lr for trial in members}) == 5
+    assert len({(trial.shape, trial.setting) for trial in members}) == 1
     assert [len(stack.trials) for stack in stacks(members, 2)] == [2, 2, 1]
 
 
@@ -37,7 +37,7 @@ def test_the_data_is_random_and_holds_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", [CPU_CASE, CUDA_CASE, LARGE, SMALL])
 def test_a_dense_twin_has_equal_active_flops(case: Case, tmp_path: Path) -> None:
     few = replace(case, steps=1, batch_tokens=case.context)
-    moe, twin = (trials(one, 1, tmp_path)[0] for one in (few, replace(few, dense=True)))
+    moe, twin = (trials(case, 1, tmp_path)[0] for case in (few, replace(few, dense=True)))
     assert not twin.shape.num_experts
     router = 6 * case.depth * case.width * case.num_experts
     assert flops_per_token(moe.shape, moe.setting) - router == flops_per_token(twin.shape, twin.setting)

@@ -18,7 +18,7 @@ def test_every_round_runs_every_job_once_and_the_order_alternates() -> None:
     jobs = {name: Job(run=lambda name=name: calls.append(name)) for name in "abc"}  # type: ignore[misc]
     times = interleaved(jobs, rounds=3, device=CPU)
     assert "".join(calls) == "cba" + "abc" + "cba" + "abc"
-    assert {name: len(one) for name, one in times.items()} == {"a": 3, "b": 3, "c": 3}
+    assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3, "c": 3}
 
 
 def test_the_first_round_and_the_preparation_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

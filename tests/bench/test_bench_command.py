@@ -49,8 +49,8 @@ def test_one_benchmark_prints_its_tables_and_appends(capsys: pytest.CaptureFixtu
 def test_alone_it_runs_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = bench(capsys, "--device", "cpu", "--output", tmp_path, "--json")
     assert code == 0
-    assert [one["name"] for one in json.loads(out)] == ["trainer", "kernels", "sweep"]
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["kernels.jsonl", "sweep.jsonl", "trainer.jsonl"]
+    assert [record["name"] for record in json.loads(out)] == ["trainer", "kernels", "sweep"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels.jsonl", "sweep.jsonl", "trainer.jsonl"]
 
 
 def test_on_a_gpu_cublas_gets_its_workspace_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_an_unknown_device_is_refused(capsys: pytest.CaptureFixture[str], tmp_pa
 def test_options_before_the_benchmarks_name_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = bench(capsys, "--output", tmp_path, "trainer")
     assert (code, out) == (2, "")
-    assert err == "hpxfer: options stand after the benchmark's name: hpxfer bench trainer ...\n"
+    assert err == "hpxfer: options stand after the benchmark's name: hpxfer bench trainer [OPTIONS]\n"
 
 
 def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def made(num_trials: int, tokens: int = 40) -> Layer:
 
 
 def in_float64(layer: Layer) -> Layer:
-    x, w_in, w_out, gate = (one.detach().double().requires_grad_() for one in layer.leaves)
+    x, w_in, w_out, gate = (leaf.detach().double().requires_grad_() for leaf in layer.leaves)
     return replace(layer, x_MD=x, w_in_GDH=w_in, w_out_GHD=w_out, gate_M=gate)
 
 
@@ -37,7 +37,7 @@ def test_all_ways_agree(num_trials: int) -> None:
     wanted += torch.autograd.grad(wanted[0], exact.leaves, gradient.double())
     plain = [looped(layer)]
     plain += torch.autograd.grad(plain[0], layer.leaves, gradient)
-    for name, way in (("own", lambda one: own(one, TORCH)), ("stock", stock)):
+    for name, way in (("own", lambda layer: own(layer, TORCH)), ("stock", stock)):
         got = [way(layer)]
         got += torch.autograd.grad(got[0], layer.leaves, gradient)
         for index, (a, b, c) in enumerate(zip(got, plain, wanted, strict=True)):

@@ -35,7 +35,7 @@ def test_the_rows_of_given_times() -> None:
 
 def test_a_tiny_sweep_through_real_processes() -> None:
     short, long = measure(TINY, CPU, rounds=1, cold=1)
-    assert {short.key, long.key} <= {goal.key for goal in GOALS}
+    assert {short.key, long.key} <= set(GOALS)
     assert short.value == pytest.approx(short.numbers["cold_s"] / short.numbers["stacked_s"])
     assert short.numbers["cold_start_s"] > 0
     assert short.numbers["cold_s"] > 8 * short.numbers["cold_start_s"]

@@ -26,7 +26,7 @@ def members(tmp_path: Path) -> tuple[Trial, ...]:
     Their eps is of the gradients' size: far below it, Adam makes whole steps of gradients that are rounding alone.
     """
     moved = {"lr": 2.0**-4, "eps": 2.0**-8, "router_bias_lr": 0.05}
-    return tuple(replace(one, hps=replace(one.hps, **moved)) for one in trials(TINY, 3, tmp_path))
+    return tuple(replace(trial, hps=replace(trial.hps, **moved)) for trial in trials(TINY, 3, tmp_path))
 
 
 def stacked_losses(members: tuple[Trial, ...], slot: int) -> tuple[list[float], TrainState]:

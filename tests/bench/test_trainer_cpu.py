@@ -36,9 +36,9 @@ def test_rows_of_given_times() -> None:
 
 def test_a_tiny_case_is_measured_every_way(tmp_path: Path) -> None:
     found = measure(replace(TINY, steps=100), tmp_path, rounds=2, peak_size=64)
-    assert {name: len(one) for name, one in found.times.items()} == dict.fromkeys(TIMES, 2)
+    assert {name: len(measured) for name, measured in found.times.items()} == dict.fromkeys(TIMES, 2)
     assert found.peak > 0
-    assert all(one > 0 for times in found.times.values() for one in times)
+    assert all(measured > 0 for times in found.times.values() for measured in times)
     assert sum(found.shares.values()) == pytest.approx(1.0)
 
 

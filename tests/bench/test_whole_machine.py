@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hpxfer.bench import whole_machine
-from hpxfer.bench.goals import goal_of
+from hpxfer.bench.goals import GOALS
 
 
 def test_every_core_is_timed_against_the_faster_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -11,7 +11,7 @@ def test_every_core_is_timed_against_the_faster_plain_way(monkeypatch: pytest.Mo
     monkeypatch.setattr(whole_machine, "_REPEATS", {32: 1})
     (row,) = whole_machine.rows(widths=(32,), rounds=1)
     assert row.key == "machine-32"
-    assert row.what == goal_of("machine-32").what
+    assert row.what == GOALS["machine-32"].what
     assert row.numbers["workers"] == 1
     faster = min(row.numbers["plain_ms"], row.numbers["plain_threads_ms"])
     assert row.value == pytest.approx(faster / row.numbers["stacked_ms"])

@@ -117,8 +117,8 @@ def test_a_second_run_is_refused_naming_host_and_process(
         ended.set()
         mover.join()
     assert code == 2
-    assert f"hpxfer: {folder}: in use by process 4242 on host elsewhere, which is at work" in err
-    assert "watching whether that run is alive, for at most 60 s" in err
+    assert f"hpxfer: {folder}: in use by process 4242 on host elsewhere, which is running since" in err
+    assert "checking for at most 60 s whether that run is alive" in err
     assert [path.name for path in folder.iterdir()] == [LEASE_FILE]
 
 
@@ -294,6 +294,6 @@ def test_a_folder_that_cannot_be_written_or_is_full(
         patch.setattr(parquet, "write", full)
         code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
         assert code == 2
-        assert "cannot be written: No space left on device; 0 trials are safely stored there, the last 5 are not" in err
+        assert "cannot be written: No space left on device; 0 trials are safely stored in it, the last 5 are not" in err
         assert "Traceback" not in err
     assert hpxfer(capsys, "run", sweep, "--results", tmp_path)[0] == 0

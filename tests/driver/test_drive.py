@@ -19,6 +19,7 @@ from hpxfer.driver import TrainingFailed, prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train
 from hpxfer.host.interrupts import Interrupted
+from hpxfer.progress.status import RunStatus
 from hpxfer.results import load_results
 from hpxfer.storage.lease_file import LEASE_FILE
 from hpxfer.store import Store
@@ -101,16 +102,16 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert trained(rest) == 30 - 8
 
 
-def test_the_tally_counts_what_comes(tmp_path: Path) -> None:
-    seen: list[tuple[int, int, int]] = []
+def test_the_counts_are_those_of_the_events(tmp_path: Path) -> None:
+    seen: list[RunStatus] = []
     run(
         write_tiny(tmp_path),
         results=tmp_path,
         executor=Made(fail=2),
-        on_event=lambda _, __, counts: seen.append((counts.ended, counts.failed, counts.tokens)),
+        on_event=lambda _, __, counts: seen.append(counts.run_status()),
     )
-    assert seen[-1][:2] == (30, 2)
-    assert seen[-1][2] == len(seen) // 2
+    assert (seen[-1].ended, seen[-1].failed) == (30, 2)
+    assert seen[-1].tokens == len(seen) // 2
 
 
 def test_an_executor_that_ends_early_is_said_so(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_an_executor_that_ends_early_is_said_so(tmp_path: Path) -> None:
         def run(self, more: More, train: Train, on_event: OnEvent) -> None:
             """Report nothing."""
 
-    with pytest.raises(HpxferError, match="ended with 0 of 30 trials; run again to go on"):
+    with pytest.raises(HpxferError, match="ended with 0 of 30 trials; run again to train the rest"):
         run(write_tiny(tmp_path), results=tmp_path, executor=Lazy())
 
 

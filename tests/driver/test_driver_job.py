@@ -24,7 +24,7 @@ def test_time_is_measured_on_trials_of_the_same_length(tmp_path: Path) -> None:
     more = prepare(write_tiny(tmp_path, ("seeds: 2", "seeds: 3")), results=tmp_path).plan
     assert more.rate_from.startswith("measured: 2 of 2 shapes, from the store")
     longer = prepare(write_tiny(tmp_path, ("steps: 6", "steps: 600")), results=tmp_path).plan
-    assert not any(one.is_measured for one in longer.shapes)
+    assert not any(row.is_measured for row in longer.shapes)
 
 
 def test_the_costliest_stacks_go_first(tmp_path: Path) -> None:
@@ -49,8 +49,10 @@ def test_measured_time_is_that_of_the_very_shape_its_run_included(tmp_path: Path
     }
     plan = prepare(sweep, results=tmp_path).plan
     assert plan.rate_from.startswith("measured: 2 of 2 shapes, from the store")
-    assert {one.shape for one in plan.shapes} == set(found)
-    assert all(one.trial_s and one.trial_bytes is None and one.most is None for one in found.values())
+    assert {row.shape for row in plan.shapes} == set(found)
+    assert all(
+        measured.trial_s and measured.trial_bytes is None and measured.most is None for measured in found.values()
+    )
     assert measured(Store.open(results.folder, write=False), cuda=True) == {}
 
 
@@ -67,7 +69,7 @@ def test_a_halved_stack_is_packed_by_its_half_the_next_time(tmp_path: Path) -> N
     found = measured(Store.open(folder, write=False), cuda=True)
     assert set(found.values()) == {Measured(trial_s=1.5, trial_bytes=2500.0, most=2, stack_size=2)}
     job = prepare(write_tiny(tmp_path, ("seeds: 2", "seeds: 3")), results=tmp_path)
-    job = replace(job, device=Device(cuda=True), measured=found)
+    job = replace(job, real=replace(job.real, device=Device(cuda=True)), measured=found)
     assert {len(stack.trials) for stack in longest_first(job.missing, job)} <= {1, 2}
 
 
@@ -97,7 +99,7 @@ def run_as_version(version: int, sweep: Path, results: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         for module in (trial, rows, driver_job):
             patch.setattr(module, "TRAINER_VERSION", version)
-        patch.setattr(trial.Expansion.__init__, "__defaults__", (version, None))
+        patch.setattr(trial.Expansion.__init__, "__defaults__", (version, None, None))
         return run(sweep, results=results, executor=Made())
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from driver_cases import Made, trained
+from lease_holder import holder_of
 from tiny import write_tiny
 
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.storage import lease
-from hpxfer.storage.lease import Holder, encoded, holder_of
+from hpxfer.storage.lease import Holder, encoded
 from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
 from hpxfer.store import Store
 
@@ -49,7 +50,12 @@ def test_a_second_driver_is_refused_and_the_first_is_not_disturbed(
             assert holder is not None
             moved = encoded(replace(holder, counter=5))
             with pytest.raises(HpxferError) as error:
-                run(sweep, results=tmp_path, executor=Made(), on_wait=lambda _: lease_storage.swap(encoded(holder), moved))
+                run(
+                    sweep,
+                    results=tmp_path,
+                    executor=Made(),
+                    on_wait=lambda _: lease_storage.swap(encoded(holder), moved),
+                )
             refused.append(str(error.value))
 
     lease_storage = LeaseFile(tmp_path / "tiny")

@@ -28,13 +28,15 @@ class Rounds:
         self.trials = list(expansion.trials())
 
     def ask(self, outcomes: Mapping[str, Outcome], running: Collection[str]) -> Sequence[trial.Trial]:
-        first = [one for one in self.trials if one.shape == one.base]
-        second = [one for one in self.trials if one.shape != one.base and one.hps.lr < 2**-6]
-        wanted = first if any(one.id not in outcomes for one in first) else second
-        return [one for one in wanted if one.id not in outcomes and one.id not in running]
+        first = [trial for trial in self.trials if trial.shape == trial.base]
+        second = [trial for trial in self.trials if trial.shape != trial.base and trial.hps.lr < 2**-6]
+        wanted = first if any(trial.id not in outcomes for trial in first) else second
+        return [trial for trial in wanted if trial.id not in outcomes and trial.id not in running]
 
     def progress(self) -> Mapping[Shape, search.Progress]:
-        return {shape: search.Progress(0, most) for shape, most in Counter(trial.shape for trial in self.trials).items()}
+        return {
+            shape: search.Progress(0, most) for shape, most in Counter(trial.shape for trial in self.trials).items()
+        }
 
     def why(self) -> str:
         return "the base first\nthen the others"
@@ -61,13 +63,13 @@ def test_a_search_that_goes_on_shows_the_best_that_it_had(tmp_path: Path) -> Non
     best: list[list[float | None]] = []
 
     def look(_: Stack, __: object, counts: RunCounts) -> None:
-        best.append([one.best_loss_nats for one in counts.run_status().shapes])
+        best.append([row.best_loss_nats for row in counts.run_status().shapes])
 
     for points in (3, 5):
         best.clear()
         sweep = write_tiny(tmp_path, ("seeds: 2", f"seeds: 2\nsearch: {{kind: random, points: {points}}}"))
         run(sweep, results=tmp_path, executor=Made(), on_event=look)
-        assert any(one is None for one in best[0]) == (points == 3), "the first event comes before any result"
+        assert any(text is None for text in best[0]) == (points == 3), "the first event comes before any result"
 
 
 def test_a_plan_counts_a_searchs_own_trials_and_not_those_of_the_sweep_before_it(tmp_path: Path) -> None:
@@ -87,6 +89,6 @@ def test_a_search_reuses_what_it_comes_to_ask_for(tmp_path: Path, monkeypatch: p
     executor = Made()
     results = run(write_tiny(tmp_path), results=tmp_path, reuse=[full], executor=executor)
     stored = Store.open(full, write=False).done_ids()
-    assert {one.id for stack in executor.given for one in stack.trials}.isdisjoint(stored)
+    assert {trial.id for stack in executor.given for trial in stack.trials}.isdisjoint(stored)
     assert len(results.trials) == 18
     assert trained(executor) == 18 - len(stored & set(results.trials["trial_id"]))

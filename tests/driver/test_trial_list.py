@@ -22,14 +22,14 @@ def statuses(job: PreparedSweep) -> dict[str, str]:
 def test_a_search_lists_what_it_has_of_every_round_and_what_comes_next(tmp_path: Path) -> None:
     sweep = write_tiny(tmp_path, REFINE)
     first = prepare(sweep, results=tmp_path)
-    assert [row["trial_id"] for row in trials_of(first)] == [one.id for one in first.missing]
+    assert [row["trial_id"] for row in trials_of(first)] == [trial.id for trial in first.missing]
     with pytest.raises(HpxferError, match="the executor ended with"):  # after the first round
         run(sweep, results=tmp_path, executor=Fails(0))
     second = prepare(sweep, results=tmp_path)
-    done, coming = {one.id for one in first.missing}, {one.id for one in second.missing}
+    done, coming = {trial.id for trial in first.missing}, {trial.id for trial in second.missing}
     assert coming
     assert statuses(second) == {**dict.fromkeys(done, "finished"), **dict.fromkeys(coming, "missing")}
     folder = run(sweep, results=tmp_path, executor=Fails(0)).folder
     assert statuses(prepare(sweep, results=tmp_path)) == dict.fromkeys(done | coming, "finished")
     reused = prepare(write_tiny(tmp_path, REFINE, ("name: tiny", "name: other")), results=tmp_path, reuse=[folder])
-    assert {one.id for one in known_trials(reused)} == done | coming
+    assert {folder.id for folder in known_trials(reused)} == done | coming

@@ -35,7 +35,7 @@ def trials(spec: SweepSpec = SPEC) -> list[Trial]:
 def rows(spec: SweepSpec = SPEC, **status: str) -> list[dict[str, Any]]:
     """Return the rows of a finished sweep; `status` gives that of trials, by `t` and their id, if it is another."""
     return trials_table(
-        [made(one, status.get(f"t{one.id}", "finished")) for one in trials(spec)]  # type: ignore[arg-type]
+        [made(trial, status.get(f"t{trial.id}", "finished")) for trial in trials(spec)]  # type: ignore[arg-type]
     ).to_pylist()
 
 
@@ -44,7 +44,7 @@ def why(prefix: str, spec: SweepSpec, stored: list[dict[str, Any]]) -> Why:
 
 
 def keys(found: Why) -> dict[str, tuple[Any, Any]]:
-    return {one.key: (one.of_trial, one.of_nearest) for one in found.differences}
+    return {difference.key: (difference.of_trial, difference.of_nearest) for difference in found.differences}
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def keys(found: Why) -> dict[str, tuple[Any, Any]]:
 def test_a_stored_row_gives_the_identity_that_its_id_is_the_hash_of(edits: tuple, tmp_path: Path) -> None:
     spec = sweep(*edits)
     store = Store.open(tmp_path, write=True)
-    store.append([made(one) for one in trials(spec)])
+    store.append([made(trial) for trial in trials(spec)])
     store.compact()
     expansion = Expansion(spec, DATA)
-    by_id = {one.id: one for one in trials(spec)}
+    by_id = {trial.id: trial for trial in trials(spec)}
     found = store.read_trials().to_pylist()
     assert len(found) == len(by_id) > 0
     for row in found:
@@ -74,8 +74,8 @@ def test_a_stored_row_gives_the_identity_that_its_id_is_the_hash_of(edits: tuple
 def test_every_sweep_gives_rows_whose_identities_are_proven(spec: SweepSpec) -> None:
     expansion = Expansion(spec, DATA)
     some = list(islice(expansion.trials(), 6))
-    for one, row in zip(some, trials_table([made(one) for one in some]).to_pylist(), strict=True):
-        assert proven_identity(row) == identity_of(one, expansion)
+    for trial, row in zip(some, trials_table([made(trial) for trial in some]).to_pylist(), strict=True):
+        assert proven_identity(row) == identity_of(trial, expansion)
 
 
 @pytest.mark.parametrize(
@@ -92,64 +92,64 @@ def test_a_row_that_was_tampered_with_is_not_believed(name: str, value: Any) -> 
 
 
 def test_an_unknown_or_ambiguous_start_names_the_candidates() -> None:
-    with pytest.raises(HpxferError, match=r"--why: no trial .* starts so: 'xyz'; `hpxfer plan SWEEP --trials` lists"):
+    with pytest.raises(HpxferError, match=r"--why: no trial .* starts with 'xyz'; `hpxfer plan SWEEP --trials` lists"):
         why("xyz", SPEC, [])
     with pytest.raises(HpxferError, match="no trial"):
         why("", SPEC, [])
-    ids = [one.id for one in trials()]
-    first = next(one for one in ids if sum(other[0] == one[0] for other in ids) > 1)
-    with pytest.raises(HpxferError, match=f"'{first[0]}' must start one trial's id, got") as error:
+    ids = [trial.id for trial in trials()]
+    first = next(trial_id for trial_id in ids if sum(other[0] == trial_id[0] for other in ids) > 1)
+    with pytest.raises(HpxferError, match=f"'{first[0]}' must be the start of one trial's id, got") as error:
         why(first[0], SPEC, [])
     assert first in str(error.value)
     assert why(first[:20], SPEC, rows()).trial_id == first
 
 
 def test_what_is_stored_or_failed_is_said_so() -> None:
-    one = trials()[0]
-    assert why_text(why(one.id, SPEC, rows())) == f"trial {one.id}: stored (finished): no run trains it again"
-    found = why(one.id, SPEC, rows(**{f"t{one.id}": "failed"}))
+    trial = trials()[0]
+    assert why_text(why(trial.id, SPEC, rows())) == f"trial {trial.id}: stored (finished): no run trains it again"
+    found = why(trial.id, SPEC, rows(**{f"t{trial.id}": "failed"}))
     assert (found.state, found.error) == ("failed", "killed")
-    assert why_text(found) == f"trial {one.id}: failed, and a run tries it again: killed"
+    assert why_text(found) == f"trial {trial.id}: failed, and a run tries it again: killed"
 
 
 def test_what_another_folder_has_is_copied() -> None:
-    one, other = trials()[:2]
-    found = explain_trial(one.id, trials(), Expansion(SPEC, DATA), [], {one.id: "results/one"})
+    trial, other = trials()[:2]
+    found = explain_trial(trial.id, trials(), Expansion(SPEC, DATA), [], {trial.id: "results/one"})
     assert (found.state, found.nearest) == ("reused", None)
-    assert why_text(found) == f"trial {one.id}: not stored here: a run copies it from results/one"
-    assert explain_trial(other.id, trials(), Expansion(SPEC, DATA), [], {one.id: "results/one"}).state == "missing"
+    assert why_text(found) == f"trial {trial.id}: not stored here: a run copies it from results/one"
+    assert explain_trial(other.id, trials(), Expansion(SPEC, DATA), [], {trial.id: "results/one"}).state == "missing"
 
 
 def test_what_was_stopped_early_counts_where_the_sweep_stops_early() -> None:
-    one, asha = trials()[0], edited(("lr: [0.01]", LR)) + "early_stopping: {asha: {grace_steps: 20}}\n"
-    stored = rows(**{f"t{one.id}": "stopped"})
-    assert why(one.id, parse_sweep(asha), stored).state == "stored"
-    text = why_text(why(one.id, SPEC, stored))
-    assert text == f"trial {one.id}: stopped early, which this sweep does not ask for: a run trains it to its end"
+    trial, asha = trials()[0], edited(("lr: [0.01]", LR)) + "early_stopping: {asha: {grace_steps: 20}}\n"
+    stored = rows(**{f"t{trial.id}": "stopped"})
+    assert why(trial.id, parse_sweep(asha), stored).state == "stored"
+    text = why_text(why(trial.id, SPEC, stored))
+    assert text == f"trial {trial.id}: stopped early, which this sweep does not ask for: a run trains it to its end"
 
 
 def test_a_new_seed_differs_in_the_seed_alone() -> None:
     more = sweep(("seeds: 2", "seeds: 3"))
-    one = next(one for one in trials(more) if one.seed == 2)
-    found = why(one.id, more, rows())
+    trial = next(trial for trial in trials(more) if trial.seed == 2)
+    found = why(trial.id, more, rows())
     assert keys(found) == {"seed": (2, found_seed(found))}
     assert found.nearest_status == "finished"
 
 
 def found_seed(found: Why) -> int:
-    return next(one.seed for one in trials() if one.id == found.nearest)
+    return next(trial.seed for trial in trials() if trial.id == found.nearest)
 
 
 def test_of_equally_many_differences_the_closest_hps_are_nearest() -> None:
     wider = parse_sweep(edited(("lr: [0.01]", "lr: [0.005, 0.01, 0.02, 0.08]")))
-    one = next(one for one in trials(wider) if one.hps.lr == 0.08)
-    assert keys(why(one.id, wider, rows())) == {"hps.lr": (0.08, 0.02)}
+    trial = next(trial for trial in trials(wider) if trial.hps.lr == 0.08)
+    assert keys(why(trial.id, wider, rows())) == {"hps.lr": (0.08, 0.02)}
 
 
 def test_every_key_that_an_edit_moved_is_listed() -> None:
     longer = sweep(("steps: 200", "steps: 400"))
-    one = next(one for one in trials(longer) if one.parameterization is not None)
-    found = keys(why(one.id, longer, rows()))
+    trial = next(trial for trial in trials(longer) if trial.parameterization is not None)
+    found = keys(why(trial.id, longer, rows()))
     assert found["setting.steps"] == (400, 200)
     assert found["shape.steps"] == (400, 200)
     assert found["parameterization.base.steps"] == (400, 200)
@@ -160,14 +160,14 @@ def test_every_key_that_an_edit_moved_is_listed() -> None:
 
 def test_a_multiplier_that_only_one_has_is_none_at_the_other() -> None:
     spec = sweep(("hps:\n", "hps:\n  multipliers: {router.lr_mult: 0.25}\n"))
-    one = trials(spec)[0]
-    assert keys(why(one.id, spec, rows())) == {"hps.router.lr_mult": (0.25, None)}
-    assert "  hps.router.lr_mult  0.25 here, none there" in why_text(why(one.id, spec, rows()))
+    trial = trials(spec)[0]
+    assert keys(why(trial.id, spec, rows())) == {"hps.router.lr_mult": (0.25, None)}
+    assert "  hps.router.lr_mult  0.25 here, none there" in why_text(why(trial.id, spec, rows()))
 
 
 def test_a_stored_trial_that_the_sweep_has_no_more_is_held_against_the_sweep() -> None:
     fewer = parse_sweep(edited(("lr: [0.01]", "lr: [0.005, 0.01]")))
-    gone = next(one for one in trials() if one.hps.lr == 0.02)
+    gone = next(trial for trial in trials() if trial.hps.lr == 0.02)
     found = why(gone.id, fewer, rows())
     assert (found.state, found.status) == ("left", "finished")
     assert keys(found) == {"hps.lr": (0.02, 0.01)}
@@ -175,10 +175,10 @@ def test_a_stored_trial_that_the_sweep_has_no_more_is_held_against_the_sweep() -
 
 
 def test_nothing_to_compare_with_and_rows_that_prove_nothing_are_said() -> None:
-    one = trials()[0]
-    assert "nothing is stored that it could be compared with" in why_text(why(one.id, SPEC, []))
-    broken = [{**row, "seed": row["seed"] + 7} for row in rows() if row["trial_id"] != one.id]
-    text = why_text(why(one.id, SPEC, broken))
+    trial = trials()[0]
+    assert "no trial is stored that it could be compared with" in why_text(why(trial.id, SPEC, []))
+    broken = [{**row, "seed": row["seed"] + 7} for row in rows() if row["trial_id"] != trial.id]
+    text = why_text(why(trial.id, SPEC, broken))
     assert f"{len(broken)} stored rows do not give their own id" in text
     assert "could be compared" in text
 

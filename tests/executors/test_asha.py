@@ -14,10 +14,12 @@ from tiny_trials import SETTING, text_setting, trial
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import once
+from hpxfer.executors.placement import Placement
 from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.tune import TuneExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.testing.executor import ExecutorSuite, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Progress
@@ -41,7 +43,7 @@ def session() -> Iterator[None]:
 
 @pytest.fixture
 def executor(session: None) -> TuneExecutor:
-    return TuneExecutor(stopping=HALVING, workers=2)
+    return TuneExecutor(Placement(resources=ResourcesSpec(device="cpu", workers=2), stopping=HALVING))
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def results_of(executor: TuneExecutor, stacks: list[Stack]) -> dict[str, TrialRe
         if isinstance(event, Ended):
             found.update((result.trial_id, result) for result in event.results)
 
-    executor.run(once(stacks), Descend(executor.stopping), take)
+    executor.run(once(stacks), Descend(executor.placement.stopping), take)
     return found
 
 
@@ -80,32 +82,34 @@ def test_what_falls_behind_in_its_own_arm_is_stopped_and_says_how_far_it_came(
     bad = [tiny_stack(setting, seed, size=1) for seed in (20, 21)]
     other_arm = [of_table(tiny_stack(setting, 40, size=1), "sp")]
     of_two = [tiny_stack(setting, 50, size=2)]
-    one_at_a_time = replace(executor, workers=1)
+    placement = replace(executor.placement, resources=ResourcesSpec(device="cpu", workers=1))
+    one_at_a_time = TuneExecutor(placement)
     results = results_of(one_at_a_time, [*good, *bad, *other_arm, *of_two])
-    status = {key: one.status for key, one in results.items()}
+    status = {key: result.status for key, result in results.items()}
     assert status == {
         **{stack.trials[0].id: "finished" for stack in (*good, *other_arm)},
         **{stack.trials[0].id: "stopped" for stack in bad},
         **{trial.id: "finished" for trial in of_two[0].trials},
     }
     for stack in bad:
-        one = results[stack.trials[0].id]
-        assert one.validation_loss_nats is None
-        assert one.final_window_loss_nats is None
-        (curve,) = one.curves
+        result = results[stack.trials[0].id]
+        assert result.validation_loss_nats is None
+        assert result.final_window_loss_nats is None
+        (curve,) = result.curves
         assert curve.steps[0] == HALVING.grace_steps
         assert curve.steps[-1] < STEPS
-        assert one.last_finite_loss_nats == curve.values[-1] == 2.0 + stack.trials[0].seed
+        assert result.last_finite_loss_nats == curve.values[-1] == 2.0 + stack.trials[0].seed
 
 
 def test_a_trial_that_has_no_rung_before_its_end_is_never_stopped(executor: TuneExecutor, setting: Setting) -> None:
-    never = replace(executor, stopping=Stopping(grace_steps=STEPS, reduction_factor=3.0), workers=1)
+    resources, stopping = ResourcesSpec(device="cpu", workers=1), Stopping(grace_steps=STEPS, reduction_factor=3.0)
+    never = TuneExecutor(replace(executor.placement, resources=resources, stopping=stopping))
     stacks = [tiny_stack(setting, seed, size=1) for seed in (1, 2, 3)]
-    assert {one.status for one in results_of(never, stacks).values()} == {"finished"}
+    assert {result.status for result in results_of(never, stacks).values()} == {"finished"}
 
 
 def test_ray_client_is_refused_with_what_to_do(setting: Setting) -> None:
-    far = TuneExecutor(stopping=HALVING, address="ray://127.0.0.1:10001")
+    far = TuneExecutor(Placement(stopping=HALVING, address="ray://127.0.0.1:10001"))
     with pytest.raises(HpxferError, match="must be on a node of the cluster"):
         far.run(once([tiny_stack(setting, 0, size=1)]), Descend(HALVING), lambda stack, event: None)
 
@@ -122,6 +126,6 @@ def test_training_reports_at_every_rung(tmp_path: Path) -> None:
     stack = Stack(trials=(trial(text_setting(tmp_path)),))
     with_rungs = list(TrainStack("cpu", stopping=Stopping(1, 2.0))(stack))
     without = list(TrainStack("cpu")(stack))
-    steps = [one.step for one in with_rungs if isinstance(one, Progress)]
+    steps = [rung.step for rung in with_rungs if isinstance(rung, Progress)]
     assert steps == [1, 2, 4, 6]
-    assert [one.curves for one in with_rungs[-1]] == [one.curves for one in without[-1]]  # type: ignore[union-attr]
+    assert [rung.curves for rung in with_rungs[-1]] == [rung.curves for rung in without[-1]]  # type: ignore[union-attr]

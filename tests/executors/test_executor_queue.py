@@ -55,8 +55,8 @@ def test_a_lost_stack_goes_first_until_its_tries_are_used_up(stacks: list[Stack]
 def test_the_first_stack_that_fits_is_taken_out_of_the_line(stacks: list[Stack]) -> None:
     queue = Queue(once(stacks))
     queue.ask(1)
-    assert queue.take_if(lambda one: one is stacks[1]) is stacks[1]
-    assert queue.take_if(lambda one: one is stacks[1]) is None
+    assert queue.take_if(lambda stack: stack is stacks[1]) is stacks[1]
+    assert queue.take_if(lambda stack: stack is stacks[1]) is None
     assert queue.num_running == 1
     assert list(queue.waiting()) == [stacks[0], stacks[2]]
 
@@ -75,8 +75,8 @@ def test_the_last_try_of_a_stack_is_in_halves(setting: Setting, size: int, parts
     assert seen == parts
     assert isinstance(ended, Ended)
     results = ended.results
-    assert [one.trial_id for one in results] == [trial.id for trial in stack.trials]
-    assert {one.halvings for one in results} == {len(parts) - 1}
+    assert [result.trial_id for result in results] == [trial.id for trial in stack.trials]
+    assert {result.halvings for result in results} == {len(parts) - 1}
 
 
 def test_a_stack_is_known_by_its_trials_in_their_order(stacks: list[Stack]) -> None:

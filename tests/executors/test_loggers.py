@@ -82,19 +82,19 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
 
 
 def test_a_logger_sees_each_trial_with_its_hps_and_how_it_ended(wandb: list[Recorder], tmp_path: Path) -> None:
-    trial = next(one for one in trials_of() if one.parameterization is not None)
+    trial = next(trial for trial in trials_of() if trial.parameterization is not None)
     with logging_to(["wandb"], tmp_path, sweep="made") as take:
         take(Stack(trials=(trial,)), Ended(results=(made(trial, "diverged")[1],)))
         take(Stack(trials=(trial,)), Ended(results=(replace(made(trial, "failed")[1], curves=()),)))
-    (one,) = wandb
-    assert one.project == "hpxfer-made"
-    assert [kind for kind, _ in one.seen] == ["start", *["result"] * 3, "end", "start", "result", "end", "over"]
-    config = one.seen[0][1].config
+    (callback,) = wandb
+    assert callback.project == "hpxfer-made"
+    assert [kind for kind, _ in callback.seen] == ["start", *["result"] * 3, "end", "start", "result", "end", "over"]
+    config = callback.seen[0][1].config
     assert (config["lr"], config["seed"], config["shape/width"]) == (trial.hps.lr, trial.seed, trial.shape.width)
     assert config["parameterization"] == trial.parameterization.name
-    last = one.seen[3][1]
+    last = callback.seen[3][1]
     assert (last["training_iteration"], last["status"], last["diverged_step"]) == (20, "diverged", 7)
-    assert [what for kind, what in one.seen if kind == "end"] == [False, True]
+    assert [what for kind, what in callback.seen if kind == "end"] == [False, True]
 
 
 def test_a_logger_that_fails_is_left_out_and_said_so_once(
@@ -107,7 +107,7 @@ def test_a_logger_that_fails_is_left_out_and_said_so_once(
     trials = trials_of()[:3]
     with caplog.at_level(logging.WARNING), logging_to(["wandb", TENSORBOARD], tmp_path, sweep="made") as take:
         take(Stack(trials=tuple(trials)), Ended(results=tuple(made(trial)[1] for trial in trials)))
-    assert [one.getMessage() for one in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "resources.loggers: wandb failed and is left out from here on: no space left"
     ]
     assert len(list((tmp_path / TENSORBOARD).iterdir())) == 3

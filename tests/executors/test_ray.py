@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors import ray as ray_executor
 from hpxfer.executors.executor import once
+from hpxfer.executors.placement import Placement
 from hpxfer.executors.ray import RayExecutor
-from hpxfer.executors.ray_cluster import device_here
+from hpxfer.executors.ray_cluster import cluster_device
 from hpxfer.plan.packing import GPU_STEP_TOKENS, Measured
-from hpxfer.testing.executor import FINE, GO, LOST_ONCE, WAITS, ExecutorSuite, Misbehave, Seen, collect, tiny_stack
+from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.testing.executor import FINE, GO, LOST_ONCE, WAITS, ExecutorSuite, Misbehave, Reported, collect, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.stack import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
+
+
+def ray_of(**resources: Any) -> RayExecutor:
+    """Return the executor for a sweep's resources, on CPUs unless they say otherwise."""
+    return RayExecutor(Placement(resources=ResourcesSpec(**{"device": "cpu", "gpus_per_stack": 1.0, **resources})))
 
 
 def test_an_own_ray_keeps_stdout_clean_and_ends(
@@ -28,8 +36,8 @@ def test_an_own_ray_keeps_stdout_clean_and_ends(
     """Reports go to stdout; Ray would say there that a worker was lost."""
     assert not ray_executor.ray.is_initialized()
     stack = tiny_stack(setting, LOST_ONCE, size=1)
-    seen = collect(RayExecutor(workers=1), [stack], Misbehave(str(tmp_path)))
-    assert [one.status for one in seen.results.values()] == ["finished"]
+    seen = collect(ray_of(workers=1), [stack], Misbehave(str(tmp_path)))
+    assert [result.status for result in seen.results.values()] == ["finished"]
     assert not ray_executor.ray.is_initialized()
     assert capfd.readouterr().out == ""
 
@@ -48,7 +56,7 @@ def started() -> Iterator[None]:
 class TestRayExecutor(ExecutorSuite):
     @pytest.fixture
     def executor(self) -> RayExecutor:
-        return RayExecutor(workers=2)
+        return ray_of(workers=2)
 
 
 class NotThere(Misbehave):
@@ -58,15 +66,15 @@ class NotThere(Misbehave):
 @pytest.mark.usefixtures("started")
 def test_a_worker_that_cannot_start_is_one_message_at_once(setting: Setting, tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match=r"cannot start a worker: .*No module named 'test_ray'.*every node needs"):
-        collect(RayExecutor(workers=1), [tiny_stack(setting, FINE, size=1)], NotThere(str(tmp_path)))
+        collect(ray_of(workers=1), [tiny_stack(setting, FINE, size=1)], NotThere(str(tmp_path)))
 
 
 @pytest.mark.usefixtures("started")
 @pytest.mark.parametrize(
     ("executor", "message"),
     [
-        (RayExecutor(cpus_per_stack=64), "each stack needs 64 CPU on one node, and no node"),
-        (RayExecutor(device="auto", gpu_type="H100"), "gpu_type is H100, but the Ray cluster has 1 node with 8 CPU"),
+        (ray_of(cpus_per_stack=64), "each stack needs 64 CPU on one node, and no node"),
+        (ray_of(device="auto", gpu_type="H100"), "gpu_type is H100, but the Ray cluster has 1 node with 8 CPU"),
     ],
 )
 def test_what_no_node_can_hold_is_refused_with_what_there_is(
@@ -78,9 +86,9 @@ def test_what_no_node_can_hold_is_refused_with_what_there_is(
 
 @pytest.mark.usefixtures("started")
 def test_the_planner_is_told_what_the_cluster_has() -> None:
-    there = device_here("auto", None)
-    assert (there.cuda, there.num_gpus, there.num_cpus) == (True, 1, 8)
-    on_cpus = device_here("cpu", None)
+    device = cluster_device(ResourcesSpec(device="auto"))
+    assert (device.cuda, device.num_gpus, device.num_cpus) == (True, 1, 8)
+    on_cpus = cluster_device(ResourcesSpec(device="cpu"))
     assert (on_cpus.cuda, on_cpus.memory_bytes, on_cpus.num_cpus) == (False, None, 8)
     assert on_cpus.host_bytes
 
@@ -88,7 +96,9 @@ def test_the_planner_is_told_what_the_cluster_has() -> None:
 def wide(stack: Stack, batch_tokens: int) -> Stack:
     """Return the stack with a larger batch, which is what a share of a GPU follows here."""
     return Stack(
-        trials=tuple(replace(one, setting=replace(one.setting, batch_tokens=batch_tokens)) for one in stack.trials)
+        trials=tuple(
+            replace(trial, setting=replace(trial.setting, batch_tokens=batch_tokens)) for trial in stack.trials
+        )
     )
 
 
@@ -98,7 +108,7 @@ def test_stacks_share_a_gpu_by_what_they_need(setting: Setting, tmp_path: Path) 
     halves = [wide(tiny_stack(setting, WAITS, size=1, name=name), GPU_STEP_TOKENS // 2) for name in ("a", "b", "c")]
     whole = wide(tiny_stack(setting, FINE, size=1), GPU_STEP_TOKENS)
     need = {stack.id: share for share, group in ((0.5, halves), (1.0, [whole])) for stack in group}
-    seen, running, most = Seen(), set[str](), list[float]()
+    seen, running, most = Reported(), set[str](), list[float]()
 
     def on_event(stack: Stack, event: Event) -> None:
         seen.on_event(stack, event)
@@ -106,12 +116,12 @@ def test_stacks_share_a_gpu_by_what_they_need(setting: Setting, tmp_path: Path) 
             running.add(stack.id)
         elif isinstance(event, Ended):
             running.discard(stack.id)
-        most.append(sum(need[one] for one in running))
+        most.append(sum(need[stack_id] for stack_id in running))
         if len(running) == 2:
             (tmp_path / GO).touch()
 
     known = {whole.shape: Measured(trial_bytes=1.0)}  # so that tokens decide
-    executor = RayExecutor(device="auto", gpus_per_stack=None, measured=known)
+    executor = RayExecutor(Placement(resources=ResourcesSpec(device="auto"), measured=known))
     executor.run(once([*halves, whole]), Misbehave(str(tmp_path)), on_event)
     assert len(seen.ended) == 4
     assert max(most) == 1.0

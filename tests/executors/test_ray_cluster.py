@@ -19,9 +19,11 @@ from tiny import write_tiny
 
 from hpxfer.driver import run
 from hpxfer.executors.executor import once
+from hpxfer.executors.placement import Placement
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.results import load_results
-from hpxfer.testing.executor import GO, WAITS, Misbehave, Seen, tiny_stack
+from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.testing.executor import GO, WAITS, Misbehave, Reported, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Event, Started
 from hpxfer.trial.stack import Stack
@@ -47,11 +49,11 @@ def cluster() -> Iterator[tuple[str, str]]:
     )
     try:
         deadline = time.monotonic() + LONG_S
-        for one in (port, client):
+        for number in (port, client):
             while True:
                 assert head.poll() is None, "ray start ended"
                 try:
-                    socket.create_connection(("127.0.0.1", one), timeout=1).close()
+                    socket.create_connection(("127.0.0.1", number), timeout=1).close()
                     break
                 except OSError:
                     assert time.monotonic() < deadline, "ray start does not listen"
@@ -85,8 +87,8 @@ def test_a_sweep_through_a_cluster_has_the_bits_of_local_processes(
 
 def pull(node: subprocess.Popen[bytes]) -> None:
     """Kill all processes of a node at once."""
-    for one in psutil.Process(node.pid).children(recursive=True):
-        one.kill()
+    for process in psutil.Process(node.pid).children(recursive=True):
+        process.kill()
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
@@ -95,11 +97,11 @@ def test_a_node_that_joins_is_used_and_one_that_is_pulled_is_survived(
 ) -> None:
     """Four stacks that wait: two run, a node comes and takes two, is killed, and they go on where they can."""
     stacks = [tiny_stack(setting, WAITS, size=1, name=name) for name in "abcd"]
-    seen, nodes = Seen(), list[subprocess.Popen[bytes]]()
+    seen, nodes = Reported(), list[subprocess.Popen[bytes]]()
 
     def on_event(stack: Stack, event: Event) -> None:
         seen.on_event(stack, event)
-        started = sum(len(seen.starts(one)) for one in stacks)
+        started = sum(len(seen.starts(stack)) for stack in stacks)
         if isinstance(event, Started) and started == 2:
             nodes.append(ray_start(f"--address={cluster[0]}"))
         if isinstance(event, Started) and started == 4:
@@ -107,10 +109,12 @@ def test_a_node_that_joins_is_used_and_one_that_is_pulled_is_survived(
             (tmp_path / GO).touch()
 
     try:
-        RayExecutor(address=cluster[0]).run(once(stacks), Misbehave(str(tmp_path)), on_event)
+        RayExecutor(Placement(resources=ResourcesSpec(device="cpu"), address=cluster[0])).run(
+            once(stacks), Misbehave(str(tmp_path)), on_event
+        )
     finally:
         for node in nodes:
             node.terminate()
             node.wait(LONG_S)
-    assert {one.status for one in seen.results.values()} == {"finished"}
+    assert {result.status for result in seen.results.values()} == {"finished"}
     assert sum(len(seen.starts(stack)) for stack in stacks) == 6

@@ -65,7 +65,11 @@ def test_a_stack_whose_memory_runs_out_is_halved_whoever_says_so(error: Exceptio
     *_, ended = guarded(train, tiny_stack(setting, FINE, size=3))
     assert isinstance(ended, Ended)
     results = ended.results
-    assert [(one.status, one.halvings) for one in results] == [("finished", 1), ("finished", 2), ("finished", 2)]
+    assert [(result.status, result.halvings) for result in results] == [
+        ("finished", 1),
+        ("finished", 2),
+        ("finished", 2),
+    ]
 
 
 def test_an_error_of_another_kind_that_speaks_of_memory_is_a_bug(setting: Setting) -> None:
@@ -75,4 +79,4 @@ def test_an_error_of_another_kind_that_speaks_of_memory_is_a_bug(setting: Settin
     *_, ended = guarded(train, tiny_stack(setting, FINE, size=2))
     assert isinstance(ended, Ended)
     results = ended.results
-    assert [(one.status, one.error_kind) for one in results] == [("failed", "bug")] * 2
+    assert [(result.status, result.error_kind) for result in results] == [("failed", "bug")] * 2

@@ -27,7 +27,7 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import client as jobs
 from hpxfer.jobs.check import able, require_writable
-from hpxfer.jobs.client import JobInfo, connect, known
+from hpxfer.jobs.client import JobInfo, checked_id, connect
 from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY, JobStatus, refusals, root_of
 from hpxfer.jobs.request import (
     DEFAULT_ROOT,
@@ -97,7 +97,7 @@ def test_a_request_of_another_kind_is_refused(text: str) -> None:
 )
 def test_an_answer_arrives_as_it_was_sent_between_lines_of_others(files: dict[str, bytes], noise: str) -> None:
     said = {"a": 1, "text": "é\n"}
-    lines = [line for one in answer_lines("me", said, files) for line in (noise, one)]
+    lines = [line for own in answer_lines("me", said, files) for line in (noise, own)]
     log = "\n".join([*answer_lines("other", {"b": 2}, {"x": b"y"}), *lines])
     answer = read_answer(log, "me")
     assert answer is not None
@@ -108,7 +108,7 @@ def test_an_answer_that_is_cut_is_none_and_a_damaged_file_is_refused() -> None:
     lines = list(answer_lines("me", {}, {"trials.parquet": bytes(100_000)}))
     assert read_answer("\n".join(lines[:-1]), "me") is None
     for harmed in (lines[1:], [lines[0][:-4] + "AAAB", *lines[1:]], [lines[0][:-3], *lines[1:]]):
-        with pytest.raises(HpxferError, match=r"trials\.parquet: did not arrive whole"):
+        with pytest.raises(HpxferError, match=r"trials\.parquet: did not arrive completely"):
             read_answer("\n".join(harmed), "me")
 
 
@@ -116,7 +116,7 @@ def test_an_answer_that_is_cut_is_none_and_a_damaged_file_is_refused() -> None:
 def test_an_id_that_no_job_has_never_reaches_a_url(text: str) -> None:
     assert not is_job_id(text)
     with pytest.raises(HpxferError, match="JOB must be an id"):
-        known(text)
+        checked_id(text)
 
 
 def test_a_cluster_that_fits_is_refused_for_nothing() -> None:
@@ -227,7 +227,7 @@ def _no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "found"),
     [
-        (401, b"Unauthorized", "wants Ray's token and this shell has none"),
+        (401, b"Unauthorized", "requires Ray's token, and this shell has none"),
         (403, b"Forbidden", "does not accept this shell's Ray token"),
         (404, b"", r"not as Ray's job server \(status 404\).*ray\[default\]"),
         (200, b"<html>", "not as Ray's job server"),
@@ -243,8 +243,8 @@ def test_a_server_that_is_no_job_server_is_said_in_one_message(status: int, body
 
 
 def test_nobody_at_the_address() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port = one.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     with pytest.raises(HpxferError, match=rf"no Ray dashboard answers at http://127.0.0.1:{port}: Connection refused"):
         connect(f"http://127.0.0.1:{port}")
 
@@ -252,10 +252,10 @@ def test_nobody_at_the_address() -> None:
 def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "FIRST_ANSWER_S", 0.05)
     with (
-        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(HpxferError, match="the server is silent"),
     ):
-        connect(f"http://127.0.0.1:{one.getsockname()[1]}")
+        connect(f"http://127.0.0.1:{server.getsockname()[1]}")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 import requests
+from lease_holder import holder_of
 from ports import free_ports
 from tiny import write_tiny
 
@@ -28,7 +29,6 @@ from hpxfer.jobs import commands as job_commands
 from hpxfer.jobs.client import connect
 from hpxfer.progress.file import read
 from hpxfer.results import load_results
-from hpxfer.storage.lease import holder_of
 
 LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
 
@@ -64,13 +64,13 @@ class Cluster:
 
     def second_pids(self) -> set[int]:
         """Return the second node's processes."""
-        return {one.pid for one in psutil.Process(self.second.pid).children(recursive=True)}
+        return {process.pid for process in psutil.Process(self.second.pid).children(recursive=True)}
 
     def pull(self) -> None:
         """End the second node at once: its raylet, its agents and all its workers."""
         processes = psutil.Process(self.second.pid).children(recursive=True)
-        for one in processes:
-            one.kill()
+        for process in processes:
+            process.kill()
         psutil.wait_procs(processes, timeout=LONG_S)
 
 
@@ -103,8 +103,8 @@ def cluster() -> Iterator[Cluster]:
         until(lambda: _nodes(found) == 2, "the second node does not join")
         yield found
     finally:
-        for one in reversed(started):
-            _end(one)
+        for process in reversed(started):
+            _end(process)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -131,8 +131,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.terminate()
     process.wait(LONG_S)
-    for one in psutil.wait_procs(children, timeout=10)[1]:
-        one.kill()
+    for child in psutil.wait_procs(children, timeout=10)[1]:
+        child.kill()
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def far(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.setenv(name, cluster.environment[name])
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
-    monkeypatch.setattr(job_commands, "_location_here", lambda info: None)
+    monkeypatch.setattr(job_commands, "_visible_location", lambda info: None)
     return cluster
 
 
@@ -149,7 +149,7 @@ def pids(folder: Path) -> set[int]:
     """The workers that have a stack now, by what the run says of itself."""
     written = read(folder)
     assert written is None or written.state == "running", "the run ended before it was seen at work"
-    return {one.pid for one in written.run_status.running} if written else set()
+    return {stack.pid for stack in written.run_status.running} if written else set()
 
 
 def test_a_job_survives_a_node_and_comes_home_with_the_numbers_of_one_machine(far: Cluster, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_data_that_the_cluster_does_not_have_stops_the_submission(far: Cluster, 
     assert "the sweep's data is not there" in said
     assert "nothing was submitted" in said
     assert "Traceback" not in said
-    assert all(one.startswith("hpxfer-check-") for one in _jobs(far) - before)
+    assert all(job.startswith("hpxfer-check-") for job in _jobs(far) - before)
 
 
 def test_jobs_and_tokens_that_the_cluster_does_not_know(far: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,9 +228,9 @@ def test_jobs_and_tokens_that_the_cluster_does_not_know(far: Cluster, monkeypatc
     with pytest.raises(HpxferError, match="does not accept this shell's Ray token"):
         connect(far.address)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with pytest.raises(HpxferError, match="wants Ray's token and this shell has none"):
+    with pytest.raises(HpxferError, match="requires Ray's token, and this shell has none"):
         connect(far.address)
 
 
 def _jobs(far: Cluster) -> set[str]:
-    return {str(one.submission_id) for one in connect(far.address)._client.list_jobs()}
+    return {str(job.submission_id) for job in connect(far.address)._client.list_jobs()}

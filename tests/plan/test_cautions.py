@@ -82,4 +82,4 @@ def test_what_is_wrong_at_the_base_is_said_once_and_of_no_axis() -> None:
     assert said(ALL_ACTIVE, sigmoid, axes, zero_router) == ()  # whose router moves
     both = said(ALL_ACTIVE, SOFTMAX, axes, zero_router)  # tied: a second line, and none of an axis
     assert len(both) == 2
-    assert not any(" along " in one for one in both)
+    assert not any(" along " in caution for caution in both)

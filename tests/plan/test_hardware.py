@@ -21,8 +21,8 @@ from hpxfer.plan.hardware import (
     device_of,
     hardware_named,
     hardware_of,
-    here,
     rate_of,
+    this_machine,
 )
 from hpxfer.plan.packing import Device
 from hpxfer.plan.speeds import Record, Row, append
@@ -71,7 +71,7 @@ def test_a_gpu_is_known_by_the_name_that_cuda_gives_it(name: str | None, found: 
 
 
 def test_names_are_unique_and_an_unknown_one_names_the_nearest() -> None:
-    assert len({one.name for one in HARDWARE}) == len(HARDWARE)
+    assert len({hardware.name for hardware in HARDWARE}) == len(HARDWARE)
     assert hardware_named("H100").name == "h100"
     with pytest.raises(HpxferError, match=r"--hardware must be one of cpu, .*got 'h300'; did you mean"):
         hardware_named("h300")
@@ -125,5 +125,5 @@ def test_named_hardware_is_planned_for_as_often_as_there_are_gpus() -> None:
 
 
 def test_this_machine_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = here("cpu")
+    found = this_machine("cpu")
     assert (found.cuda, found.memory_bytes, found.name, found.num_cpus) == (False, None, None, machine.num_cpus())

@@ -26,6 +26,7 @@ from hpxfer.plan.packing import (
     gpu_share,
     memory_fraction,
     pack,
+    stack_flops,
     stack_size,
     stack_sizes,
     trial_bytes,
@@ -38,7 +39,7 @@ SETTINGS = (SETTING, replace(SETTING, batch_tokens=1024), replace(SETTING, steps
 TRIALS = st.lists(
     st.builds(trial, st.sampled_from(SETTINGS), st.sampled_from(SHAPES), st.sampled_from(("sp", "completep-moe"))),
     max_size=40,
-).map(lambda found: [replace(one, seed=seed) for seed, one in enumerate(found)])
+).map(lambda found: [replace(stack, seed=seed) for seed, stack in enumerate(found)])
 
 
 @given(TRIALS, st.booleans(), st.none() | st.integers(1, 9), st.integers(1, 5))
@@ -47,10 +48,10 @@ def test_packing_is_a_partition_into_even_stacks(
 ) -> None:
     device = Device(cuda=cuda)
     stacks = list(pack(trials, device, asked=asked, workers=workers))
-    assert Counter(one for stack in stacks for one in stack.trials) == Counter(trials)
+    assert Counter(trial for stack in stacks for trial in stack.trials) == Counter(trials)
     groups: dict[object, list[int]] = {}
     for stack in stacks:
-        assert {(one.shape, one.setting) for one in stack.trials} == {(stack.shape, stack.setting)}
+        assert {(trial.shape, trial.setting) for trial in stack.trials} == {(stack.shape, stack.setting)}
         groups.setdefault((stack.shape, stack.setting), []).append(len(stack.trials))
     counts = {group: sum(sizes) for group, sizes in groups.items()}
     mosts = stack_sizes(counts, device, asked=asked, workers=workers)  # type: ignore[arg-type]
@@ -83,10 +84,10 @@ def test_size_is_bounded_by_memory() -> None:
 def test_a_trial_needs_its_state_and_its_tokens_activations() -> None:
     params = count_params(BASE, SETTING).total
     state = int(PEAK * 5 * 4 * params)
-    one, two = (trial_bytes(BASE, replace(SETTING, batch_tokens=tokens)) - state for tokens in (512, 1024))
-    assert two == 2 * one > 0
+    first, two = (trial_bytes(BASE, replace(SETTING, batch_tokens=tokens)) - state for tokens in (512, 1024))
+    assert two == 2 * first > 0
     rounded = trial_bytes(BASE, replace(SETTING, batch_tokens=512, precision="bfloat16")) - state
-    assert rounded == one // 2 + int(PEAK * 2 * params)
+    assert rounded == first // 2 + int(PEAK * 2 * params)
 
 
 def test_what_was_measured_counts() -> None:
@@ -98,7 +99,7 @@ def test_what_was_measured_counts() -> None:
     assert stack_size(BASE, few, device, measured=Measured(trial_bytes=1.0, most=3)) == 3
     assert stack_size(BASE, few, device, asked=9, measured=Measured(most=3)) == 9
     trials = [trial(few, seed=seed) for seed in range(7)]
-    assert [len(one.trials) for one in pack(trials, device, measured={BASE: Measured(most=4)})] == [3, 4]
+    assert [len(stack.trials) for stack in pack(trials, device, measured={BASE: Measured(most=4)})] == [3, 4]
 
 
 def test_workers_share_what_there_is() -> None:
@@ -121,7 +122,7 @@ def test_what_was_asked_is_given() -> None:
 
 def test_flops_are_those_of_all_trials() -> None:
     stack = Stack(trials=(trial(SETTING), trial(SETTING, seed=1)))
-    assert stack.flops == 2 * train_flops(BASE, SETTING)
+    assert stack_flops(stack) == 2 * train_flops(BASE, SETTING)
 
 
 GPUS = st.integers(2**32, 2**38).map(lambda memory: Device(cuda=True, memory_bytes=memory))
@@ -141,7 +142,7 @@ def test_stacks_whose_shares_make_a_gpu_fit_on_it(stacks: list[Stack], device: D
     """Whatever the planner makes of trials: on a GPU together, none finds less memory than the model says it needs."""
     assert device.memory_bytes is not None
     free, need, tokens, number = 1.0, 0.0, 0, 0
-    for stack in [one for whole in stacks for one in pack(whole.trials, device)] * len(SHARES) * 2:
+    for stack in [stack for whole in stacks for stack in pack(whole.trials, device)] * len(SHARES) * 2:
         share, size = gpu_share(stack, device), len(stack.trials)
         assert share in SHARES
         mine = size * trial_bytes(stack.shape, stack.setting)

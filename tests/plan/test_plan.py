@@ -12,11 +12,13 @@ from tiny import write_tiny
 from hpxfer.driver import prepare
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.hardware import CPU_CORE, hardware_named, rate_of
+from hpxfer.plan.make import make_plan, search_counts, workers_of
 from hpxfer.plan.memory import spell_bytes
 from hpxfer.plan.packing import CPU, CPU_STACK_BYTES, WORKER_BYTES, Device, Measured, pack, trial_bytes
-from hpxfer.plan.plan import Plan, ShapePlan, make_plan, num_workers, search_counts
+from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.plan.text import plan_text
 from hpxfer.search import Progress
+from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.trial import Expansion
 
 
@@ -97,16 +99,16 @@ def test_hours_and_price_follow_the_hardware(tmp_path: Path) -> None:
     sweep = expansion(tmp_path, ("workers: 2", "workers: 4"))
     here = make_plan(sweep, (), price_per_hour=3.0)
     assert (here.gpu_hours, here.hardware) == (0.0, "cpu")
-    assert here.worker_hours == pytest.approx(sum(one.worker_s for one in here.shapes) / 3600)
+    assert here.worker_hours == pytest.approx(sum(row.worker_s for row in here.shapes) / 3600)
     assert here.price == pytest.approx(3 * here.worker_hours)
     there = make_plan(sweep, (), hardware=H100, price_per_hour=3.0, bench=tmp_path)
     assert there.device.memory_bytes == H100.memory_bytes
-    assert there.gpu_hours == pytest.approx(sum(one.worker_s * one.gpu_share for one in there.shapes) / 3600)
+    assert there.gpu_hours == pytest.approx(sum(row.worker_s * row.gpu_share for row in there.shapes) / 3600)
     assert 0 < there.gpu_hours < there.worker_hours  # these stacks leave most of a GPU to others
     assert there.price == pytest.approx(3 * there.gpu_hours)
     assert make_plan(sweep, ()).price is None
     text = plan_text(there)
-    for said in ("assumed", "unmeasured", "GPU-hours", "at 3 an hour", "never measured on a GPU"):
+    for said in ("assumed", "unmeasured", "GPU-hours", "at 3 per hour", "never measured on a GPU"):
         assert said in text
 
 
@@ -126,18 +128,19 @@ def test_a_gpu_of_its_own_is_asked_for_by_a_number(tmp_path: Path) -> None:
     for given, shares, workers in (("auto", {0.125}, 2), (1, {1.0}, 2), (0.5, {0.5}, 4)):
         edit = ("workers: 2}", f"gpus_per_stack: {given}}}")
         plan = make_plan(expansion(tmp_path, edit), (), device, bench=tmp_path)
-        assert {one.gpu_share for one in plan.shapes} == shares
+        assert {row.gpu_share for row in plan.shapes} == shares
         assert plan.workers == workers
 
 
 def test_workers_are_what_the_cluster_has_room_for() -> None:
-    cluster = Device(num_cpus=16, num_gpus=4)
-    assert num_workers(None, cuda=False, device=cluster) == 16
-    assert num_workers(None, cuda=False, device=cluster, cpus_per_stack=3) == 5
-    assert num_workers(None, cuda=False, device=cluster, cpus_per_stack=99) == 1
-    assert num_workers(None, cuda=True, device=cluster, share=0.25) == 16
-    assert num_workers(None, cuda=True) == 1
-    assert num_workers(7, cuda=True, device=cluster) == 7
+    on_cpus = Device(num_cpus=16, num_gpus=4)
+    cluster = replace(on_cpus, cuda=True)
+    assert workers_of(ResourcesSpec(), on_cpus) == 16
+    assert workers_of(ResourcesSpec(cpus_per_stack=3), on_cpus) == 5
+    assert workers_of(ResourcesSpec(cpus_per_stack=99), on_cpus) == 1
+    assert workers_of(ResourcesSpec(gpus_per_stack=0.25), cluster) == 16
+    assert workers_of(ResourcesSpec(), Device(cuda=True)) == 1
+    assert workers_of(ResourcesSpec(workers=7), cluster) == 7
 
 
 def test_a_search_that_chooses_is_planned_at_most(tmp_path: Path) -> None:
@@ -156,7 +159,7 @@ def test_stacks_that_share_a_gpu_run_at_once(tmp_path: Path) -> None:
     gpu = Device(cuda=True, memory_bytes=80 * 2**30, num_gpus=1)
     edit = ("{executor: local, workers: 2}", "{executor: ray, stack_size: 1}")
     plan = make_plan(expansion(tmp_path, edit), (), gpu, bench=tmp_path)
-    assert {one.gpu_share for one in plan.shapes} == {1 / 8}
+    assert {row.gpu_share for row in plan.shapes} == {1 / 8}
     assert plan.wall_s == pytest.approx(3600 * plan.gpu_hours)
     assert "on 1 GPU (gpu, stacks of 0.125 of a GPU each)" in plan_text(plan)
     asked = expansion(tmp_path, (edit[0], "{executor: ray, stack_size: 1, workers: 1}"))
@@ -179,11 +182,11 @@ def test_a_search_of_a_billion_passes_is_planned(tmp_path: Path) -> None:
     search = "search: {kind: coordinate, passes: 1000000000}\nseeds: 2"
     plan = prepare(write_tiny(tmp_path, ("seeds: 2", search)), results=tmp_path).plan
     assert plan.num_left > 10**9
-    assert plan.num_left >= sum(one.num_stacks for one in plan.shapes) > 10**9
+    assert plan.num_left >= sum(row.num_stacks for row in plan.shapes) > 10**9
 
 
 def memory_of(plan: Plan) -> list[str]:
-    return [one for one in plan.cautions if "memory" in one]
+    return [caution for caution in plan.cautions if "memory" in caution]
 
 
 def test_a_trial_that_does_not_fit_is_said_before_it_runs(tmp_path: Path) -> None:
@@ -193,9 +196,12 @@ def test_a_trial_that_does_not_fit_is_said_before_it_runs(tmp_path: Path) -> Non
     for memory, cautions, largest in ((each // 2, 2, 1), (3 * each, 1, 2), (2**40, 0, 4)):
         device = Device(cuda=True, memory_bytes=memory)
         plan = make_plan(sweep, (), device, bench=tmp_path)
-        assert max(one.stack_size for one in plan.shapes if one.shape == wide) == largest
+        assert max(row.stack_size for row in plan.shapes if row.shape == wide) == largest
         assert len(memory_of(plan)) == cautions
-        assert {len(one.trials) for one in pack(sweep.trials(), device, asked=4) if one.shape == wide} <= {largest, 4}
+        assert {len(stack.trials) for stack in pack(sweep.trials(), device, asked=4) if stack.shape == wide} <= {
+            largest,
+            4,
+        }
         if cautions == 2:
             alone, stacks = memory_of(plan)
             assert f"one trial of {wide.label()} and 1 other shapes needs {spell_bytes(each)}" in alone
@@ -207,7 +213,7 @@ def test_a_trial_that_does_not_fit_is_said_before_it_runs(tmp_path: Path) -> Non
 def test_a_round_with_fewer_trials_than_a_stack_may_have_is_no_lack_of_memory(search: str, tmp_path: Path) -> None:
     sweep = write_tiny(tmp_path, ("seeds: 2", f"search: {search}\nseeds: 2"), ("workers: 2}", "stack_size: 16}"))
     plan = prepare(sweep, results=tmp_path).plan
-    assert min(one.stack_size for one in plan.shapes) < 16
+    assert min(row.stack_size for row in plan.shapes) < 16
     assert memory_of(plan) == []
 
 
@@ -224,7 +230,7 @@ def test_a_machine_with_little_memory_gets_small_stacks(tmp_path: Path) -> None:
     each = trial_bytes(wide, sweep.setting)
     for workers in (1, 4):
         device = Device(host_bytes=int(workers * (WORKER_BYTES + 3.5 * each) / 0.8))
-        (stack, *_) = [one for one in pack(sweep.trials(), device, workers=workers) if one.shape == wide]
+        (stack, *_) = [stack for stack in pack(sweep.trials(), device, workers=workers) if stack.shape == wide]
         assert len(stack.trials) <= 3
     assert CPU.room() == CPU_STACK_BYTES
 

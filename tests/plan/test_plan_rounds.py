@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from landscape import LR, Landscape, expansion_of, search_of
 
 from hpxfer.plan.hardware import Rate, hardware_of, rate_of
+from hpxfer.plan.make import make_plan, search_counts, workers_of
 from hpxfer.plan.packing import Device, pack
-from hpxfer.plan.plan import Plan, make_plan, search_counts, workers_of
+from hpxfer.plan.plan import Plan
 from hpxfer.plan.rounds import most_stacks
 from hpxfer.search import Outcome, Search
 from hpxfer.search.kinds import kind_of
@@ -74,7 +75,9 @@ def ran(
 
 
 def gpu_hours(stacks: list[Stack], rate: Rate) -> float:
-    return sum(rate.trial_s(one.shape, one.setting, len(one.trials)) * len(one.trials) for one in stacks) / 3600
+    return (
+        sum(rate.trial_s(stack.shape, stack.setting, len(stack.trials)) * len(stack.trials) for stack in stacks) / 3600
+    )
 
 
 @pytest.mark.parametrize("name", sorted(SEARCHES))
@@ -95,11 +98,11 @@ def test_no_run_needs_more_than_its_plan_says(name: str, data: st.DataObject) ->
     kept = dict(list(known.items())[:at])
     plan = planned(expansion, search_of(expansion), dict(kept), device)
     rest = ran(expansion, kept, device, land, order) if at else whole
-    for one in plan.shapes:
-        stacks = [stack for stack in rest if stack.shape == one.shape]
-        assert len(stacks) <= one.num_stacks
-        assert sum(len(stack.trials) for stack in stacks) <= one.num_trials - one.num_done
-        assert max((len(stack.trials) for stack in stacks), default=0) <= one.stack_size
+    for row in plan.shapes:
+        stacks = [stack for stack in rest if stack.shape == row.shape]
+        assert len(stacks) <= row.num_stacks
+        assert sum(len(stack.trials) for stack in stacks) <= row.num_trials - row.num_done
+        assert max((len(stack.trials) for stack in stacks), default=0) <= row.stack_size
     rate = rate_of(hardware_of(device), expansion.spec.precision, Path("none"))
     if device.cuda:
         assert gpu_hours(rest, rate) <= plan.gpu_hours * (1 + 1e-9)
@@ -121,7 +124,7 @@ def test_a_plan_is_dearer_than_one_of_full_stacks() -> None:
         expansion,
         (),
         device,
-        counts=replace(counts, total={one.shape: one.num_trials for one in plan.shapes}),
+        counts=replace(counts, total={row.shape: row.num_trials for row in plan.shapes}),
         bench=Path("none"),
     )
     assert plan.num_left == full.num_left

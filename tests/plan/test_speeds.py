@@ -7,19 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench_record import RECORD
 
 from hpxfer.errors import HpxferError
-from hpxfer.plan.speeds import Record, Row, append, latest
-
-RECORD = Record(
-    name="trainer",
-    device="cpu",
-    date="2026-11-21",
-    command="hpxfer bench trainer --device cpu",
-    machine={"cpu": "Chip", "cores": 2, "threads": 1},
-    versions={"torch": "2.13.0"},
-    rows=(Row(key="a", what="an a", value=1.5, unit="x", note="why", numbers={"b_ms": 2.0}),),
-)
+from hpxfer.plan.speeds import append, latest
 
 
 def test_a_record_comes_back_as_it_went(tmp_path: Path) -> None:
@@ -31,7 +22,7 @@ def test_the_last_record_of_a_device_is_read(tmp_path: Path) -> None:
     for date, device in (("1", "cpu"), ("2", "cuda"), ("3", "cpu"), ("4", "cuda")):
         append(replace(RECORD, date=date, device=device), tmp_path)
     found = [latest(tmp_path, "trainer", device) for device in ("cpu", "cuda")]
-    assert [one and one.date for one in found] == ["3", "4"]
+    assert [record and record.date for record in found] == ["3", "4"]
     assert latest(tmp_path, "kernels", "cpu") is None
 
 

@@ -64,7 +64,7 @@ def test_a_trial_that_was_stopped_early_is_done_and_never_the_best() -> None:
     counts, stack = run_counts(planned({BASE: (2, 0)})), stack_of(BASE, 1)
     counts.add(stack, Ended(results=tuple(replace(result, status="stopped") for result in results(stack, "finished"))))  # type: ignore[arg-type]
     (shape,) = counts.run_status().shapes
-    assert (counts.ended, shape.stopped, shape.num_done, shape.best_loss_nats) == (1, 1, 1, None)
+    assert (counts.run_status().ended, shape.stopped, shape.num_done, shape.best_loss_nats) == (1, 1, 1, None)
 
 
 def test_the_best_of_a_shape_is_named_and_stored_trials_count() -> None:
@@ -136,7 +136,7 @@ def test_an_adaptive_search_may_have_shapes_and_trials_that_no_plan_had() -> Non
         counts.add(stack, Ended(results=results(stack, *["finished"] * len(stack.trials))))
     found = counts.run_status()
     assert (found.at_most, found.num_left, found.ended) == (True, 3, 3)
-    assert [one.num_trials for one in found.shapes] == [2, 1]
+    assert [row.num_trials for row in found.shapes] == [2, 1]
 
 
 def test_each_decision_is_kept_once_and_the_last_few_are() -> None:
@@ -169,7 +169,7 @@ def test_no_order_of_events_breaks_the_counts(events: Sequence[str], gaps: Seque
             case _:
                 counts.add(stack, Ended(results=results(stack, "finished", "diverged")))
         found = counts.run_status()
-        assert all(0 <= one.step <= one.steps for one in found.running)
+        assert all(0 <= stack.step <= stack.steps for stack in found.running)
         assert found.eta_s is None or 0 <= found.eta_s < math.inf
         assert found.tokens_per_s is None or found.tokens_per_s > 0
         assert found.ended == found.finished + found.diverged
@@ -194,7 +194,7 @@ def test_threads_may_look_while_the_driver_counts() -> None:
         counts.add(stack, Ended(results=results(stack, "finished")))
     done.set()
     thread.join()
-    assert all(one.ended + len(one.running) <= 200 for one in looked)
+    assert all(status.ended + len(status.running) <= 200 for status in looked)
     assert counts.run_status().finished == 200
 
 
@@ -212,13 +212,13 @@ def test_a_pace_falls_while_nothing_comes() -> None:
     for second in range(11):
         pace.add(float(second), 1.0)
     rates = [pace.rate(float(second)) for second in (10, 20, 40, 80)]
-    assert rates == sorted((one for one in rates if one is not None), reverse=True)
+    assert rates == sorted((rate for rate in rates if rate is not None), reverse=True)
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"version": 99}, "must be of version"),
+        ({"version": 99}, "must have version"),
         ([], "something else"),
         ({"version": 1, "running": []}, "must hold the progress of a run"),
         ({"version": 1, "running": [{}], "shapes": [], "notes": [], "errors": []}, "must hold the progress of a run"),
@@ -234,6 +234,6 @@ def test_nan_is_null_in_json() -> None:
     counts = run_counts(planned({BASE: (1, 0)}))
     stack = stack_of(BASE, 1)
     counts.add(stack, steps(stack, 1, 1, (math.nan,)))
-    (running,) = counts.to_dict()["running"]
+    (running,) = counts.run_status().to_dict()["running"]
     assert (running["loss_nats"], running["alive"]) == (None, 0)
     assert SETTING.steps == running["steps"]

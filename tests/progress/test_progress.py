@@ -137,5 +137,7 @@ def test_the_terminal_is_given_back_whatever_ended_the_run(end: type[BaseExcepti
 
 
 def test_a_picture_can_be_drawn_of_nothing() -> None:
-    empty: RunStatus = run_status(shapes=(), running=(), finished=0, diverged=0, failed=0, num_left=0, tokens_per_s=None)
+    empty: RunStatus = run_status(
+        shapes=(), running=(), finished=0, diverged=0, failed=0, num_left=0, tokens_per_s=None
+    )
     assert drawn(progress_table(empty, width=80, height=24), 80)[0].startswith("made: trials 0/0 done")

@@ -26,7 +26,7 @@ from hpxfer.executors.executor import More, Train
 from hpxfer.host.process import machine_id, process_started
 from hpxfer.progress.counts import run_counts
 from hpxfer.progress.file import FILE, State, read, write, writing
-from hpxfer.progress.watch import GONE_S, RunView, look, looks
+from hpxfer.progress.watch import GONE_S, RunView, view_now, views
 from hpxfer.storage.lease import Holder, encoded
 from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
 from hpxfer.store.location import location_at
@@ -46,7 +46,7 @@ def put(folder: Path, state: State = "running", counter: int = 1, run: str = "a"
 
 
 def at(folder: Path) -> RunView:
-    return look(location_at(folder))
+    return view_now(location_at(folder))
 
 
 def elsewhere(folder: Path) -> None:
@@ -145,7 +145,8 @@ def test_a_driver_of_this_host_that_was_killed_is_gone_at_once(tmp_path: Path) -
     code = (
         "import sys; from pathlib import Path; from hpxfer.progress.file import read, write;"
         "folder = Path(sys.argv[1]);"
-        "write(folder, state='running', run='b', counter=1, run_status=read(folder).run_status); print('on', flush=True);"
+        "status = read(folder).run_status;"
+        "write(folder, state='running', run='b', counter=1, run_status=status); print('on', flush=True);"
         "sys.stdin.read()"
     )
     put(tmp_path)
@@ -157,7 +158,7 @@ def test_a_driver_of_this_host_that_was_killed_is_gone_at_once(tmp_path: Path) -
         driver.send_signal(signal.SIGKILL)
         driver.wait()
         assert at(tmp_path).state == "gone"
-    assert "goes on from what is stored" in at(tmp_path).text()
+    assert "the same `hpxfer run` trains the rest" in at(tmp_path).text()
 
 
 def held_by(folder: Path, pid: int) -> None:
@@ -179,15 +180,15 @@ def test_between_a_killed_driver_and_the_first_word_of_the_next_a_watch_waits(tm
     held_by(tmp_path, os.getpid())
     found = at(tmp_path)
     assert (found.state, found.is_over) == ("waiting", False)
-    assert found.text().endswith("a driver holds it, it has reported nothing yet")
+    assert found.text().endswith("a driver holds the folder; it has reported nothing yet")
 
 
 def test_a_watch_stays_where_a_driver_is_gone_until_the_next_comes(tmp_path: Path) -> None:
     clock, states = Clock(), []
     put(tmp_path)
     (tmp_path / LEASE_FILE).unlink()  # gone without a last word
-    for one in looks(location_at(tmp_path), next_s=10, clock=clock, sleep=clock.sleep):
-        states.append(one.state)
+    for view in views(location_at(tmp_path), next_s=10, clock=clock, sleep=clock.sleep):
+        states.append(view.state)
         if clock.now == 3:
             put(tmp_path, run="b")
         if clock.now == 5:
@@ -200,8 +201,8 @@ def test_a_driver_elsewhere_is_gone_once_its_report_stands_still(tmp_path: Path)
     put(tmp_path)
     elsewhere(tmp_path)
     found = []
-    for one in looks(location_at(tmp_path), clock=clock, sleep=clock.sleep):
-        found.append(one.state)
+    for view in views(location_at(tmp_path), clock=clock, sleep=clock.sleep):
+        found.append(view.state)
         if clock.now < 100:
             put(tmp_path, counter=next(counter))
             elsewhere(tmp_path)
@@ -214,10 +215,10 @@ def test_a_driver_elsewhere_whose_stacks_are_silent_lives_by_its_lease(tmp_path:
     clock = Clock()
     put(tmp_path)
     elsewhere(tmp_path)
-    for one in looks(location_at(tmp_path), clock=clock, sleep=clock.sleep):
+    for view in views(location_at(tmp_path), clock=clock, sleep=clock.sleep):
         if clock.now >= 5 * GONE_S:
             break
-        assert one.state == "running"
+        assert view.state == "running"
         (tmp_path / LEASE_FILE).write_text(str(clock.now // 10))
 
 
@@ -225,8 +226,8 @@ def test_a_watch_ends_with_the_run_and_not_between_two(tmp_path: Path) -> None:
     clock, states = Clock(), []
     put(tmp_path, "stopped")
     (tmp_path / LEASE_FILE).write_text("1")
-    for one in looks(location_at(tmp_path), clock=clock, sleep=clock.sleep):
-        states.append(one.state)
+    for view in views(location_at(tmp_path), clock=clock, sleep=clock.sleep):
+        states.append(view.state)
         if clock.now == 3:
             put(tmp_path, run="b")
         if clock.now == 5:
@@ -238,10 +239,10 @@ def test_a_watch_ends_with_the_run_and_not_between_two(tmp_path: Path) -> None:
 def test_a_lease_that_nobody_keeps_does_not_hold_a_watch_for_good(tmp_path: Path) -> None:
     (tmp_path / LEASE_FILE).write_text("1")
     clock = Clock()
-    assert [one.state for one in looks(location_at(tmp_path), clock=clock, sleep=clock.sleep)][-1] == "gone"
+    assert [view.state for view in views(location_at(tmp_path), clock=clock, sleep=clock.sleep)][-1] == "gone"
     put(tmp_path, "stopped")
     clock = Clock()
-    assert [one.state for one in looks(location_at(tmp_path), clock=clock, sleep=clock.sleep)][-1] == "stopped"
+    assert [view.state for view in views(location_at(tmp_path), clock=clock, sleep=clock.sleep)][-1] == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,7 @@ def test_the_command_says_that_the_driver_is_gone_and_how_long_it_waits(
 def test_a_watch_without_a_limit_names_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["hpxfer.progress.watch"], "looks", lambda location, next_s: [at(tmp_path)])
+    monkeypatch.setattr(sys.modules["hpxfer.progress.watch"], "views", lambda location, next_s: [at(tmp_path)])
     put(tmp_path)
     (tmp_path / LEASE_FILE).unlink()
     _, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--wait", "inf")
@@ -334,7 +335,7 @@ def test_a_real_run_can_be_watched_while_it_goes_on_and_after(tmp_path: Path) ->
                     on_event(stack, Ended(results=results))
 
     run(write_tiny(tmp_path), results=tmp_path, executor=Unmoved())
-    assert {one.state for one in seen} == {"running"}
+    assert {view.state for view in seen} == {"running"}
     last = at(tmp_path / "tiny")
     assert last.run_status is not None
     assert (last.state, last.run_status.finished, last.run_status.num_left) == ("ended", 30, 30)

@@ -96,7 +96,7 @@ def test_a_row_that_does_not_prove_its_id_keeps_it(folder: Path) -> None:
 def test_a_run_refuses_and_names_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = files(folder)
     root = folder.parent
-    with pytest.raises(HpxferError, match=f"{folder}: its trial ids are of an older hpxfer; `hpxfer rekey {folder}`"):
+    with pytest.raises(HpxferError, match=f"{folder}: has trial ids of an older hpxfer; `hpxfer rekey {folder}`"):
         run(folder / "sweep.yaml", results=root)
     code, out, err = hpxfer(capsys, "run", folder / "sweep.yaml", "--results", root)
     assert (code, out) == (2, "")
@@ -114,7 +114,7 @@ def test_checkpoints_alone_are_enough_to_refuse(folder: Path) -> None:
 def test_a_plan_counts_what_is_stored_and_says_what_to_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = hpxfer(capsys, "plan", folder / "sweep.yaml", "--results", folder.parent, "--json")
     assert (code, json.loads(out)["num_done"]) == (0, NUM_STORED)
-    assert f"warning: {folder}: its trial ids are of an older hpxfer; `hpxfer rekey {folder}` rewrites them" in err
+    assert f"warning: {folder}: has trial ids of an older hpxfer; `hpxfer rekey {folder}` rewrites them" in err
 
 
 def test_reuse_names_the_command(folder: Path, tmp_path: Path) -> None:

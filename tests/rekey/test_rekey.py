@@ -74,7 +74,7 @@ def test_no_number_changes(folder: Path) -> None:
     rekey(folder)
     for name, old in before.items():
         new = pq.read_table(folder / name)
-        added = [one for one in new.column_names if one not in old.column_names]
+        added = [column for column in new.column_names if column not in old.column_names]
         assert added == (["plugins"] if name.startswith("trials") else [])
         same = [repr(table.drop_columns(["trial_id"]).to_pydict()) for table in (old, new.drop_columns(added))]
         assert same[0] == same[1]
@@ -151,7 +151,7 @@ def test_rows_that_do_not_prove_their_id_are_kept_and_named(folder: Path, capsys
     code, _, err = hpxfer(capsys, "rekey", folder)
     assert code == 0
     assert "warning: 2 rows do not give their own id when it is computed again; they are kept" in err
-    assert all(one in err for one in old)
+    assert all(path in err for path in old)
     assert set(old) < set(stored(folder))
     curves = set(Store.open(folder, write=False).read_curves()["trial_id"].to_pylist())
     assert set(old) < curves

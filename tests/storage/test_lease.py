@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from lease_holder import holder_of
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.process import machine_id, process_is_gone, process_started
 from hpxfer.storage import lease
 from hpxfer.storage import lease_file as lease_slot
-from hpxfer.storage.lease import Holder, decoded, encoded, holder_of, leased
+from hpxfer.storage.lease import Holder, decoded, encoded, leased
 from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
 
 DEADLINE_S = 120.0
@@ -152,11 +153,11 @@ def test_the_counter_moves_and_a_newcomer_refuses_at_its_first_move(tmp_path: Pa
     clock, notes = Clock(bump), list[str]()
     with pytest.raises(HpxferError) as error:
         take(tmp_path, clock, notes)
-    assert str(error.value).startswith("results/x: in use by process 4242 on host elsewhere, which is at work")
+    assert str(error.value).startswith("results/x: in use by process 4242 on host elsewhere, which is running since")
     assert "or stop it (kill 4242 on elsewhere)" in str(error.value)
     assert clock.now == 7.5
     (note,) = notes
-    assert "in use by process 4242 on host elsewhere; watching whether that run is alive, for at most 60 s" in note
+    assert "in use by process 4242 on host elsewhere; checking for at most 60 s whether that run is alive" in note
     assert holder_of(tmp_path) == replace(mine, counter=1)
 
 
@@ -222,12 +223,12 @@ def test_a_lease_that_was_taken_over_is_lost_for_good(tmp_path: Path) -> None:
     with leased(LeaseFile(tmp_path), "results/x") as held:
         mine = (tmp_path / LEASE_FILE).read_bytes()
         put(tmp_path, encoded(other()))
-        held.check(look=False)  # not looked at yet
+        held.check(read=False)  # not read yet
         with pytest.raises(HpxferError, match="was taken over by process 4242 on host elsewhere"):
             held.check()
         put(tmp_path, mine)
         with pytest.raises(HpxferError, match="writes nothing more"):
-            held.check(look=False)
+            held.check(read=False)
         put(tmp_path, encoded(other()))
     assert holder_of(tmp_path) == other()  # not removed: it is another's
 
@@ -237,7 +238,7 @@ def test_a_lease_that_was_taken_over_and_released_is_lost_too(tmp_path: Path) ->
         (tmp_path / LEASE_FILE).unlink()
         held.bump()
         with pytest.raises(HpxferError, match="was removed"):
-            held.check(look=False)
+            held.check(read=False)
     assert list(tmp_path.iterdir()) == []
 
 

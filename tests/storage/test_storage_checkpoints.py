@@ -40,9 +40,9 @@ def test_a_training_goes_on_from_s3(s3: str, s3_names: Callable[[str], list[str]
     assert found.step == 4
     assert s3_names("tiny/checkpoints") == sorted(["driver", found.name])
     results = trained(stack, spec)
-    assert [numbers(one) for one in results] == [numbers(one) for one in trained(stack, None)]
-    assert {one.resumes for one in results} == {1}
-    folder.end([one.trial_id for one in results])
+    assert [numbers(result) for result in results] == [numbers(result) for result in trained(stack, None)]
+    assert {result.resumes for result in results} == {1}
+    folder.end([result.trial_id for result in results])
     assert s3_names("tiny/checkpoints") == []
 
 

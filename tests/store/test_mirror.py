@@ -127,7 +127,9 @@ def test_a_kill_before_any_step_of_a_push_loses_nothing(
         # Elsewhere, what had come home is read, each trial once and whole.
         far = location_at(f"{root}/small")
         assert stored(far.folder).items() <= had.items()
-        assert [one for one in Store.open(far.folder, write=False).problems if "has no trials file" not in one] == []
+        assert [
+            problem for problem in Store.open(far.folder, write=False).problems if "has no trials file" not in problem
+        ] == []
         # On this machine the next run pushes the rest.
         abandon(killed)
         following = opened(root)

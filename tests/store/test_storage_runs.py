@@ -130,7 +130,7 @@ def test_a_run_that_loses_its_storage_goes_on(s3: str, s3_server: Server, tmp_pa
         with pytest.raises(HpxferError, match="results cannot be written") as error:
             run(job, executor=cut)
     mirror = job.folder.parent
-    assert f"what is not there yet is in {mirror}; the same command" in str(error.value)
+    assert f"what is not pushed yet is in {mirror}; the same command" in str(error.value)
     abandon(job.location)
     far = open_location(s3, "tiny")
     far.lease_storage.drop(far.lease_storage.read() or b"")  # it names this process, which lives

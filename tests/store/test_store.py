@@ -23,7 +23,7 @@ TRIALS_OF_SPEC = trials_of()
 
 
 def test_a_row_holds_its_trial_and_its_result(tmp_path: Path) -> None:
-    trial, result = made(next(one for one in TRIALS_OF_SPEC if one.parameterization is not None))
+    trial, result = made(next(trial for trial in TRIALS_OF_SPEC if trial.parameterization is not None))
     trial = replace(trial, hps=trial.hps.with_value("router.lr_mult", 0.25))
     store = Store.open(tmp_path, write=True)
     store.append([(trial, result)])
@@ -39,7 +39,7 @@ def test_a_row_holds_its_trial_and_its_result(tmp_path: Path) -> None:
     assert (row["lr"], row["beta2"], row["seed"]) == (trial.hps.lr, 0.95, trial.seed)
     assert json.loads(row["multipliers"]) == {"router.lr_mult": 0.25}
     resolved = json.loads(row["resolved"])
-    assert resolved["roles"] == {role: dataclasses.asdict(one) for role, one in trial.resolved().items()}
+    assert resolved["roles"] == {role: dataclasses.asdict(numbers) for role, numbers in trial.resolved().items()}
     assert resolved["globals"] == dataclasses.asdict(trial.globals())
     assert resolved["structure"] == {"tied_experts": False, "router_bias_std": 0.0}
     assert (row["params_total"], row["params_active"]) == (count.total, count.active)
@@ -84,14 +84,16 @@ def test_pandas_alone_reads_the_files(tmp_path: Path) -> None:
     store = Store.open(tmp_path, write=True)
     first, second, *rest = TRIALS_OF_SPEC
     store.append([made(first), made(second, "diverged")])
-    store.append([made(one) for one in rest])
+    store.append([made(trial) for trial in rest])
     store.compact()
     frame = pd.read_parquet(tmp_path / "trials.parquet")
-    assert sorted(frame["trial_id"]) == sorted(one.id for one in TRIALS_OF_SPEC)
+    assert sorted(frame["trial_id"]) == sorted(trial.id for trial in TRIALS_OF_SPEC)
     by_id = frame.set_index("trial_id")
-    assert by_id["validation_loss_nats"].isna().to_dict() == {one.id: one == second for one in TRIALS_OF_SPEC}
+    assert by_id["validation_loss_nats"].isna().to_dict() == {trial.id: trial == second for trial in TRIALS_OF_SPEC}
     assert by_id.loc[second.id, "diverged_step"] == 7
-    assert by_id["parameterization"].isna().to_dict() == {one.id: one.shape == one.base for one in TRIALS_OF_SPEC}
+    assert by_id["parameterization"].isna().to_dict() == {
+        trial.id: trial.shape == trial.base for trial in TRIALS_OF_SPEC
+    }
     curves = pd.read_parquet(tmp_path / "curves.parquet")
     assert len(curves) == 5 * len(TRIALS_OF_SPEC)
     assert curves["role"].isna().equals(curves["metric"] == "train_loss_nats")
@@ -208,11 +210,11 @@ def test_compacting_again_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_another_driver_never_takes_a_number_in_use(tmp_path: Path) -> None:
-    one, other = Store.open(tmp_path, write=True), Store.open(tmp_path, write=True)
-    for store, trial in zip((one, other, other, one), TRIALS_OF_SPEC, strict=False):
+    first, other = Store.open(tmp_path, write=True), Store.open(tmp_path, write=True)
+    for store, trial in zip((first, other, other, first), TRIALS_OF_SPEC, strict=False):
         store.append([made(trial)])
     assert sum(name.startswith("trials-") for name in files(tmp_path)) == 4
-    assert one.done_ids() == other.done_ids() == {trial.id for trial in TRIALS_OF_SPEC[:4]}
+    assert first.done_ids() == other.done_ids() == {trial.id for trial in TRIALS_OF_SPEC[:4]}
 
 
 def test_a_folder_that_is_not_there_is_an_empty_store(tmp_path: Path) -> None:
@@ -233,5 +235,5 @@ def test_json_columns_are_canonical(tmp_path: Path) -> None:
 
 
 def test_the_made_up_sweep_has_enough_trials() -> None:
-    assert len(TRIALS_OF_SPEC) == len({one.id for one in TRIALS_OF_SPEC}) == 18
+    assert len(TRIALS_OF_SPEC) == len({trial.id for trial in TRIALS_OF_SPEC}) == 18
     assert SPEC.judged_hp == "lr"

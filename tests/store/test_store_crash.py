@@ -24,14 +24,14 @@ def die_after(num_steps: int, monkeypatch: pytest.MonkeyPatch, act: Callable[[],
     left = num_steps
 
     def mortal(step: Callable[..., Any]) -> Callable[..., Any]:
-        def one(*args: Any) -> Any:
+        def limited(*args: Any) -> Any:
             nonlocal left
             if left <= 0:
                 raise Death
             left -= 1
             return step(*args)
 
-        return one
+        return limited
 
     with monkeypatch.context() as patch:
         for name in ("replace", "unlink", "fsync"):

@@ -22,7 +22,7 @@ from hpxfer.store.schema import VERSION_KEY, added
 from hpxfer.trial import TRAINER_VERSION
 
 TRIALS_OF_SPEC = trials_of()
-IDS = [one.id for one in TRIALS_OF_SPEC]
+IDS = [trial.id for trial in TRIALS_OF_SPEC]
 
 
 @pytest.fixture
@@ -258,7 +258,7 @@ def test_a_newer_schema_is_refused_before_anything_is_touched(folder: Path, kind
         Store.open(folder, write=write)
     message = str(error.value)
     assert message.startswith(f"{path}: written with version 6 of the store's schema; ")
-    assert "knows up to version 5; upgrade hpxfer" in message
+    assert "reads up to version 5; upgrade hpxfer" in message
     assert files(folder) == before
 
 
@@ -382,13 +382,13 @@ def test_a_disk_that_is_full_in_the_middle_of_a_write(folder: Path, num_bytes: i
     before = files(folder)
     assert len(before["curves-000001.parquet"]) < 2**13 < len(before["trials-000001.parquet"])
     with largest_file(num_bytes), pytest.raises(HpxferError) as error:
-        store.append([made(one) for one in TRIALS_OF_SPEC[3:5]])
+        store.append([made(trial) for trial in TRIALS_OF_SPEC[3:5]])
     assert str(error.value) == (
-        f"{folder}: cannot be written: File too large; 3 trials are safely stored there, the last 2 are not; "
-        "make room in it and run again: only what is missing is trained"
+        f"{folder}: cannot be written: File too large; 3 trials are safely stored in it, the last 2 are not; "
+        "make room in it and run again: only the missing trials are trained"
     )
     assert files(folder) == before
-    store.append([made(one) for one in TRIALS_OF_SPEC[3:5]])
+    store.append([made(trial) for trial in TRIALS_OF_SPEC[3:5]])
     assert store.done_ids() == set(IDS[:5])
 
 

@@ -141,12 +141,12 @@ def test_a_new_convention_with_a_default_moves_no_id(spec: SweepSpec) -> None:
             )
         assert first_ids(spec) == before
         changed = [
-            one.model_copy(update={"conventions": {**one.conventions, "novel": "new"}})
-            for one in spec.parameterizations
+            choice.model_copy(update={"conventions": {**choice.conventions, "novel": "new"}})
+            for choice in spec.parameterizations
         ]
         other = first_ids(spec.model_copy(update={"parameterizations": tuple(changed)}))
     some = list(itertools.islice(Expansion(spec, DATA).trials(), 20))
-    own = [one.parameterization for one in some]
+    own = [trial.parameterization for trial in some]
     assert [old == new for old, new in zip(before, other, strict=True)] == [choice is None for choice in own]
 
 
@@ -176,8 +176,8 @@ def test_two_ids_are_equal_if_and_only_if_all_that_determines_the_numbers_is(
 ) -> None:
     """Sweeps are also crossed: each gives its seeds or its precision to another, so that near twins are met."""
     crossed = [
-        one.model_copy(update={name: getattr(other, name)})
-        for one in specs
+        spec.model_copy(update={name: getattr(other, name)})
+        for spec in specs
         for other in specs
         for name in data.draw(st.sets(st.sampled_from(("seeds", "precision"))))
     ]

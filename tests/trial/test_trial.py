@@ -51,9 +51,9 @@ def test_names_resources_and_determinism_are_no_part_of_an_id(spec: SweepSpec, w
 
 
 @given(sweeps(), st.integers(0, 2**32), st.integers(0, 2**32))
-def test_different_seeds_give_different_ids(spec: SweepSpec, one: int, other: int) -> None:
-    first, second = (ids(Expansion(spec.model_copy(update={"seeds": (seed,)}), DATA)) for seed in (one, other))
-    assert (first == second) if one == other else first.isdisjoint(second)
+def test_different_seeds_give_different_ids(spec: SweepSpec, left: int, right: int) -> None:
+    first, second = (ids(Expansion(spec.model_copy(update={"seeds": (seed,)}), DATA)) for seed in (left, right))
+    assert (first == second) if left == right else first.isdisjoint(second)
 
 
 @given(sweeps())
@@ -61,7 +61,7 @@ def test_the_order_of_keys_and_comments_are_no_part_of_an_id(spec: SweepSpec) ->
     def backwards(data: object) -> object:
         if isinstance(data, dict):
             return {key: backwards(data[key]) for key in reversed(data)}
-        return [backwards(one) for one in data] if isinstance(data, list) else data
+        return [backwards(ref) for ref in data] if isinstance(data, list) else data
 
     data = backwards(spec.model_dump(mode="json", exclude_none=True))
     text = "# a comment\n" + write_yaml(data) + "\n# another\n"
@@ -185,8 +185,8 @@ def test_a_convention_changes_the_ids_above_the_base_and_only_those(convention: 
 def test_where_the_experts_stand_changes_every_id() -> None:
     mixed = (ONE_SEED, ("depth: 2", "depth: 4"), ("expert_ratio: 1", "expert_ratio: 1, dense_ratio: 1"))
     places = ("moe_every: 2", "moe_every: 3", "dense_first: 1", "moe_every: 2\n  dense_first: 1")
-    found = [ids(expand(edited(*mixed, ("context: 64", f"context: 64\n  {one}")))) for one in places]
-    assert all(one.isdisjoint(other) for one, other in itertools.combinations(found, 2))
+    found = [ids(expand(edited(*mixed, ("context: 64", f"context: 64\n  {place}")))) for place in places]
+    assert all(first.isdisjoint(other) for first, other in itertools.combinations(found, 2))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_the_base_s_batch_and_steps_are_part_of_what_a_table_starts_from() -> No
         {cell.trial.id: cell.trial for cell in expand(edited(ONE_SEED, table, axis, *more)).cells()}
         for more in ((), (other,))
     )
-    at_400 = [next(one for one in found.values() if one.shape.steps == 400) for found in (mine, its)]
+    at_400 = [next(trial for trial in found.values() if trial.shape.steps == 400) for found in (mine, its)]
     assert at_400[0].id != at_400[1].id
     assert at_400[0].resolved()["attn_q"].lr != at_400[1].resolved()["attn_q"].lr
 

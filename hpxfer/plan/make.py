@@ -1,0 +1,209 @@
+"""Make the plan of a sweep: the trials per shape, their stacks, time and memory. It needs neither torch nor ray."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hpxfer.host.machine import num_cpus
+from hpxfer.model.cost import count_params, train_flops
+from hpxfer.plan.cautions import cautions
+from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
+from hpxfer.plan.memory import memory_cautions
+from hpxfer.plan.packing import CPU, Device, Measured, share_of, stack_sizes, trial_bytes
+from hpxfer.plan.plan import Plan, ShapePlan
+from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
+from hpxfer.registry import registry
+from hpxfer.scaling.shape import Shape
+from hpxfer.search import Progress
+from hpxfer.spec.budget import budget_text
+from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.trial import Expansion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Trials per shape: all that a sweep may have, and those that are done."""
+
+    total: Mapping[Shape, int]
+    done: Mapping[Shape, int]
+    at_most: bool = False
+    now: Mapping[Shape, int] = field(default_factory=dict)  # the trials that an adaptive search asks for first
+
+
+def grid_counts(expansion: Expansion, done: Collection[str]) -> Counts:
+    """Return the counts of a grid, whose trials are all known."""
+    total: Counter[Shape] = Counter()
+    stored: Counter[Shape] = Counter()
+    # Trials of one shape follow each other, and hashing a shape is slow.
+    for shape, trials in itertools.groupby(expansion.trials(), key=lambda trial: trial.shape):
+        known = [trial.id in done for trial in trials]
+        total[shape] += len(known)
+        stored[shape] += sum(known)
+    return Counts(total=total, done=stored)
+
+
+def search_counts(progress: Mapping[Shape, Progress], *, now: Mapping[Shape, int]) -> Counts:
+    """Return the counts of an adaptive search, which asks for `now` first. They are upper bounds.
+
+    A search that asks for nothing is over.
+    """
+    done = {shape: of_shape.num_done for shape, of_shape in progress.items()}
+    most = {shape: of_shape.num_done + of_shape.most_left for shape, of_shape in progress.items()}
+    total = most if now else done
+    return Counts(total=total, done=done, at_most=bool(now), now=now)
+
+
+def make_plan(
+    expansion: Expansion,
+    done: Collection[str],
+    device: Device = CPU,
+    *,
+    measured: Mapping[Shape, Measured] | None = None,
+    warnings: tuple[str, ...] = (),
+    counts: Counts | None = None,
+    hardware: Hardware | None = None,
+    price_per_hour: float | None = None,
+    bench: Path = BENCH,
+) -> Plan:
+    """Return the plan of a sweep, given the ids of the trials that are done.
+
+    `measured` is the time and memory of stored shapes. The estimates for other shapes are scaled by the ratio of
+    measured to estimated time. `counts` default to those of a grid. `hardware` replaces the device; measurements of the
+    device then count for nothing. `warnings` go before the sweep's own cautions.
+    """
+    spec = expansion.spec
+    if hardware is not None and hardware != hardware_of(device):
+        device, measured = device_of(hardware, device), None
+    chosen = hardware or hardware_of(device)
+    counts = counts or grid_counts(expansion, done)
+    rate = rate_of(chosen, spec.precision, bench)
+    workers = workers_of(spec.resources, device)
+    shapes = _shape_plans(expansion, counts, device, rate, measured or {}, workers)
+    known = [row for row in shapes if row.is_measured]
+    ratios = sorted(_fared(row, expansion, rate, (measured or {})[row.shape]) for row in known)
+    ratio = ratios[len(ratios) // 2] if ratios else None
+    if ratio is not None:
+        shapes = tuple(row if row.is_measured else _slower(row, ratio) for row in shapes)
+    plan = Plan(
+        sweep=spec.name,
+        search=spec.search.kind,
+        budget=budget_text(spec),
+        shapes=shapes,
+        workers=workers,
+        fills_gpus=device.cuda and _fills_gpus(spec.resources),
+        device=device,
+        hardware=chosen.name,
+        ratio=ratio,
+        rate_from=_rate_from(len(known), len(shapes), ratio, rate),
+        at_most=counts.at_most,
+        price_per_hour=price_per_hour,
+    )
+    return replace(plan, cautions=(*warnings, *memory_cautions(plan, spec.resources), *cautions(expansion)))
+
+
+def _fills_gpus(resources: ResourcesSpec) -> bool:
+    """Return whether the executor gives a GPU as many stacks as fit: the sweep fixes neither their number nor share."""
+    shares = registry("executor").get(resources.executor, "resources.executor").shares_gpus
+    return shares and resources.gpus_per_stack is None and resources.workers is None
+
+
+def workers_of(resources: ResourcesSpec, device: Device) -> int:
+    """Return how many stacks run at once: as many as the sweep asks for, or as the GPUs or the CPUs allow.
+
+    If the planner chooses the stacks' shares of a GPU, one per GPU counts.
+    """
+    if resources.workers is not None:
+        return resources.workers
+    if device.cuda:
+        return max(1, int((device.num_gpus or 1) / (resources.gpus_per_stack or 1.0) + 1e-9))
+    return max(1, int((device.num_cpus or num_cpus()) / resources.cpus_per_stack + 1e-9))
+
+
+def _shape_plans(
+    expansion: Expansion,
+    counts: Counts,
+    device: Device,
+    rate: Rate,
+    measured: Mapping[Shape, Measured],
+    workers: int,
+) -> tuple[ShapePlan, ...]:
+    resources = expansion.spec.resources
+    left = {shape: most - counts.done.get(shape, 0) for shape, most in counts.total.items()}
+
+    def sizes(together: Mapping[Shape, int]) -> dict[Shape, int]:
+        found = stack_sizes(
+            {(shape, expansion.setting_at(shape)): count for shape, count in together.items()},
+            device,
+            asked=expansion.spec.stack_size,
+            measured=measured,
+            workers=workers,
+            share=resources.gpus_per_stack,
+        )
+        return {shape: most for (shape, _), most in found.items()}
+
+    packed = packed_in_rounds(expansion, left, counts.now, sizes) if counts.at_most else packed_at_once(left, sizes)
+    out = []
+    for shape, (num_stacks, size) in packed.items():
+        setting = expansion.setting_at(shape)
+        known = measured.get(shape, Measured())
+        needed = share_of(shape, setting, size, device, measured=known)
+        share = (resources.gpus_per_stack or needed) if device.cuda else 0.0
+        params = count_params(shape, setting)
+        row = ShapePlan(
+            shape=shape,
+            num_trials=counts.total[shape],
+            num_done=counts.done.get(shape, 0),
+            num_stacks=num_stacks,
+            stack_size=size,
+            stack_bytes=int(size * (known.trial_bytes or trial_bytes(shape, setting))),
+            gpu_share=share,
+            params_total=params.total,
+            params_active=params.active,
+            tokens=left[shape] * setting.steps * setting.batch_tokens,
+            flops=left[shape] * train_flops(shape, setting),
+            worker_s=0.0,
+            trial_s=0.0,
+            is_measured=known.trial_s is not None,
+        )
+        trial_s = _trial_s(row, expansion, rate, known)
+        out.append(replace(row, trial_s=trial_s, worker_s=trial_s * left[shape]))
+    return tuple(out)
+
+
+def _trial_s(row: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) -> float:
+    """Return the worker seconds of a trial: as measured, else as estimated.
+
+    Stacks smaller than the measured ones take longer per trial, by the ratio of the two estimates.
+    """
+    each = (row.num_trials - row.num_done) / row.num_stacks if row.num_stacks else row.stack_size
+    rated = _rated_s(row, expansion, rate, each)
+    if known.trial_s is None:
+        return rated
+    return known.trial_s * max(1.0, rated / _rated_s(row, expansion, rate, known.stack_size or each))
+
+
+def _fared(row: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) -> float:
+    """Return measured time / estimated time of the trials of a measured shape."""
+    assert known.trial_s is not None, "it was measured"
+    return known.trial_s / _rated_s(row, expansion, rate, known.stack_size or row.stack_size)
+
+
+def _rated_s(row: ShapePlan, expansion: Expansion, rate: Rate, stack_size: float) -> float:
+    """Return the estimated worker seconds of a trial. A stack with half of a GPU takes twice as long."""
+    return rate.trial_s(row.shape, expansion.setting_at(row.shape), stack_size) / (row.gpu_share or 1.0)
+
+
+def _slower(row: ShapePlan, ratio: float) -> ShapePlan:
+    return replace(row, trial_s=row.trial_s * ratio, worker_s=row.worker_s * ratio)
+
+
+def _rate_from(num_known: int, num_shapes: int, ratio: float | None, rate: Rate) -> str:
+    """Return where the seconds come from, and how good the estimate was where trials are stored."""
+    if ratio is None:
+        return rate.source
+    fared = f"they took {ratio:.2g}x of what the rate says ({rate.source})"
+    return f"measured: {num_known} of {num_shapes} shapes, from the store; {fared}"
