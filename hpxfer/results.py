@@ -1,4 +1,4 @@
-"""Results: the folder of a sweep as tables: its trials, its curves, and every cell of its grid with what is known."""
+"""Results: the folder of a sweep as tables: its trials, its curves, and every cell of its grid with its result."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
 
 # The status of a cell whose trial is not in the store.
 MISSING = "missing"
-# What a cell shows of its trial; the rest is in `trials`, under the same trial_id.
+# The columns of its trial that a cell has. The others are in `trials`, under the same trial_id.
 _OF_TRIAL = ["trial_id", "status", *LOSS_COLUMNS.values(), "diverged_step", "last_finite_loss_nats"]
-_PLACE = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization"]
-_LINE = [*_PLACE, "value", "seed", "loss", "status", "trial_id", "diverged_step"]
+_LOCATION = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization"]
+_LINE = [*_LOCATION, "value", "seed", "loss", "status", "trial_id", "diverged_step"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,13 +36,13 @@ class Results:
 
     folder: Path
     spec: SweepSpec
-    trials: pd.DataFrame  # a row for each stored trial, unique by trial_id, also those that an edited sweep left behind
+    trials: pd.DataFrame  # one row per stored trial, also of trials that an edited sweep no longer has
     problems: tuple[str, ...]  # the files that were passed over, and why
-    trainer_version: int = TRAINER_VERSION  # of the trials that `cells` shows: the newest in the folder
+    trainer_version: int = TRAINER_VERSION  # of the trials in `cells`: the newest version in the folder
 
     @cached_property
     def expansion(self) -> Expansion:
-        """The sweep's expansion, made again without its data."""
+        """The sweep's expansion, computed without its data."""
         base, dims = self.spec.base_shape, self.trials[[*SHAPE_COLUMNS]]
         at_base = self.trials[(dims == [getattr(base, name) for name in SHAPE_COLUMNS]).all(axis=1)]
         own_at_base = set(at_base["parameterization"].dropna())
@@ -62,7 +62,7 @@ class Results:
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """The curves of `trials`, a row for each point: trial_id, metric, layer, role, step, value."""
+        """The curves of `trials`, one row per point: trial_id, metric, layer, role, step, value."""
         read = Store.open(self.folder, write=False).read_curves()
         table: pd.DataFrame = read.to_pandas(split_blocks=True, self_destruct=True)  # without a second copy of it
         if table["trial_id"].cat.categories.isin(self.trials["trial_id"]).all():
@@ -71,21 +71,21 @@ class Results:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """A row for each cell, with its location, its HPs and what its trial gave; cells may share a trial.
+        """One row per cell, with its location, its HPs and the result of its trial. Cells may share a trial.
 
-        The cells of another search than a grid are those of the trials that it has, and of those that come next.
+        A search that is no grid has cells for its stored trials and for the trials that come next.
         """
         cells = pd.DataFrame(list(_cells(self.expansion, self.trials)), columns=_columns(self.spec))
         out = cells.merge(self.trials[_OF_TRIAL], how="left", on="trial_id", validate="many_to_one")
         return out.fillna({"status": MISSING})
 
     def line(self, hp: str | None = None, loss: str | None = None) -> pd.DataFrame:
-        """Return the cells that scan `hp` (default: the judged one), all else at its base value.
+        """Return the cells that scan `hp` (by default the judged HP), with all other HPs at their base values.
 
         Columns: axis, scale_name, scale, shape, is_base, parameterization, value (of the HP), seed, loss (nats; null
         unless finished), status, trial_id, diverged_step (null unless diverged). `loss` is validation or final_window,
-        by default the one that the sweep judges by.
-        There is no row where the search scans no line, see `why_no_line`.
+        by default the loss that the sweep judges by.
+        The table is empty if the search scans no line, see `why_no_line`.
         """
         hp = hp or self.spec.judged_hp
         loss = loss or self.spec.judge.loss
@@ -110,11 +110,11 @@ class Results:
         return found.assign(loss=found["loss"].where(found["status"] == "finished")).reset_index(drop=True)
 
     def why_no_line(self, hp: str | None = None) -> str | None:
-        """Return why the sweep's search scans no line of `hp` (default: the judged one), None if it does."""
+        """Return why the sweep's search scans no line of `hp` (by default the judged HP), or None if it scans one."""
         return kind_of(self.spec).why_no_line(self.spec, hp or self.spec.judged_hp)
 
     def _base_value(self, other: str, hp: str) -> float:
-        """Return the base value of `other` as the grid spells it; raise HpxferError if the grid goes past it."""
+        """Return the base value of `other` as the grid spells it. Raise HpxferError if the grid does not have it."""
         where = f"{self.folder}: the line of {hp} needs {other} at its base value"
         values = self.spec.grid[other].numbers()
         spelled = ", ".join(f"{value:g}" for value in values)
@@ -131,9 +131,9 @@ class Results:
 
 
 def load_results(folder: str | Path) -> Results:
-    """Return what is known of the sweep in a results folder, or at its URI; raise HpxferError if it is none.
+    """Return the results of the sweep in a folder or at a URI. Raise HpxferError if it holds no results.
 
-    Needs neither the data nor a finished run. Files that cannot be read are named in `problems`.
+    It needs neither the data nor a finished run. Files that cannot be read are named in `problems`.
     """
     path = local_results(folder)
     fix = "`hpxfer run SWEEP.yaml` makes it"

@@ -13,18 +13,13 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from hpxfer.model.cost import count_params
-from hpxfer.results import Results, load_results
-from hpxfer.spec import SweepSpec
-from hpxfer.store import Store
-from hpxfer.trial import DataRef, Expansion, Trial
+from hpxfer.trial import Trial
 from hpxfer.trial.result import Curve, Status, TrialResult
 
-DIGEST = "0123456789abcdef"
 HEAD = 40  # steps that are logged one by one
 
 
@@ -42,15 +37,6 @@ class PlantedStore:
     points: int = 96  # logged steps of the loss, about
     balance_points: int = 16
     kept: Callable[[Trial], bool] = lambda _: True  # whether a trial has a result
-
-
-def planted_results(spec: SweepSpec, folder: Path, plan: PlantedStore) -> Results:
-    """Return the results of a sweep over built-in text, loaded from a store that is written into `folder`."""
-    expansion = Expansion(spec, DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128))
-    store = Store.open(folder, write=True)
-    store.append([(trial, planted_result(trial, plan)) for trial in expansion.trials() if plan.kept(trial)])
-    store.save_sweep(spec, DIGEST)
-    return load_results(folder)
 
 
 def planted_result(trial: Trial, plan: PlantedStore) -> TrialResult:

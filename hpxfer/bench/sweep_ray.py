@@ -30,14 +30,6 @@ from hpxfer.trial.stack import Stack
 CASE = Case(width=32, depth=2, head_dim=32, vocab_size=128, context=64, batch_tokens=512, steps=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """How many trials each way runs."""
-
-    ours: int = 2000
-    tune: int = 100
-
-
 class Nothing:
     """A stand-in for training that ends at once."""
 
@@ -45,14 +37,13 @@ class Nothing:
         yield Ended(results=tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials))
 
 
-def rows(sizes: Sizes | None = None) -> list[Row]:
-    """Return milliseconds per trial, and the time of Tune over ours."""
-    sizes = sizes or Sizes()
-    with_ours, with_tune = _in_a_process("ours", sizes.ours), _in_a_process("tune", sizes.tune)
+def rows(num_ours: int = 2000, num_tune: int = 100) -> list[Row]:
+    """Return milliseconds per trial, and the time of Tune over ours. The arguments count the trials of each way."""
+    with_ours, with_tune = _in_a_process("ours", num_ours), _in_a_process("tune", num_tune)
     numbers = {
-        "ours_all_ms": 1000 * with_ours.all_s / sizes.ours,
-        "ours_ms": 1000 * with_ours.run_s / sizes.ours,
-        "tune_ms": 1000 * with_tune.run_s / sizes.tune,
+        "ours_all_ms": 1000 * with_ours.all_s / num_ours,
+        "ours_ms": 1000 * with_ours.run_s / num_ours,
+        "tune_ms": 1000 * with_tune.run_s / num_tune,
     }
     values = {"ray-trial": numbers["ours_all_ms"], "ray-tune": numbers["tune_ms"] / numbers["ours_ms"]}
     return [measured(key, value, numbers=numbers) for key, value in values.items()]

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,16 +52,6 @@ resources: {{executor: local}}
 TRIALS_PER_SEED = 30  # 10 LRs: at the base once, at the other width for both tables
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """How many seeds are stored, and how many planned. The memory is compared with that of `small`."""
-
-    stored: int = 667
-    planned: int = 3334
-    small: int = 4
-    rounds: int = 3
-
-
 class Enough(Exception):
     """The made-up workers have done their part."""
 
@@ -78,18 +67,20 @@ class OneStack:
         raise Enough
 
 
-def rows(sizes: Sizes | None = None) -> list[Row]:
-    """Return the rows of reading, deciding and planning."""
-    sizes = sizes or Sizes()
+def rows(stored: int = 667, planned: int = 3334, small: int = 4, rounds: int = 3) -> list[Row]:
+    """Return the rows of reading, deciding and planning.
+
+    `stored` and `planned` are numbers of seeds. The memory is compared with that of a plan of `small` seeds.
+    """
     with TemporaryDirectory(prefix="hpxfer-bench-") as scratch:
         folder = Path(scratch)
-        number = make_store(folder, sizes.stored)
-        loads = [_measured("load", folder) for _ in range(sizes.rounds)]
-        rerun = [_decided(folder, number) for _ in range(sizes.rounds)]
-        _sweep(folder / "few", sizes.small)
-        small = _peak(folder / "few", sizes.rounds)
-        _sweep(folder, sizes.planned)
-        large = _peak(folder, sizes.rounds)
+        number = make_store(folder, stored)
+        loads = [_measured("load", folder) for _ in range(rounds)]
+        rerun = [_decided(folder, number) for _ in range(rounds)]
+        _sweep(folder / "few", small)
+        few = _peak(folder / "few", rounds)
+        _sweep(folder, planned)
+        large = _peak(folder, rounds)
     return [
         measured(
             "store-load",
@@ -99,13 +90,13 @@ def rows(sizes: Sizes | None = None) -> list[Row]:
         measured("store-rerun", statistics.median(rerun), numbers={"trials": number}),
         measured(
             "store-memory",
-            large["peak_mb"] - small["peak_mb"],
+            large["peak_mb"] - few["peak_mb"],
             numbers={
                 "stored": number,
                 "planned": large["planned"],
                 "peak_mb": large["peak_mb"],
-                "few_planned": small["planned"],
-                "few_peak_mb": small["peak_mb"],
+                "few_planned": few["planned"],
+                "few_peak_mb": few["peak_mb"],
             },
         ),
     ]

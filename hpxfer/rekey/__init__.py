@@ -1,4 +1,4 @@
-"""Rekey: stored results get today's ids, see `hpxfer.store.legacy`."""
+"""Rekey: give stored results today's ids. `hpxfer.store.legacy` defines both kinds of ids."""
 
 from hpxfer.rekey.write import Rekeyed, holds_legacy_ids, how_to_rekey, refuse_legacy_ids, rekey
 

@@ -1,4 +1,4 @@
-"""Checkpoints with legacy ids: which there are, and how they get today's. The tensors stay as they are."""
+"""Find checkpoints with legacy ids, and give them today's ids. The tensors stay as they are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def legacy_checkpoints(files: StorageFolder) -> dict[str, tuple[str, ...]]:
 def rekey_checkpoint(files: StorageFolder, name: str, ids: Mapping[str, str]) -> str:
     """Write a checkpoint again with today's ids, under the name that its stack has now, and return that name.
 
-    The old file goes last: a kill in between leaves both, and the next run of the command removes the old one.
+    The old file is removed last. A kill in between leaves both, and the next run of the command removes the old one.
     """
     with files.local_copy(name) as path, open(path, "rb") as file:
         header = read_header(file)

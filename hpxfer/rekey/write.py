@@ -1,8 +1,9 @@
 """Rekey: write today's ids into a results folder or URI whose files hold legacy ids.
 
-In place, the old files are first copied to `before-rekey/`. Then checkpoints are written again, then curves, then
-trials. Every file is replaced as a whole, and each state in between reads as the same results, so a kill at any moment
-loses nothing and the same command goes on. Into a new folder, the copy is made beside it and renamed at the end.
+In place, the old files are first copied to `before-rekey/`. Then the checkpoints are written again, then the curves,
+then the trials. Every file is replaced as a whole, and each state in between reads as the same results. So a kill at
+any moment loses nothing, and the same command continues. For a new folder, the copy is made beside it and renamed at
+the end.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True, kw_only=True)
 class Rekeyed:
-    """What was done. Nothing was to do if `files` and `checkpoints` are empty."""
+    """What was done. If `files` and `checkpoints` are empty, there was nothing to do."""
 
     where: str  # the results with today's ids
     files: tuple[str, ...] = ()  # written again
     checkpoints: tuple[str, ...] = ()  # their names now
-    unproven: tuple[str, ...] = ()  # ids that were kept, as their rows do not prove them
+    unproven: tuple[str, ...] = ()  # ids that were kept, because their rows do not prove them
     backup: str | None = None  # where the old files are
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,19 +81,19 @@ def rekey(
 
 
 def refuse_legacy_ids(location: ResultsLocation) -> None:
-    """Raise HpxferError, which names the command, if results or checkpoints there hold legacy ids."""
+    """Raise HpxferError, which names the command, if results or checkpoints at a location hold legacy ids."""
     if holds_legacy_ids(location):
         raise HpxferError(f"{how_to_rekey(location.where)}; then run again")
 
 
 def holds_legacy_ids(location: ResultsLocation) -> bool:
-    """Return whether results or checkpoints there hold legacy ids."""
+    """Return whether results or checkpoints at a location hold legacy ids."""
     store = Store.open(location.folder, write=False)
     return bool(store.old_files() or legacy_checkpoints(folder_at(parse_root(location.where) / CHECKPOINTS)))
 
 
 def how_to_rekey(where: str) -> str:
-    """Return what to say of results with legacy ids."""
+    """Return the sentence that names the command for results with legacy ids."""
     return f"{where}: has trial ids of an older hpxfer; `hpxfer rekey {where}` rewrites them and trains nothing"
 
 
@@ -103,7 +104,7 @@ def _rekey(location: ResultsLocation, store: Store, *, backs_up: bool) -> Rekeye
     if not old and not checkpoints:
         return Rekeyed(where=location.where)
     unproven = store.unproven_ids()
-    # It is written for dashboards alone, by the next run again.
+    # The study file is for dashboards alone. The next run writes it again.
     study = [location.folder / STUDY_FILE] if (location.folder / STUDY_FILE).exists() else []
     if backs_up:
         backup = folder_at(root / BACKUP)
@@ -130,7 +131,7 @@ def _rekey(location: ResultsLocation, store: Store, *, backs_up: bool) -> Rekeye
 
 
 def _ids_of_sweep(folder: Path, store: Store) -> dict[str, str]:
-    """Return legacy id -> today's id of the sweep's trials that are still to be trained: checkpoints are of these."""
+    """Return legacy id -> today's id of the trials that are still to be trained. Checkpoints belong to these."""
     spec = load_sweep(folder / SWEEP_FILE, trusted=False)
     trials = store.read_trials().to_pandas()
     expansion = Results(folder=folder, spec=spec, trials=trials, problems=()).expansion
@@ -140,7 +141,7 @@ def _ids_of_sweep(folder: Path, store: Store) -> dict[str, str]:
 
 
 def _back_up(backup: StorageFolder, path: Path, name: str) -> None:
-    """Copy a file to the backup. A different file of its name stays there, and the copy gets a number in its name."""
+    """Copy a file to the backup. If the backup has a different file of that name, the copy's name gets a number."""
     stamps, number, stem, suffix = backup.stamps(), 1, *os.path.splitext(name)
     while name in stamps:
         with backup.local_copy(name) as old:
@@ -174,7 +175,7 @@ def _into(location: ResultsLocation, to: str | Path) -> Rekeyed:
 
 
 def _copy(location: ResultsLocation, target: Path) -> None:
-    """Copy results, without the lease, what other processes left half-written and an earlier backup."""
+    """Copy results without the lease, half-written files and an earlier backup."""
     skipped = shutil.ignore_patterns("*.tmp", LEASE_FILE, BACKUP, STUDY_FILE, MARKER)
     shutil.copytree(location.folder, target, ignore=skipped)
     if location.is_remote:
@@ -187,7 +188,7 @@ def _copy(location: ResultsLocation, target: Path) -> None:
 
 
 def _is_copy(target: Path, location: ResultsLocation) -> bool:
-    """Return whether a folder holds all trials of the results already, with today's ids."""
+    """Return whether a folder already holds all trials of the results, with today's ids."""
     with suppress(HpxferError):
         copy = location_at(target)
         return not holds_legacy_ids(copy) and _ids(location.folder) <= _ids(target)

@@ -27,7 +27,7 @@ from hpxfer.trial.events import Ended, Event, Progress, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
-# What a stack of the suite does, by the seed of its trials.
+# What a stack of the suite does. It is the seed of its trials.
 FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG, TOO_BIG_THEN_LOST, TOO_BIG_ALONE, WAITS = range(9)
 GO = "go"  # a file in the suite's folder that WAITS waits for
 _WAIT_S = 120.0
@@ -71,7 +71,7 @@ def _finished(trial: Trial, stack: Stack) -> TrialResult:
 
 
 def tiny_stack(setting: Setting, seed: int, size: int, name: str = "") -> Stack:
-    """Return a stack of trials of the smallest shape; their ids say seed, name and place."""
+    """Return a stack of trials of the smallest shape. Their ids have the form SEED NAME-INDEX."""
     shape = Shape(width=8, depth=1, num_experts=2, num_active=1, expert_width=8, head_dim=8)
     trial = Trial(id="", setting=setting, shape=shape, base=shape, parameterization=None, hps=HPs(lr=0.01), seed=seed)
     return Stack(trials=tuple(replace(trial, id=f"{seed}{name}-{k}") for k in range(size)))
@@ -79,7 +79,7 @@ def tiny_stack(setting: Setting, seed: int, size: int, name: str = "") -> Stack:
 
 @dataclass
 class Reported:
-    """What an executor has reported: `on_event` asserts its promises on the way."""
+    """What an executor has reported. `on_event` checks the executor's promises."""
 
     thread: int = field(default_factory=threading.get_ident)
     events: list[tuple[Stack, Event]] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Reported:
         return {result.trial_id: result for ended in ends for result in ended.results}
 
     def starts(self, stack: Stack) -> list[Started]:
-        """Return how often, and where, a stack was taken up."""
+        """Return the starts of a stack: one event per try."""
         return [event for seen_stack, event in self.events if seen_stack.id == stack.id and isinstance(event, Started)]
 
 
@@ -120,7 +120,7 @@ class ExecutorSuite:
     def test_every_stack_ends_exactly_once_however_it_behaves(
         self, executor: Executor, setting: Setting, tmp_path: Path
     ) -> None:
-        """One run of well-behaved and misbehaving stacks: nothing is lost, doubled, or retried without need."""
+        """In a run of well-behaved and misbehaving stacks, nothing is lost, doubled, or retried without need."""
         acts = (FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG, TOO_BIG_THEN_LOST, TOO_BIG_ALONE)
         stacks = [tiny_stack(setting, act, size=2) for act in acts]
         seen = collect(executor, stacks, Misbehave(str(tmp_path)))
@@ -155,7 +155,7 @@ class ExecutorSuite:
         assert (stacks[FINE], Progress(tokens=1, step=1, losses=(2.0, 2.0))) in seen.events
 
     def test_idle_workers_are_fed_as_results_come(self, executor: Executor, setting: Setting, tmp_path: Path) -> None:
-        """A stack that depends on another's results is asked for after them, while a third holds its worker."""
+        """A stack that depends on the results of another is asked for after them, while a third is running."""
         held, first = (tiny_stack(setting, act, size=1) for act in (WAITS, FINE))
         second, third = (tiny_stack(setting, FINE, size=1, name=name) for name in ("b", "c"))
         seen = Reported()
@@ -175,7 +175,7 @@ class ExecutorSuite:
     def test_a_lost_worker_is_noticed_while_others_are_idle(
         self, executor: Executor, setting: Setting, tmp_path: Path
     ) -> None:
-        """It is tried again although nothing else happens and nothing more is to be had."""
+        """The stack is tried again although nothing else happens and no stacks are left."""
         stack = tiny_stack(setting, LOST_ONCE, size=1)
         seen = collect(executor, [stack], Misbehave(str(tmp_path)))
         assert seen.results[f"{LOST_ONCE}-0"].status == "finished"
@@ -184,7 +184,7 @@ class ExecutorSuite:
     def test_an_exception_in_the_callback_ends_the_run_and_a_new_one_works(
         self, executor: Executor, setting: Setting, tmp_path: Path
     ) -> None:
-        """As Ctrl-C does, or a full disk: it reaches the caller, and leaves nothing that hinders the next run."""
+        """Like Ctrl-C or a full disk, the exception reaches the caller, and the next run works."""
         stacks = [tiny_stack(setting, FINE, size=1)]
 
         def interrupt(stack: Stack, event: Event) -> None:
@@ -199,5 +199,5 @@ class ExecutorSuite:
         assert set(collect(executor, stacks, Misbehave(str(tmp_path))).ended) == {stacks[0].id}
 
     def test_nothing_to_do_is_done_at_once(self, executor: Executor, tmp_path: Path) -> None:
-        """No stacks, no events."""
+        """Without stacks there are no events."""
         assert collect(executor, [], Misbehave(str(tmp_path))).events == []

@@ -1,4 +1,4 @@
-"""Expansion: the trials and the cells of a sweep, computed lazily and from the sweep alone."""
+"""Expansion: the trials and the cells of a sweep, computed lazily from the sweep alone."""
 
 from __future__ import annotations
 

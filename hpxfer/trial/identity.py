@@ -26,7 +26,7 @@ LOCAL = "data_source"
 
 
 def canonical(value: Any) -> str:
-    """Return the canonical JSON of a value: sorted keys, no spaces."""
+    """Return the canonical JSON of a value, with sorted keys and without spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -73,7 +73,7 @@ def identity(
 
 
 def non_defaults(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults, as JSON-ready data; nested ones likewise."""
+    """Return the fields of a dataclass that differ from their defaults, as JSON-ready data, recursively."""
     kind: Any = type(value)
     defaults = _defaults(kind)
     out = {}

@@ -1,15 +1,16 @@
-"""TrialResult: what a finished training run reports. Missing is None, never 0; losses are cross entropy in nats."""
+"""TrialResult: what a finished training run reports. Missing is None, never 0. Losses are in nats."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-# A diverged trial is a result and is never run again; a failed one is not a result and is. A stopped one fell behind
-# others under early stopping: no result, and run again once the sweep stops none early.
+# A diverged trial is a result and is never run again. A failed trial is no result, and the next run tries it again. A
+# stopped trial fell behind others under early stopping. It is no result either, and runs again if the sweep no longer
+# stops trials early.
 Status = Literal["finished", "diverged", "stopped", "failed"]
-# Why a trial failed. bug: an exception in training; input: something the user has to mend, such as absent data; memory:
-# a trial alone did not fit; lost: its worker was lost on every try. The first two would meet the other trials too.
+# Why a trial failed. bug: an exception in training. input: something that the user has to fix, such as absent data.
+# memory: a single trial did not fit. lost: its worker was lost on every try. The first two affect other trials too.
 ErrorKind = Literal["bug", "input", "memory", "lost"]
 
 
@@ -30,7 +31,7 @@ class TrialResult:
 
     trial_id: str
     status: Status
-    final_window_loss_nats: float | None = None  # mean training loss over the last window of steps
+    final_window_loss_nats: float | None = None  # the mean training loss over the last window of steps
     validation_loss_nats: float | None = None
     diverged_step: int | None = None  # the first step whose loss was not finite or blew up
     last_finite_loss_nats: float | None = None  # of the step before that
@@ -42,12 +43,12 @@ class TrialResult:
     peak_bytes: int | None = None  # of the process (CPU: resident set) or of the device (CUDA)
     stack_size: int | None = None
     halvings: int | None = None  # how often the stack was cut in half for lack of memory
-    resumes: int | None = None  # how often its training went on from a checkpoint
+    resumes: int | None = None  # how often its training resumed from a checkpoint
     device: str | None = None
-    determinism: str | None = None  # strict: the same bits whatever the stack; fast: not promised
+    determinism: str | None = None  # strict: the same bits in every stack; fast: not promised
     backend: str | None = None  # of the kernels: torch or triton
-    backend_reason: str | None = None  # why that one
-    kernel_configs: str | None = None  # hash of the frozen launch configurations; None where no kernel of ours ran
+    backend_reason: str | None = None  # why that backend
+    kernel_configs: str | None = None  # hash of the launch configurations; None if no Triton kernel ran
     host: str | None = None
     versions: str | None = None  # JSON object: hpxfer, torch, python
     finished_at: str | None = None  # UTC, ISO 8601

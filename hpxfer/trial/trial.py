@@ -10,7 +10,7 @@ from hpxfer.scaling.resolve import GlobalValues, resolve, resolve_globals
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial.setting import Setting
 
-# Raise it with every change of what the trainer computes: stored trials of another version are not reused.
+# Raise it with every change of what the trainer computes. Stored trials of another version are not reused.
 TRAINER_VERSION = 3
 # The version of stored trials that name none.
 FIRST_STORED_VERSION = 2
@@ -18,7 +18,7 @@ FIRST_STORED_VERSION = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)  # a sweep may plan 100,000 of them
 class Trial:
-    """One training run. `parameterization` is None where tables agree: at the base shape, unless one differs there."""
+    """One training run. At the base shape, `parameterization` is None unless its table differs there."""
 
     id: str
     setting: Setting
@@ -27,14 +27,14 @@ class Trial:
     parameterization: Parameterization | None
     hps: HPs
     seed: int
-    plugins: tuple[tuple[str, str], ...] = ()  # (kind:name, digest) of what the trial uses of plug-ins
+    plugins: tuple[tuple[str, str], ...] = ()  # (kind:name, digest) of the plug-ins' rows that the trial uses
 
     def resolved(self) -> dict[str, Multipliers]:
         """Return role -> absolute init std, LR, eps, weight decay and forward multiplier."""
         return resolve(self._choice, self.base, self.shape, self.setting.column, self.hps, self.setting.init)
 
     def globals(self) -> GlobalValues:
-        """Return the absolute route scale and the betas; raise HpxferError if a beta would leave [0, 1)."""
+        """Return the absolute route scale and the betas. Raise HpxferError if a beta would leave [0, 1)."""
         return resolve_globals(self._choice, self.base, self.shape, self.hps)
 
     def structure(self) -> Structure:

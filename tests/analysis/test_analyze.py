@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from planted_results import planted_results
 from sweep_text import edited
 
 from hpxfer.analysis import Analysis, analyze
-from hpxfer.bench.planted_store import PlantedStore, planted_results
+from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.spec import parse_sweep
 from hpxfer.trial import Trial
 

@@ -6,12 +6,13 @@ import math
 from pathlib import Path
 
 import pytest
+from planted_results import DIGEST, planted_results
 from sweep_text import edited
 
 from hpxfer.analysis import FollowUp, followup_sweep, transfer_report
 from hpxfer.analysis.findings import Addition, Finding
 from hpxfer.analysis.report import TransferReport
-from hpxfer.bench.planted_store import DIGEST, PlantedStore, planted_results
+from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.trial import DataRef, Expansion
 

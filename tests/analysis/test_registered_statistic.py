@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
+from planted_results import planted_results
 from sweep_text import edited
 
 from hpxfer.analysis import Analysis, Inputs, Statistic, analyze, register_statistic
 from hpxfer.analysis.statistics import RESERVED, STATISTICS
-from hpxfer.bench.planted_store import PlantedStore, planted_results
+from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.errors import HpxferError
 from hpxfer.report import Source, make_report, to_html, to_markdown
 from hpxfer.report.write import write_report

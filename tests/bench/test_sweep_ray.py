@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpxfer.bench import sweep_ray
-from hpxfer.bench.sweep_ray import Sizes, Spent, rows
+from hpxfer.bench.sweep_ray import Spent, rows
 
 
 def test_each_row_has_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +18,6 @@ def test_each_row_has_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_both_ways_through_real_processes() -> None:
-    trial, tune = rows(Sizes(ours=20, tune=4))
+    trial, tune = rows(num_ours=20, num_tune=4)
     assert trial.numbers["ours_all_ms"] > trial.numbers["ours_ms"] > 0
     assert tune.numbers["tune_ms"] > 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hpxfer.bench.goals import GOALS
-from hpxfer.bench.sweep_store import TRIALS_PER_SEED, Sizes, rows
+from hpxfer.bench.sweep_store import TRIALS_PER_SEED, rows
 
 
 def test_the_rows_of_a_small_sweep() -> None:
-    load, rerun, memory = rows(Sizes(stored=2, planned=4, small=1, rounds=1))
+    load, rerun, memory = rows(stored=2, planned=4, small=1, rounds=1)
     assert [load.key, rerun.key, memory.key] == [key for key in GOALS if key.startswith("store-")]
     assert load.numbers["trials"] == rerun.numbers["trials"] == memory.numbers["stored"] == 2 * TRIALS_PER_SEED
     assert load.numbers["points"] >= 256 * 2 * TRIALS_PER_SEED

@@ -23,7 +23,7 @@ from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.testing.executor import ExecutorSuite, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Progress
-from hpxfer.trial.result import TrialResult
+from hpxfer.trial.result import Curve, TrialResult
 from hpxfer.trial.stack import Stack
 
 HALVING = Stopping(grace_steps=4, reduction_factor=3.0)
@@ -122,10 +122,15 @@ def test_rungs(grace: int, factor: float, steps: int, rungs: tuple[int, ...]) ->
     assert Stopping(grace, factor).rungs(steps) == rungs
 
 
+def curves_of(event: Event) -> list[tuple[Curve, ...]]:
+    assert isinstance(event, Ended)
+    return [result.curves for result in event.results]
+
+
 def test_training_reports_at_every_rung(tmp_path: Path) -> None:
     stack = Stack(trials=(trial(text_setting(tmp_path)),))
     with_rungs = list(TrainStack("cpu", stopping=Stopping(1, 2.0))(stack))
     without = list(TrainStack("cpu")(stack))
     steps = [rung.step for rung in with_rungs if isinstance(rung, Progress)]
     assert steps == [1, 2, 4, 6]
-    assert [rung.curves for rung in with_rungs[-1]] == [rung.curves for rung in without[-1]]  # type: ignore[union-attr]
+    assert curves_of(with_rungs[-1]) == curves_of(without[-1])

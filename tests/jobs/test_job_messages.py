@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import client as jobs
-from hpxfer.jobs.check import able, require_writable
+from hpxfer.jobs.check import capable_nodes, require_writable
 from hpxfer.jobs.client import JobInfo, checked_id, connect
 from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY, JobStatus, refusals, root_of
 from hpxfer.jobs.request import (
@@ -160,13 +160,13 @@ def test_the_data_is_looked_for_where_a_stack_may_run(
     smoke: SweepSpec, device: str, nodes: list[dict[str, Any]], found: list[int]
 ) -> None:
     spec = smoke.model_copy(update={"resources": smoke.resources.model_copy(update={"device": device})})
-    assert able(nodes, spec) == [nodes[index] for index in found]
+    assert capable_nodes(nodes, spec) == [nodes[index] for index in found]
 
 
 def test_a_cluster_without_anything_to_train_on_is_refused(smoke: SweepSpec) -> None:
     spec = smoke.model_copy(update={"resources": smoke.resources.model_copy(update={"device": "cuda"})})
     with pytest.raises(HpxferError, match="must have a GPU to train on"):
-        able([_node(2)], spec)
+        capable_nodes([_node(2)], spec)
 
 
 def test_a_results_root_that_cannot_be_written_is_refused_and_none_is_made(tmp_path: Path) -> None:

@@ -118,5 +118,5 @@ def test_a_plan_counts_what_is_stored_and_says_what_to_do(folder: Path, capsys: 
 
 
 def test_reuse_names_the_command(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(HpxferError, match=f"--reuse {folder}: its trial ids .* `hpxfer rekey {folder}`"):
+    with pytest.raises(HpxferError, match=f"--reuse {folder}: has trial ids .* `hpxfer rekey {folder}`"):
         prepare(folder / "sweep.yaml", results=tmp_path / "other", reuse=[folder])

@@ -213,7 +213,7 @@ def test_killed_at_any_operation_it_ends_right(folder: Path, tmp_path: Path, to:
 
 def put_there(folder: Path, uri: str) -> None:
     """Copy a results folder below a URI, its checkpoint too."""
-    remote = location_at(uri)._remote  # type: ignore[attr-defined]
+    remote = location_at(uri)._remote  # type: ignore[union-attr]
     for path in (path for path in folder.iterdir() if path.is_file()):
         remote.put(path, path.name, replace=False)
     (checkpoint,) = (folder / "checkpoints").iterdir()

@@ -154,7 +154,7 @@ def test_the_counter_moves_and_a_newcomer_refuses_at_its_first_move(tmp_path: Pa
     with pytest.raises(HpxferError) as error:
         take(tmp_path, clock, notes)
     assert str(error.value).startswith("results/x: in use by process 4242 on host elsewhere, which is running since")
-    assert "or stop it (kill 4242 on elsewhere)" in str(error.value)
+    assert "wait until it ends, stop it (kill 4242 on elsewhere)" in str(error.value)
     assert clock.now == 7.5
     (note,) = notes
     assert "in use by process 4242 on host elsewhere; checking for at most 60 s whether that run is alive" in note
@@ -180,7 +180,7 @@ def test_a_lease_that_says_nothing_is_watched_and_taken_over(tmp_path: Path, con
 
 def test_a_lease_that_says_nothing_but_changes_is_somebodys(tmp_path: Path) -> None:
     put(tmp_path, b"")
-    with pytest.raises(HpxferError, match="another driver has just begun"):
+    with pytest.raises(HpxferError, match="another driver has just started"):
         take(tmp_path, Clock(lambda: put(tmp_path, b"{")))
 
 
@@ -203,7 +203,7 @@ def test_a_dead_number_on_another_host_or_in_another_container_says_nothing(tmp_
 def test_a_lease_of_a_newer_version_is_refused_and_left(tmp_path: Path) -> None:
     content = json.dumps({"version": 2, "who": "knows"}).encode()
     put(tmp_path, content)
-    with pytest.raises(HpxferError, match=r"of a newer hpxfer.*upgrade hpxfer, or remove that file if no run is on"):
+    with pytest.raises(HpxferError, match=r"of a newer hpxfer.*upgrade hpxfer, or remove the file if no run is active"):
         take(tmp_path)
     assert (tmp_path / LEASE_FILE).read_bytes() == content
 

@@ -219,7 +219,7 @@ def test_what_waiting_does_not_mend_is_said_at_once(s3: str, s3_server: Server) 
 
 
 def test_half_written_files_go_and_others_stay(s3: str, s3_names: Names) -> None:
-    remote = Remote((open_location(s3, "small"))._remote.uri)  # type: ignore[attr-defined]
+    remote = Remote((open_location(s3, "small"))._remote.uri)  # type: ignore[union-attr]
     for name in ("trials.parquet.0123abcd.tmp", "notes.txt"):
         remote.write(name, b"x")
     location = opened(s3)

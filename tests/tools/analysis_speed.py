@@ -16,11 +16,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from planted_results import planted_results
+
 from hpxfer.analysis import analyze
 from hpxfer.analysis.bootstrap import draw_optima
 from hpxfer.analysis.estimate import fit_grid, noise_of
 from hpxfer.analysis.loss_grid import loss_grids
-from hpxfer.bench.planted_store import PlantedStore, planted_results
+from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.figures import all_figures, save_transfer, transfer_info
 from hpxfer.report import Source, make_report, to_html
 from hpxfer.report.write import garbage_collection_paused

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from analysis_speed import measure
 from estimators import errors, markdown
+from planted_results import DIGEST, planted_results
 from planted_sweeps import Planted
 from sweep_text import edited
 
-from hpxfer.bench.planted_store import DIGEST, PlantedStore, planted_result, planted_results
+from hpxfer.bench.planted_store import PlantedStore, planted_result
 from hpxfer.spec import parse_sweep
 from hpxfer.trial import DataRef, Expansion
 

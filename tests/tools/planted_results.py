@@ -1,0 +1,22 @@
+"""Results of a sweep with planted losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpxfer.bench.planted_store import PlantedStore, planted_result
+from hpxfer.results import Results, load_results
+from hpxfer.spec import SweepSpec
+from hpxfer.store import Store
+from hpxfer.trial import DataRef, Expansion
+
+DIGEST = "0123456789abcdef"
+
+
+def planted_results(spec: SweepSpec, folder: Path, plan: PlantedStore) -> Results:
+    """Return the results of a sweep over built-in text, loaded from a store that is written into `folder`."""
+    expansion = Expansion(spec, DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128))
+    store = Store.open(folder, write=True)
+    store.append([(trial, planted_result(trial, plan)) for trial in expansion.trials() if plan.kept(trial)])
+    store.save_sweep(spec, DIGEST)
+    return load_results(folder)
