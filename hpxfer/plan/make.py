@@ -84,10 +84,10 @@ def make_plan(
     workers = workers_of(spec.resources, device)
     shapes = _shape_plans(expansion, counts, device, rate, measured or {}, workers)
     known = [row for row in shapes if row.is_measured]
-    ratios = sorted(_fared(row, expansion, rate, (measured or {})[row.shape]) for row in known)
+    ratios = sorted(_measured_over_rated(row, expansion, rate, (measured or {})[row.shape]) for row in known)
     ratio = ratios[len(ratios) // 2] if ratios else None
     if ratio is not None:
-        shapes = tuple(row if row.is_measured else _slower(row, ratio) for row in shapes)
+        shapes = tuple(row if row.is_measured else replace(row, trial_s=row.trial_s * ratio) for row in shapes)
     plan = Plan(
         sweep=spec.name,
         search=spec.search.kind,
@@ -165,12 +165,10 @@ def _shape_plans(
             params_active=params.active,
             tokens=left[shape] * setting.steps * setting.batch_tokens,
             flops=left[shape] * train_flops(shape, setting),
-            worker_s=0.0,
             trial_s=0.0,
             is_measured=known.trial_s is not None,
         )
-        trial_s = _trial_s(row, expansion, rate, known)
-        out.append(replace(row, trial_s=trial_s, worker_s=trial_s * left[shape]))
+        out.append(replace(row, trial_s=_trial_s(row, expansion, rate, known)))
     return tuple(out)
 
 
@@ -186,7 +184,7 @@ def _trial_s(row: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) 
     return known.trial_s * max(1.0, rated / _rated_s(row, expansion, rate, known.stack_size or each))
 
 
-def _fared(row: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) -> float:
+def _measured_over_rated(row: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) -> float:
     """Return measured time / estimated time of the trials of a measured shape."""
     assert known.trial_s is not None, "it was measured"
     return known.trial_s / _rated_s(row, expansion, rate, known.stack_size or row.stack_size)
@@ -195,10 +193,6 @@ def _fared(row: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) ->
 def _rated_s(row: ShapePlan, expansion: Expansion, rate: Rate, stack_size: float) -> float:
     """Return the estimated worker seconds of a trial. A stack with half of a GPU takes twice as long."""
     return rate.trial_s(row.shape, expansion.setting_at(row.shape), stack_size) / (row.gpu_share or 1.0)
-
-
-def _slower(row: ShapePlan, ratio: float) -> ShapePlan:
-    return replace(row, trial_s=row.trial_s * ratio, worker_s=row.worker_s * ratio)
 
 
 def _rate_from(num_known: int, num_shapes: int, ratio: float | None, rate: Rate) -> str:

@@ -22,11 +22,15 @@ class ShapePlan:
     gpu_share: float  # the share of a GPU that this stack has; 0 on a CPU
     params_total: int
     params_active: int
-    tokens: int  # of the missing trials, as are the next two fields
+    tokens: int  # of the missing trials, as is the next field
     flops: float
-    worker_s: float
     trial_s: float  # worker seconds of one trial
     is_measured: bool  # whether they were measured on stored trials
+
+    @property
+    def worker_s(self) -> float:
+        """Worker seconds of the missing trials."""
+        return self.trial_s * (self.num_trials - self.num_done)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,5 +120,5 @@ class Plan:
             "rate_from": self.rate_from,
             "measured_over_rate": self.ratio,
             "cautions": list(self.cautions),
-            "shapes": [{**asdict(row), "shape": row.shape.dims()} for row in self.shapes],
+            "shapes": [{**asdict(row), "worker_s": row.worker_s, "shape": row.shape.dims()} for row in self.shapes],
         }

@@ -83,7 +83,7 @@ def test_trials_of_an_older_trainer_are_read_and_trained_anew(tmp_path: Path, mo
     job = prepare(sweep, results=tmp_path)
     assert job.plan.num_done == 0
     (caution,) = job.plan.cautions
-    assert caution.startswith(f"{tmp_path / 'tiny'}: its trials were made by version 2 of the trainer")
+    assert caution.startswith(f"{tmp_path / 'tiny'}: its trials were trained by version 2 of the trainer")
     executor = Made()
     after = run(job, executor=executor)
     assert trained(executor) == 30
@@ -106,7 +106,7 @@ def run_as_version(version: int, sweep: Path, results: Path, monkeypatch: pytest
 def test_fast_on_a_cpu_is_said_to_be_strict(tmp_path: Path) -> None:
     fast = write_tiny(tmp_path, ("steps: 6", "steps: 6, determinism: fast"))
     (caution,) = prepare(fast, results=tmp_path).plan.cautions
-    assert "fast is the same code as strict" in caution
+    assert "fast runs the same code as strict" in caution
     results = run(fast, results=tmp_path, executor=InProcess())
     assert set(results.trials["determinism"]) == {"fast"}
     assert set(results.trials["backend"]) == {"torch"}

@@ -179,7 +179,7 @@ def test_nothing_to_compare_with_and_rows_that_prove_nothing_are_said() -> None:
     assert "no trial is stored that it could be compared with" in why_text(why(trial.id, SPEC, []))
     broken = [{**row, "seed": row["seed"] + 7} for row in rows() if row["trial_id"] != trial.id]
     text = why_text(why(trial.id, SPEC, broken))
-    assert f"{len(broken)} stored rows do not give their own id" in text
+    assert f"{len(broken)} stored rows do not hash to their own id" in text
     assert "could be compared" in text
 
 

@@ -62,14 +62,14 @@ def test_a_head_that_is_gone_is_waited_for_a_while(clock: Callable[[float], None
         head.bind(("127.0.0.1", 0))
         head.listen()
         port = head.getsockname()[1]
-        pulse = ClusterMonitor(("127.0.0.1", port))
+        monitor = ClusterMonitor(("127.0.0.1", port))
         clock(30.0)
-        assert pulse.is_alive()
+        assert monitor.is_alive()
     clock(30.0 + ClusterMonitor.PATIENCE_S)
-    assert not pulse.is_alive()
-    pulse.require()
+    assert not monitor.is_alive()
+    monitor.require()
     clock(30.1 + ClusterMonitor.PATIENCE_S)
     with pytest.raises(
         HpxferError, match=rf"head of the Ray cluster is gone: nothing answers at 127.0.0.1:{port}.*run"
     ):
-        pulse.require()
+        monitor.require()

@@ -41,7 +41,6 @@ def planned(counts: Mapping[Shape, tuple[int, int]]) -> Plan:
             params_active=10,
             tokens=(trials - done) * 100,
             flops=1e6,
-            worker_s=float(trials - done),
             trial_s=1.0,
             is_measured=False,
         )

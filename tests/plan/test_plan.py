@@ -56,7 +56,7 @@ def test_time_is_rated_until_a_shape_has_been_measured_and_then_scaled(tmp_path:
 def _shape_plan(shape: ShapePlan, num_stacks: int, worker_s: float) -> ShapePlan:
     from dataclasses import replace
 
-    return replace(shape, num_stacks=num_stacks, worker_s=worker_s)
+    return replace(shape, num_stacks=num_stacks, trial_s=worker_s / (shape.num_trials - shape.num_done))
 
 
 def test_no_stack_is_cut_to_fill_a_worker(tmp_path: Path) -> None:
