@@ -117,10 +117,10 @@ class PlainGPT(nn.Module):
 class PlainRun:
     """One trial that trains the plain way. Its weights start as copies of the stacked trainer's."""
 
-    def __init__(self, trial: Trial, state: TrainState, slot: int = 0) -> None:
+    def __init__(self, trial: Trial, state: TrainState, member: int = 0) -> None:
         setting, hps = trial.setting, trial.hps
         self.model = PlainGPT(trial.shape, setting.vocab_size, setting.context)
-        copy_weights(self.model, state, slot)
+        copy_weights(self.model, state, member)
         self.rate, self.kappa = hps.router_bias_lr, trial.shape.kappa
         undecayed = [self.model.position.weight]
         decayed = [weight for weight in self.model.parameters() if weight is not undecayed[0]]
@@ -145,10 +145,10 @@ class PlainRun:
 
 
 @torch.no_grad()
-def copy_weights(model: PlainGPT, state: TrainState, slot: int) -> None:
+def copy_weights(model: PlainGPT, state: TrainState, member: int) -> None:
     """Copy one trial's parameters into the module. Ours are [in, out]; those of nn.Linear are [out, in]."""
     own = {
-        (tensor.name, block): copy[slot]
+        (tensor.name, block): copy[member]
         for tensor in gpt_parameters(state.stack.shape, state.setting)
         for block, copy in zip(tensor.blocks or (-1,), state.weights[tensor.name], strict=True)
     }

@@ -29,13 +29,13 @@ def members(tmp_path: Path) -> tuple[Trial, ...]:
     return tuple(replace(trial, hps=replace(trial.hps, **moved)) for trial in trials(TINY, 3, tmp_path))
 
 
-def stacked_losses(members: tuple[Trial, ...], slot: int) -> tuple[list[float], TrainState]:
+def stacked_losses(members: tuple[Trial, ...], member: int) -> tuple[list[float], TrainState]:
     """Return one trial's losses in the stack, and the state after them."""
     state = TrainState(Stack(trials=members), torch.device("cpu"))
     out = []
     for step in range(STEPS):
         output, grads = state.forward_backward(step)
-        out.append(float(output.losses_KT.detach()[slot].mean()))
+        out.append(float(output.losses_KT.detach()[member].mean()))
         state.update(output, grads)
     return out, state
 
@@ -44,15 +44,15 @@ def plain_losses(run: PlainRun, state: TrainState, seed: int) -> list[float]:
     return [run.step(state.data.train_batch(seed, step)) for step in range(STEPS)]
 
 
-@pytest.mark.parametrize("slot", [0, 2])
-def test_losses_are_those_of_the_stacked_trainer(members: tuple[Trial, ...], slot: int) -> None:
+@pytest.mark.parametrize("member", [0, 2])
+def test_losses_are_those_of_the_stacked_trainer(members: tuple[Trial, ...], member: int) -> None:
     fresh = TrainState(Stack(trials=members), torch.device("cpu"))
-    run = PlainRun(members[slot], fresh, slot)
-    plain = plain_losses(run, fresh, members[slot].seed)
-    stacked, state = stacked_losses(members, slot)
+    run = PlainRun(members[member], fresh, member)
+    plain = plain_losses(run, fresh, members[member].seed)
+    stacked, state = stacked_losses(members, member)
     assert all(same_run(a, b, torch.float32) for a, b in zip(plain, stacked, strict=True)), (plain, stacked)
     biases = torch.stack([block.moe.bias for block in run.model.blocks if isinstance(block, Block)])
-    torch.testing.assert_close(biases, state.router_bias[:, slot])
+    torch.testing.assert_close(biases, state.router_bias[:, member])
     assert biases.abs().max() > 0
 
 

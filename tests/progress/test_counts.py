@@ -199,19 +199,19 @@ def test_threads_may_look_while_the_driver_counts() -> None:
 
 
 def test_a_pace_is_that_of_the_later_half_and_does_not_grow() -> None:
-    pace = Throughput()
+    throughput = Throughput()
     for second in range(1000):
-        pace.add(float(second), 1.0 if second < 500 else 3.0)
-    assert pace.rate(999.0) == pytest.approx(3.0, rel=0.02)
-    assert len(pace._marks) <= MOST_MARKS
-    assert pace.total == 500 + 1500
+        throughput.add(float(second), 1.0 if second < 500 else 3.0)
+    assert throughput.rate(999.0) == pytest.approx(3.0, rel=0.02)
+    assert len(throughput._marks) <= MOST_MARKS
+    assert throughput.total == 500 + 1500
 
 
 def test_a_pace_falls_while_nothing_comes() -> None:
-    pace = Throughput()
+    throughput = Throughput()
     for second in range(11):
-        pace.add(float(second), 1.0)
-    rates = [pace.rate(float(second)) for second in (10, 20, 40, 80)]
+        throughput.add(float(second), 1.0)
+    rates = [throughput.rate(float(second)) for second in (10, 20, 40, 80)]
     assert rates == sorted((rate for rate in rates if rate is not None), reverse=True)
 
 

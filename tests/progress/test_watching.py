@@ -163,10 +163,10 @@ def test_a_driver_of_this_host_that_was_killed_is_gone_at_once(tmp_path: Path) -
 
 def held_by(folder: Path, pid: int) -> None:
     """Give the folder's lease to a process of this host."""
-    slot = LeaseFile(folder)
-    slot.path.unlink(missing_ok=True)
+    lease_file = LeaseFile(folder)
+    lease_file.path.unlink(missing_ok=True)
     mine = Holder(nonce="b", host=socket.gethostname(), pid=pid, machine=machine_id(), started=process_started(pid))
-    slot.create(encoded(mine))
+    lease_file.create(encoded(mine))
 
 
 def test_between_a_killed_driver_and_the_first_word_of_the_next_a_watch_waits(tmp_path: Path) -> None:
