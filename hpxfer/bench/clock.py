@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -62,14 +61,3 @@ def median(times: Times, name: str) -> float:
 def ratio(times: Times, slow: str, fast: str) -> float:
     """Return the median over rounds of the time of `slow` over the time of `fast` in the same round."""
     return statistics.median(a / b for a, b in zip(times[slow], times[fast], strict=True))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch's CPU operators on one thread inside the context, as the trainer does. Restore the caller's setting."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from hpxfer.bench.clock import Job, interleaved, median, one_thread, ratio
+from hpxfer.bench.clock import Job, interleaved, median, ratio
 from hpxfer.bench.goals import WIDTHS, measured
 from hpxfer.bench.layer import dense, looped, own, random_layer, stock
 from hpxfer.bench.stock import both_ways, cpu_peak_row, matmul_peak, normal
 from hpxfer.kernels.backend import TORCH
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
 from hpxfer.plan.speeds import Row
+from hpxfer.train.device import one_thread
 
 TRIALS, TOKENS, EXPERTS, VOCAB = 16, 512, 4, 128
 ROUNDS = 9

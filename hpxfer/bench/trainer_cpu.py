@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 from hpxfer.bench.cases import Case, trials
-from hpxfer.bench.clock import Job, Times, interleaved, median, one_thread, ratio
+from hpxfer.bench.clock import Job, Times, interleaved, median, ratio
 from hpxfer.bench.goals import WIDTHS, measured
 from hpxfer.bench.plain import PlainRun
 from hpxfer.bench.shares import shares_text, step_shares
 from hpxfer.bench.stock import cpu_peak_row, matmul, matmul_size, products_and_attention
 from hpxfer.model.cost import flops_per_token
 from hpxfer.plan.speeds import Row
-from hpxfer.train.device import setup_for
+from hpxfer.train.device import one_thread, setup_for
 from hpxfer.train.step import TrainStep
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack

@@ -9,11 +9,8 @@ single block that learns too little can hide; its own slopes stand in the JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
-
-import torch
 
 from hpxfer.coordinates import block, gpt
 from hpxfer.coordinates.cases import Case, block_path, own_axes, own_case, sweep_axes, sweep_case
@@ -36,6 +33,7 @@ from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.blocks import model_roles
+from hpxfer.train.device import one_thread
 from hpxfer.trial import DataRef, Trial, setting_of
 
 Architecture = Literal["gpt", "block"]
@@ -202,7 +200,7 @@ def check(
     )
     named = tuple(dict.fromkeys(axes or (sweep_axes(sweep) if sweep else own_axes(choice, column, architecture))))
     _require(asked, named, sweep, points, architecture)
-    with _one_thread():
+    with one_thread():
         if architecture == "block":
             regimes = {axis: block_path(axis, points) for axis in named}  # all are refused before one is trained
             reports = [asked.block(axis, path) for axis, path in regimes.items()]
@@ -282,13 +280,3 @@ def _everywhere(observations: Sequence[Observation], num_scales: int) -> Iterato
 def _column(sweep: SweepSpec) -> Column:
     found: Column = registry("optimizer").get(sweep.training.optimizer).column
     return found
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -76,16 +76,15 @@ def setup_for(device: str = "auto", determinism: str | None = None, kernels: str
 @contextmanager
 def switched(setup: Setup) -> Iterator[None]:
     """Set torch's global switches for the length of a `with` block."""
-    with _threads(setup), _algorithms(setup), _precision():
+    with nullcontext() if setup.cuda else one_thread(), _algorithms(setup), _precision():
         yield
 
 
 @contextmanager
-def _threads(setup: Setup) -> Iterator[None]:
-    """On a CPU, use one intra-op thread, which bitwise reproducibility needs."""
+def one_thread() -> Iterator[None]:
+    """Run torch's CPU operators on one thread, which bitwise reproducibility needs. Restore the caller's setting."""
     before = torch.get_num_threads()
-    if not setup.cuda:
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

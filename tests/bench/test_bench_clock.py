@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hpxfer.bench import clock
-from hpxfer.bench.clock import Job, interleaved, median, one_thread, ratio
+from hpxfer.bench.clock import Job, interleaved, median, ratio
 
 CPU = torch.device("cpu")
 
@@ -43,10 +43,3 @@ def test_a_ratio_is_taken_within_rounds() -> None:
     times = {"a": (2.0, 40.0, 9.0), "b": (1.0, 10.0, 3.0)}
     assert ratio(times, "a", "b") == 3.0
     assert median(times, "a") == 9.0
-
-
-def test_one_thread_is_for_the_inside_only() -> None:
-    torch.set_num_threads(2)
-    with one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2

@@ -7,7 +7,7 @@ import torch
 
 from hpxfer.errors import HpxferError
 from hpxfer.train import device as device_module
-from hpxfer.train.device import CPU, Setup, setup_for, switched
+from hpxfer.train.device import CPU, Setup, one_thread, setup_for, switched
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -76,3 +76,10 @@ def test_cuda_is_fast_by_default() -> None:
     assert found.determinism == "fast"
     assert not found.backend.strict
     assert found.captured is found.backend.is_triton
+
+
+def test_one_thread_is_for_the_inside_only() -> None:
+    torch.set_num_threads(2)
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
