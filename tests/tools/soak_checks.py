@@ -25,6 +25,8 @@ FILES = {
     "trials.parquet",
     "curves.parquet",
     "progress.json",
+    "report.html",
+    "figures",
     "recipe.yaml",
     "transfer.png",
     "transfer.svg",
