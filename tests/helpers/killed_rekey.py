@@ -91,7 +91,7 @@ def check(legacy: Path, whole: str, folder: Path, target: Path | None) -> None:
     assert not ids_in_files(found) & ids_in_files(legacy), "legacy ids are left"
     assert len(list((found / "checkpoints").glob("*.safetensors"))) == 1, "checkpoints"
     assert not holds_legacy_ids(location_at(found)), "something is left to do"
-    left = [one for one in (*folder.parent.iterdir(), *found.iterdir()) if one.name.endswith((".rekey", ".tmp"))]
+    left = [path for path in (*folder.parent.iterdir(), *found.iterdir()) if path.name.endswith((".rekey", ".tmp"))]
     assert not left, f"half-written files: {left}"
     kept = files(folder if target is not None else folder / BACKUP)
     old = files(legacy)

@@ -56,7 +56,7 @@ def sweep_ids(folder: Path) -> list[str]:
 
 def ids_in_files(folder: Path) -> set[str]:
     """Return the ids that stand in the Parquet files themselves, read without hpxfer."""
-    return {one for path in folder.glob("*.parquet") for one in pq.read_table(path)["trial_id"].to_pylist()}
+    return {trial_id for path in folder.glob("*.parquet") for trial_id in pq.read_table(path)["trial_id"].to_pylist()}
 
 
 def checkpoint_parts(path: Path) -> tuple[dict[str, Any], bytes]:

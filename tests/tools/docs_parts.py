@@ -36,7 +36,7 @@ def tables_markdown(root: Path) -> str:
 
 def conventions_markdown(root: Path) -> str:
     """Return one row per convention: the legal values and what they mean."""
-    found = {key: entry for one in PARAMETERIZATIONS.rows() for key, entry in one.conventions.items()}
+    found = {key: entry for row in PARAMETERIZATIONS.rows() for key, entry in row.conventions.items()}
     return table(
         ("convention", "legal values", "meaning"),
         [(f"`{key}`", f"`{entry.spell()}`", entry.doc) for key, entry in found.items()],

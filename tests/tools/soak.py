@@ -78,7 +78,7 @@ class Report:
         took = ", ".join(f"{name} {seconds} s" for name, seconds in self.seconds.items())
         lines = [f"killed: {killed}; rounds: {self.rounds}; the driver was started {self.starts} times; {took}"]
         width = max(len(check.name) for check in self.checks)
-        lines += [f"{'ok  ' if one.ok else 'FAIL'}  {one.name:<{width}}  {one.found}" for one in self.checks]
+        lines += [f"{'ok  ' if check.ok else 'FAIL'}  {check.name:<{width}}  {check.found}" for check in self.checks]
         return "\n".join(lines)
 
 
@@ -144,7 +144,7 @@ class _Soak:
             self._ended(driver)
             return self._started() if driver.returncode == TRIALS_FAILED else driver
         if kind in ("worker", AIMED):
-            workers = [one.pid for one in processes(self.token) if one.trains]
+            workers = [process.pid for process in processes(self.token) if process.trains]
             if not workers:
                 return driver
             kill(workers if kind == AIMED else [self.rng.choice(workers)])
@@ -192,10 +192,10 @@ class _Soak:
 
     def _left(self) -> list[Process]:
         """Return the drivers and workers that are there."""
-        return [one for one in processes(self.token) if one.role == "driver" or one.trains]
+        return [process for process in processes(self.token) if process.role == "driver" or process.trains]
 
     def _leftovers(self) -> tuple[Check, ...]:
-        left = ", ".join(f"{one.pid} {one.command[:60]}" for one in self._left())
+        left = ", ".join(f"{left_over.pid} {left_over.command[:60]}" for left_over in self._left())
         temporary = ", ".join(sorted(path.name for path in (self.folder / "tmp").iterdir()))
         return (
             Check("no process is left", not left, left or "none"),
@@ -223,16 +223,16 @@ def soak(
     (folder / "soak.yaml").write_text(SWEEP.format(steps=steps, executor=executor, checkpoint_s=checkpoint_s))
     rng = random.Random(seed)
     targets = _targets(kills, ["worker", "driver", *(["node"] if executor == "ray" else [])], rng)
-    one = _Soak(folder=folder, undisturbed=undisturbed, token=uuid.uuid4().hex, rng=rng, targets=targets)
-    one._took("undisturbed", began)
+    soak = _Soak(folder=folder, undisturbed=undisturbed, token=uuid.uuid4().hex, rng=rng, targets=targets)
+    soak._took("undisturbed", began)
     with ExitStack() as stack:
-        stack.callback(lambda: kill([process.pid for process in processes(one.token)]))
+        stack.callback(lambda: kill([process.pid for process in processes(soak.token)]))
         if executor == "ray":
-            one.cluster = stack.enter_context(Cluster.started(one.environment, one.token))
+            soak.cluster = stack.enter_context(Cluster.started(soak.environment, soak.token))
         held: list[Check] = []
-        while one.kills.total() < kills:
-            held = _joined(held, one.round(kills))
-    return Report(kills=one.kills, starts=one.starts, rounds=one.rounds, seconds=one.seconds, checks=tuple(held))
+        while soak.kills.total() < kills:
+            held = _joined(held, soak.round(kills))
+    return Report(kills=soak.kills, starts=soak.starts, rounds=soak.rounds, seconds=soak.seconds, checks=tuple(held))
 
 
 def _targets(kills: int, kinds: Sequence[str], rng: random.Random) -> tuple[str, ...]:
@@ -257,8 +257,8 @@ def _joined(held: Sequence[Check], new: Sequence[Check]) -> list[Check]:
     if not held:
         return list(new)
     return [
-        Check(old.name, (any if old.name == RESUMED else all)((old.ok, one.ok)), f"{old.found}; {one.found}")
-        for old, one in zip(held, new, strict=True)
+        Check(old.name, (any if old.name == RESUMED else all)((old.ok, fresh.ok)), f"{old.found}; {fresh.found}")
+        for old, fresh in zip(held, new, strict=True)
     ]
 
 

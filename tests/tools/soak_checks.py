@@ -81,8 +81,8 @@ def checks(
     undisturbed: Path, folder: Path, history: History, finished: dict[str, set[tuple[str, str]]]
 ) -> tuple[Check, ...]:
     """Return what holds of a folder; `finished` is its history before a run that had nothing to do."""
-    mine, its = (_rows(Store.open(one, write=False)) for one in (folder, undisturbed))
-    my_curves, its_curves = (_curves(Store.open(one, write=False)) for one in (folder, undisturbed))
+    mine, its = (_rows(Store.open(path, write=False)) for path in (folder, undisturbed))
+    my_curves, its_curves = (_curves(Store.open(path, write=False)) for path in (folder, undisturbed))
     twice = len(pq.read_table(folder / "trials.parquet", columns=["trial_id"])) - len(mine)
     other = [key for key in its if _numbers(mine.get(key, {})) != _numbers(its[key])]
     differing = [key for key in its if my_curves.get(key) != its_curves.get(key)]
@@ -119,4 +119,4 @@ def _curves(store: Store) -> dict[str, set[tuple[Any, ...]]]:
 
 
 def _hashable(values: Iterable[Any]) -> Iterable[Any]:
-    return (tuple(one) if isinstance(one, list) else one for one in values)
+    return (tuple(part) if isinstance(part, list) else part for part in values)

@@ -43,7 +43,7 @@ class Cluster:
             cluster.start_node()
             yield cluster
         finally:
-            kill(one.pid for one in cluster.processes())
+            kill(process.pid for process in cluster.processes())
             cluster.head.wait()
             if cluster.node is not None:
                 cluster.node.wait()
@@ -55,13 +55,13 @@ class Cluster:
 
     def pull_node(self) -> None:
         """Kill the second node with all that runs on it, as if its cable were cut."""
-        kill(one.pid for one in self.processes() if one.role == "node")
+        kill(process.pid for process in self.processes() if process.role == "node")
         if self.node is not None:
             self.node.wait()
 
     def processes(self) -> list[Process]:
         """Return the processes of both nodes."""
-        return [one for one in processes(self.token) if one.role in ("head", "node")]
+        return [process for process in processes(self.token) if process.role in ("head", "node")]
 
 
 def _ray_start(options: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -64,7 +64,7 @@ def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
 
 
 def _pairs(block: bytes) -> Iterable[tuple[str, str]]:
-    for one in block.split(b"\0"):
-        name, equals, value = one.decode(errors="replace").partition("=")
+    for variable in block.split(b"\0"):
+        name, equals, value = variable.decode(errors="replace").partition("=")
         if equals:
             yield name, value

@@ -13,8 +13,8 @@ def test_ports_are_different_and_can_be_had_together() -> None:
     found = free_ports(3)
     assert len(set(found)) == 3
     assert set(found) <= set(RANGE)
-    for one in [socket.create_server(("127.0.0.1", port)) for port in found]:
-        one.close()
+    for server in [socket.create_server(("127.0.0.1", port)) for port in found]:
+        server.close()
 
 
 def test_a_port_that_somebody_has_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:

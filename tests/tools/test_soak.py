@@ -102,7 +102,7 @@ def test_a_soak_sees_what_is_wrong(name: str, undisturbed: Path, tmp_path: Path)
     before = history_of(folder)
     SPOILED[name](folder)
     history.add(folder)
-    found = {one.name: one for one in checks(undisturbed, folder, history, before)}
+    found = {check.name: check for check in checks(undisturbed, folder, history, before)}
     assert set(found) == set(SPOILED)
     assert not found[name].ok, found[name].found
 
@@ -113,19 +113,19 @@ def test_a_folder_that_was_left_alone_passes_all_checks(undisturbed: Path, tmp_p
     rewritten("trials.parquet", with_first("resumes", 1))(folder)
     history = History()
     history.add(folder)
-    assert [one.name for one in checks(undisturbed, folder, history, history_of(folder)) if not one.ok] == []
+    assert [check.name for check in checks(undisturbed, folder, history, history_of(folder)) if not check.ok] == []
 
 
 def test_processes_are_known_by_their_environment(tmp_path: Path) -> None:
     token = f"test {os.getpid()}"
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, TOKEN: one, ROLE: "node"}
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, TOKEN: owner, ROLE: "node"}
         )
-        for one in (token, "another's")
+        for owner in (token, "another's")
     ]
     try:
-        assert wait_until(lambda: [one.pid for one in processes(token)] == [started[0].pid], 60.0)
+        assert wait_until(lambda: [process.pid for process in processes(token)] == [started[0].pid], 60.0)
         (found,) = processes(token)
         assert (found.role, found.trains) == ("node", False)
         kill([found.pid])
@@ -134,6 +134,6 @@ def test_processes_are_known_by_their_environment(tmp_path: Path) -> None:
         assert processes(token) == []
         assert started[1].poll() is None
     finally:
-        for one in started:
-            one.kill()
-            one.communicate()
+        for process in started:
+            process.kill()
+            process.communicate()
