@@ -42,6 +42,8 @@ ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 MAX_POINT = 1e6  # no axis counts so far, and no ratio may be larger
 STEPS = 6
 SEEDS = 6
+# A MoE layer has them all. A table without any of them is checked on a dense model.
+EXPERT_ROLES = ("router", "expert_in", "expert_out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,8 +251,13 @@ def _require(
 def _case(asked: _Check, sweep: SweepSpec | None, axis: str, points: Sequence[float] | None) -> Case:
     if sweep:
         return sweep_case(sweep, axis, points)
-    dense = not any(row.role == "router" for row in asked.choice.rows(asked.optimizer))
-    return own_case(asked.choice, asked.optimizer, axis, points, dense=dense)
+    roles = {row.role for row in asked.choice.rows(asked.optimizer)}
+    if missing := [role for role in EXPERT_ROLES if role not in roles and roles & {*EXPERT_ROLES}]:
+        raise HpxferError(
+            f"parameterization {asked.choice.name}: a table with experts must have rows for "
+            f"{', '.join(EXPERT_ROLES)}, got none for {', '.join(missing)}; add them"
+        )
+    return own_case(asked.choice, asked.optimizer, axis, points, dense="router" not in roles)
 
 
 def _facts(case: Case) -> PathFacts:

@@ -19,8 +19,13 @@ import pickle, sys
 from hpxfer.errors import HpxferError
 from hpxfer.registry import load_plugin
 try:
-    for file in pickle.load(sys.stdin.buffer):
+    files, gates = pickle.load(sys.stdin.buffer)
+    for file in files:
         load_plugin(file)
+    for gate in gates:
+        from hpxfer.model.gates import GATES
+        from hpxfer.model.gates.probe import require_sound
+        require_sound(GATES.get(gate))
 except HpxferError as error:
     sys.exit(str(error))
 """
@@ -53,15 +58,16 @@ def require_plugins(spec: SweepSpec) -> tuple[PluginFile, ...]:
         )
     files = plugin_files(spec)
     if files:
-        _preflight(files)
+        own = stored_names(spec.plugins or ()).get("gate", set())
+        _preflight(files, [spec.model.gate] if spec.model.gate in own else [])
     return files
 
 
-def _preflight(files: Sequence[PluginFile]) -> None:
-    """Import the plug-ins in a new process, which has no more than a worker of this machine has."""
+def _preflight(files: Sequence[PluginFile], gates: Sequence[str]) -> None:
+    """Import the plug-ins and try their gates in a new process, which has what a worker of this machine has."""
     done = subprocess.run(
-        [sys.executable, "-c", _PREFLIGHT], input=pickle.dumps(files), capture_output=True, check=False
+        [sys.executable, "-c", _PREFLIGHT], input=pickle.dumps((files, gates)), capture_output=True, check=False
     )
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it ended without a message"]
-        raise HpxferError(f"{lines[-1]}; a worker imports plug-ins in a process of its own")
+        raise HpxferError(f"{lines[-1]} (in a new process, such as a worker has)")

@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -66,9 +67,9 @@ def read_plugin(name: str, folder: Path) -> PluginFile:
         source = path.read_text(encoding="utf-8")
         tree = ast.parse(source)
     except OSError as error:
-        raise HpxferError(f"plugins: {name}: cannot be read: {error}; {_FIX}") from None
+        raise HpxferError(f"plugins: {name}: cannot be read: {error.strerror}; {_FIX}") from None
     except (SyntaxError, ValueError) as error:
-        raise HpxferError(f"plugins: {name}: must be Python, got {error}") from None
+        raise HpxferError(f"plugins: {name}: must be Python, got {error}; mend the file, or name another") from None
     version = _version(tree)
     digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
     return PluginFile(
@@ -98,13 +99,23 @@ def load_plugin(file: PluginFile) -> ModuleType:
         return loaded
     try:
         return _import_file(file) if plugin.is_file else importlib.import_module(plugin.module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         Registry.remove_module(plugin.module)  # half of a plug-in is none
         cause = f"{error}" if isinstance(error, HpxferError) else f"{type(error).__name__}: {error}"
-        raise HpxferError(f"plugins: {plugin.name}: importing it failed: {cause}") from error
+        raise HpxferError(f"plugins: {_line_of(plugin, error)}: importing it failed: {cause}") from error
+
+
+def _line_of(plugin: Plugin, error: BaseException) -> str:
+    """Return the name of a plug-in, with the line of it at which an error was raised."""
+    spec = None if plugin.is_file else importlib.util.find_spec(plugin.name)
+    path = plugin.name if plugin.is_file else spec and spec.origin
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{plugin.name}:{lines[-1]}" if lines else plugin.name
 
 
 def _file_of_module(name: str) -> Path:
+    if "/" in name:
+        raise HpxferError(f"plugins: {name}: a file must end in .py, got {Path(name).suffix or 'no ending'!r}; {_FIX}")
     legal = all(part.isidentifier() for part in name.split("."))
     try:
         found = importlib.util.find_spec(name) if legal else None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from hpxfer.errors import HpxferError, nearest
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
 
 class Named(Protocol):
@@ -38,9 +41,16 @@ class Registry(Generic[Row]):
         self._modules: dict[str, str] = {}
 
     def register(self, row: Row) -> Row:
-        """Add a row of the user's under its name. Raise HpxferError if the name is taken."""
+        """Add a row of the user's under its name. Raise HpxferError if the name is no name, or is taken."""
+        name: object = getattr(row, "name", None)
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise HpxferError(
+                f"{self.kind}: a row must have a name of letters, digits, '_', '-' and '.', got {name!r} of a "
+                f"{type(row).__name__}"
+            )
         if row.name in self:
-            raise HpxferError(f"{self.kind} {row.name!r} is registered already; choose another name")
+            by = self._modules.get(row.name, "hpxfer")
+            raise HpxferError(f"{self.kind} {row.name!r} is registered already, by {by}; choose another name")
         self._rows[row.name] = row
         self._modules[row.name] = _calling_module()
         return row

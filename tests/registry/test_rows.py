@@ -43,7 +43,7 @@ def test_a_user_s_row_is_one_like_the_others_and_knows_its_module() -> None:
 def test_a_name_is_registered_once(name: str) -> None:
     found = colors()
     found.register(Color(name="blue"))
-    with pytest.raises(HpxferError, match=f"color '{name}' is registered already; choose another name"):
+    with pytest.raises(HpxferError, match=f"color '{name}' is registered already, by .*; choose another name"):
         found.register(Color(name=name))
 
 
@@ -71,3 +71,14 @@ def test_an_unknown_kind_gets_the_nearest_legal_one() -> None:
     with pytest.raises(HpxferError, match="unknown kind of extension 'gates'; did you mean 'gate'"):
         registry("gates")
     assert "gate" in KINDS
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", 5, None])
+def test_a_name_is_letters_digits_and_little_more(name: object) -> None:
+    with pytest.raises(HpxferError, match="a row must have a name of letters, digits"):
+        colors().register(Color(name=name))  # type: ignore[arg-type]
+
+
+def test_what_has_no_name_is_no_row() -> None:
+    with pytest.raises(HpxferError, match="got None of a str"):
+        colors().register("red")  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 
 def scores(logits_KTE, route_scale_K11):
-    return logits_KTE.square()
+    return {scores}
 
 
 register_gate(Gate(name="squared", formula="logit^2", sums_to_one_over=None, scores=scores))
@@ -42,10 +42,14 @@ TINY = (
 )
 
 
+def source(first: str = "", scores: str = "logits_KTE.square()") -> str:
+    return SOURCE.format(first=first, scores=scores)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with the plug-in rows.py. Afterwards this process has forgotten it."""
-    (tmp_path / "rows.py").write_text(SOURCE.format(first=""))
+    (tmp_path / "rows.py").write_text(source())
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("hpxfer_plugin_")]:
         Registry.remove_module(name)
@@ -75,18 +79,18 @@ def test_another_version_of_the_file_is_another_trial(folder: Path) -> None:
     for name in [name for name in sys.modules if name.startswith("hpxfer_plugin_")]:
         Registry.remove_module(name)
         del sys.modules[name]
-    (folder / "rows.py").write_text(SOURCE.format(first="# an edit"))
+    (folder / "rows.py").write_text(source("# an edit"))
     assert ids.isdisjoint(trial.id for trial in prepare(sweep, results=folder).missing)
 
 
 def test_what_a_worker_cannot_import_is_said_before_anything_trains(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "rows.py").write_text(SOURCE.format(first="import only_here"))
+    (folder / "rows.py").write_text(source("import only_here"))
     (folder / "elsewhere").mkdir()
     (folder / "elsewhere" / "only_here.py").touch()
     monkeypatch.syspath_prepend(str(folder / "elsewhere"))
-    with pytest.raises(HpxferError, match=r"No module named 'only_here'; a worker imports plug-ins in a process"):
+    with pytest.raises(HpxferError, match=r"No module named 'only_here' \(in a new process"):
         run(write_tiny(folder, *TINY), results=folder)
     assert not (folder / "tiny").exists()
 
@@ -108,3 +112,24 @@ def test_a_stored_sweep_imports_nothing(folder: Path) -> None:
         del sys.modules[name]
     assert len(load_results(outcome.folder).cells) == len(outcome.cells)
     assert "mine" not in PARAMETERIZATIONS
+
+
+@pytest.mark.parametrize(
+    ("scores", "says"),
+    [
+        (
+            "logits_KTE[:, :1]",
+            r"must return float32 of its logits' shape, \[2, 3, 4\], got torch.float32 \[2, 1, 4\]",
+        ),
+        ("None", "got NoneType"),
+        ("logits_KTE.long()", "got torch.int64"),
+        ("logits_KTE.sqrt()", "must be finite for finite logits, got"),
+        ("logits_KTE.detach()", "must depend on the logits"),
+        ("1 / 0", "got ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_gate_s_mistake_is_one_message_before_anything_trains(folder: Path, scores: str, says: str) -> None:
+    (folder / "rows.py").write_text(source(scores=scores))
+    with pytest.raises(HpxferError, match=f"gate squared: scores {says}|gate squared: scores .*{says}"):
+        run(write_tiny(folder, *TINY), results=folder)
+    assert not (folder / "tiny").exists()

@@ -58,9 +58,15 @@ def test_a_digest_is_that_of_the_file_unless_it_sets_a_version(file: Path) -> No
 
 def test_half_a_plugin_is_none(file: Path) -> None:
     file.write_text(SOURCE + "1 / 0\n")
-    with pytest.raises(HpxferError, match=r"plugins: colors\.py: importing it failed: ZeroDivisionError"):
+    with pytest.raises(HpxferError, match=r"plugins: colors\.py:3: importing it failed: ZeroDivisionError"):
         load_plugin(read_plugin("colors.py", file.parent))
     assert "blue" not in COLORS
+
+
+def test_a_plugin_that_ends_the_program_is_said(file: Path) -> None:
+    file.write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(HpxferError, match=r"plugins: colors\.py:2: importing it failed: SystemExit: 3"):
+        load_plugin(read_plugin("colors.py", file.parent))
 
 
 def test_a_file_that_changes_under_a_process_is_said(file: Path) -> None:
@@ -70,7 +76,7 @@ def test_a_file_that_changes_under_a_process_is_said(file: Path) -> None:
         load_plugin(read_plugin("colors.py", file.parent))
 
 
-@pytest.mark.parametrize("name", ["nowhere.py", "no.such.module", "json", "a b", "../x", ""])
+@pytest.mark.parametrize("name", ["nowhere.py", "no.such.module", "json", "a b", "../x", "./text.txt", ""])
 def test_what_is_no_plugin_is_said(name: str, tmp_path: Path) -> None:
     if name == "json":  # a package has a file like any module
         assert read_plugin(name, tmp_path).plugin.name == "json"
