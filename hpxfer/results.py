@@ -94,9 +94,7 @@ class Results:
                 f"{self.folder}: hp: must be scanned by the sweep, got {hp!r}; {nearest(hp, self.spec.grid)}"
             )
         if loss not in LOSS_COLUMNS:
-            raise HpxferError(
-                f"loss: must be one of {', '.join(LOSS_COLUMNS)}, got {loss!r}; {nearest(loss, LOSS_COLUMNS)}"
-            )
+            raise HpxferError(f"loss: unknown loss {loss!r}; {nearest(loss, LOSS_COLUMNS)}")
         cells = self.cells
         rows = cells["line"].isin([hp, PRODUCT])
         if self.spec.product:
@@ -137,6 +135,9 @@ def load_results(folder: str | Path) -> Results:
     """
     path = local_results(folder)
     fix = "`hpxfer run SWEEP.yaml` makes it"
+    if not path.is_dir():
+        got = "a file" if path.exists() else "nothing of that name"
+        raise HpxferError(f"{path}: must be a results folder, got {got}; {fix}")
     if not (path / SWEEP_FILE).exists():
         raise HpxferError(
             f"{path}: must be a results folder with {SWEEP_FILE} and trials*.parquet, got no {SWEEP_FILE}; {fix}"

@@ -191,9 +191,7 @@ def test_an_unknown_hp_or_loss_names_the_nearest(tmp_path: Path) -> None:
     assert str(error.value) == f"{tmp_path}: hp: must be scanned by the sweep, got 'lrr'; did you mean 'lr'?"
     with pytest.raises(HpxferError) as error:
         results.line(loss="final-window")
-    assert str(error.value) == (
-        "loss: must be one of validation, final_window, got 'final-window'; did you mean 'final_window'?"
-    )
+    assert str(error.value) == ("loss: unknown loss 'final-window'; did you mean 'final_window'?")
 
 
 def test_the_data_is_not_needed(tmp_path: Path) -> None:
@@ -227,13 +225,22 @@ def test_files_that_were_passed_over_are_named(tmp_path: Path) -> None:
     assert set(results.cells["status"]) == {"finished"}
 
 
-@pytest.mark.parametrize("name", ["", "not/there"])
-def test_a_folder_that_no_run_made(tmp_path: Path, name: str) -> None:
+def test_a_folder_that_no_run_made(tmp_path: Path) -> None:
+    with pytest.raises(HpxferError) as error:
+        load_results(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path}: must be a results folder with sweep.yaml and trials*.parquet, got no sweep.yaml; "
+        "`hpxfer run SWEEP.yaml` makes it"
+    )
+
+
+@pytest.mark.parametrize(("name", "got"), [("file", "a file"), ("not/there", "nothing of that name")])
+def test_a_path_that_is_no_folder(tmp_path: Path, name: str, got: str) -> None:
+    (tmp_path / "file").write_text("a note")
     with pytest.raises(HpxferError) as error:
         load_results(tmp_path / name)
-    assert str(error.value) == (
-        f"{tmp_path / name}: must be a results folder with sweep.yaml and trials*.parquet, got no sweep.yaml; "
-        "`hpxfer run SWEEP.yaml` makes it"
+    assert (
+        str(error.value) == f"{tmp_path / name}: must be a results folder, got {got}; `hpxfer run SWEEP.yaml` makes it"
     )
 
 

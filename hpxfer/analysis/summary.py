@@ -85,9 +85,8 @@ def _decide(findings: Sequence[Finding]) -> list[str]:
     if not found:
         return []
     needs = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
-    num_missing = sum(shape.num_missing for finding in found for shape in finding.shapes)
-    if num_missing:
-        how = f"run the sweep again, as {num_missing} trials have no result"
+    if any(shape.num_missing for finding in found for shape in finding.shapes):
+        how = "run the sweep again, as trials that it needs have no result"
     elif len(needs) == 1 and not needs[0].values:
         how = f"add {needs[0].text}"
     elif needs:

@@ -13,8 +13,10 @@ REGRET_SHARE = 0.01
 MOVE_OCTAVES = 1.0
 
 # The chance, per side, of "transfers" for an optimum that moved by exactly MOVE_OCTAVES, and of "drifts" for such a
-# one. The verdict therefore rests on the 98% interval of the move. Printed intervals are 95% intervals.
+# one. The verdict therefore rests on the 98% interval of the move.
 ERROR_RATE = 0.01
+
+# The confidence of every interval that a report prints or a figure draws, e.g. that of an optimum, a drift or a fit.
 CONFIDENCE = 0.95
 
 # How many standard errors a difference must exceed to count as seen. 95% of normal errors lie within two.
@@ -24,9 +26,11 @@ NUM_SE = 2.0
 MIN_POINTS = 3
 
 # How far from the lowest point of a basin cells are fitted: 2.5 octaves, five points of the usual octave grid. Further
-# out the loss has risen by 6% and more, and is no longer a parabola with a small cubic part. A coarser grid uses two
-# points on each side.
+# out the loss has risen by 6% and more, and is no longer a parabola with a small cubic part.
 LOCAL_OCTAVES = 2.5
+
+# The points on each side of the lowest one that are fitted however far out they are: on a coarse grid, LOCAL_OCTAVES
+# alone would leave too few for a parabola.
 LOCAL_POINTS = 2
 
 # A cell is a cliff, outside of the basin, if its rise over its squared distance is this many times the median one:

@@ -17,6 +17,8 @@ def write_recipe(recipe: Recipe, path: str | Path) -> None:
     Raises HpxferError, and changes nothing, if another file is there or the file cannot be written.
     """
     target, content = Path(path), recipe.dump().encode()
+    if target.is_dir():
+        raise HpxferError(f"{target}: must be a new file or an older recipe, got a folder; choose a file in it")
     if target.exists() and not _holds_recipe(target):
         raise HpxferError(f"{target}: must be a new file or an older recipe, got another file; choose another path")
     try:

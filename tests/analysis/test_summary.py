@@ -41,7 +41,7 @@ def test_the_summary_names_the_verdict_the_control_and_what_to_do() -> None:
         ),
         (
             with_status(line(STAYS), "missing", scale=64.0),
-            "To decide along width, run the sweep again, as 12 trials have no result.",
+            "To decide along width, run the sweep again, as trials that it needs have no result.",
         ),
         (line(STAYS).iloc[:0], "No trial lies on a line of lr, so nothing can be said about its transfer."),
     ],

@@ -128,6 +128,11 @@ def test_another_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
     assert path.read_text() == text
 
 
+def test_a_folder_is_not_taken_for_the_file(tmp_path: Path) -> None:
+    with pytest.raises(HpxferError, match="must be a new file or an older recipe, got a folder; choose a file in it"):
+        write_recipe(recipe(), tmp_path)
+
+
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match="cannot be written: No such file or directory"):
         write_recipe(recipe(), tmp_path / "gone" / "recipe.yaml")
