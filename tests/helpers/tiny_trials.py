@@ -99,8 +99,7 @@ def trained(*trials: Trial, device: str = "cpu") -> tuple[TrialResult, ...]:
     """Return the results of one stack."""
     *_, ended = train(Stack(trials=trials), device)
     assert isinstance(ended, Ended)
-    results = ended.results
-    return results
+    return ended.results
 
 
 def numbers(result: TrialResult) -> dict[str, Any]:
