@@ -41,9 +41,9 @@ def init(
         say(json.dumps({name: _question(path) for name, path in found.items()}) if as_json else _table(found))
         return
     if example not in found:
-        raise HpxferError(
-            f"--example: unknown example {example!r}; {nearest(example, found)}; there are:\n{_table(found)}"
-        )
+        fix = nearest(example, found)
+        near = f"{fix}; " if fix.startswith("did") else ""  # the table names all of them
+        raise HpxferError(f"--example: unknown example {example!r}; {near}there are:\n{_table(found)}")
     path = folder / f"{example}.yaml"
     if path.exists():
         raise HpxferError(f"{path}: must not exist yet, as it would be overwritten; name another folder")

@@ -41,7 +41,7 @@ def list_(
         say(json.dumps([entry.to_dict() for entry in found]))
     elif any(entry.problem is None for entry in found):
         say(listing_text(found))
-    else:
+    elif not found:
         say(f"{root}: no results yet; `hpxfer run SWEEP` makes some", err=True)
 
 

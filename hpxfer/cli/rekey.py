@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Folder
 from hpxfer.cli.output import say, warn
+from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
     from hpxfer.rekey import Rekeyed
@@ -39,7 +41,13 @@ def rekey(
     from hpxfer.rekey import rekey as write_ids
 
     done = write_ids(results, to, on_wait=lambda text: say(text, err=True))
-    warn(_kept(done))
+    if done.problems and not done.files and not done.checkpoints:
+        raise HpxferError(
+            f"{done.where}: no file with old ids can be rewritten, and these files cannot be read:\n"
+            + "\n".join(done.problems)
+            + "\nRestore them from a copy, or remove them and run the sweep again."
+        )
+    warn([*done.problems, *_kept(done)])
     say(json.dumps(done.to_dict()) if as_json else _text(done))
 
 
@@ -57,10 +65,18 @@ def _kept(done: Rekeyed) -> list[str]:
 def _text(done: Rekeyed) -> str:
     if not done.files and not done.checkpoints:
         return f"{done.where}: nothing to do, all ids are today's"
-    lines = [f"{done.where}: {len(done.files)} files and {len(done.checkpoints)} checkpoints have today's ids now"]
+    written = f"{_counted(done.files, 'file')} and {_counted(done.checkpoints, 'checkpoint')}"
+    verb = "has" if len(done.files) + len(done.checkpoints) == 1 else "have"
+    if not done.files or not done.checkpoints:
+        written = _counted(done.files, "file") if done.files else _counted(done.checkpoints, "checkpoint")
+    lines = [f"{done.where}: {written} {verb} today's ids now"]
     if done.backup is not None:
         lines.append(f"the old files are in {done.backup}; remove it when you do not need them any more")
     return "\n".join(lines)
+
+
+def _counted(names: Sequence[str], noun: str) -> str:
+    return f"{len(names)} {noun}" if len(names) == 1 else f"{len(names)} {noun}s"
 
 
 REKEY = Command(name="rekey", run=rekey)

@@ -10,7 +10,8 @@ import typer
 
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Folder
-from hpxfer.cli.output import INTERRUPTED, OK, TRIALS_FAILED, say, to_stdout
+from hpxfer.cli.output import INTERRUPTED, OK, TRIALS_FAILED, say, to_stdout, warn
+from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
     from hpxfer.progress.watch import RunView
@@ -50,6 +51,11 @@ def watch(
 
     location = location_at(results)
     last = view_now(location)
+    if last.is_empty:
+        raise HpxferError(
+            f"{location.where}: must be a results folder with sweep.yaml and trials*.parquet, got neither; "
+            f"name one that hpxfer run made, e.g. results/quickstart"
+        )
 
     def show(found: RunView) -> None:
         nonlocal last
@@ -80,6 +86,7 @@ def watch(
                         console.print(Text(found.text() + stays), soft_wrap=True)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    warn(last.problems())
     if not as_json:
         say(last.text())
     failed = last.run_status is not None and last.run_status.failed > 0

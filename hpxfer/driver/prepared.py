@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from hpxfer.search import Outcome, Search, make_search
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.spec.yaml_file import read_yaml
-from hpxfer.store import SHAPE_COLUMNS, Store
+from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, open_location
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
@@ -94,8 +95,8 @@ def prepare(
 ) -> PreparedSweep:
     """Return the sweep ready to run: its data is found and digested, its stored trials are read. Writes nothing.
 
-    `results` is the folder or URI that holds the sweep's own folder; the default is the sweep's `storage`, else
-    `results`. `executor` and `early_stopping` (none) replace what the sweep says. `reuse` names results folders whose
+    `results` is the folder or URI that holds the sweep's own folder; the default is the sweep's `storage`, else the
+    folder that the results lie in if `sweep` is the sweep.yaml of a results folder, else `results`. `executor` and `early_stopping` (none) replace what the sweep says. `reuse` names results folders whose
     trials need not be trained again. The plan is for the cluster at `address`, or for `hardware`. It has a price if
     `price_per_hour` is given. `plugins` names plug-ins beside those of the sweep file.
     """
@@ -107,10 +108,18 @@ def prepare(
     with located(file):
         expansion = Expansion(spec, data_ref(spec.data))
         check_length(spec)
-    location = open_location(results or spec.storage or RESULTS, spec.name)
+    location = open_location(results or spec.storage or _root_of_stored(file, spec.name) or RESULTS, spec.name)
     device = _device(spec.resources, address)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
     return _ready(file, expansion, location, open_reuse(reuse, location, spec.judge.loss), device, cost)
+
+
+def _root_of_stored(file: Path | None, name: str) -> Path | None:
+    """Return the folder that holds the results of the sweep if `file` is the sweep.yaml of these results, else None."""
+    if file is None or file.name != SWEEP_FILE or not any(file.parent.glob("trials*.parquet")):
+        return None
+    folder = file.parent if file.parent.name else Path(os.path.abspath(file.parent))
+    return folder.parent if folder.name == name else None
 
 
 def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None) -> SweepSpec:

@@ -104,7 +104,7 @@ def hardware_named(name: str) -> Hardware:
     """Return the hardware of this name. Raise HpxferError, which names the nearest, if there is none."""
     found = _BY_NAME.get(name.lower())
     if found is None:
-        raise HpxferError(f"--hardware must be one of {', '.join(_BY_NAME)}, got {name!r}; {nearest(name, _BY_NAME)}")
+        raise HpxferError(f"--hardware: unknown hardware {name!r}; {nearest(name, _BY_NAME)}")
     return found
 
 

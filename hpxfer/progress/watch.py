@@ -11,8 +11,9 @@ from hpxfer.errors import HpxferError
 from hpxfer.progress.file import Written, read
 from hpxfer.progress.status import RunStatus
 from hpxfer.storage.lease import decoded
-from hpxfer.store import Store
+from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation
+from hpxfer.store.parts import list_parts
 
 EVERY_S = 1.0
 EVERY_REMOTE_S = 10.0  # every view sends requests to the storage
@@ -53,6 +54,20 @@ class RunView:
         process = {} if self.written is None else {"host": self.written.host, "pid": self.written.pid}
         progress = None if self.run_status is None else self.run_status.to_dict()
         return {"results": self.location.where, "state": self.state, **process, "progress": progress}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the folder holds neither a sweep nor results, and no run has reported there."""
+        folder = self.location.folder
+        return self.state == "none" and not (folder / SWEEP_FILE).exists() and not list_parts(folder).parts
+
+    def problems(self) -> tuple[str, ...]:
+        """Return the files of the folder that cannot be read. They are read only where no driver writes."""
+        if not self.is_over:
+            return ()
+        store = Store.open(self.location.folder, write=False)
+        store.done_ids()
+        return tuple(store.problems)
 
     def text(self) -> str:
         """Return what the state means, as a line for a person."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import reason, remove_half_written
+from hpxfer.host.files import prove_writable, reason, remove_half_written
 from hpxfer.rekey.checkpoints import legacy_checkpoints, rekey_checkpoint
 from hpxfer.results import Results
 from hpxfer.search import make_search
@@ -32,6 +33,7 @@ from hpxfer.storage.uri import is_uri, parse_root
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.legacy import legacy_id
 from hpxfer.store.location import ResultsLocation, location_at
+from hpxfer.store.parts import list_parts
 from hpxfer.train.checkpoints import MARKER
 from hpxfer.trial import TRAINER_VERSION
 
@@ -46,6 +48,7 @@ class Rekeyed:
     where: str  # the results with today's ids
     files: tuple[str, ...] = ()  # written again
     checkpoints: tuple[str, ...] = ()  # their names now
+    problems: tuple[str, ...] = ()  # files that could not be read and were left as they are
     unproven: tuple[str, ...] = ()  # ids that were kept, because their rows do not prove them
     backup: str | None = None  # where the old files are
 
@@ -59,7 +62,8 @@ def rekey(
 ) -> Rekeyed:
     """Write today's ids into a results folder or URI, or into a copy of it in the new folder `to`.
 
-    Raises HpxferError if `results` is none, if a driver is at work there, or if `to` holds something else.
+    Raises HpxferError if `results` is none or cannot be read, if a driver is at work there, or if `to` holds something
+    else.
     """
     location = location_at(results)
     if not location.folder.is_dir() or not (location.folder / SWEEP_FILE).exists():
@@ -67,6 +71,15 @@ def rekey(
             f"{location.where}: must be a results folder or URI with {SWEEP_FILE}, got none; name the folder of a "
             "sweep that was run, e.g. results/quickstart"
         )
+    _check_readable(location)
+    if not location.is_remote and (problem := _not_writable(location.folder)):
+        if to is None:
+            raise HpxferError(
+                f"{location.where}: cannot be written: {problem}; give a new folder with --to, and a copy with today's "
+                f"ids is made there"
+            )
+        if location.lease_storage.read() is None:
+            return _into(location, to)
     with leased(location.lease_storage, location.where, on_wait=on_wait) as lease:
         location.begin()
         remove_half_written(location.folder)
@@ -102,7 +115,7 @@ def _rekey(location: ResultsLocation, store: Store, *, backs_up: bool) -> Rekeye
     files = folder_at(root / CHECKPOINTS)
     old, checkpoints = store.old_files(), legacy_checkpoints(files)
     if not old and not checkpoints:
-        return Rekeyed(where=location.where)
+        return Rekeyed(where=location.where, problems=_problems(store))
     unproven = store.unproven_ids()
     # The study file is for dashboards alone. The next run writes it again.
     study = [location.folder / STUDY_FILE] if (location.folder / STUDY_FILE).exists() else []
@@ -125,9 +138,39 @@ def _rekey(location: ResultsLocation, store: Store, *, backs_up: bool) -> Rekeye
         where=location.where,
         files=tuple(path.name for path in old),
         checkpoints=tuple(renamed),
+        problems=_problems(store),
         unproven=tuple(unproven),
         backup=str(root / BACKUP) if backs_up else None,
     )
+
+
+def _check_readable(location: ResultsLocation) -> None:
+    """Raise HpxferError, which names the files that cannot be read, if there is nothing that can be rekeyed."""
+    load_sweep(location.folder / SWEEP_FILE, trusted=False)
+    store = Store.open(location.folder, write=False)
+    if len(store.read_trials(["trial_id"])) or legacy_checkpoints(folder_at(parse_root(location.where) / CHECKPOINTS)):
+        return
+    raise HpxferError(
+        f"{location.where}: must hold trials*.parquet that can be read, got none; nothing was changed; restore the "
+        "folder from a copy, or run the sweep again with another --results" + "".join(f"\n{p}" for p in store.problems)
+    )
+
+
+def _problems(store: Store) -> tuple[str, ...]:
+    """Return which files of the store cannot be read. Files of others, and what a crash leaves, are not among them."""
+    store.read_trials(["trial_id"])
+    listing = list_parts(store.folder)
+    harmless = [*listing.unknown_files, *(part.curves for part in listing.parts if part.trials is None)]
+    return tuple(text for text in store.problems if not text.startswith(tuple(f"{path}: " for path in harmless)))
+
+
+def _not_writable(folder: Path) -> str | None:
+    """Return why the system refuses to write to a folder, or None if it does not refuse."""
+    try:
+        prove_writable(folder)
+    except OSError as error:
+        return reason(error)
+    return None
 
 
 def _ids_of_sweep(folder: Path, store: Store) -> dict[str, str]:
@@ -171,13 +214,16 @@ def _into(location: ResultsLocation, to: str | Path) -> Rekeyed:
         os.replace(partial, target)
     except OSError as error:
         raise HpxferError(f"--to {to}: cannot be written: {reason(error)}; name another folder") from None
-    return Rekeyed(**{**vars(done), "where": str(target)})
+    problems = tuple(text.replace(str(partial), str(target)) for text in done.problems)
+    return Rekeyed(**{**vars(done), "where": str(target), "problems": problems})
 
 
 def _copy(location: ResultsLocation, target: Path) -> None:
     """Copy results without the lease, half-written files and an earlier backup."""
     skipped = shutil.ignore_patterns("*.tmp", LEASE_FILE, BACKUP, STUDY_FILE, MARKER)
     shutil.copytree(location.folder, target, ignore=skipped)
+    for folder in (target, *(path for path in target.rglob("*") if path.is_dir())):
+        folder.chmod(folder.stat().st_mode | stat.S_IRWXU)  # the copy of a folder that cannot be written is written
     if location.is_remote:
         files = folder_at(parse_root(location.where) / CHECKPOINTS)
         for name in files.stamps():

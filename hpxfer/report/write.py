@@ -10,20 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, get_args
+from typing import IO, Any, Literal, get_args
 
 from hpxfer.analysis import TransferReport, analyze, transfer_report
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
 from hpxfer.host.files import write_files
 from hpxfer.report.contents import Report, Source, make_report
+from hpxfer.report.followup import write_follow_up
 from hpxfer.report.html import to_html
 from hpxfer.report.markdown import to_markdown
 from hpxfer.report.next_step import next_step
 from hpxfer.results import Results, load_results
-
-if TYPE_CHECKING:
-    from hpxfer.analysis import FollowUp
 
 Format = Literal["html", "md", "json", "text"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -34,13 +32,17 @@ FIGURE_FILES = {"html": ("svg", "csv"), "md": ("png", "svg", "csv"), "json": ("c
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What `write_report` found and wrote: a transfer report and a next step per folder, the files, and warnings."""
+    """What `write_report` found and wrote: a transfer report and a next step per folder, the files, and warnings.
+
+    The reports are whole even if files could not be written.
+    """
 
     reports: tuple[TransferReport, ...]
     full_texts: tuple[str, ...]  # one per folder where it was asked for: reasons, shapes, statistics
     next_steps: tuple[str, ...]
     files: tuple[Path, ...]  # in the order written
     warnings: tuple[str, ...]
+    not_written: tuple[str, ...] = ()  # one message per folder or file that was asked for and cannot be written
 
     def text(self) -> str:
         """Return the verdicts as text for a terminal; all that was found, where `full` asked for it."""
@@ -67,13 +69,14 @@ def write_report(
 ) -> Written:
     """Write the report of one or several results folders and return what was found.
 
-    `form` is html, md, json, or text, which writes the transfer figure alone. `hp` and `loss` judge by others than the
-    sweep does. `followup` is where to write the sweep that undecided verdicts ask for. `show` opens the report in a
-    browser. `full` makes the text hold all that was found. `option` is the option that names another folder, for
-    messages. Raises HpxferError where the input is at fault.
+    `form` is html, md, json, or text, which writes the transfer figure alone: where it cannot be written, that is a
+    warning unless `output` is given. `hp` and `loss` judge by others than the sweep does. `followup` is where to write
+    the sweep that undecided verdicts ask for. `show` opens the report in a browser. `full` makes the text hold all that
+    was found. `option` is the option that names another folder, for messages. Raises HpxferError where the input is at
+    fault. Files that cannot be written are in `not_written` of what it returns.
     """
     if form not in FORMATS:
-        raise HpxferError(f"--format: must be one of {', '.join(FORMATS)}, got {form!r}; {nearest(form, FORMATS)}")
+        raise HpxferError(f"--format: unknown format {form!r}; {nearest(form, FORMATS)}")
     if show and form == "text":
         raise HpxferError("--open: must have a file to open, got --format text; leave one of them out")
     if followup is not None and len(folders) > 1:
@@ -82,9 +85,19 @@ def write_report(
     if followup is not None and followup.exists():
         raise HpxferError(f"{followup}: must not be there yet, as it would be overwritten; name another file")
     with garbage_collection_paused():
-        written = _write_report(folders, hp, loss, form, target, followup, option, full=full)
-    if show:
-        webbrowser.open(next(path for path in written.files if path.stem == "report").resolve().as_uri())
+        written = _write_report(
+            folders,
+            hp,
+            loss,
+            form,
+            target,
+            followup,
+            option,
+            full=full,
+            needs_figure=form != "text" or output is not None,
+        )
+    for page in [path for path in written.files if show and path.stem == "report"]:
+        webbrowser.open(page.resolve().as_uri())
     return written
 
 
@@ -114,28 +127,40 @@ def _write_report(
     option: str,
     *,
     full: bool,
+    needs_figure: bool,
 ) -> Written:
     sweeps = [_judged_by(load_results(folder), hp, loss) for folder in folders]
     sources = [] if form == "text" and followup is None and not full else [_source(results) for results in sweeps]
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
-    files = _draw(sweeps, reports, target, option)
+    next_steps = [
+        next_step(results, report, str(results.folder)) for results, report in zip(sweeps, reports, strict=True)
+    ]
+    files: list[Path] = []
     warnings = [problem for results in sweeps for problem in results.problems]
-    if form != "text":
-        files += _write(sources, form, target, option)
-    if followup is not None:
-        more, why_not = _follow_up(sources[0], followup)
-        files += more
-        warnings += why_not
+    not_written: list[str] = []
+    try:
+        files += _draw(sweeps, reports, target, option)
+        if form != "text":
+            files += _write(sources, form, target, option)
+    except HpxferError as error:
+        (not_written if needs_figure else warnings).append(str(error))
+    if followup is not None and (why_not := sources[0].analysis.follow_up.why_not) is not None:
+        warnings.append(f"no follow-up is written: {why_not}")
+    elif followup is not None:
+        try:
+            next_steps = [write_follow_up(sweeps[0], sources[0].analysis.follow_up, followup)]
+            files.append(followup)
+        except HpxferError as error:
+            not_written.append(str(error))
     return Written(
         reports=reports,
         full_texts=tuple(_full_text(source, report) for source, report in zip(sources, reports, strict=True))
         if full
         else (),
-        next_steps=tuple(
-            next_step(results, report, str(results.folder)) for results, report in zip(sweeps, reports, strict=True)
-        ),
+        next_steps=tuple(next_steps),
         files=tuple(files),
         warnings=tuple(warnings),
+        not_written=tuple(not_written),
     )
 
 
@@ -242,28 +267,3 @@ def _document(report: Report, form: str, links: dict[tuple[str, str], str]) -> s
 def _save(figure: DrawnFigure, kind: str, file: IO[bytes]) -> None:
     content = figure.png if kind == "png" else (figure.svg if kind == "svg" else figure.csv).encode()
     file.write(content)
-
-
-def _follow_up(source: Source, path: Path) -> tuple[list[Path], list[str]]:
-    """Write the follow-up sweep. Return its path, and a warning where there is nothing to follow up."""
-    found = source.analysis.follow_up
-    if found.yaml is None:
-        return [], [f"no follow-up is written: {found.why_not}"]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(_how_to_run(source.results, found, path) + found.yaml)
-    except OSError as error:
-        raise HpxferError(f"{path}: cannot be written: {error.strerror}; name another file") from None
-    return [path], []
-
-
-def _how_to_run(results: Results, found: FollowUp, path: Path) -> str:
-    """Return the comment on top of a follow-up: what it adds, and how to run it so that no trial is run twice."""
-    folder, name = results.folder, results.spec.name
-    lines = [f"Adds to sweep {name}: {'; '.join(found.added)}."]
-    lines += [f"To be added by hand: {addition}" for addition in found.not_added]
-    if folder.resolve().name != name:
-        lines.append(f"First rename the results folder {folder} to {name}, so that its trials are found.")
-    lines.append(f"To train only what is new: hpxfer run {path} --results {folder.resolve().parent}")
-    return "".join(f"# {' '.join(line.split())}\n" for line in lines)

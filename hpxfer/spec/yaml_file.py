@@ -62,6 +62,10 @@ def read_yaml(path: str | Path) -> YamlFile:
     """Return the document of a YAML file. Raise HpxferError if the file cannot be read or is not YAML."""
     try:
         text = Path(path).read_text(encoding="utf-8")
+    except IsADirectoryError:
+        raise HpxferError(
+            f"{path}: must be a YAML file, got a folder; name a file, e.g. {Path(path, 'sweep.yaml')}"
+        ) from None
     except OSError as error:
         raise HpxferError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -105,7 +105,14 @@ ResultsLocation = LocalLocation | RemoteLocation
 
 def open_location(root: str | Path, name: str) -> ResultsLocation:
     """Return the location of sweep `name` below a folder or URI. Raise HpxferError if it cannot be reached."""
-    return _location(_parsed(root) / name)
+    parsed = _parsed(root)
+    if isinstance(parsed, Path) and (
+        file := next((path for path in (parsed, *parsed.parents) if path.is_file()), None)
+    ):
+        raise HpxferError(
+            f"{file}: must be the folder that holds results folders, got a file; name a folder with --results"
+        )
+    return _location(parsed / name)
 
 
 def location_at(results: str | Path) -> ResultsLocation:

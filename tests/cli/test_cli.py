@@ -133,7 +133,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
     return {
         "broken YAML": ((*plan, sweep("broken", ("seeds: 2", "seeds: [2"))), "not valid YAML"),
         "no file": ((*plan, folder / "none.yaml"), "none.yaml: cannot be read: No such file"),
-        "a folder": ((*plan, folder), "cannot be read: Is a directory"),
+        "a folder": ((*plan, folder), "must be a YAML file, got a folder; name a file, e.g. "),
         "unknown key": ((*plan, sweep("key", ("seeds: 2", "seed: 2"))), "did you mean 'seeds'?"),
         "wrong type": ((*plan, sweep("type", ("context: 16", "context: wide"))), "model.context: must be"),
         "impossible shape": ((*plan, sweep("shape", ("width: [16, 32]", "width: [16, 20]"))), "multiple of head_dim"),
@@ -153,9 +153,17 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
             "--executor: unknown executor 'slurm'; legal: local, ray",
         ),
         "nonsense address": (("run", sweep("address"), "--address", "here"), "auto, HOST:PORT or ray://HOST:PORT"),
-        "results is a file": (("run", sweep("file"), "--results", text), "Not a directory"),
+        "results is a file": (
+            ("run", sweep("file"), "--results", text),
+            f"hpxfer: {text}: must be the folder that holds results folders, got a file",
+        ),
         "address without Ray": (("run", sweep("local"), "--executor", "local", "--address", "auto"), "leave one out"),
     }
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "hpxfer", "--version"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout.startswith("hpxfer ")
 
 
 @pytest.mark.parametrize("name", BAD_INPUTS)

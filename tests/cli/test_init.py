@@ -66,6 +66,12 @@ def test_an_unknown_name_lists_the_examples_and_the_nearest(tmp_path: Path, caps
     assert not list(tmp_path.iterdir())
 
 
+def test_a_name_like_no_other_lists_the_examples_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = hpxfer(capsys, "init", "--example", "foo", tmp_path)
+    assert (code, err.splitlines()[0]) == (2, "hpxfer: --example: unknown example 'foo'; there are:")
+    assert err.count("staged_grid") == 1
+
+
 def test_the_list_says_what_each_example_asks(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = hpxfer(capsys, "init", "--list")
     assert code == 0

@@ -140,6 +140,15 @@ def test_damaged_and_foreign_folders_are_skipped_with_a_word(
     assert (code, len(out.splitlines())) == (0, 3)
 
 
+def test_a_root_with_damaged_folders_alone_has_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hpxfer(capsys, "list", tmp_path)[2] == f"{tmp_path}: no results yet; `hpxfer run SWEEP` makes some\n"
+    (tmp_path / "trials.parquet").write_bytes(b"PAR1")
+    code, out, err = hpxfer(capsys, "list", tmp_path)
+    assert (code, out) == (0, "")
+    assert err.startswith(f"warning: {tmp_path}: skipped: ")
+    assert "no results yet" not in err
+
+
 def test_a_sweep_whose_parts_are_cut_short_is_still_listed(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

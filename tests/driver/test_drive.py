@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from command_line import Fails
 from driver_cases import InProcess, Made, trained
 from tiny import write_tiny
 
@@ -43,6 +44,20 @@ def test_local_processes_give_the_bits_of_this_process_and_a_second_run_trains_n
     again = run(sweep, results=tmp_path / "there", executor=second)
     assert second.given == []
     pd.testing.assert_frame_equal(again.trials, there.trials)
+
+
+def test_the_sweep_file_of_a_results_folder_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(write_tiny(tmp_path), results=tmp_path / "mine", executor=Fails(0))
+    folder = tmp_path / "mine" / "tiny"
+    stored = prepare(folder / "sweep.yaml")
+    assert (stored.folder, stored.missing) == (folder, ())
+    monkeypatch.chdir(folder)
+    found = prepare("sweep.yaml")
+    assert (found.folder, found.missing) == (folder, ())
+    assert prepare("sweep.yaml", results=tmp_path / "other").folder == tmp_path / "other" / "tiny"
+    folder.rename(tmp_path / "mine" / "renamed")
+    monkeypatch.chdir(tmp_path)
+    assert prepare("mine/renamed/sweep.yaml").folder == Path("results/tiny")
 
 
 def test_an_edited_sweep_trains_only_its_new_cells(tmp_path: Path) -> None:

@@ -314,9 +314,29 @@ def test_a_watch_whose_output_cannot_go_anywhere_is_one_message(tmp_path: Path) 
 def test_a_folder_without_a_run_is_said_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_tiny(tmp_path).rename(tmp_path / "sweep.yaml")
     code, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path)
     assert code == 0
     assert "no run has reported here; 0 trials are stored" in out
+
+
+@pytest.mark.parametrize("once", [(), ("--once",), ("--once", "--json")])
+def test_an_empty_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, once: tuple[str, ...]
+) -> None:
+    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, *once)
+    assert (code, out) == (2, "")
+    assert f"{tmp_path}: must be a results folder with sweep.yaml and trials*.parquet, got neither" in err
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, state="ended")
+    (tmp_path / "trials.parquet").write_bytes(b"PAR1")
+    _, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--once")
+    assert "0 trials are stored" in out
+    assert f"warning: {tmp_path / 'trials.parquet'}: " in err
 
 
 def test_a_real_run_can_be_watched_while_it_goes_on_and_after(tmp_path: Path) -> None:

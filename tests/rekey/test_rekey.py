@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -169,6 +170,58 @@ def test_a_damaged_file_is_left_alone_and_does_not_stand_in_the_way(folder: Path
     assert rekey(folder).files == ()
 
 
+@pytest.mark.parametrize("name", ["cut", "missing", "no yaml", "empty", "foreign"])
+def test_a_broken_folder_is_refused_and_unchanged(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rekey(folder)
+    shutil.rmtree(folder / BACKUP)
+    bad = folder / ("trials.parquet" if name in ("cut", "missing") else "sweep.yaml")
+    if name in ("cut", "missing"):
+        for path in folder.glob("trials-*.parquet"):
+            path.unlink()
+        bad.unlink()
+        if name == "cut":
+            bad.write_bytes(b"PAR1")
+    else:
+        bad.write_text({"no yaml": "a: [", "empty": "", "foreign": "program: train.py\n"}[name])
+    before = files(folder)
+    code, out, err = hpxfer(capsys, "rekey", folder)
+    assert (code, out, files(folder)) == (2, "", before)
+    assert str(folder / "curves.parquet" if name == "missing" else bad) in err
+
+
+def test_a_damaged_file_among_others_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "trials-000002.parquet"
+    path.write_bytes(path.read_bytes()[:-1])
+    code, out, err = hpxfer(capsys, "rekey", folder)
+    assert (code, f"warning: {path}: " in err) == (0, True)
+    before = files(folder)
+    code, out, err = hpxfer(capsys, "rekey", folder)
+    assert (code, out, files(folder)) == (2, "", before)
+    assert "these files cannot be read" in err
+    assert f"\n{path}: " in err
+
+
+def test_a_folder_that_cannot_be_written_is_copied(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("hpxfer.rekey.write.prove_writable", refuse)
+    monkeypatch.setattr(LeaseFile, "create", refuse)
+    before = files(folder)
+    folder.chmod(0o555)
+    code, _, err = hpxfer(capsys, "rekey", folder)
+    assert code == 2
+    assert f"{folder}: cannot be written: Read-only file system; give a new folder with --to" in err
+    assert hpxfer(capsys, "rekey", folder, "--to", tmp_path / "copy")[0] == 0
+    folder.chmod(0o755)
+    assert files(folder) == before
+    check_todays(tmp_path / "copy")
+    assert os.access(tmp_path / "copy", os.W_OK)
+    assert (tmp_path / "copy").stat().st_mode & 0o700 == 0o700
+
+
 def test_an_old_file_that_came_later_is_kept_beside_the_first(folder: Path) -> None:
     first = (folder / "trials.parquet").read_bytes()
     rekey(folder)
@@ -182,7 +235,7 @@ def test_an_old_file_that_came_later_is_kept_beside_the_first(folder: Path) -> N
 def test_the_command_says_what_it_did(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = hpxfer(capsys, "rekey", folder)
     assert (code, err) == (0, "")
-    assert f"{folder}: 6 files and 1 checkpoints have today's ids now" in out
+    assert f"{folder}: 6 files and 1 checkpoint have today's ids now" in out
     assert f"the old files are in {folder / BACKUP}" in out
     code, out, _ = hpxfer(capsys, "rekey", folder, "--json")
     assert (code, json.loads(out)["files"]) == (0, [])

@@ -100,10 +100,10 @@ def test_another_hp_or_loss_is_judged_when_asked_for(store: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"form": "htm"}, "--format: must be one of html, md, json, text, got 'htm'; did you mean 'html'"),
+        ({"form": "htm"}, "--format: unknown format 'htm'; did you mean 'html'"),
         ({"form": "text", "show": True}, "--open: must have a file to open"),
         ({"hp": "init_scale"}, "hp: must be scanned by the sweep, got 'init_scale'"),
-        ({"loss": "train"}, "loss: must be one of validation, final_window, got 'train'"),
+        ({"loss": "train"}, "loss: unknown loss 'train'; legal: final_window, validation"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_nothing_is_written(

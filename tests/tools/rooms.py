@@ -40,8 +40,11 @@ def imports(module: str, path: Path) -> Iterator[tuple[int, str]]:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module, e.g. `analysis` of hpxfer.analysis.drift; the public face is `hpxfer` itself."""
-    parts = module.split(".")
+    """Return the room of a module, e.g. `analysis` of hpxfer.analysis.drift; the public face is `hpxfer` itself.
+
+    `python -m hpxfer` runs the command line, so hpxfer.__main__ counts as a part of `cli`.
+    """
+    parts = ["hpxfer", "cli"] if module == f"{PACKAGE}.__main__" else module.split(".")
     return parts[1] if len(parts) > 1 else PACKAGE
 
 

@@ -1,0 +1,5 @@
+"""`python -m hpxfer`."""
+
+from hpxfer.cli import main
+
+main()
