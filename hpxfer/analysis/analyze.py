@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from hpxfer.analysis.diverged import all_diverged
 from hpxfer.analysis.followup import FollowUp, followup_sweep
 from hpxfer.analysis.report import JudgedLine, TransferReport, judge_line
 from hpxfer.analysis.statistics import STATISTICS, Inputs
+from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.host.output import json_ready
 
@@ -77,18 +79,19 @@ def analyze(results: Results, loss: str | None = None) -> Analysis:
     statistics: dict[str, tuple[Any, ...]] = {}
     for statistic in STATISTICS.rows():
         try:
-            statistics[statistic.name] = tuple(inputs.once(statistic.compute))
+            statistics[statistic.name] = answers_of(statistic, inputs, STATISTICS.module(statistic.name))
         except HpxferError as error:
             notes.append(f"{statistic.name}: {error}")
             statistics[statistic.name] = ()
     reports = tuple(line.report for line in lines)
+    diverged = all_diverged(results)
     return Analysis(
         sweep=results.spec.name,
         hp=inputs.hp,
         loss=loss,
         reports=reports,
         statistics=statistics,
-        follow_up=followup_sweep(results.spec, reports),
+        follow_up=FollowUp(yaml=None, why_not=diverged) if diverged else followup_sweep(results.spec, reports),
         notes=(*notes, *_no_result(results)),
     )
 

@@ -87,6 +87,8 @@ def _decide(findings: Sequence[Finding]) -> list[str]:
     needs = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
     if any(shape.num_missing for finding in found for shape in finding.shapes):
         how = "run the sweep again, as trials that it needs have no result"
+    elif all(_only_diverged(finding) for finding in found):
+        how = "find out why trials diverge at every HP value"
     elif len(needs) == 1 and not needs[0].values:
         how = f"add {needs[0].text}"
     elif needs:
@@ -94,6 +96,11 @@ def _decide(findings: Sequence[Finding]) -> list[str]:
     else:
         how = "see the reasons in the full report"
     return [f"to decide along {_listed([finding.axis for finding in found])}, {how}"]
+
+
+def _only_diverged(finding: Finding) -> bool:
+    """Return whether no HP value of any shape has a loss, because trials diverged."""
+    return bool(finding.shapes) and all(shape.best_loss is None and shape.num_diverged for shape in finding.shapes)
 
 
 def full_text(sweep: str, hp: str, loss: str, findings: Sequence[Finding]) -> str:

@@ -11,6 +11,7 @@ import typer
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Plugins, load_plugins
 from hpxfer.cli.output import say, warn, written
+from hpxfer.errors import HpxferError
 
 # Where the report of results on an object store goes.
 OUTPUT = Path("report")
@@ -51,7 +52,7 @@ def report(
       hpxfer report results/quickstart --open
       hpxfer report results/width results/depth --output report
       hpxfer report results/width --write-followup sweeps/more.yaml
-      hpxfer report results/width --plugin ./statistics.py --full
+      hpxfer report results/width --plugin ./my_statistics.py --full
     """
     from hpxfer.report.write import write_report
     from hpxfer.storage.uri import is_uri
@@ -69,7 +70,10 @@ def report(
         say(json.dumps(found.to_dict()))
     else:
         hint = [] if full else ["Reasons and tables: --full prints them."]
-        say("\n".join([found.text(), *hint, written(found.files), *found.next_steps]))
+        files = [written(found.files)] if found.files else []
+        say("\n".join([found.text(), *hint, *files, *found.next_steps]))
+    if found.not_written:
+        raise HpxferError("\n".join(found.not_written))
 
 
 REPORT = Command(name="report", run=report)

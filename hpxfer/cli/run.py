@@ -125,6 +125,8 @@ def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
         if no_recipe:
             say(no_recipe)
         say(found.next_steps[0])
+    if found.not_written:
+        raise HpxferError("\n".join(found.not_written))
     if len(failed):
         kinds = failed["error"].drop_duplicates()
         say(f"{len(failed)} trials failed; the next run tries them again. First errors:", err=True)

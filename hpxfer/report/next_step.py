@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpxfer.analysis.diverged import all_diverged
 from hpxfer.report.provenance import Progress
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ def next_step(results: Results, report: TransferReport | None, folder: str) -> s
     progress = Progress.of(results)
     if num := progress.num_missing + progress.num_failed:
         return f"Next: run the sweep again: that trains the {num} trials without a result, and nothing else."
+    if (diverged := all_diverged(results)) is not None:
+        return f"Next: find out why {diverged}."
     by_label: dict[str, list[Finding]] = {}
     for finding in every:
         if not finding.is_control:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from planted_results import planted_results
@@ -96,6 +98,70 @@ def test_a_statistic_that_fails_is_a_note_and_not_the_end_of_the_report(results:
         found = analyze(results)
     assert found.found("fails") == ()
     assert "fails: the sweep has no such axis" in found.notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bag:
+    value: object = None
+    parts: object = ()
+    why_not: object = None
+
+
+@dataclass
+class Thawed:
+    value: int = 1
+
+
+def raises(inputs: Inputs) -> Sequence[Bag]:
+    return [Bag(value=1 // len(()))]
+
+
+RAISES_AT = f"{raises.__code__.co_filename}:{raises.__code__.co_firstlineno + 1}"
+RULE = "compute must return a sequence of frozen dataclasses, got "
+
+
+def test_any_exception_of_a_users_statistic_is_a_note_with_its_line(results: Results, tmp_path: Path) -> None:
+    with STATISTICS.registered(Statistic(name="broken", title="Broken", compute=raises)):
+        made = make_report([Source(results=results, analysis=analyze(results))])
+        text = write_report([results.folder], output=tmp_path, form="text", full=True).text()
+    (note,) = [why for why in made.sections[0].unknown if why.startswith("broken: ")]
+    assert note.startswith("broken: ZeroDivisionError: ")
+    assert note.endswith(f" ({RAISES_AT})")
+    assert f"- {note}\n" in text
+    assert note in json.dumps(made.to_dict())
+    assert "ZeroDivisionError" in to_html(made)
+    assert "ZeroDivisionError" in to_markdown(made, {})
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (None, f"{RULE}None"),
+        (7, f"{RULE}7"),
+        ("text", f"{RULE}'text'"),
+        ([1], f"{RULE}1 in it"),
+        ([Bag], f"{RULE}<class "),
+        ([Thawed()], f"{RULE}Thawed"),
+        ([SeedSpread(parameterization="sp", shape="w32")], "an answer must have the field 'parts' of its Statistic"),
+        ([Bag(parts=[3])], "parts must be a sequence of frozen dataclasses, got [3]"),
+        ([Bag(value={1})], "an answer must hold what JSON can hold, got Bag: Object of type set is not JSON"),
+        ([Bag(why_not=["no"])], "why_not must be a string or None, got ['no']"),
+    ],
+)
+def test_a_users_statistic_that_returns_what_no_report_can_show_is_a_note(
+    found: object, why: str, results: Results
+) -> None:
+    def returns(inputs: Inputs) -> Sequence[Bag]:
+        return found  # type: ignore[return-value]
+
+    with STATISTICS.registered(Statistic(name="broken", title="Broken", compute=returns, parts="parts")):
+        analysis = analyze(results)
+        page = to_html(make_report([Source(results=results, analysis=analysis)]))
+    (note,) = [note for note in analysis.notes if note.startswith("broken: ")]
+    assert note.startswith(f"broken: TypeError: {why}")
+    assert note.endswith(f" ({__file__}:{returns.__code__.co_firstlineno})")
+    assert analysis.found("broken") == ()
+    assert "TypeError" in page
 
 
 def test_names_are_unique_and_unknown_ones_get_the_nearest(analysis: Analysis) -> None:

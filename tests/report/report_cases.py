@@ -47,13 +47,16 @@ class Stub:
     aside: bool = False
 
 
-def planted(trial: Trial, *, fails: bool = False) -> TrialResult:
-    """Return a result whose optimum drifts for sp and stays for others; far above it the trial diverges."""
+def planted(trial: Trial, *, fails: bool = False, diverges: bool = False) -> TrialResult:
+    """Return a result whose optimum drifts for sp and stays for others.
+
+    Far above its optimum a trial diverges; everywhere if `diverges`.
+    """
     sp = trial.parameterization is not None and trial.parameterization.name == "sp"
     doublings = math.log2(trial.shape.width / trial.base.width)
     away = math.log2(trial.hps.lr) + 6.5 + (0.8 * doublings if sp else 0.0)
     loss = 3.0 - 0.1 * doublings + 0.02 * away**2 + 0.003 * math.sin(37 * away + 11 * trial.seed + 5 * doublings)
-    status = "failed" if fails else "diverged" if away > 2.4 else "finished"
+    status = "failed" if fails else "diverged" if away > 2.4 or diverges else "finished"
     done = status == "finished"
     steps = tuple(range(0, 200, 10))
     values = tuple(loss + 2.0 * math.exp(-step / 40) for step in steps)
@@ -77,15 +80,24 @@ def planted(trial: Trial, *, fails: bool = False) -> TrialResult:
     )
 
 
-def write_store(folder: Path, *edits: tuple[str, str], every: int = 1, failing: Iterable[int] = ()) -> Path:
-    """Write the results of every n-th trial of a sweep to a new folder; trials at the places `failing` fail."""
+def write_store(
+    folder: Path, *edits: tuple[str, str], every: int = 1, failing: Iterable[int] = (), diverging: bool = False
+) -> Path:
+    """Write the results of every n-th trial of a sweep to a new folder.
+
+    Trials at the places `failing` fail. All others diverge if `diverging`.
+    """
     spec = parse_sweep(edited(GRID, *edits))
     trials = list(Expansion(spec, DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128)).trials())
     bad = set(failing)
     store = Store.open(folder, write=True)
     store.save_sweep(spec, DIGEST)
     store.append(
-        [(trial, planted(trial, fails=place in bad)) for place, trial in enumerate(trials) if place % every == 0]
+        [
+            (trial, planted(trial, fails=place in bad, diverges=diverging))
+            for place, trial in enumerate(trials)
+            if place % every == 0
+        ]
     )
     return folder
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from report_cases import Stub, bare_analysis, report_of, source, write_store
 
+from hpxfer.analysis.diverged import all_diverged
 from hpxfer.analysis.statistics.collapse import Collapse
 from hpxfer.analysis.statistics.improvement import Improvement, Step
 from hpxfer.report import make_report
 from hpxfer.report.analyses import analysis_tables, unknown
 from hpxfer.report.provenance import Progress
 from hpxfer.results import load_results
+from hpxfer.spec.sweep import PluginSpec
 
 ONE_WIDTH = ("width: [32, 64]", "width: [32]")
 
@@ -151,3 +154,20 @@ def test_the_next_step_follows_from_the_verdict(tmp_path: Path) -> None:
     )
     assert "--write-followup more.yaml" in steps(write_store(tmp_path / "c", one_seed))
     assert "hpxfer recipe d" in steps(write_store(tmp_path / "d", control_alone))
+
+
+def test_where_all_trials_diverged_the_next_step_names_the_lrs_and_what_a_plug_in_adds(tmp_path: Path) -> None:
+    why = "all 36 trials diverged: look at the LRs, 0.001953 to 0.0625, as even the smallest may be too large"
+    folder = write_store(tmp_path / "a", diverging=True)
+    assert steps(folder) == f"Next: find out why {why}."
+    results = load_results(folder)
+    model = results.spec.model.model_copy(update={"gate": "nan"})
+    plugin = PluginSpec(name="./gates.py", digest="ab", registers={"gate": ("nan", "other"), "statistic": ("mine",)})
+    spec = results.spec.model_copy(update={"model": model, "plugins": (plugin,)})
+    cells = results.cells  # with its own gate, which this process knows
+    used = replace(results, spec=spec)
+    used.__dict__["cells"] = cells
+    assert all_diverged(used) == f"{why}, and at gate 'nan' of the plug-in ./gates.py"
+    assert all_diverged(load_results(write_store(tmp_path / "b"))) is None
+    missing = load_results(write_store(tmp_path / "c", diverging=True, every=2))
+    assert all_diverged(missing) is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
+import os
 import sys
 import webbrowser
 from pathlib import Path
@@ -128,6 +130,102 @@ def test_a_follow_up_is_a_sweep_and_never_overwrites(tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match="must not be there yet"):
         write_report([folder], form="text", followup=path)
     assert path.read_text() == "mine"
+
+
+def test_after_a_follow_up_is_written_the_next_step_is_to_run_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_seed = ("seeds: 2", "seeds: 1")
+    monkeypatch.chdir(tmp_path)
+    default, elsewhere = (write_store(Path(root) / "small", one_seed) for root in ("results", "other"))
+    renamed = write_store(Path("results") / "old", one_seed)
+    assert write_report([default], form="text", followup=Path("a.yaml")).next_steps == ("Next: hpxfer run a.yaml",)
+    assert write_report([elsewhere], form="text", followup=Path("b.yaml")).next_steps == (
+        f"Next: hpxfer run b.yaml --results {tmp_path / 'other'}",
+    )
+    assert write_report([renamed], form="text", followup=Path("c.yaml")).next_steps == (
+        f"Next: rename the results folder {tmp_path / 'results' / 'old'} to small; then: hpxfer run c.yaml",
+    )
+
+
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
+) -> tuple[int, str, str]:
+    """Return the exit code, stdout and stderr of `hpxfer report`."""
+    monkeypatch.setattr(sys, "argv", ["hpxfer", "report", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+@pytest.mark.usefixtures("stubs")
+@pytest.mark.parametrize("form", ["html", "md", "json"])
+def test_the_verdict_is_printed_even_if_no_file_can_be_written(
+    form: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    code, out, err = command(monkeypatch, capsys, store, "--output", tmp_path / "file" / "x", "--format", form)
+    assert code == 2
+    assert "width | completep-moe: transfers" in out
+    assert "Next: use the tuned lr" in out
+    assert "written:" not in out
+    assert err == (
+        f"hpxfer: {tmp_path / 'file' / 'x'}: the figure cannot be written: Not a directory; "
+        "choose another folder with --output\n"
+    )
+
+
+def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make writing to a folder fail as on a read-only disk, also for root."""
+
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
+
+    for module in ("hpxfer.figures.transfer_draw", "hpxfer.report.write"):
+        monkeypatch.setattr(f"{module}.write_files", refuses)
+
+
+def test_the_text_of_a_read_only_folder_needs_no_figure(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_only(store, monkeypatch)
+    code, out, err = command(monkeypatch, capsys, store, "--format", "text")
+    assert code == 0
+    assert "width | completep-moe: transfers" in out
+    assert err == (
+        f"warning: {store}: the figure cannot be written: Read-only file system; choose another folder with --output\n"
+    )
+    code, out, err = command(monkeypatch, capsys, store, "--format", "text", "--output", store)
+    assert code == 2
+    assert "width | completep-moe: transfers" in out
+    assert err.startswith(f"hpxfer: {store}: the figure cannot be written: Read-only file system; ")
+
+
+def test_the_verdict_is_printed_even_if_the_follow_up_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_store(tmp_path / "small", ("seeds: 2", "seeds: 1"))
+    more = folder / "sweep.yaml" / "more.yaml"
+    code, out, err = command(monkeypatch, capsys, folder, "--format", "text", "--write-followup", more)
+    assert code == 2
+    assert "width | completep-moe: undecided" in out
+    assert "--write-followup more.yaml" in out
+    assert err.startswith(f"hpxfer: {more}: cannot be written: ")
+
+
+def test_a_sweep_in_which_all_diverged_is_not_followed_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, more = write_store(tmp_path / "small", diverging=True), tmp_path / "more.yaml"
+    code, out, err = command(monkeypatch, capsys, folder, "--format", "text", "--write-followup", more)
+    why = "all 36 trials diverged: look at the LRs, 0.001953 to 0.0625, as even the smallest may be too large"
+    assert code == 0
+    assert not more.exists()
+    assert f"Next: find out why {why}.\n" in out
+    assert "find out why trials diverge at every HP value" in out
+    assert "--write-followup" not in out
+    assert f"warning: no follow-up is written: {why}\n" in err
 
 
 def test_without_anything_undecided_there_is_no_follow_up(store: Path, tmp_path: Path) -> None:
