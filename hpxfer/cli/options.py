@@ -22,8 +22,8 @@ RootOrUri = Annotated[
     str | None,
     typer.Option(
         "--results",
-        help="The folder or URI that holds the sweep's results folder; default: the sweep's storage, or results, or for "
-        "the sweep.yaml of a results folder that folder.",
+        help="The folder or URI that holds the sweep's results folder; default: the sweep's storage, or results; a "
+        "sweep.yaml in a results folder goes on there.",
     ),
 ]
 ReuseFrom = Annotated[

@@ -95,9 +95,10 @@ def prepare(
 ) -> PreparedSweep:
     """Return the sweep ready to run: its data is found and digested, its stored trials are read. Writes nothing.
 
-    `results` is the folder or URI that holds the sweep's own folder; the default is the sweep's `storage`, else the
-    folder that the results lie in if `sweep` is the sweep.yaml of a results folder, else `results`. `executor` and `early_stopping` (none) replace what the sweep says. `reuse` names results folders whose
-    trials need not be trained again. The plan is for the cluster at `address`, or for `hardware`. It has a price if
+    `results` is the folder or URI that holds the sweep's own folder; the default is the sweep's `storage`, else
+    `results`. If `sweep` is the sweep.yaml of a results folder, it is the folder above that one instead of `results`.
+    `executor` and `early_stopping` (none) replace what the sweep says. `reuse` names results folders whose trials need
+    not be trained again. The plan is for the cluster at `address`, or for `hardware`. It has a price if
     `price_per_hour` is given. `plugins` names plug-ins beside those of the sweep file.
     """
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:

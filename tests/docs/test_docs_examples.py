@@ -176,3 +176,27 @@ def test_the_converter_writes_shards_that_are_read(tmp_path: Path) -> None:
         data_ref(DataSpec(source=f"tokens:{tmp_path}/train-1.bin", vocab_size=32_000))
     found = np.memmap(tmp_path / "train-0.bin", "<u2", mode="r", offset=1024)
     assert found.tolist() == ids.tolist()
+    for bad in ([65_536], np.array([70_000]), np.array([-1])):
+        with pytest.raises(ValueError, match="ids must be from 0 to 65535"):
+            space["write_shard"](tmp_path / "bad.bin", bad)
+    assert not (tmp_path / "bad.bin").exists()
+
+
+def test_the_converter_runs_as_it_stands_in_a_folder_with_text_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"[UNK]": 0, "a": 1, "b": 2}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    monkeypatch.chdir(tmp_path)
+    made.save("tokenizer.json")
+    Path("corpus").mkdir()
+    Path("corpus/one.txt").write_text("a b a")
+    Path("corpus/two.txt").write_text("b c")
+    space: dict[str, Any] = {}
+    for block in blocks(text_of("docs/data.md"), "python"):
+        exec(compile(block, "docs/data.md", "exec"), space)
+    found = [np.fromfile(path, "<u2", offset=1024).tolist() for path in sorted(Path("shards").iterdir())]
+    assert found == [[1, 2, 1], [2, 0]]
+    assert data_ref(DataSpec(source=f"tokens:{tmp_path}/shards/train-*.bin", vocab_size=3)).vocab_size == 3

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import hpxfer
 from docs_markdown import blocks
 
 from hpxfer import analyze, load_results
@@ -24,7 +25,7 @@ FILES = {
 REGISTERS = {
     "gates.py": ("gate", "softplus"),
     "tables.py": ("parameterization", "mine"),
-    "statistics.py": ("statistic", "spread"),
+    "my_statistics.py": ("statistic", "spread"),
 }
 SWEEPS = list(blocks(PAGE, "yaml"))
 
@@ -60,7 +61,7 @@ def test_a_plug_in_of_the_page_registers_one_row(folder: Path, name: str) -> Non
 
 
 def test_the_statistic_of_the_page_answers(folder: Path) -> None:
-    load_plugin(read_plugin("./statistics.py", folder))
+    load_plugin(read_plugin("./my_statistics.py", folder))
     answers = analyze(load_results(ROOT / "results" / "published" / "quickstart")).found("spread")
     assert len(answers) == 6  # two parameterizations at three widths
     assert all(answer.spread_nats > 0 for answer in answers)
@@ -72,6 +73,24 @@ def test_the_sweeps_of_the_page_load(folder: Path, index: int) -> None:
     (folder / "sweep.yaml").write_text(write_yaml(data))
     spec = load_sweep(folder / "sweep.yaml")
     assert spec.plugins
+
+
+def test_the_whole_sweep_of_the_page_can_be_copied(folder: Path) -> None:
+    (text,) = [text for text in SWEEPS if text.startswith("name: softplus")]
+    (folder / "softplus.yaml").write_text(text)
+    assert load_sweep(folder / "softplus.yaml").model.gate == "softplus"
+
+
+def test_the_shapes_of_the_page_are_explained_under_its_table(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    for name, text in zip(("base.json", "target.json"), blocks(PAGE, "json"), strict=True):
+        Path(name).write_text(text)
+    (command,) = re.findall(r"^hpxfer (explain .+)$", PAGE, re.MULTILINE)
+    code, out, _ = hpxfer(capsys, *command.split())
+    assert code == 0
+    assert "width^-0.5" in out
 
 
 def test_the_suite_of_the_page_passes(folder: Path) -> None:
