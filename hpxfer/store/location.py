@@ -12,6 +12,7 @@ Example:
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def open_location(root: str | Path, name: str) -> ResultsLocation:
     """Return the location of sweep `name` below a folder or URI. Raise HpxferError if it cannot be reached."""
     parsed = _parsed(root)
     if isinstance(parsed, Path) and (
-        file := next((path for path in (parsed, *parsed.parents) if path.is_file()), None)
+        file := next((path for path in (parsed, *parsed.parents) if os.path.isfile(path)), None)
     ):
         raise HpxferError(
             f"{file}: must be the folder that holds results folders, got a file; name a folder with --results"
