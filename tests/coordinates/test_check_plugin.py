@@ -153,7 +153,7 @@ def test_json_and_figures_have_both_answers(file: Path, tmp_path: Path, capsys: 
         ('role="attn_q"', 'role="query"', "parameterization mine, adam: unknown role 'query'"),
         ('role="attn_q"', 'role="attn_k"', "a role must have one row, got two for attn_k"),
         ("forward=width**-1", "forward=0.5", "readout: forward must be a monomial such as width**-1, got 0.5"),
-        ('name="mine"', 'name="sp"', "parameterization 'sp' is registered already; choose another name"),
+        ('name="mine"', 'name="sp"', "parameterization 'sp' is registered already, by hpxfer; choose another name"),
         ("import hpxfer", "import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
     ],
 )

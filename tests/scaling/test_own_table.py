@@ -91,7 +91,7 @@ def test_an_unknown_one_is_still_refused() -> None:
 def test_a_name_is_given_once() -> None:
     with pytest.raises(HpxferError) as caught:
         register_parameterization(replace(MINE, name="sp"))
-    assert str(caught.value) == "parameterization 'sp' is registered already; choose another name"
+    assert str(caught.value) == "parameterization 'sp' is registered already, by hpxfer; choose another name"
     assert PARAMETERIZATIONS.get("sp") is SP
 
 
