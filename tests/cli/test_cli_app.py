@@ -101,7 +101,7 @@ def test_a_plugin_may_not_take_the_name_of_a_command(plugin: Path, capsys: pytes
     plugin.write_text(PLUGIN.replace('name="hello"', 'name="plan"'))
     code, _, err = hpxfer(capsys, "--plugin", plugin, "plan", "x")
     assert code == 2
-    assert "command 'plan' is registered already; choose another name" in err
+    assert "command 'plan' is registered already, by hpxfer; choose another name" in err
 
 
 def test_help_is_quick_because_it_loads_nothing_heavy() -> None:

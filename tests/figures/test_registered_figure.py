@@ -97,7 +97,7 @@ def test_a_registered_figure_is_in_the_report(results: Results, tmp_path: Path) 
 
 
 def test_a_name_can_be_taken_once() -> None:
-    with pytest.raises(HpxferError, match="figure 'regret' is registered already; choose another name"):
+    with pytest.raises(HpxferError, match="figure 'regret' is registered already, by hpxfer; choose another name"):
         register_figure(HPFigure(name="regret", question="?", infos=infos, draw=draw_seeds))
 
 
