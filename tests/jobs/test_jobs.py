@@ -32,6 +32,14 @@ from hpxfer.results import load_results
 
 LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
 
+TABLE = """
+from dataclasses import replace
+from hpxfer.scaling import register_parameterization
+from hpxfer.scaling.tables import PARAMETERIZATIONS
+
+register_parameterization(replace(PARAMETERIZATIONS.get("completep-moe"), name="travels"))
+"""
+
 
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Return the first true value of `condition`."""
@@ -203,6 +211,19 @@ def test_a_job_that_is_stopped_keeps_what_it_has_and_gives_the_folder_back(far: 
     written = read(head)
     assert written is not None
     assert written.state == "stopped"
+
+
+def test_a_plugin_travels_with_its_sweep(far: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(TABLE)
+    edits = ("[completep-moe, sp]", "[travels, sp]\nplugins: [./mine.py]"), ("[-8, -4]", "[-6, -5]")
+    sweep = write_tiny(tmp_path, *edits, ("name: tiny", "name: plugin"), ("executor: local, ", ""))
+    job = far.hpxfer("submit", sweep, "--results", tmp_path / "head").strip()
+    file.unlink()
+    assert "width | travels: " in far.hpxfer("logs", job, "--follow")
+    assert "SUCCEEDED" in far.hpxfer("status", job)
+    found = job_commands.fetch(connect(far.address), job, tmp_path / "here")
+    assert set(load_results(found.folder).trials["status"]) == {"finished"}
 
 
 def test_data_that_the_cluster_does_not_have_stops_the_submission(far: Cluster, tmp_path: Path) -> None:
