@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.data import check_length, data_ref
-from hpxfer.driver.plugins import without_defaults
+from hpxfer.driver.plugins import stored_plugins, without_defaults
 from hpxfer.driver.reuse import Reuse, open_reuse
 from hpxfer.errors import HpxferError
 from hpxfer.executors.kinds import EXECUTORS
@@ -254,3 +254,10 @@ def _warnings(spec: SweepSpec, device: Device, store: Store, location: ResultsLo
             f"{TRAINER_VERSION}; a run trains all of them again and keeps the old rows; give another folder with "
             f"--results to keep this one as it is"
         )
+    stored = {plugin.name: plugin.digest for plugin in stored_plugins(store.folder)}
+    for plugin in spec.plugins or ():
+        if stored.get(plugin.name, plugin.digest) != plugin.digest:
+            yield (
+                f"plugins: {plugin.name}: changed since it trained what {store.folder} holds; a run trains with the "
+                "new one and keeps the old rows; set version = ... in the file where an edit changes no number"
+            )

@@ -72,15 +72,17 @@ def test_a_gate_and_a_table_of_a_file_train_in_workers_and_are_read_without_the_
     assert "width | mine: " in done.stdout
 
 
-def test_another_version_of_the_file_is_another_trial(folder: Path) -> None:
+def test_another_version_of_the_file_is_another_trial_and_said(folder: Path) -> None:
     sweep = write_tiny(folder, *TINY)
-    ids = {trial.id for trial in prepare(sweep, results=folder).missing}
-    assert ids == {trial.id for trial in prepare(sweep, results=folder).missing}
+    ids = set(run(sweep, results=folder).trials["trial_id"])
+    assert prepare(sweep, results=folder).plan.cautions == prepare(sweep, results=folder / "new").plan.cautions
     for name in [name for name in sys.modules if name.startswith("hpxfer_plugin_")]:
         Registry.remove_module(name)
         del sys.modules[name]
     (folder / "rows.py").write_text(source("# an edit"))
-    assert ids.isdisjoint(trial.id for trial in prepare(sweep, results=folder).missing)
+    edited = prepare(sweep, results=folder)
+    assert ids.isdisjoint(trial.id for trial in edited.missing)
+    assert any("rows.py: changed since it trained what" in caution for caution in edited.plan.cautions)
 
 
 def test_what_a_worker_cannot_import_is_said_before_anything_trains(
