@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import cache_folder
+from hpxfer.host.files import cache_folder, write_files
 from hpxfer.registry import read_plugin
 from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
 from hpxfer.spec.plugins import plugin_files
@@ -31,9 +32,12 @@ def unpacked_sweep(text: str, files: dict[str, str]) -> str:
 def _local(plugin: PluginSpec, files: dict[str, str]) -> PluginSpec:
     name = plugin.name
     if files.get(name):
-        path = cache_folder("plugins") / str(plugin.digest).replace(":", "-") / Path(name).name
+        # A version is any text, so its hash and not the text names the folder.
+        folder = hashlib.blake2b(str(plugin.digest).encode(), digest_size=16).hexdigest()
+        path = cache_folder("plugins") / folder / Path(name).name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(files[name], encoding="utf-8")
+        content = files[name].encode()
+        write_files({path: lambda file: file.write(content)})
         name = str(path)
     digest = read_plugin(name, Path()).plugin.digest
     if digest != plugin.digest:

@@ -46,14 +46,19 @@ def source(first: str = "", scores: str = "logits_KTE.square()") -> str:
     return SOURCE.format(first=first, scores=scores)
 
 
+def forget_plugins() -> None:
+    """Make this process as if it had never imported a plug-in file."""
+    for name in [name for name in sys.modules if name.startswith("hpxfer_plugin_")]:
+        Registry.remove_module(name)
+        del sys.modules[name]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with the plug-in rows.py. Afterwards this process has forgotten it."""
     (tmp_path / "rows.py").write_text(source())
     yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("hpxfer_plugin_")]:
-        Registry.remove_module(name)
-        del sys.modules[name]
+    forget_plugins()
 
 
 def test_a_gate_and_a_table_of_a_file_train_in_workers_and_are_read_without_the_file(folder: Path) -> None:
@@ -76,9 +81,7 @@ def test_another_version_of_the_file_is_another_trial_and_said(folder: Path) -> 
     sweep = write_tiny(folder, *TINY)
     ids = set(run(sweep, results=folder).trials["trial_id"])
     assert prepare(sweep, results=folder).plan.cautions == prepare(sweep, results=folder / "new").plan.cautions
-    for name in [name for name in sys.modules if name.startswith("hpxfer_plugin_")]:
-        Registry.remove_module(name)
-        del sys.modules[name]
+    forget_plugins()
     (folder / "rows.py").write_text(source("# an edit"))
     edited = prepare(sweep, results=folder)
     assert ids.isdisjoint(trial.id for trial in edited.missing)
@@ -109,9 +112,7 @@ def test_a_row_that_only_this_process_has_is_refused_before_anything_trains(tmp_
 def test_a_stored_sweep_imports_nothing(folder: Path) -> None:
     outcome = run(write_tiny(folder, *TINY), results=folder)
     (folder / "rows.py").write_text("raise SystemExit('imported')")
-    for name in [name for name in sys.modules if name.startswith("hpxfer_plugin_")]:
-        Registry.remove_module(name)
-        del sys.modules[name]
+    forget_plugins()
     assert len(load_results(outcome.folder).cells) == len(outcome.cells)
     assert "mine" not in PARAMETERIZATIONS
 

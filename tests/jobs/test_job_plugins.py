@@ -55,3 +55,13 @@ def test_other_code_than_was_submitted_is_refused(spec: SweepSpec) -> None:
     files = {name: f"{source}# changed\n" for name, source in sources(spec).items()}
     with pytest.raises(HpxferError, match="must be the one that was submitted"):
         unpacked_sweep(dump_sweep(spec), files)
+
+
+def test_a_version_is_no_path(spec: SweepSpec, tmp_path: Path) -> None:
+    (name,) = sources(spec)
+    source = f'version = "../../../outside"\n{TABLE}'
+    assert spec.plugins is not None
+    plugin = spec.plugins[0].model_copy(update={"digest": "version:../../../outside"})
+    text = dump_sweep(spec.model_copy(update={"plugins": (plugin,)}))
+    (local,) = parse_sweep(unpacked_sweep(text, {name: source}), trusted=False).plugins or ()
+    assert Path(local.name).resolve().is_relative_to(tmp_path / "cache" / "hpxfer" / "plugins")
