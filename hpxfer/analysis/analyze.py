@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.analysis.diverged import all_diverged
 from hpxfer.analysis.followup import FollowUp, followup_sweep
-from hpxfer.analysis.report import JudgedLine, TransferReport, judge_line
 from hpxfer.analysis.statistics import STATISTICS, Inputs
 from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.host.output import json_ready
+from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line
 
 if TYPE_CHECKING:
     from hpxfer.results import Results

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.analysis.findings import Addition, Finding
-from hpxfer.analysis.report import TransferReport
 from hpxfer.errors import HpxferError
 from hpxfer.spec.axes import axes_of
 from hpxfer.spec.load import dump_sweep, parse_sweep
 from hpxfer.spec.plugins import stored_names
+from hpxfer.verdict.findings import Addition, Finding
+from hpxfer.verdict.report import TransferReport
 
 if TYPE_CHECKING:
     from hpxfer.spec import SweepSpec

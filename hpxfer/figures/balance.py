@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hpxfer.analysis.labels import scale_text
 from hpxfer.analysis.statistics.load_balance import BalanceLine, LoadBalance
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, shape_name, why_none
+from hpxfer.verdict.labels import scale_text
 
 X_MARGIN = 0.4  # octaves
 NOTHING = "no shape with experts has a curve of its load"

@@ -18,11 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from hpxfer.analysis.statistics.collapse import Collapse, CollapseCurve
-from hpxfer.analysis.thresholds import COLLAPSE_SHARE
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, shape_name, why_none
+from hpxfer.verdict.thresholds import COLLAPSE_SHARE
 
 NOTHING = "no loss curves"
 LEAST = 1e-4  # smallest spread that is shown on the log axis, as a fraction of the largest

@@ -12,12 +12,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from hpxfer.analysis import Drift, Finding, TransferReport
-from hpxfer.analysis.optimum import Kind, Optimum
-from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, with_interval
+from hpxfer.verdict.optimum import Kind, Optimum
+from hpxfer.verdict.thresholds import CONTROL
 
 BOUNDS: dict[Kind, int] = {"lower_edge": -1, "upper_edge": 1}  # on which side of the grid the optimum lies
 ARROW = 20  # points

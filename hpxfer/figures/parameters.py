@@ -13,11 +13,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from hpxfer.analysis.statistics.scaling_fit import COUNTS, Count, LossFit, PowerLaw
-from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed, why_none, with_interval
+from hpxfer.verdict.thresholds import CONTROL
 
 NOTHING = "no shape has a result at a transferred HP"
 TITLE_COUNT: Count = "active"  # the count that the title is about, where there is one

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from hpxfer.analysis import Finding, ShapeFinding, TransferReport
-from hpxfer.analysis.thresholds import CONTROL, REGRET_SHARE
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK, SMALL
 from hpxfer.figures.text import along, listed
+from hpxfer.verdict.thresholds import CONTROL, REGRET_SHARE
 
 # The y-axis is linear up to this many nats and logarithmic above. Seed noise has been larger in every sweep so far.
 LINEAR = 0.001

@@ -16,12 +16,12 @@ from matplotlib.ticker import MaxNLocator
 from hpxfer.analysis import Analysis
 from hpxfer.analysis.statistics.search_best import ArmBest
 from hpxfer.analysis.statistics.search_progress import ArmProgress, search_progress
-from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
 from hpxfer.results import Results
+from hpxfer.verdict.thresholds import CONTROL
 
 MOST_PANELS = 6
 SHOWN_QUANTILE = 0.8  # of the losses: those above are not drawn, as the first points of a search may lie far up

@@ -13,12 +13,12 @@ from matplotlib.ticker import FixedLocator
 
 from hpxfer.analysis import Analysis
 from hpxfer.analysis.statistics.search_steps import CoordinateStep
-from hpxfer.analysis.thresholds import CONTROL
 from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed
 from hpxfer.results import Results
+from hpxfer.verdict.thresholds import CONTROL
 
 ROW_INCHES = 0.3
 MOST_BELOW = 1.5  # how far down the axis reaches, in widths of the bars: losses far below would hide the gains

@@ -11,12 +11,12 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpxfer.analysis.labels import scale_text
 from hpxfer.analysis.statistics.stability import StabilityMap
 from hpxfer.figures import style
 from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.text import along, listed, why_none
+from hpxfer.verdict.labels import scale_text
 
 NOTHING = "no trial has a result"
 

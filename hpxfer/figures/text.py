@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from hpxfer.analysis.labels import scale_text
-from hpxfer.analysis.thresholds import CONTROL
+from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.thresholds import CONTROL
 
 
 class AxisResult(Protocol):

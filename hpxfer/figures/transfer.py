@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
-from hpxfer.analysis.labels import loss_name
-from hpxfer.analysis.loss_grid import ShapeLosses, loss_grids
-from hpxfer.analysis.optimum import Kind
-from hpxfer.analysis.text import headline
 from hpxfer.figures.text import shape_name
+from hpxfer.verdict.labels import loss_name
+from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
+from hpxfer.verdict.optimum import Kind
+from hpxfer.verdict.text import headline
 
 # A row of panels reaches up to the highest of the best losses plus HEADROOM times the typical rise around a best loss.
 # The rise is measured within this many octaves.

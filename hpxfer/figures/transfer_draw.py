@@ -15,13 +15,13 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox, TransformedBbox
 
-from hpxfer.analysis.optimum import Kind
 from hpxfer.errors import HpxferError
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.style import FAINT, INK, SMALL
 from hpxfer.figures.transfer import X_MARGIN, Mark, Panel, TransferInfo, axis_transfer_info
 from hpxfer.host.files import write_files
+from hpxfer.verdict.optimum import Kind
 
 COLUMNS = 2  # panels across the page
 MARKERS: dict[Kind, str] = {

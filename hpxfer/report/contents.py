@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import hpxfer
 from hpxfer.analysis import Finding, ShapeFinding, TransferReport
-from hpxfer.analysis.labels import loss_name
-from hpxfer.analysis.text import drift_text, headline, interval_text, optimum_text, verdict_text
-from hpxfer.analysis.verdict import move, move_text
 from hpxfer.host.output import json_ready
 from hpxfer.report.analyses import analysis_tables, unknown
 from hpxfer.report.next_step import next_step
@@ -26,6 +23,9 @@ from hpxfer.report.provenance import (
 from hpxfer.report.tables import NOTHING, Cell, Column, Table, text_table
 from hpxfer.results import Results
 from hpxfer.spec import dump_sweep
+from hpxfer.verdict.judge import move, move_text
+from hpxfer.verdict.labels import loss_name
+from hpxfer.verdict.text import drift_text, headline, interval_text, optimum_text, verdict_text
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Analysis

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from hpxfer.analysis import TransferReport, thresholds
-from hpxfer.analysis.labels import loss_name, scale_text
-from hpxfer.analysis.loss_grid import STATUSES
-from hpxfer.analysis.thresholds import CONTROL
+from hpxfer.analysis import TransferReport
 from hpxfer.plan.cautions import CROSSING
 from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
 from hpxfer.spec.budget import budget_text
+from hpxfer.verdict import thresholds
+from hpxfer.verdict.labels import loss_name, scale_text
+from hpxfer.verdict.loss_grid import STATUSES
+from hpxfer.verdict.thresholds import CONTROL
 
 # Column of the trials -> its name in the report. The report says how many trials have each value.
 COLUMNS = {

@@ -10,11 +10,11 @@ from planted_results import DIGEST, planted_results
 from sweep_text import edited
 
 from hpxfer.analysis import FollowUp, followup_sweep, transfer_report
-from hpxfer.analysis.findings import Addition, Finding
-from hpxfer.analysis.report import TransferReport
 from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.trial import DataRef, Expansion
+from hpxfer.verdict.findings import Addition, Finding
+from hpxfer.verdict.report import TransferReport
 
 DATA = DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128)
 SPEC = parse_sweep(edited(("lr: [0.01]", "lr: {log2: [-9, -4]}")))

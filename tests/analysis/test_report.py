@@ -17,9 +17,9 @@ from planted_lines import MOVES, STAYS, line, with_status
 from planted_sweeps import Planted, plant
 
 from hpxfer.analysis import TransferReport, report_line, transfer_report
-from hpxfer.analysis.labels import scale_text
-from hpxfer.analysis.transfer import find
 from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.transfer import find
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart.yaml"
 

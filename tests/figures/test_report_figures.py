@@ -12,9 +12,9 @@ from looks import drawn_texts, plain, unlabeled
 from planted_sweeps import Planted, plant
 
 from hpxfer.analysis import TransferReport, report_line
-from hpxfer.analysis.thresholds import REGRET_SHARE
 from hpxfer.figures.optimum import OptimumInfo, draw_optimum, optimum_info
 from hpxfer.figures.regret import RegretInfo, draw_regret, regret_info
+from hpxfer.verdict.thresholds import REGRET_SHARE
 
 KIND = Planted(noise=0.001, num_points=9, seeds=3)
 

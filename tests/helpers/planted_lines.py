@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from planted_sweeps import cell_of
 
-from hpxfer.analysis.loss_grid import LossGrid, ShapeLosses
+from hpxfer.verdict.loss_grid import LossGrid, ShapeLosses
 
 GRID = tuple(float(exponent) for exponent in range(-9, -3))
 SCALES = (32.0, 64.0, 128.0)

@@ -19,15 +19,15 @@ from pathlib import Path
 from planted_results import planted_results
 
 from hpxfer.analysis import analyze
-from hpxfer.analysis.bootstrap import draw_optima
-from hpxfer.analysis.estimate import fit_grid, noise_of
-from hpxfer.analysis.loss_grid import loss_grids
 from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.figures import all_figures, save_transfer, transfer_info
 from hpxfer.report import Source, make_report, to_html
 from hpxfer.report.write import garbage_collection_paused
 from hpxfer.results import Results, load_results
 from hpxfer.spec import parse_sweep
+from hpxfer.verdict.bootstrap import draw_optima
+from hpxfer.verdict.estimate import fit_grid, noise_of
+from hpxfer.verdict.loss_grid import loss_grids
 
 DRAWS = 1000
 SWEEP = """\

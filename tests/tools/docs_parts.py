@@ -115,7 +115,7 @@ def columns_markdown(root: Path) -> str:
 
 def thresholds_markdown(root: Path) -> str:
     """Return one row per threshold of the verdict: its name, its value, and the comment above it, which says why."""
-    from hpxfer.analysis import thresholds
+    from hpxfer.verdict import thresholds
 
     rows = []
     comment: list[str] = []

@@ -27,8 +27,8 @@ from docs_markdown import table
 from planted_sweeps import Planted, plant
 
 import hpxfer
-from hpxfer.analysis.optimum import Optimum
-from hpxfer.analysis.transfer import find
+from hpxfer.verdict.optimum import Optimum
+from hpxfer.verdict.transfer import find
 
 SWEEPS = 1000
 CHUNK = 50

@@ -16,7 +16,7 @@ import numpy as np
 from other_fits import compared_optima
 from planted_sweeps import Planted, plant
 
-from hpxfer.analysis.estimate import estimate_all
+from hpxfer.verdict.estimate import estimate_all
 
 SWEEPS = 200
 NAMES = ("estimate", "Akima", "one curvature")

@@ -1,6 +1,6 @@
 """Two other ways to fit an optimum, which test the estimate. No verdict uses them.
 
-The estimate is one parabola per shape with a cubic part that all shapes share (`hpxfer.analysis.local_fit`). The Akima
+The estimate is one parabola per shape with a cubic part that all shapes share (`hpxfer.verdict.local_fit`). The Akima
 spline assumes nothing about the basin, and follows the noise. The fit with one curvature for all shapes is steadier,
 and wrong where basins narrow with scale.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.interpolate import Akima1DInterpolator
 
-from hpxfer.analysis.drift import fit_drift
-from hpxfer.analysis.estimate import Estimates, Fitted
-from hpxfer.analysis.local_fit import lowest
+from hpxfer.verdict.drift import fit_drift
+from hpxfer.verdict.estimate import Estimates, Fitted
+from hpxfer.verdict.local_fit import lowest
 
 AKIMA_STEPS = 512  # the points at which a spline is evaluated
 

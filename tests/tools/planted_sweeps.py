@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpxfer.analysis.loss_grid import LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
 
 Floats = NDArray[np.float64]
 BEND_OCTAVES = 2.0  # the asymmetry is constant beyond

@@ -40,7 +40,7 @@ def imports(module: str, path: Path) -> Iterator[tuple[int, str]]:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module, e.g. `analysis` of hpxfer.analysis.drift; the public face is `hpxfer` itself.
+    """Return the room of a module, e.g. `analysis` of hpxfer.verdict.drift; the public face is `hpxfer` itself.
 
     `python -m hpxfer` runs the command line, so hpxfer.__main__ counts as a part of `cli`.
     """

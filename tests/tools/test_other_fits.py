@@ -8,8 +8,8 @@ from other_fits import FitComparison, compare_fits
 from planted_lines import MOVES, line, with_status
 from planted_sweeps import Planted, plant
 
-from hpxfer.analysis.estimate import estimate_all
-from hpxfer.analysis.loss_grid import LossGrid, loss_grids
+from hpxfer.verdict.estimate import estimate_all
+from hpxfer.verdict.loss_grid import LossGrid, loss_grids
 
 
 def of(kind: Planted, seed: int = 0) -> FitComparison:

@@ -12,7 +12,7 @@ import pytest
 from error_rates import VerdictCounts, count_verdicts, error_rates_tables
 from planted_sweeps import Planted, plant
 
-from hpxfer.analysis.loss_grid import loss_grids
+from hpxfer.verdict.loss_grid import loss_grids
 
 MESSY = Planted(missing=0.2, cliff=1.5, cliff_width=1.0, tail=3.0, luck=0.1, luck_slope=0.01, drift=0.3)
 

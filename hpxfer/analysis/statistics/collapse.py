@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from hpxfer.analysis.findings import Finding
-from hpxfer.analysis.loss_grid import Bools, Floats
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.scaling_fit import power_laws
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import TrainedShape, Transferred, transferred
-from hpxfer.analysis.thresholds import COLLAPSE_SHARE, ERROR_RATE
+from hpxfer.verdict.findings import Finding
+from hpxfer.verdict.loss_grid import Bools, Floats
+from hpxfer.verdict.thresholds import COLLAPSE_SHARE, ERROR_RATE
 
 WINDOWS = 48  # at most as many windows are averaged over: a figure shows no more
 PERSIST = 3  # windows in a row that must differ, as a single one differs by chance

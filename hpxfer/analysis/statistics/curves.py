@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpxfer.analysis.loss_grid import Floats
+from hpxfer.verdict.loss_grid import Floats
 
 Curve = tuple[NDArray[np.int64], Floats]  # steps ascending, values
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpxfer.analysis.intervals import mean_interval
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.scaling_fit import pooled_noise
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import TrainedShape, transferred
 from hpxfer.scaling.shape import Shape
+from hpxfer.verdict.intervals import mean_interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpxfer.analysis.estimate import Estimates, Fitted
-from hpxfer.analysis.loss_grid import Floats
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.analysis.thresholds import CONFIDENCE
+from hpxfer.verdict.estimate import Estimates, Fitted
+from hpxfer.verdict.loss_grid import Floats
+from hpxfer.verdict.thresholds import CONFIDENCE
 
 ROUNDING = 1e-12  # nats: a smaller regret is that of rounding
 POWERS = np.linspace(-4.0, 8.0, 240)  # that are searched; none of them is 0, where the formula is undefined

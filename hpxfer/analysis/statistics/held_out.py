@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from hpxfer.analysis.bootstrap import SeedNoise, scatter_ratio
-from hpxfer.analysis.drift import TINY
-from hpxfer.analysis.estimate import Fitted, estimate, fit_grid, noise_of
-from hpxfer.analysis.loss_grid import Floats, LossGrid, ShapeLosses
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.power_law_fit import fit_power
 from hpxfer.analysis.statistics.scaling_fit import LAW_SHAPES, pooled_noise
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.analysis.thresholds import CONFIDENCE
+from hpxfer.verdict.bootstrap import SeedNoise, scatter_ratio
+from hpxfer.verdict.drift import TINY
+from hpxfer.verdict.estimate import Fitted, estimate, fit_grid, noise_of
+from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
+from hpxfer.verdict.thresholds import CONFIDENCE
 
 
 @dataclass(frozen=True, kw_only=True)

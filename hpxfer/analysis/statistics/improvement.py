@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpxfer.analysis.intervals import mean_interval
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import transferred
+from hpxfer.verdict.intervals import mean_interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from hpxfer.analysis.report import JudgedLine
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import axes_of
+from hpxfer.verdict.report import JudgedLine
 
 if TYPE_CHECKING:
     from hpxfer.results import Results

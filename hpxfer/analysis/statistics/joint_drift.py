@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpxfer.analysis.bootstrap import Draws, SeedNoise
-from hpxfer.analysis.drift import Observed
-from hpxfer.analysis.estimate import Estimates, Fitted, estimate, fit_grid, noise_of
-from hpxfer.analysis.loss_grid import Floats, LossGrid, ShapeLosses
-from hpxfer.analysis.report import JudgedLine
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.joint_regression import Regression, regression
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.scaling.shape import Shape
+from hpxfer.verdict.bootstrap import Draws, SeedNoise
+from hpxfer.verdict.drift import Observed
+from hpxfer.verdict.estimate import Estimates, Fitted, estimate, fit_grid, noise_of
+from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
+from hpxfer.verdict.report import JudgedLine
 
 # The dimensions of a shape. Of dimensions that move together, the first one here gets the slope.
 DIMENSIONS = (

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import optimize, stats
 
-from hpxfer.analysis.bootstrap import scatter_ratio
-from hpxfer.analysis.drift import TINY, Observed, log_between
-from hpxfer.analysis.loss_grid import Floats
-from hpxfer.analysis.thresholds import CONFIDENCE
+from hpxfer.verdict.bootstrap import scatter_ratio
+from hpxfer.verdict.drift import TINY, Observed, log_between
+from hpxfer.verdict.loss_grid import Floats
+from hpxfer.verdict.thresholds import CONFIDENCE
 
 FAR = 1e15  # the negative log likelihood where it is not finite
 FINEST = 1e-4  # octaves: smaller errors come from losses without noise, and only hinder the search

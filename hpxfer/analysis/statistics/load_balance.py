@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpxfer.analysis.loss_grid import LossGrid, SeedLosses, ShapeLosses
 from hpxfer.analysis.statistics.curves import Curve, curves_by_trial
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.scaling.shape import Shape
+from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
 
 LAST_SHARE = 0.25  # of the kept steps: `final` is their mean
 

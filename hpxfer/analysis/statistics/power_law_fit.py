@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpxfer.analysis.bootstrap import RANDOM_SEED, scatter_ratio
-from hpxfer.analysis.loss_grid import Floats
+from hpxfer.verdict.bootstrap import RANDOM_SEED, scatter_ratio
+from hpxfer.verdict.loss_grid import Floats
 
 # log2 of the exponents that are searched, evenly spaced: 12 per factor of two.
 LOG2_EXPONENTS = np.linspace(-8.0, 2.0, 121)

@@ -14,7 +14,7 @@ from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.power_law_fit import fit_power
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import transferred
-from hpxfer.analysis.thresholds import CONFIDENCE
+from hpxfer.verdict.thresholds import CONFIDENCE
 
 Count = Literal["total", "active", "total without embedding", "active without embedding"]
 COUNTS: tuple[Count, ...] = ("total", "active", "total without embedding", "active without embedding")

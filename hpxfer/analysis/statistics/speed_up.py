@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.analysis.findings import Finding
-from hpxfer.analysis.intervals import mean_interval
-from hpxfer.analysis.loss_grid import Floats
 from hpxfer.analysis.statistics.curves import Curve
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import TrainedShape, Transferred, transferred
+from hpxfer.verdict.findings import Finding
+from hpxfer.verdict.intervals import mean_interval
+from hpxfer.verdict.loss_grid import Floats
 
 SMOOTH_SHARE = 0.05  # of the run: losses are averaged over as many steps, as batches differ more than steps do
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hpxfer.analysis.drift import fit_drift
-from hpxfer.analysis.findings import Finding
-from hpxfer.analysis.loss_grid import LossGrid, SeedLosses
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.verdict.drift import fit_drift
+from hpxfer.verdict.findings import Finding
+from hpxfer.verdict.loss_grid import LossGrid, SeedLosses
 
 
 @dataclass(frozen=True, kw_only=True)

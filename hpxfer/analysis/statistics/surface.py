@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from hpxfer.analysis.loss_grid import Bools, Floats
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.analysis.thresholds import CONFIDENCE, LOCAL_OCTAVES
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import PRODUCT, base_hps
+from hpxfer.verdict.loss_grid import Bools, Floats
+from hpxfer.verdict.thresholds import CONFIDENCE, LOCAL_OCTAVES
 
 COEFFICIENTS = 6
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from hpxfer.analysis.findings import Finding
-from hpxfer.analysis.loss_grid import SeedLosses, ShapeLosses
 from hpxfer.analysis.statistics.curves import Curve, curves_by_trial
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.scaling.shape import Shape
+from hpxfer.verdict.findings import Finding
+from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
 
 Key = tuple[str, str]  # axis, parameterization
 

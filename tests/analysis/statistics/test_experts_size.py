@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpxfer.analysis.loss_grid import SeedLosses, ShapeLosses
 from hpxfer.analysis.statistics.experts_size import ExpertsAgainstSize, experts_against_size
 from hpxfer.analysis.statistics.transferred import TrainedShape
 from hpxfer.scaling.shape import Shape
+from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
 
 BASE = Shape(width=64, depth=2, num_experts=4, num_active=2, expert_width=64, head_dim=32)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hpxfer.analysis.estimate import estimate_all
-from hpxfer.analysis.loss_grid import loss_grids
 from hpxfer.analysis.statistics.fast_transfer import FastTransfer, fast_transfer
+from hpxfer.verdict.estimate import estimate_all
+from hpxfer.verdict.loss_grid import loss_grids
 
 DOUBLINGS = np.arange(5.0)
 CURVATURE = 0.05

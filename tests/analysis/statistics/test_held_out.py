@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from planted_sweeps import Planted, plant
 
-from hpxfer.analysis.estimate import fit_grid, noise_of
-from hpxfer.analysis.loss_grid import LossGrid, loss_grids
 from hpxfer.analysis.statistics.held_out import HeldOut, _law, held_out, without_largest
+from hpxfer.verdict.estimate import fit_grid, noise_of
+from hpxfer.verdict.loss_grid import LossGrid, loss_grids
 
 
 def of(grid: LossGrid, value: float | None = 2.0**-6) -> HeldOut:

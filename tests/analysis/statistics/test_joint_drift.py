@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hpxfer.analysis.estimate import fit_grid, noise_of
-from hpxfer.analysis.loss_grid import LossGrid, loss_grids
 from hpxfer.analysis.statistics.joint_drift import JointDrift, joint_drift, moving
 from hpxfer.scaling.shape import Shape
+from hpxfer.verdict.estimate import fit_grid, noise_of
+from hpxfer.verdict.loss_grid import LossGrid, loss_grids
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
 WIDER = tuple(replace(BASE, width=32 * k, expert_width=32 * k) for k in (2, 4, 8))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from hpxfer.analysis.loss_grid import LossGrid, loss_grids
 from hpxfer.analysis.statistics.curves import Curve, curves_by_trial
 from hpxfer.analysis.statistics.load_balance import load_balance
 from hpxfer.scaling.shape import Shape
+from hpxfer.verdict.loss_grid import LossGrid, loss_grids
 
 SHAPE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
 DENSE = Shape(width=32, depth=2, head_dim=32, dense_width=32)

@@ -7,8 +7,8 @@ import pytest
 from planted_lines import STAYS, line, with_status
 
 from hpxfer.analysis import report_line
-from hpxfer.analysis.loss_grid import loss_grids
 from hpxfer.analysis.statistics.stability import StabilityMap, stability_map
+from hpxfer.verdict.loss_grid import loss_grids
 
 
 def made(frame: pd.DataFrame) -> StabilityMap:

@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hpxfer.analysis.basin import basin_width, stability_edge
-from hpxfer.analysis.estimate import Estimates, estimate_all
-from hpxfer.analysis.findings import Finding, ShapeFinding, Transferred
-from hpxfer.analysis.loss_grid import LossGrid, SeedLosses, ShapeLosses
-from hpxfer.analysis.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
-from hpxfer.analysis.optimum import Optimum
-from hpxfer.analysis.regret import regret_trend
-from hpxfer.analysis.thresholds import WIDTH_SHARES
-from hpxfer.analysis.verdict import judge
-from hpxfer.analysis.what_to_add import what_to_add
+from hpxfer.verdict.basin import basin_width, stability_edge
+from hpxfer.verdict.estimate import Estimates, estimate_all
+from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred
+from hpxfer.verdict.judge import judge
+from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
+from hpxfer.verdict.optimum import Optimum
+from hpxfer.verdict.regret import regret_trend
+from hpxfer.verdict.thresholds import WIDTH_SHARES
+from hpxfer.verdict.what_to_add import what_to_add
 
 
 def find(grids: Sequence[LossGrid]) -> tuple[Finding, ...]:

@@ -10,8 +10,8 @@ import pytest
 from planted_lines import MOVES, STAYS, grid_of, line, with_status
 from planted_sweeps import cell_of
 
-from hpxfer.analysis.loss_grid import ShapeLosses, loss_grids
 from hpxfer.errors import HpxferError
+from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 
 NAN, INF = math.nan, math.inf
 

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from hpxfer.analysis.estimate import Fitted
-from hpxfer.analysis.loss_grid import ShapeLosses
+from hpxfer.verdict.estimate import Fitted
+from hpxfer.verdict.loss_grid import ShapeLosses
 
 STEPS = 1024  # the points at which a fitted basin is evaluated
 

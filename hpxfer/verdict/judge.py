@@ -13,10 +13,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hpxfer.analysis.findings import Addition, Control, Finding, ShapeFinding, Verdict
-from hpxfer.analysis.labels import scale_text
-from hpxfer.analysis.text import regret_text
-from hpxfer.analysis.thresholds import CONTROL, ERROR_RATE, MOVE_OCTAVES, NUM_SE, REGRET_SHARE
+from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
+from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.text import regret_text
+from hpxfer.verdict.thresholds import CONTROL, ERROR_RATE, MOVE_OCTAVES, NUM_SE, REGRET_SHARE
 
 NO_NOISE = "one seed: no noise floor, add seeds"
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_lines import STAYS, grid_of, line
 
-from hpxfer.analysis.local_fit import fit_local, lowest
-from hpxfer.analysis.loss_grid import LossGrid, loss_grids
+from hpxfer.verdict.local_fit import fit_local, lowest
+from hpxfer.verdict.loss_grid import LossGrid, loss_grids
 
 
 def basins(optima: list[float], asymmetry: float = 0.0, num: int = 7) -> LossGrid:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hpxfer.analysis.regret import regret_trend
+from hpxfer.verdict.regret import regret_trend
 
 
 def test_a_regret_that_grows_by_a_share_of_the_gain() -> None:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from hpxfer.analysis.findings import Finding, ShapeFinding
-from hpxfer.analysis.labels import loss_name, scale_text
-from hpxfer.analysis.text import (
+from hpxfer.host.output import aligned
+from hpxfer.verdict.findings import Finding, ShapeFinding
+from hpxfer.verdict.labels import loss_name, scale_text
+from hpxfer.verdict.text import (
     NOTHING,
     drift_text,
     headline,
@@ -18,8 +19,7 @@ from hpxfer.analysis.text import (
     optimum_text,
     regret_nats_text,
 )
-from hpxfer.analysis.thresholds import NUM_SE, REGRET_SHARE
-from hpxfer.host.output import aligned
+from hpxfer.verdict.thresholds import NUM_SE, REGRET_SHARE
 
 MAX_VERDICTS = 9  # lines of a summary; with the question, the rest in one line and the advice that makes twelve
 COLUMNS = (

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.analysis.loss_grid import Bools, Floats, LossGrid
-from hpxfer.analysis.thresholds import LOCAL_OCTAVES, LOCAL_POINTS, MIN_POINTS
+from hpxfer.verdict.loss_grid import Bools, Floats, LossGrid
+from hpxfer.verdict.thresholds import LOCAL_OCTAVES, LOCAL_POINTS, MIN_POINTS
 
 Ints = NDArray[np.int64]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hpxfer.analysis.loss_grid import SeedLosses, ShapeLosses
-from hpxfer.analysis.thresholds import MIN_POINTS
+from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
+from hpxfer.verdict.thresholds import MIN_POINTS
 
 Kind = Literal["interior", "lower_edge", "upper_edge", "at_divergence", "none"]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special, stats
 
-from hpxfer.analysis.bootstrap import scatter_ratio
-from hpxfer.analysis.loss_grid import Floats
-from hpxfer.analysis.thresholds import CONFIDENCE
+from hpxfer.verdict.bootstrap import scatter_ratio
+from hpxfer.verdict.loss_grid import Floats
+from hpxfer.verdict.thresholds import CONFIDENCE
 
 # In octaves: a smaller error is not one of seeds, but the rounding of losses.
 TINY = 1e-9

@@ -9,11 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from hpxfer.analysis.bootstrap import Draws, SeedNoise, draw_optima, pool_noise
-from hpxfer.analysis.drift import Drift, Observed, fit_drift, fit_observed
-from hpxfer.analysis.local_fit import LocalFit, fit_local
-from hpxfer.analysis.loss_grid import Floats, LossGrid
-from hpxfer.analysis.optimum import Kind, Optimum, measured_optimum, open_because
+from hpxfer.verdict.bootstrap import Draws, SeedNoise, draw_optima, pool_noise
+from hpxfer.verdict.drift import Drift, Observed, fit_drift, fit_observed
+from hpxfer.verdict.local_fit import LocalFit, fit_local
+from hpxfer.verdict.loss_grid import Floats, LossGrid
+from hpxfer.verdict.optimum import Kind, Optimum, measured_optimum, open_because
 
 FLAT = "the loss does not bend by more than seeds differ: a wider grid or more seeds are needed"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpxfer.analysis.drift import Drift, Observed, fit_drift, fit_observed
+from hpxfer.verdict.drift import Drift, Observed, fit_drift, fit_observed
 
 
 def test_published_learning_rates_over_width() -> None:

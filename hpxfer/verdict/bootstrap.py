@@ -26,9 +26,9 @@ from functools import cached_property
 import numpy as np
 from scipy import stats
 
-from hpxfer.analysis.local_fit import Ints, LocalFit
-from hpxfer.analysis.loss_grid import Bools, Floats, LossGrid
-from hpxfer.analysis.thresholds import CONFIDENCE, MISFIT_CHANCE, NUM_DRAWS
+from hpxfer.verdict.local_fit import Ints, LocalFit
+from hpxfer.verdict.loss_grid import Bools, Floats, LossGrid
+from hpxfer.verdict.thresholds import CONFIDENCE, MISFIT_CHANCE, NUM_DRAWS
 
 TINY = 1e-9  # octaves
 RANDOM_SEED = 20260121  # fixed, so that equal losses give equal intervals

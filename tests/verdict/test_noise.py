@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from planted_sweeps import cell_of
 
-from hpxfer.analysis.loss_grid import SeedLosses, ShapeLosses
-from hpxfer.analysis.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
+from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
+from hpxfer.verdict.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
 
 
 def cell(value: float, *losses: float) -> SeedLosses:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hpxfer.analysis.drift import Drift
-from hpxfer.analysis.labels import shape_label
-from hpxfer.analysis.optimum import Optimum
-from hpxfer.analysis.regret import RegretTrend
-from hpxfer.analysis.thresholds import CONTROL
+from hpxfer.verdict.drift import Drift
+from hpxfer.verdict.labels import shape_label
+from hpxfer.verdict.optimum import Optimum
+from hpxfer.verdict.regret import RegretTrend
+from hpxfer.verdict.thresholds import CONTROL
 
 Verdict = Literal["transfers", "drifts", "undecided"]
 Transferred = Literal["measured", "diverged", "missing"]

@@ -6,8 +6,8 @@ import math
 
 from scipy import stats
 
-from hpxfer.analysis.loss_grid import Floats
-from hpxfer.analysis.thresholds import CONFIDENCE
+from hpxfer.verdict.loss_grid import Floats
+from hpxfer.verdict.thresholds import CONFIDENCE
 
 
 def mean_interval(values: Floats) -> tuple[float, float | None, float | None]:

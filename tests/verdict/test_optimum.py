@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_lines import GRID, STAYS, line
 
-from hpxfer.analysis.loss_grid import ShapeLosses, loss_grids
-from hpxfer.analysis.optimum import find_optimum, measured_optimum
+from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
+from hpxfer.verdict.optimum import find_optimum, measured_optimum
 
 INF = math.inf
 VALUES = [2.0**-4, 2.0**-3, 2.0**-2, 2.0**-1, 1.0]

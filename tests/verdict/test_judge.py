@@ -10,9 +10,9 @@ import pytest
 from planted_lines import GRID, MOVES, STAYS, Optima, line, with_status
 
 from hpxfer.analysis import Finding, report_line
-from hpxfer.analysis.text import headline
-from hpxfer.analysis.thresholds import REGRET_SHARE
-from hpxfer.analysis.verdict import NO_NOISE, judge, regret_limit
+from hpxfer.verdict.judge import NO_NOISE, judge, regret_limit
+from hpxfer.verdict.text import headline
+from hpxfer.verdict.thresholds import REGRET_SHARE
 
 
 def finding(frame: pd.DataFrame, label: str = "completep-moe") -> Finding:

@@ -9,10 +9,10 @@ import pytest
 from planted_lines import grid_of
 from scipy import stats
 
-from hpxfer.analysis.bootstrap import Draws, draw_optima, pool_noise, scatter_ratio
-from hpxfer.analysis.local_fit import LocalFit, fit_local
-from hpxfer.analysis.loss_grid import LossGrid
-from hpxfer.analysis.thresholds import NUM_DRAWS
+from hpxfer.verdict.bootstrap import Draws, draw_optima, pool_noise, scatter_ratio
+from hpxfer.verdict.local_fit import LocalFit, fit_local
+from hpxfer.verdict.loss_grid import LossGrid
+from hpxfer.verdict.thresholds import NUM_DRAWS
 
 
 def noisy(noise: float, seeds: int = 2, shapes: int = 5, slope: float = 0.0, rng_seed: int = 0) -> LossGrid:

@@ -7,9 +7,9 @@ import pytest
 from planted_lines import STAYS, Optima, line, with_status
 
 from hpxfer.analysis import Finding
-from hpxfer.analysis.loss_grid import loss_grids
-from hpxfer.analysis.transfer import find
-from hpxfer.analysis.what_to_add import _seeds
+from hpxfer.verdict.loss_grid import loss_grids
+from hpxfer.verdict.transfer import find
+from hpxfer.verdict.what_to_add import _seeds
 
 NARROW: Optima = {"completep-moe": lambda _: -6.2}
 

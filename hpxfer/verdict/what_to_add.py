@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from scipy import stats
 
-from hpxfer.analysis.estimate import FLAT
-from hpxfer.analysis.findings import Addition, Finding, ShapeFinding
-from hpxfer.analysis.loss_grid import LossGrid, ShapeLosses
-from hpxfer.analysis.thresholds import ERROR_RATE, MIN_POINTS, MOVE_OCTAVES
-from hpxfer.analysis.verdict import move, regret_limit
+from hpxfer.verdict.estimate import FLAT
+from hpxfer.verdict.findings import Addition, Finding, ShapeFinding
+from hpxfer.verdict.judge import move, regret_limit
+from hpxfer.verdict.loss_grid import LossGrid, ShapeLosses
+from hpxfer.verdict.thresholds import ERROR_RATE, MIN_POINTS, MOVE_OCTAVES
 
 MIN_SEEDS = 3  # with two, an unlucky run cannot be distinguished from noise
 MAX_SEEDS = 20  # with more, a longer axis or a finer grid says more at lower cost

@@ -11,8 +11,8 @@ from planted_lines import GRID, MOVES, STAYS, line, with_status
 from planted_sweeps import Planted, plant
 
 from hpxfer.analysis import Optimum, report_line
-from hpxfer.analysis.estimate import FLAT
-from hpxfer.analysis.transfer import find
+from hpxfer.verdict.estimate import FLAT
+from hpxfer.verdict.transfer import find
 
 
 def optima(*args: object, **kwargs: object) -> list[Optimum]:

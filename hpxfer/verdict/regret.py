@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpxfer.analysis.loss_grid import Floats
+from hpxfer.verdict.loss_grid import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from hpxfer.analysis.drift import Drift
-from hpxfer.analysis.findings import Finding, ShapeFinding
-from hpxfer.analysis.optimum import Optimum
+from hpxfer.verdict.drift import Drift
+from hpxfer.verdict.findings import Finding, ShapeFinding
+from hpxfer.verdict.optimum import Optimum
 
 SIGN = {"lower_edge": "<= ", "upper_edge": ">= "}
 NOTHING = "-"

@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpxfer.analysis.labels import shape_label
-from hpxfer.analysis.thresholds import CLIFF_RATIO, MIN_POINTS
 from hpxfer.errors import HpxferError
+from hpxfer.verdict.labels import shape_label
+from hpxfer.verdict.thresholds import CLIFF_RATIO, MIN_POINTS
 
 COLUMNS = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status")
 TRIAL = "trial_id"  # a further column, which results have and a line written by hand may lack

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hpxfer.analysis.loss_grid import SeedLosses, ShapeLosses
+from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
 
 # The variance of a median over that of a mean, for normal noise and many seeds. It is lower for few: 1.35 at three.
 MEDIAN_VARIANCE = math.pi / 2

@@ -1,0 +1,106 @@
+"""The transfer report: the findings on one HP of a sweep, for every axis and parameterization."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from hpxfer.host.output import json_ready
+from hpxfer.verdict.estimate import Estimates, estimate_all
+from hpxfer.verdict.findings import Finding, ShapeFinding
+from hpxfer.verdict.judge import with_control
+from hpxfer.verdict.loss_grid import loss_grids
+from hpxfer.verdict.optimum import Optimum
+from hpxfer.verdict.summary import full_text, summary_text
+from hpxfer.verdict.transfer import finding_of
+
+EDGES = ("lower_edge", "upper_edge", "at_divergence")
+OF_FINDING = ("axis", "parameterization", "scale_name", "verdict")
+OF_SHAPE = tuple(field.name for field in fields(ShapeFinding) if field.name != "optimum")
+OF_OPTIMUM = tuple(field.name for field in fields(Optimum) if field.name != "kind")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferReport:
+    """Does one HP transfer? A finding for every axis and parameterization of a sweep, the control last on each axis."""
+
+    sweep: str
+    hp: str
+    loss: str  # the loss it is judged by: validation | final_window
+    findings: tuple[Finding, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data. None stands for what is missing and for +inf; `transferred` says which."""
+        out: dict[str, Any] = json_ready(asdict(self))
+        return out
+
+    def summary(self) -> str:
+        """Return the verdicts as plain text of at most twelve lines. The last line says what to do with them."""
+        return summary_text(self.sweep, self.hp, self.loss, self.findings)
+
+    def to_text(self) -> str:
+        """Return the whole report as plain text: each finding with its reasons and a table of its shapes."""
+        return full_text(self.sweep, self.hp, self.loss, self.findings)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per axis, parameterization and shape, in the order of the findings.
+
+        - `hp`, `axis`, `parameterization`, `scale_name`, `verdict`: what was judged, and how.
+        - `transferred_value`: the HP value that is transferred from the base.
+        - `shape`, `scale`, `is_base` and the other columns of `ShapeFinding`: best HP and loss, the loss and the regret
+          of the transferred HP with its standard error (nats), seeds and trials.
+        - `status`: what the optimum is: interior, lower_edge, upper_edge, at_divergence or none.
+        - `on_edge`: whether it is at an edge of the grid or next to divergence, and so a bound.
+        - `log2_value`, `low_log2`, `high_log2`, `se_log2` and the other columns of `Optimum`: log2 of the optimum, its
+          95% interval and its standard error.
+
+        A number that is not known is NaN; a regret is +inf if the transferred HP diverged.
+        """
+        columns = ("hp", *OF_FINDING, "transferred_value", *OF_SHAPE, "status", "on_edge", *OF_OPTIMUM)
+        rows = [self._row(finding, shape) for finding in self.findings for shape in finding.shapes]
+        return pd.DataFrame(rows, columns=list(columns))
+
+    def _row(self, finding: Finding, shape: ShapeFinding) -> list[Any]:
+        optimum = shape.optimum
+        row = [
+            *(self.hp, *(getattr(finding, name) for name in OF_FINDING), finding.base_value),
+            *(getattr(shape, name) for name in OF_SHAPE),
+            *(optimum.kind, optimum.kind in EDGES, *(getattr(optimum, name) for name in OF_OPTIMUM)),
+        ]
+        return [math.nan if value is None else value for value in row]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JudgedLine:
+    """The line of one HP: its report, and the estimates that the report rests on."""
+
+    report: TransferReport
+    estimates: tuple[Estimates, ...]  # by axis and parameterization
+
+    @property
+    def hp(self) -> str:
+        return self.report.hp
+
+    @cached_property
+    def by_key(self) -> dict[tuple[str, str], Estimates]:
+        """Its estimates by axis and parameterization."""
+        return {estimates.fitted.grid.key: estimates for estimates in self.estimates}
+
+
+def judge_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> JudgedLine:
+    """Return the report on a line, with its estimates. The noise of seeds is pooled over the whole line."""
+    estimates = estimate_all(loss_grids(line))
+    findings = [finding_of(found) for found in estimates]
+    findings.sort(key=lambda finding: (finding.axis, finding.is_control, finding.parameterization))
+    compared = tuple(with_control(finding, findings) for finding in findings)
+    report = TransferReport(sweep=sweep, hp=hp, loss=loss, findings=compared)
+    return JudgedLine(report=report, estimates=estimates)
+
+
+def report_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> TransferReport:
+    """Return the report on a line, a frame as `Results.line` gives it."""
+    return judge_line(line, sweep=sweep, hp=hp, loss=loss).report
