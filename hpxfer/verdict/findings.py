@@ -38,6 +38,29 @@ class ShapeFinding:
     width_one_octaves: float | None = None  # loss within 1%
     edge_log2: float | None = None  # the largest HP at which all seeds are finite; None if none diverged, -inf if all
     edge_octaves: float | None = None  # from the optimum up to there
+    same_cell: bool = False  # the transferred HP is the best one of this shape, so that nothing is compared
+    regret_low_nats: float | None = None  # the ends of the 95% interval of the regret
+    regret_high_nats: float | None = None
+    limit_nats: float | None = None  # the largest regret that counts as none
+    octave_nats: float | None = None  # what one octave from this shape's own optimum costs
+    regret_octave_share: float | None = None  # the regret as a share of that
+    lowest_value: float | None = None  # the HP with the lowest measured mean
+    lowest_loss: float | None = None  # that mean
+    curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, fitted loss in nats), empty without a fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """How far the optimum moves over the measured shapes, in octaves. The interval holds 95%; None is an open end.
+
+    It covers the difference of the largest and the smallest shape, the largest difference of any two shapes, and, where
+    the optima lie on a line, the line's.
+    """
+
+    octaves: float  # from the smallest shape to the largest
+    low: float | None
+    high: float | None
+    is_line: bool  # whether the optima lie on a line in log2 scale, within their errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +101,8 @@ class Finding:
     regret_trend: RegretTrend | None = None
     to_add: tuple[Addition, ...] = ()  # what an undecided verdict needs, and the control if there is none
     control: Control | None = None  # None if this axis has no control, or if this is the control
+    move: Move | None = None  # None with fewer than two shapes whose optimum is known at all
+    transfer_chance: float | None = None  # the probability that the HP transfers; None without a noise floor
 
     @property
     def key(self) -> tuple[str, str]:
