@@ -243,6 +243,10 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     yield from _product_without_base(spec)
     if spec.judge.hp is not None and spec.judge.hp not in spec.grid:
         yield ("judge", "hp"), f"must be an HP of the grid; {nearest(spec.judge.hp, spec.grid)}"
+    limit = spec.judge.regret_limit
+    if (limit.loss is None) == (limit.octaves is None):
+        got = "neither" if limit.loss is None else "both"
+        yield ("judge", "regret_limit"), f"must have one of loss and octaves, got {got}; write e.g. {{loss: 0.01}}"
     if not spec.seeds:
         yield ("seeds",), "must hold at least one seed"
     elif len(set(spec.seeds)) != len(spec.seeds):

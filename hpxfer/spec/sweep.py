@@ -247,13 +247,27 @@ class HPsSpec(Section):
     """Constant multipliers of one role, by dotted name: `router.lr_mult: 0.0625`, `expert_out.init_mult: 2`."""
 
 
+class RegretLimit(Section):
+    """The largest regret that counts as none. Give one of the two.
+
+    A regret is what a shape loses with the HP transferred from the base, compared with its own best HP.
+    """
+
+    loss: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The limit as a share of the shape's best loss: 0.01 is 1%."""
+    octaves: Annotated[float, Field(gt=0, le=10)] | None = None
+    """The limit as the cost of so many octaves: what an HP loses that lies this far from the shape's own optimum."""
+
+
 class JudgeSpec(Section):
-    """What the verdict is about."""
+    """What the verdict is about, and which regret counts as none."""
 
     hp: str | None = None
     """The HP that is judged, one of the grid. The default is the first of the grid."""
     loss: Literal["validation", "final_window"] = "validation"
     """The loss on the held-out tokens, or the training loss over the final window."""
+    regret_limit: RegretLimit = RegretLimit(loss=0.01)
+    """The largest regret that counts as none. The default is `{loss: 0.01}`, 1% of the shape's best loss."""
 
 
 def _auto(value: Any) -> Any:

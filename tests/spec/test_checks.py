@@ -377,6 +377,23 @@ def test_lr_must_come_from_somewhere() -> None:
     [
         (("seeds: 2", "judge: {hp: init_scale}"), "judge.hp: must be an HP of the grid; legal: lr"),
         (("seeds: 2", "judge: {hp: lrr}"), "judge.hp: must be an HP of the grid; did you mean 'lr'?"),
+        (
+            ("seeds: 2", "judge: {regret_limit: {}}"),
+            "judge.regret_limit: must have one of loss and octaves, got neither; write e.g. {loss: 0.01}",
+        ),
+        (
+            ("seeds: 2", "judge: {regret_limit: {loss: 0.01, octaves: 1}}"),
+            "judge.regret_limit: must have one of loss and octaves, got both; write e.g. {loss: 0.01}",
+        ),
+        (
+            ("seeds: 2", "judge: {regret_limit: {loss: 0}}"),
+            "judge.regret_limit.loss: must be greater than 0, got 0",
+        ),
+        (
+            ("seeds: 2", "judge: {regret_limit: {octave: 1}}"),
+            "judge.regret_limit.octave: unknown key; did you mean 'octaves'?",
+        ),
+        (("seeds: 2", "judge: {regret_limit: 0.01}"), "judge.regret_limit: must be a mapping, got 0.01"),
         (("seeds: 2", "seeds: []"), "seeds: must hold at least one seed"),
         (("seeds: 2", "seeds: [3, 3]"), "seeds: a seed stands twice in [3, 3]"),
     ],

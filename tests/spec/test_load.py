@@ -11,6 +11,7 @@ from sweep_text import SWEEP, edited
 
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
+from hpxfer.verdict.thresholds import REGRET_SHARE
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 
@@ -79,6 +80,20 @@ def test_an_axis_of_shapes_may_be_a_bare_list() -> None:
 )
 def test_grid_values(values: str, numbers: tuple[float, ...]) -> None:
     assert parse_sweep(edited(("lr: [0.01]", f"lr: {values}"))).grid["lr"].numbers() == pytest.approx(numbers)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ("{hp: lr}", (REGRET_SHARE, None)),
+        ("{regret_limit: {loss: 0.005}}", (0.005, None)),
+        ("{regret_limit: {octaves: 1}}", (None, 1.0)),
+    ],
+)
+def test_the_limit_of_the_regret(given: str, limit: tuple[float | None, float | None]) -> None:
+    spec = parse_sweep(edited(("seeds: 2", f"seeds: 2\njudge: {given}")))
+    assert (spec.judge.regret_limit.loss, spec.judge.regret_limit.octaves) == limit
+    assert parse_sweep(dump_sweep(spec)) == spec
 
 
 def test_derived_values() -> None:
