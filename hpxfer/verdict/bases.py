@@ -1,0 +1,239 @@
+"""Bases: from which shape on does an HP transfer, and which is the smallest shape that it should be tuned at?
+
+The factors of a parameterization are monomials in the ratios shape/base, so factors compose: the factor from width 32
+to 128 is the factor from 32 to 64 times that from 64 to 128. A trial therefore belongs to every base at once. Its HP
+differs between two bases by a factor per role, which is the same for all shapes.
+
+An example: under mup the LR of hidden matrices goes as 1/width. With base 32 and LR 2^-6, hidden matrices train with
+2^-7 at width 64 and with 2^-8 at width 128. With base 64, whose hidden matrices have 2^-7, they train with 2^-8 at
+width 128 too. The embedding, whose factor is 1, has 2^-6 in both cases. It is the same model.
+
+So `tuned at width 64` asks about the trials that are there already: the HP that is best at width 64, in units of the
+sweep's base, is used at every larger shape in the same units. The verdict on the shapes from width 64 on, with width 64
+as their base, answers whether that HP transfers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from hpxfer.verdict.findings import Finding, ShapeFinding, Verdict
+from hpxfer.verdict.loss_grid import Floats, LossGrid
+from hpxfer.verdict.optimum import Optimum
+from hpxfer.verdict.thresholds import CONFIDENCE, ERROR_RATE, MOVE_OCTAVES, NUM_DRAWS
+from hpxfer.verdict.transfer import find
+
+Trend = Literal["shrinking", "constant", "growing", "turning", "unknown"]
+MIN_STEPS = 2
+RANDOM_SEED = 20261122  # fixed, so that equal losses give equal intervals
+ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedAt:
+    """One shape as the base: the HP that is best there, how it does beyond, and the step of the optimum that follows.
+
+    Intervals hold 95%. A None is not known.
+    """
+
+    base: str  # its name within the axis, e.g. `width 64`
+    shape: str
+    scale: float
+    value: float | None  # the HP, in units of the sweep's base
+    verdict: Verdict | None  # on this shape and all larger ones; None at the largest
+    transfer_chance: float | None  # the probability that the HP transfers from here
+    regret_nats: float | None  # at the largest shape; +inf if the HP diverges there
+    regret_low_nats: float | None
+    regret_high_nats: float | None
+    limit_nats: float | None  # the largest regret that counts as none
+    step_octaves: float | None = None  # by which the optimum of the next shape lies above that of this one
+    step_low: float | None = None
+    step_high: float | None = None
+    tuning_flops: float | None = None  # of all trials of the HP's line at this shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseReading:
+    """Every shape of one parameterization along one axis as the base, the smallest first.
+
+    `trend` says what the steps of the optimum from shape to shape do, per doubling of the scale:
+
+    - `shrinking` or `growing`: they surely do.
+    - `constant`: from the first step to the last they surely change by less than MOVE_OCTAVES.
+    - `turning`: two steps surely go opposite ways.
+    - `unknown`: the losses do not tell.
+    """
+
+    axis: str
+    parameterization: str
+    hp: str
+    scale_name: str = ""
+    bases: tuple[TunedAt, ...] = ()
+    trend: Trend = "unknown"
+    transfers_from: str | None = None  # the smallest shape whose HP transfers to all larger ones
+    recommended: str | None = None  # the smallest shape to tune at; None if the losses show none
+    advice: str = ""
+    why_not: str | None = None
+
+    def tuned_at(self, base: str) -> TunedAt:
+        """Return the row of a base, e.g. `width 64`."""
+        return next(row for row in self.bases if row.base == base)
+
+
+def read_bases(grids: Sequence[LossGrid], hp: str) -> tuple[BaseReading, ...]:
+    """Return what each shape would do as the base, for every grid of the line of an HP, in the order of the grids."""
+    shapes = dict.fromkeys(row.shape for grid in grids for row in grid.rows)
+    found = {shape: {finding.key: finding for finding in find(from_base(grids, shape))} for shape in shapes}
+    return tuple(
+        _reading(whole, [found[shape.shape][whole.key] for shape in whole.shapes], hp) for whole in find(grids)
+    )
+
+
+def from_base(grids: Sequence[LossGrid], shape: str) -> tuple[LossGrid, ...]:
+    """Return the grids as they read with `shape` as the base: its axes, from this shape on."""
+    out = []
+    for grid in grids:
+        scale = next((row.scale for row in grid.rows if row.shape == shape), None)
+        if scale is not None:
+            kept = [replace(row, is_base=row.shape == shape) for row in grid.rows if row.scale >= scale]
+            out.append(LossGrid(rows=tuple(kept)))
+    return tuple(out)
+
+
+def _reading(whole: Finding, starts: Sequence[Finding], hp: str) -> BaseReading:
+    """Return the reading of one grid, from the finding on all of it and the findings from each of its shapes on."""
+    optimum_BI = _optimum_draws(whole.shapes)
+    doublings = np.log2([shape.scale for shape in whole.shapes])
+    last = len(starts) - 1
+    bases = tuple(
+        _tuned_at(start, None if i == last else _step(optimum_BI[:, i], optimum_BI[:, i + 1]), largest=i == last)
+        for i, start in enumerate(starts)
+    )
+    transferring = [i for i, row in enumerate(bases) if row.verdict == "transfers"]
+    stopping = [i for i in transferring if _stops(optimum_BI, doublings, i)]
+    reading = BaseReading(
+        axis=whole.axis,
+        parameterization=whole.parameterization,
+        hp=hp,
+        scale_name=whole.scale_name,
+        bases=bases,
+        trend=_trend(optimum_BI, doublings),
+        transfers_from=bases[transferring[0]].base if transferring else None,
+        recommended=bases[stopping[0]].base if stopping else None,
+        why_not="no shape beyond the base" if len(bases) < 2 else None,
+    )
+    return replace(reading, advice=_advice(reading))
+
+
+def _tuned_at(finding: Finding, step: tuple[float, float, float] | None, *, largest: bool) -> TunedAt:
+    """Return the row of the base of a finding, with the step to the next shape, if there is one."""
+    base = next(shape for shape in finding.shapes if shape.is_base)
+    last = finding.shapes[-1]
+    octaves, low, high = step or (None, None, None)
+    return TunedAt(
+        base=finding.name(base),
+        shape=base.shape,
+        scale=base.scale,
+        value=finding.base_value,
+        verdict=None if largest else finding.verdict,
+        transfer_chance=None if largest else finding.transfer_chance,
+        regret_nats=last.regret_nats,
+        regret_low_nats=last.regret_low_nats,
+        regret_high_nats=last.regret_high_nats,
+        limit_nats=last.limit_nats,
+        step_octaves=octaves,
+        step_low=low,
+        step_high=high,
+    )
+
+
+def _optimum_draws(shapes: Sequence[ShapeFinding]) -> Floats:
+    """Return draws of log2 of the optima, (draws, shapes); NaN at a shape whose optimum is not known."""
+    normal_BI = np.random.default_rng(RANDOM_SEED).standard_normal((NUM_DRAWS, len(shapes)))
+    center, se = (
+        np.array(part, dtype=float) for part in zip(*(_normal(shape.optimum) for shape in shapes), strict=True)
+    )
+    return np.asarray(center + se * normal_BI)
+
+
+def _normal(optimum: Optimum) -> tuple[float, float]:
+    """Return the center and the standard error of an optimum; NaN if either is not known."""
+    if optimum.kind != "interior" or optimum.log2_value is None or optimum.se_log2 is None:
+        return math.nan, math.nan
+    return optimum.log2_value, optimum.se_log2
+
+
+def _step(here_B: Floats, next_B: Floats) -> tuple[float, float, float] | None:
+    """Return the step between the optima of two neighbors in octaves with its interval; None if it is not known."""
+    octaves_B = next_B - here_B
+    if np.isnan(octaves_B).any():
+        return None
+    low, high = np.quantile(octaves_B, ENDS)
+    return float(np.median(octaves_B)), float(low), float(high)
+
+
+def _trend(optimum_BI: Floats, doublings: Floats) -> Trend:
+    """Return what the steps do, from draws of the optima. Steps count up in the direction of the largest one."""
+    known = ~np.isnan(optimum_BI).any(axis=0)
+    apart = np.diff(doublings[known])
+    rate_BJ = np.diff(optimum_BI[:, known])[:, apart > 0] / apart[apart > 0]
+    if rate_BJ.shape[1] < MIN_STEPS:
+        return "unknown"
+    low_J, high_J = np.quantile(rate_BJ, ENDS, axis=0)
+    if (low_J > 0).any() and (high_J < 0).any():
+        return "turning"
+    middle_J = np.median(rate_BJ, axis=0)
+    upward_BJ = rate_BJ * np.sign(middle_J[np.argmax(np.abs(middle_J))])
+    place_J = np.linspace(-0.5, 0.5, rate_BJ.shape[1])
+    low, high = np.quantile(upward_BJ @ place_J / (place_J @ place_J), ENDS)
+    if high < 0:
+        return "shrinking"
+    if low > 0:
+        return "growing"
+    return "constant" if max(-low, high) < MOVE_OCTAVES else "unknown"
+
+
+def _stops(optimum_BI: Floats, doublings: Floats, i: int) -> bool:
+    """Return whether the optimum is seen to stop at shape `i`, so that this base differs from the smallest one.
+
+    From a later shape on, the optimum has less room to move. If it moved at one pace everywhere, a late base would seem
+    to transfer only because few doublings lie beyond. So one of two things must hold:
+
+    - the optimum surely moves less per doubling after the shape than before it, or
+    - it is not seen to move after the shape, and at least MIN_STEPS steps lie there.
+
+    The smallest shape has nothing before it.
+    """
+    if not doublings[0] < doublings[i] < doublings[-1]:
+        return i == 0
+    after_B = optimum_BI[:, -1] - optimum_BI[:, i]
+    before_B = optimum_BI[:, i] - optimum_BI[:, 0]
+    pace_after_B = np.abs(after_B) / (doublings[-1] - doublings[i])
+    pace_before_B = np.abs(before_B) / (doublings[i] - doublings[0])
+    if np.mean(pace_after_B < pace_before_B) >= 1 - ERROR_RATE:
+        return True
+    low, high = np.quantile(after_B, ENDS)
+    return bool(low <= 0 <= high) and optimum_BI.shape[1] - 1 - i >= MIN_STEPS
+
+
+def _advice(reading: BaseReading) -> str:
+    """Return what to do in one sentence, e.g. `tune at width 64, not at width 32: lr transfers from there`."""
+    if len(reading.bases) < 2:
+        return ""
+    smallest, hp = reading.bases[0], reading.hp
+    if reading.recommended == smallest.base:
+        return f"{smallest.base} is large enough: {hp} transfers from there"
+    if reading.recommended is not None:
+        return f"tune at {reading.recommended}, not at {smallest.base}: {hp} transfers from there"
+    if reading.transfers_from is not None:
+        reach = f"{hp} transfers from {reading.transfers_from} up to {reading.bases[-1].base}"
+        return f"no base is recommended: {reach}, but its optimum is not seen to stop there"
+    judged = [row.verdict for row in reading.bases if row.verdict is not None]
+    if all(verdict == "drifts" for verdict in judged):
+        return f"no base is large enough: {hp} drifts from every shape"
+    return f"not known: {hp} transfers from no shape, and is undecided from some"
