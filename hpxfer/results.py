@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import local_results
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
+from hpxfer.verdict.shape_names import AxisShape, find_shape
 
 # The status of a cell whose trial is not in the store.
 MISSING = "missing"
@@ -39,6 +40,34 @@ class Results:
     trials: pd.DataFrame  # one row per stored trial, also of trials that an edited sweep no longer has
     problems: tuple[str, ...]  # the files that were passed over, and why
     trainer_version: int = TRAINER_VERSION  # of the trials in `cells`: the newest version in the folder
+    base: AxisShape | None = None  # the shape that all is judged from, see `from_base`; None: the sweep's base
+
+    @property
+    def name(self) -> str:
+        """The sweep's name, with the base that it is judged from if that is not its own: `quickstart from width 64`."""
+        return self.spec.name if self.base is None else f"{self.spec.name} from {self.base.name}"
+
+    def from_base(self, spelled: str) -> Results:
+        """Return the same results as they read with another shape as the base, spelled e.g. `w64` or `width 64`.
+
+        Cells are left out on axes without this shape and at smaller shapes. An HP value stays in units of the sweep's
+        base, as the factors of a parameterization compose: the best value at width 64 is handed to all larger widths.
+        `hpxfer.verdict.bases` says why.
+        """
+        shapes = [
+            AxisShape(axis=axis.name, scale_name=axis.scale_name, scale=point.scale, shape=axis.label(point.shape))
+            for axis in self.expansion.axes
+            for point in axis.points
+        ]
+        return replace(self, base=find_shape(shapes, spelled, f"{self.folder}: base"))
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The axes that do not have the base, and that nothing can be said about from there."""
+        if self.base is None:
+            return ()
+        having = _labels(self.expansion, self.base)
+        return tuple(axis.name for axis in self.expansion.axes if axis.name not in having)
 
     @cached_property
     def expansion(self) -> Expansion:
@@ -76,6 +105,8 @@ class Results:
         A search that is no grid has cells for its stored trials and for the trials that come next.
         """
         cells = pd.DataFrame(list(_cells(self.expansion, self.trials)), columns=_columns(self.spec))
+        if self.base is not None:
+            cells = _from_base(cells, _labels(self.expansion, self.base))
         out = cells.merge(self.trials[_OF_TRIAL], how="left", on="trial_id", validate="many_to_one")
         return out.fillna({"status": MISSING})
 
@@ -157,6 +188,22 @@ def load_results(folder: str | Path) -> Results:
 def _columns(spec: SweepSpec) -> list[str]:
     names = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "line", "seed", "trial_id")
     return [*names, *kind_of(spec).hps(spec)]
+
+
+def _labels(expansion: Expansion, base: AxisShape) -> dict[str, str]:
+    """Return axis -> its name of a shape, for the axes that have this shape."""
+    (own,) = (axis for axis in expansion.axes if axis.name == base.axis)
+    shape = next(point.shape for point in own.points if own.label(point.shape) == base.shape)
+    having = [axis for axis in expansion.axes if any(point.shape == shape for point in axis.points)]
+    return {axis.name: axis.label(shape) for axis in having}
+
+
+def _from_base(cells: pd.DataFrame, label_of: Mapping[str, str]) -> pd.DataFrame:
+    """Return the cells from a shape on, with that shape as the base. `label_of` has its name on each axis."""
+    at_base = cells["shape"] == cells["axis"].map(label_of)
+    scale_of = cells[at_base].groupby("axis")["scale"].first()
+    kept = cells["scale"] >= cells["axis"].map(scale_of)  # an axis without the shape has no scale to compare with
+    return cells[kept].assign(is_base=at_base[kept]).reset_index(drop=True)
 
 
 def _cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[dict[str, Any]]:

@@ -88,6 +88,36 @@ def test_shapes_that_differ_in_their_schedule_have_names_of_their_own(tmp_path: 
     assert line["is_base"].sum() == 2 * 2 * 2  # on both axes, for both tables, two seeds
 
 
+def test_another_base_leaves_out_smaller_shapes_and_axes_without_it(tmp_path: Path) -> None:
+    spec = parse_sweep(edited(("  width: [32, 64]", "  width: [32, 64, 128]\n  depth: [4]")))
+    whole = stored(tmp_path, spec)
+    from_64 = whole.from_base("w64")
+    assert (from_64.name, from_64.left_out) == ("small from width 64", ("depth",))
+    line = from_64.line()
+    assert set(zip(line["shape"], line["is_base"], strict=True)) == {
+        ("w64 d2 E4A1 h64", True),
+        ("w128 d2 E4A1 h128", False),
+    }
+    kept = whole.line().query("axis == 'width' and scale >= 64").reset_index(drop=True)
+    pd.testing.assert_frame_equal(line.drop(columns="is_base"), kept.drop(columns="is_base"))
+    assert (whole.name, whole.left_out) == ("small", ())
+
+
+def test_a_base_is_one_shape_whatever_an_axis_calls_it(tmp_path: Path) -> None:
+    spec = parse_sweep(edited(("  width: [32, 64]", "  width: [64]\n  duration: [400]")))
+    results = stored(tmp_path, spec).from_base("width 32")
+    assert results.left_out == ()
+    assert results.line()["is_base"].sum() == 2 * 2 * 2
+    assert stored(tmp_path, spec).from_base("steps 400").left_out == ("width",)
+
+
+def test_an_unknown_base_lists_the_shapes(tmp_path: Path) -> None:
+    with pytest.raises(HpxferError) as error:
+        stored(tmp_path).from_base("w96")
+    rule = "base: must be a shape of the sweep, got 'w96'; the shapes are width 32, width 64"
+    assert str(error.value) == f"{tmp_path}: {rule}"
+
+
 def test_a_cell_without_a_result_is_missing(tmp_path: Path) -> None:
     present, *absent = trials_of()
     cells = stored(tmp_path, trials=[present]).cells

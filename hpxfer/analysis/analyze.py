@@ -75,6 +75,8 @@ def analyze(results: Results, loss: str | None = None) -> Analysis:
     """
     loss = loss or results.spec.judge.loss
     lines, notes = _lines(results, loss)
+    if results.base is not None and results.left_out:
+        notes.insert(0, f"judged from {results.base.name}, a shape that {', '.join(results.left_out)} do not have")
     inputs = Inputs(results=results, loss=loss, lines=tuple(lines))
     statistics: dict[str, tuple[Any, ...]] = {}
     for statistic in STATISTICS.rows():
@@ -86,7 +88,7 @@ def analyze(results: Results, loss: str | None = None) -> Analysis:
     reports = tuple(line.report for line in lines)
     diverged = all_diverged(results)
     return Analysis(
-        sweep=results.spec.name,
+        sweep=results.name,
         hp=inputs.hp,
         loss=loss,
         reports=reports,
@@ -108,7 +110,7 @@ def _lines(results: Results, loss: str) -> tuple[list[JudgedLine], list[str]]:
         if line.empty:
             notes.append(f"{hp}: no trial lies on a line of it, so nothing can be said about its transfer")
         else:
-            out.append(judge_line(line, sweep=spec.name, hp=hp, loss=loss))
+            out.append(judge_line(line, sweep=results.name, hp=hp, loss=loss))
     return out, notes
 
 

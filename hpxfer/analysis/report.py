@@ -14,4 +14,4 @@ def transfer_report(results: Results, hp: str | None = None, loss: str | None = 
     """Return the report on one HP of a sweep. By default the sweep names the HP, and the loss it is judged by."""
     hp = hp or results.spec.judged_hp
     loss = loss or results.spec.judge.loss
-    return report_line(results.line(hp, loss), sweep=results.spec.name, hp=hp, loss=loss)
+    return report_line(results.line(hp, loss), sweep=results.name, hp=hp, loss=loss)

@@ -55,6 +55,16 @@ Convention = Annotated[
     list[str] | None, typer.Option("--convention", help="KEY=VALUE, an option of the table; may be repeated.")
 ]
 
+# What a sweep is judged from.
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        metavar="SHAPE",
+        help="Judge as if this shape were the base, e.g. w64 or 'width 64'; default: the sweep's base.",
+    ),
+]
+
 Plugins = Annotated[
     list[str] | None,
     typer.Option(

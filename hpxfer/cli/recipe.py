@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Folder, Parameterization
+from hpxfer.cli.options import AsJson, Base, Folder, Parameterization
 from hpxfer.cli.output import say, warn, written
 
 
 def recipe(
     results: Folder,
     parameterization: Parameterization = None,
+    base: Base = None,
     output: Annotated[
         Path | None,
         typer.Option(help="The file; default: recipe.yaml in the results folder, NAME-recipe.yaml here for a URI."),
@@ -31,6 +32,8 @@ def recipe(
     from hpxfer.storage.uri import is_uri
 
     outcome = load_results(results)
+    if base is not None:
+        outcome = outcome.from_base(base)
     made = recipe_of(outcome, parameterization)
     default = Path(f"{outcome.spec.name}-recipe.yaml") if is_uri(results) else outcome.folder / "recipe.yaml"
     path = output or default

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Plugins, load_plugins
+from hpxfer.cli.options import AsJson, Base, Plugins, load_plugins
 from hpxfer.cli.output import say, warn, written
 from hpxfer.errors import HpxferError
 
@@ -29,6 +29,7 @@ def report(
     ] = None,
     hp: Hp = None,
     loss: Loss = None,
+    base: Base = None,
     form: Annotated[str, typer.Option("--format", help="html, md, json, or text: the verdict alone.")] = "html",
     write_followup: Annotated[
         Path | None,
@@ -52,6 +53,7 @@ def report(
       hpxfer report results/quickstart --open
       hpxfer report results/width results/depth --output report
       hpxfer report results/width --write-followup sweeps/more.yaml
+      hpxfer report results/width --base w64
       hpxfer report results/width --plugin ./my_statistics.py --full
     """
     from hpxfer.report.write import write_report
@@ -63,7 +65,7 @@ def report(
     if output is None and any(map(is_uri, results)):
         output = OUTPUT  # results on an object store are read, never written
     found = write_report(
-        folders, output=output, hp=hp, loss=loss, form=form, followup=write_followup, show=show, full=full
+        folders, output=output, hp=hp, loss=loss, base=base, form=form, followup=write_followup, show=show, full=full
     )
     warn(found.warnings)
     if as_json:

@@ -20,6 +20,7 @@ def next_step(results: Results, report: TransferReport | None, folder: str) -> s
     For example: `Next: use the tuned lr in your own model, with the recipe of: hpxfer recipe results/quickstart`.
     """
     hp = results.spec.judged_hp
+    command = folder if results.base is None else f"{folder} --base '{results.base.name}'"
     every = report.findings if report is not None else ()
     progress = Progress.of(results)
     if num := progress.num_missing + progress.num_failed:
@@ -33,11 +34,10 @@ def next_step(results: Results, report: TransferReport | None, folder: str) -> s
     for label, findings in by_label.items():
         if all(finding.verdict == "transfers" for finding in findings):
             which = "" if len(by_label) == 1 else f" --parameterization '{label}'"
-            return f"Next: use the tuned {hp} in your own model, with the recipe of: hpxfer recipe {folder}{which}"
+            return f"Next: use the tuned {hp} in your own model, with the recipe of: hpxfer recipe {command}{which}"
     if any(finding.verdict == "undecided" for finding in every):
-        return (
-            f"Next: write the sweep that would decide it, and run it: hpxfer report {folder} --write-followup more.yaml"
-        )
+        followup = f"hpxfer report {command} --write-followup more.yaml"
+        return f"Next: write the sweep that would decide it, and run it: {followup}"
     if not by_label:
-        return f"Next: use the tuned HPs in your own model, with the recipe of: hpxfer recipe {folder}"
+        return f"Next: use the tuned HPs in your own model, with the recipe of: hpxfer recipe {command}"
     return f"Next: tune {hp} at the scale that you need, or try another parameterization: hpxfer explain lists them."

@@ -61,6 +61,7 @@ def write_report(
     output: Path | None = None,
     hp: str | None = None,
     loss: str | None = None,
+    base: str | None = None,
     form: str = "html",
     followup: Path | None = None,
     show: bool = False,
@@ -70,10 +71,11 @@ def write_report(
     """Write the report of one or several results folders and return what was found.
 
     `form` is html, md, json, or text, which writes the transfer figure alone: where it cannot be written, that is a
-    warning unless `output` is given. `hp` and `loss` judge by others than the sweep does. `followup` is where to write
-    the sweep that undecided verdicts ask for. `show` opens the report in a browser. `full` makes the text hold all that
-    was found. `option` is the option that names another folder, for messages. Raises HpxferError where the input is at
-    fault. Files that cannot be written are in `not_written` of what it returns.
+    warning unless `output` is given. `hp` and `loss` judge by others than the sweep does, and `base` judges from
+    another shape, see `Results.from_base`. `followup` is where to write the sweep that undecided verdicts ask for.
+    `show` opens the report in a browser. `full` makes the text hold all that was found. `option` is the option that
+    names another folder, for messages. Raises HpxferError where the input is at fault. Files that cannot be written are
+    in `not_written` of what it returns.
     """
     if form not in FORMATS:
         raise HpxferError(f"--format: unknown format {form!r}; {nearest(form, FORMATS)}")
@@ -89,6 +91,7 @@ def write_report(
             folders,
             hp,
             loss,
+            base,
             form,
             target,
             followup,
@@ -121,6 +124,7 @@ def _write_report(
     folders: Sequence[Path],
     hp: str | None,
     loss: str | None,
+    base: str | None,
     form: str,
     target: Path,
     followup: Path | None,
@@ -129,7 +133,7 @@ def _write_report(
     full: bool,
     needs_figure: bool,
 ) -> Written:
-    sweeps = [_judged_by(load_results(folder), hp, loss) for folder in folders]
+    sweeps = [_judged_by(load_results(folder), hp, loss, base) for folder in folders]
     sources = [] if form == "text" and followup is None and not full else [_source(results) for results in sweeps]
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
     next_steps = [
@@ -191,8 +195,9 @@ def _default_output(folders: Sequence[Path]) -> Path:
     return folders[0].parent
 
 
-def _judged_by(results: Results, hp: str | None, loss: str | None) -> Results:
-    """Return the results as a sweep that judges this HP by this loss. Raise HpxferError if it cannot."""
+def _judged_by(results: Results, hp: str | None, loss: str | None, base: str | None) -> Results:
+    """Return the results as a sweep that judges this HP by this loss from this base. Raise HpxferError if it cannot."""
+    results = results if base is None else results.from_base(base)
     results.line(hp, loss)
     named = {name: value for name, value in (("hp", hp), ("loss", loss)) if value is not None}
     judge = results.spec.judge.model_copy(update=named)

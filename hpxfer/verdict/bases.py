@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 
 from hpxfer.verdict.findings import Finding, ShapeFinding, Verdict
+from hpxfer.verdict.labels import shape_label
 from hpxfer.verdict.loss_grid import Floats, LossGrid
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.thresholds import CONFIDENCE, ERROR_RATE, MOVE_OCTAVES, NUM_DRAWS
@@ -36,24 +37,23 @@ ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
 @dataclass(frozen=True, kw_only=True)
 class TunedAt:
-    """One shape as the base: the HP that is best there, how it does beyond, and the step of the optimum that follows.
+    """One shape as the base: the HP that is best there, the loss given up at the largest shape, and the next optimum.
 
     Intervals hold 95%. A None is not known.
     """
 
-    base: str  # its name within the axis, e.g. `width 64`
     shape: str
     scale: float
-    value: float | None  # the HP, in units of the sweep's base
+    tuned_value: float | None  # the HP, in units of the sweep's base
     verdict: Verdict | None  # on this shape and all larger ones; None at the largest
     transfer_chance: float | None  # the probability that the HP transfers from here
-    regret_nats: float | None  # at the largest shape; +inf if the HP diverges there
-    regret_low_nats: float | None
-    regret_high_nats: float | None
-    limit_nats: float | None  # the largest regret that counts as none
-    step_octaves: float | None = None  # by which the optimum of the next shape lies above that of this one
-    step_low: float | None = None
-    step_high: float | None = None
+    loss_given_up_nats: float | None  # at the largest shape; +inf if the HP diverges there
+    loss_given_up_low: float | None
+    loss_given_up_high: float | None
+    limit_nats: float | None  # the largest loss given up that counts as none
+    octaves_to_next: float | None = None  # by which the optimum of the next shape lies above that of this one
+    octaves_low: float | None = None
+    octaves_high: float | None = None
     tuning_flops: float | None = None  # of all trials of the HP's line at this shape
 
 
@@ -75,14 +75,20 @@ class BaseReading:
     scale_name: str = ""
     bases: tuple[TunedAt, ...] = ()
     trend: Trend = "unknown"
-    transfers_from: str | None = None  # the smallest shape whose HP transfers to all larger ones
+    transfers_from: str | None = None  # the smallest shape whose HP transfers to all larger ones, e.g. `width 64`
     recommended: str | None = None  # the smallest shape to tune at; None if the losses show none
-    advice: str = ""
+    in_brief: str = ""  # the recommendation and the trend in a few words
+    advice: str = ""  # in one sentence
     why_not: str | None = None
 
-    def tuned_at(self, base: str) -> TunedAt:
-        """Return the row of a base, e.g. `width 64`."""
-        return next(row for row in self.bases if row.base == base)
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its axis and parameterization."""
+        return self.axis, self.parameterization
+
+    def name(self, row: TunedAt) -> str:
+        """Return the name of a base within this axis, e.g. `width 64`."""
+        return shape_label(self.scale_name, row.scale)
 
 
 def read_bases(grids: Sequence[LossGrid], hp: str) -> tuple[BaseReading, ...]:
@@ -123,11 +129,16 @@ def _reading(whole: Finding, starts: Sequence[Finding], hp: str) -> BaseReading:
         scale_name=whole.scale_name,
         bases=bases,
         trend=_trend(optimum_BI, doublings),
-        transfers_from=bases[transferring[0]].base if transferring else None,
-        recommended=bases[stopping[0]].base if stopping else None,
-        why_not="no shape beyond the base" if len(bases) < 2 else None,
+        transfers_from=_name(starts[transferring[0]]) if transferring else None,
+        recommended=_name(starts[stopping[0]]) if stopping else None,
     )
-    return replace(reading, advice=_advice(reading))
+    if len(bases) < 2:
+        return replace(reading, why_not="no shape beyond the base")
+    return replace(reading, in_brief=_in_brief(reading), advice=_advice(reading))
+
+
+def _name(start: Finding) -> str:
+    return start.name(start.shapes[0])
 
 
 def _tuned_at(finding: Finding, step: tuple[float, float, float] | None, *, largest: bool) -> TunedAt:
@@ -136,19 +147,18 @@ def _tuned_at(finding: Finding, step: tuple[float, float, float] | None, *, larg
     last = finding.shapes[-1]
     octaves, low, high = step or (None, None, None)
     return TunedAt(
-        base=finding.name(base),
         shape=base.shape,
         scale=base.scale,
-        value=finding.base_value,
+        tuned_value=finding.base_value,
         verdict=None if largest else finding.verdict,
         transfer_chance=None if largest else finding.transfer_chance,
-        regret_nats=last.regret_nats,
-        regret_low_nats=last.regret_low_nats,
-        regret_high_nats=last.regret_high_nats,
+        loss_given_up_nats=last.regret_nats,
+        loss_given_up_low=last.regret_low_nats,
+        loss_given_up_high=last.regret_high_nats,
         limit_nats=last.limit_nats,
-        step_octaves=octaves,
-        step_low=low,
-        step_high=high,
+        octaves_to_next=octaves,
+        octaves_low=low,
+        octaves_high=high,
     )
 
 
@@ -221,17 +231,21 @@ def _stops(optimum_BI: Floats, doublings: Floats, i: int) -> bool:
     return bool(low <= 0 <= high) and optimum_BI.shape[1] - 1 - i >= MIN_STEPS
 
 
+def _in_brief(reading: BaseReading) -> str:
+    """Return the recommendation and the trend, e.g. `width 64, steps shrinking`."""
+    trend = "not known" if reading.trend == "unknown" else reading.trend
+    return f"{reading.recommended or 'none'}, steps {trend}"
+
+
 def _advice(reading: BaseReading) -> str:
     """Return what to do in one sentence, e.g. `tune at width 64, not at width 32: lr transfers from there`."""
-    if len(reading.bases) < 2:
-        return ""
-    smallest, hp = reading.bases[0], reading.hp
-    if reading.recommended == smallest.base:
-        return f"{smallest.base} is large enough: {hp} transfers from there"
+    hp, smallest, largest = reading.hp, *(reading.name(reading.bases[end]) for end in (0, -1))
+    if reading.recommended == smallest:
+        return f"{smallest} is large enough: {hp} transfers from there"
     if reading.recommended is not None:
-        return f"tune at {reading.recommended}, not at {smallest.base}: {hp} transfers from there"
+        return f"tune at {reading.recommended}, not at {smallest}: {hp} transfers from there"
     if reading.transfers_from is not None:
-        reach = f"{hp} transfers from {reading.transfers_from} up to {reading.bases[-1].base}"
+        reach = f"{hp} transfers from {reading.transfers_from} up to {largest}"
         return f"no base is recommended: {reach}, but its optimum is not seen to stop there"
     judged = [row.verdict for row in reading.bases if row.verdict is not None]
     if all(verdict == "drifts" for verdict in judged):

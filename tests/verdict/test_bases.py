@@ -46,6 +46,7 @@ def test_a_drift_that_stops_recommends_the_shape_at_which_it_stops() -> None:
     for found in readings(STOPS):
         assert found.recommended == found.transfers_from == "width 64"
         assert found.trend == "shrinking"
+        assert found.in_brief == "width 64, steps shrinking"
         assert found.advice == "tune at width 64, not at width 32: lr transfers from there"
 
 
@@ -77,14 +78,14 @@ def test_steps_hold_the_difference_of_neighbors() -> None:
     found = readings(STOPS)
     planted_steps = [0.0 if i else 1.2 for i in range(3)]
     held = [
-        row.step_low <= true <= row.step_high
+        row.octaves_low <= true <= row.octaves_high
         for each in found
         for row, true in zip(each.bases, planted_steps, strict=False)
-        if row.step_low is not None and row.step_high is not None
+        if row.octaves_low is not None and row.octaves_high is not None
     ]
     assert len(held) == 3 * NUM_SWEEPS
     assert sum(held) >= 0.85 * len(held)
-    assert all(each.bases[-1].step_octaves is None for each in found)
+    assert all(each.bases[-1].octaves_to_next is None for each in found)
 
 
 def test_steps_that_grow_and_steps_that_turn_are_named() -> None:
@@ -97,12 +98,12 @@ def test_a_row_is_the_verdict_on_the_shapes_from_its_base_on() -> None:
     (found,) = read_bases(grids, "lr")
     for row in found.bases[:-1]:
         (finding,) = find(from_base(grids, row.shape))
-        assert (finding.verdict, finding.base_value) == (row.verdict, row.value)
-        assert finding.shapes[-1].regret_nats == row.regret_nats
+        assert (finding.verdict, finding.base_value) == (row.verdict, row.tuned_value)
+        assert finding.shapes[-1].regret_nats == row.loss_given_up_nats
     first, *others = (row.verdict for row in found.bases)
     assert first != "transfers"
     assert others == ["transfers", "transfers", None]
-    assert found.tuned_at("width 32").regret_nats == pytest.approx(0.014 * 1.2**2, abs=0.012)
+    assert found.bases[0].loss_given_up_nats == pytest.approx(0.014 * 1.2**2, abs=0.012)
 
 
 def test_a_base_leaves_out_smaller_shapes_and_axes_without_it() -> None:
@@ -118,14 +119,13 @@ def test_an_optimum_that_is_not_known_leaves_its_steps_open() -> None:
     for value in lost:
         frame = with_status(frame, "failed", scale=128.0, value=value)
     found = reading(frame)
-    assert [row.step_octaves is None for row in found.bases] == [False, True, True, True]
+    assert [row.octaves_to_next is None for row in found.bases] == [False, True, True, True]
     assert found.recommended is None
 
 
 def test_one_shape_has_no_base_to_choose() -> None:
     found = reading(planted([-6.2]))
-    assert found.why_not == "no shape beyond the base"
-    assert found.advice == ""
+    assert (found.why_not, found.in_brief, found.advice) == ("no shape beyond the base", "", "")
 
 
 WIDTH_32 = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)

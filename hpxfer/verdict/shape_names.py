@@ -1,0 +1,56 @@
+"""How a user may spell a shape: `w64`, `width 64`, `width=64`, or its whole name `w64 d2 E4A1 h64`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpxfer.errors import HpxferError
+from hpxfer.verdict.labels import scale_text, shape_label
+
+COUNT = "num_"  # the start of the names of counts, which a user may leave out
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisShape:
+    """One shape of one axis, by the names that results give it."""
+
+    axis: str
+    scale_name: str
+    scale: float
+    shape: str
+
+    @property
+    def name(self) -> str:
+        """Its name within the axis, e.g. `width 64`."""
+        return shape_label(self.scale_name, self.scale)
+
+    def spellings(self) -> set[str]:
+        """Return every way to spell it but the whole name, without blanks: name or first letter, and the scale."""
+        counted = self.scale_name.removeprefix(COUNT)
+        starts = (self.scale_name, counted, self.axis, counted[:1])
+        return {_plain(start + scale_text(self.scale)) for start in starts}
+
+
+def find_shape(shapes: Sequence[AxisShape], spelled: str, where: str) -> AxisShape:
+    """Return the shape that a user names. Raise HpxferError, which lists the legal names, if that is not exactly one.
+
+    `where` says where the user names it, e.g. `--base`.
+    """
+    found = [shape for shape in shapes if _plain(shape.shape) == _plain(spelled)]
+    found = found or [shape for shape in shapes if _plain(spelled) in shape.spellings()]
+    if not found:
+        raise HpxferError(f"{where}: must be a shape of the sweep, got {spelled!r}; the shapes are {_listed(shapes)}")
+    if len({shape.shape for shape in found}) > 1:
+        whole = " or ".join(dict.fromkeys(shape.shape for shape in found))
+        raise HpxferError(f"{where}: must name one shape, got {spelled!r}, which names several; give {whole}")
+    return found[0]
+
+
+def _listed(shapes: Iterable[AxisShape]) -> str:
+    return ", ".join(dict.fromkeys(shape.name for shape in shapes))
+
+
+def _plain(text: str) -> str:
+    """Return a spelling without what users may vary: case, blanks, underscores and `=`."""
+    return "".join(character for character in text.lower() if character not in " _=-")

@@ -1,0 +1,92 @@
+"""The choice of a base in a report: its cost, the tables that have none, and the same numbers as `report --base`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from hpxfer.analysis import analyze, transfer_report
+from hpxfer.analysis.statistics.base_choice import scales_training
+from hpxfer.model.cost import train_flops
+from hpxfer.results import Results, load_results
+from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.tables import PARAMETERIZATIONS
+from hpxfer.verdict.bases import BaseReading
+
+PUBLISHED = Path(__file__).parents[3] / "results/published/transfer"
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return load_results(PUBLISHED)
+
+
+@pytest.fixture(scope="module")
+def readings(results: Results) -> dict[tuple[str, str, str], BaseReading]:
+    return {(found.hp, *found.key): found for found in analyze(results).found("bases")}
+
+
+def test_sp_alone_scales_nothing() -> None:
+    unscaled = {name for name in PARAMETERIZATIONS.names() if not scales_training(parameterization(name))}
+    assert unscaled == {"sp"}
+
+
+def test_every_scanned_hp_axis_and_parameterization_has_its_reading(
+    results: Results, readings: dict[tuple[str, str, str], BaseReading]
+) -> None:
+    labels = [choice.label() for choice in results.expansion.choices]
+    assert set(readings) == {
+        (hp, axis, label) for hp in results.spec.grid for axis in results.spec.axes for label in labels
+    }
+
+
+def test_sp_has_no_base(readings: dict[tuple[str, str, str], BaseReading]) -> None:
+    for (_, _, label), found in readings.items():
+        expected = "sp has no base: nothing scales with it" if label == "sp" else None
+        assert found.why_not == expected
+        assert bool(found.bases) is (label != "sp")
+
+
+def test_the_cost_is_that_of_all_trials_of_the_line(
+    results: Results, readings: dict[tuple[str, str, str], BaseReading]
+) -> None:
+    line = results.line("lr")
+    here = line[(line["axis"] == "width") & (line["parameterization"] == "completep-moe")]
+    shapes = {axis.label(point.shape): point.shape for axis in results.expansion.axes for point in axis.points}
+    rows = readings["lr", "width", "completep-moe"].bases
+    for row in rows:
+        trial = train_flops(shapes[row.shape], results.expansion.setting_at(shapes[row.shape]))
+        assert row.tuning_flops == pytest.approx(trial * (here["shape"] == row.shape).sum())
+    costs = [row.tuning_flops or 0.0 for row in rows]
+    assert costs == sorted(costs)
+
+
+def test_a_row_says_what_the_report_from_that_base_says(
+    results: Results, readings: dict[tuple[str, str, str], BaseReading]
+) -> None:
+    for base in ("width 64", "width 128"):
+        report = transfer_report(results.from_base(base), "init_scale")
+        (finding,) = (finding for finding in report.findings if finding.key == ("width", "completep-moe"))
+        reading = readings["init_scale", "width", "completep-moe"]
+        (row,) = (row for row in reading.bases if reading.name(row) == base)
+        assert (row.verdict, row.tuned_value) == (finding.verdict, finding.base_value)
+        assert row.loss_given_up_nats == finding.shapes[-1].regret_nats
+
+
+def test_init_scale_is_no_hp_to_tune_at_the_smallest_width(
+    readings: dict[tuple[str, str, str], BaseReading],
+) -> None:
+    """Its optimum rises from width to width. The HP of width 32 is not shown to transfer, that of width 64 is."""
+    found = readings["init_scale", "width", "completep-moe"]
+    assert found.transfers_from == "width 64"
+    assert [row.octaves_to_next > 0 for row in found.bases[:-1] if row.octaves_to_next is not None] == [True] * 3
+
+
+def test_the_report_says_which_axes_it_leaves_out(results: Results) -> None:
+    analysis = analyze(results.from_base("w64"))
+    assert analysis.notes[0] == "judged from width 64, a shape that depth, experts, expert_ratio, joint do not have"
+    assert {report.sweep for report in analysis.reports} == {"transfer from width 64"}
+    assert {finding.axis for report in analysis.reports for finding in report.findings} == {"width"}
+    assert all(math.isfinite(row.scale) and row.scale >= 64 for found in analysis.found("bases") for row in found.bases)
