@@ -114,6 +114,23 @@ def test_the_judged_hp_is_the_best_measured_one_and_the_others_are_the_base_ones
     assert fitted.loss_nats == pytest.approx(3.0 + 0.04 * 0.2**2 + 0.004)
 
 
+def test_the_recipe_from_a_larger_base_keeps_the_shape_that_hps_are_relative_to() -> None:
+    """The best HP of width 64 is one octave above that of width 32, in units of width 32 as all of the recipe is."""
+
+    def moves_once(cell: Cell) -> float:
+        return (
+            basin(cell) if cell.trial.shape.width == 32 else basin(cell) - 0.08 * (math.log2(cell.trial.hps.lr) + 6.3)
+        )
+
+    outcome = results(moves_once)
+    smallest, larger = recipe_of(outcome), recipe_of(outcome.from_base("w64"))
+    assert (smallest.hps.lr, larger.hps.lr) == (2.0**-7, 2.0**-6)
+    assert larger.base_shape == smallest.base_shape == outcome.spec.base_shape
+    fitted = larger.file.fitted
+    assert {name: part.range for name, part in fitted.axes.items()} == {"width": (64.0, 128.0)}
+    assert fitted.optimum == pytest.approx(2.0**-5.8)
+
+
 def test_what_the_base_was_and_where_it_comes_from() -> None:
     file = build(results()).file
     assert (file.model.gate, file.model.norm_gains, file.model.context) == ("softmax", False, 64)
