@@ -91,13 +91,20 @@ class BaseReading:
         return shape_label(self.scale_name, row.scale)
 
 
-def read_bases(grids: Sequence[LossGrid], hp: str) -> tuple[BaseReading, ...]:
-    """Return what each shape would do as the base, for every grid of the line of an HP, in the order of the grids."""
+def read_bases(grids: Sequence[LossGrid], findings: Sequence[Finding], hp: str) -> tuple[BaseReading, ...]:
+    """Return what each shape would do as the base, for every grid of the line of an HP, in the order of the grids.
+
+    `findings` are those on the grids as they are, in the same order.
+    """
     shapes = dict.fromkeys(row.shape for grid in grids for row in grid.rows)
-    found = {shape: {finding.key: finding for finding in find(from_base(grids, shape))} for shape in shapes}
-    return tuple(
-        _reading(whole, [found[shape.shape][whole.key] for shape in whole.shapes], hp) for whole in find(grids)
-    )
+    found = {shape: {finding.key: finding for finding in _find_from(grids, findings, shape)} for shape in shapes}
+    return tuple(_reading(whole, [found[shape.shape][whole.key] for shape in whole.shapes], hp) for whole in findings)
+
+
+def _find_from(grids: Sequence[LossGrid], findings: Sequence[Finding], shape: str) -> Sequence[Finding]:
+    """Return the findings from a base. They are known if it is the base and the smallest shape of every axis."""
+    judged = from_base(grids, shape)
+    return findings if [grid.rows for grid in judged] == [grid.rows for grid in grids] else find(judged)
 
 
 def from_base(grids: Sequence[LossGrid], shape: str) -> tuple[LossGrid, ...]:

@@ -34,7 +34,8 @@ def planted(optima: Sequence[float], luck: int = 7) -> pd.DataFrame:
 
 
 def reading(frame: pd.DataFrame) -> BaseReading:
-    (found,) = read_bases(loss_grids(frame), "lr")
+    grids = loss_grids(frame)
+    (found,) = read_bases(grids, find(grids), "lr")
     return found
 
 
@@ -95,7 +96,7 @@ def test_steps_that_grow_and_steps_that_turn_are_named() -> None:
 
 def test_a_row_is_the_verdict_on_the_shapes_from_its_base_on() -> None:
     grids = loss_grids(planted(STOPS))
-    (found,) = read_bases(grids, "lr")
+    (found,) = read_bases(grids, find(grids), "lr")
     for row in found.bases[:-1]:
         (finding,) = find(from_base(grids, row.shape))
         assert (finding.verdict, finding.base_value) == (row.verdict, row.tuned_value)

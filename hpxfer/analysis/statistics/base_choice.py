@@ -26,9 +26,11 @@ def _bases(inputs: Inputs) -> list[BaseReading]:
 def _of_line(line: JudgedLine, unscaled: set[str], flops: Mapping[tuple[str, str], float | None]) -> list[BaseReading]:
     """Return the readings of one line. Grids without a base are read too, as the noise of seeds is pooled over all."""
     grids = [estimates.fitted.grid for estimates in line.estimates]
+    finding_of = {finding.key: finding for finding in line.report.findings}
+    readings = read_bases(grids, [finding_of[grid.key] for grid in grids], line.hp)
     return [
         _no_base(grid, line.hp) if grid.parameterization in unscaled else _with_flops(reading, grid, flops)
-        for reading, grid in zip(read_bases(grids, line.hp), grids, strict=True)
+        for reading, grid in zip(readings, grids, strict=True)
     ]
 
 
