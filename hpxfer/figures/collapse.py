@@ -22,12 +22,15 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, shape_name, why_none
+from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.text import exponent_text
 from hpxfer.verdict.thresholds import COLLAPSE_SHARE
 
 NOTHING = "no loss curves"
 LEAST = 1e-4  # smallest spread that is shown on the log axis, as a fraction of the largest
 TITLE_CHARACTERS = 46  # in a line of a panel's title
-BEYOND, APART = "beyond noise", f"{COLLAPSE_SHARE:.0%} apart"
+BEYOND, APART = "more than seeds", f"more than {COLLAPSE_SHARE:.0%} of the loss"  # how far apart curves are
+BETWEEN, SEEDS = "between shapes", "between seeds alone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,8 @@ class CollapseRow:
     """One parameterization: its curves, their spread over shapes, and the spread that seeds alone would cause."""
 
     parameterization: str
-    title: str
+    title: str  # of the curves: what is compared
+    spread_title: str
     lines: tuple[CollapseLine, ...]  # by scale
     x: tuple[float, ...]
     spread: tuple[float, ...]
@@ -93,18 +97,19 @@ def collapse_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
     kept = [curves for curves in of_axis if curves.why_not is None and curves.curves]
     if not kept:
         return why_none((curves.why_not for curves in of_axis), NOTHING)
-    parts = [f"{curves.parameterization} {_parts(curves)}" for curves in kept]
+    parts = listed([f"{curves.parameterization} {_parts(curves)}" for curves in kept])
     return CollapseInfo(
-        title=f"Training losses along {axis} part beyond the seeds' noise: {listed(parts)}",
-        caption="Training loss at the HP transferred from the base, as a mean over seeds and windows of steps. Right: "
-        "the standard deviation over shapes, and the one that seeds alone would cause. Lines mark the step from which "
+        title=f"Training losses of {_compared(kept[0])} at one {kept[0].hp} part beyond the seeds' noise: {parts}",
+        caption="Compared are the training losses of all shapes at the same step and at the same HP, the one "
+        "transferred from the base; each curve is a mean over seeds and windows of steps. Right: the standard "
+        "deviation between these curves, and the one that seeds alone would cause. Lines mark the step from which "
         f"shapes differ by more than seeds do, and by more than {COLLAPSE_SHARE:.0%} of the loss. With two seeds the "
         "noise is poorly known, so that only a large difference stands out from it.",
         axis=axis,
         scale_name=kept[0].scale_name,
         x_label="step",
         y_label="training loss (nats)",
-        spread_label="spread over shapes (nats)",
+        spread_label="standard deviation (nats)",
         rows=tuple(_row(curves) for curves in kept),
     )
 
@@ -122,9 +127,11 @@ def normalized_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
     ]
     floors = dict.fromkeys(f"{curves.floor_nats or 0:.3g} nats ({curves.floor_from or 'none'})" for curves in kept)
     return CollapseInfo(
-        title=f"Normalized losses along {axis} collapse below the seeds' noise: {listed(phrases)}",
-        caption="(loss - floor) / (final loss - floor) over the fraction of training, as in arXiv 2507.02119. The "
-        f"floor is {', '.join(floors)}.",
+        title=f"Normalized losses of {_compared(kept[0])} differ by less than seeds do: {listed(phrases)}",
+        caption="Compared are the training losses of all shapes at the HP transferred from the base, at the same share "
+        "of training, as (loss - floor) / (final loss - floor) (arXiv 2507.02119). Right: the standard deviation "
+        "between these curves over their mean, and the one that seeds alone would cause. The floor is "
+        f"{', '.join(floors)}.",
         axis=axis,
         scale_name=kept[0].scale_name,
         x_label="share of training",
@@ -134,6 +141,12 @@ def normalized_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
     )
 
 
+def _compared(curves: Collapse) -> str:
+    """Return which shapes are compared, e.g. `width 32 to 128`."""
+    scales = [curve.scale for curve in curves.curves]
+    return f"{curves.scale_name} {scale_text(min(scales))} to {scale_text(max(scales))}"
+
+
 def _parts(curves: Collapse) -> str:
     if curves.why_no_noise is not None or not curves.noise_nats:
         return "unknown (one seed)"
@@ -141,10 +154,12 @@ def _parts(curves: Collapse) -> str:
 
 
 def _row(curves: Collapse) -> CollapseRow:
-    at = "" if curves.value is None else f" at {curves.hp} {curves.value:.4g}"
+    at = "" if curves.value is None else f" at {curves.hp} {exponent_text(curves.value)}"
+    seeds = f", mean of {curves.num_seeds} seeds" if curves.num_seeds > 1 else ""
     return CollapseRow(
         parameterization=curves.parameterization,
-        title=curves.parameterization + at,
+        title=f"{curves.parameterization}: each {curves.scale_name}{at}{seeds}",
+        spread_title=_spread_title(curves),
         lines=tuple(
             _line(curve, curves.steps[: len(curve.losses)], curve.losses[: len(curves.steps)], curve.diverged_step)
             for curve in curves.curves
@@ -157,10 +172,16 @@ def _row(curves: Collapse) -> CollapseRow:
     )
 
 
+def _spread_title(curves: Collapse) -> str:
+    num = len([curve for curve in curves.curves if curve.diverged_step is None])
+    return f"how far apart the {num} curves are"
+
+
 def _normalized_row(curves: Collapse) -> CollapseRow:
     return CollapseRow(
         parameterization=curves.parameterization,
-        title=curves.parameterization,
+        title=f"{curves.parameterization}: each {curves.scale_name}, normalized",
+        spread_title=_spread_title(curves),
         lines=tuple(_line(curve, curves.shares, curve.normalized) for curve in curves.curves if curve.normalized),
         x=curves.shares,
         spread=curves.deviation,
@@ -184,7 +205,7 @@ def draw_collapse(info: CollapseInfo) -> Figure:
             _draw_spread(grid[2 * i + 1], info, row)
             handles, labels = grid[2 * i + 1].get_legend_handles_labels()
             legend = dict(zip(labels, handles, strict=True)) | legend
-        ordered = [label for label in ("shapes", "seeds alone", BEYOND, APART) if label in legend]
+        ordered = [label for label in (BETWEEN, SEEDS, _apart(BEYOND), _apart(APART)) if label in legend]
         figure.legend([legend[label] for label in ordered], ordered, loc="outside lower center", ncols=len(ordered))
     return figure
 
@@ -207,18 +228,18 @@ def _draw_curves(axes: Axes, info: CollapseInfo, row: CollapseRow, color_of: Map
 def _draw_spread(axes: Axes, info: CollapseInfo, row: CollapseRow) -> None:
     color, _ = style.MARKS[0]
     heights = [y for y in (*row.spread, *row.noise) if y > 0]
-    axes.plot(row.x, _positive(row.spread), color=color, linewidth=1.7, label="shapes")
+    axes.plot(row.x, _positive(row.spread), color=color, linewidth=1.7, label=BETWEEN)
     if row.noise:
         noise = _positive(row.noise)
-        axes.plot(row.x, noise, linestyle="--", linewidth=1.4, label="seeds alone", color=INK, alpha=FAINT)
+        axes.plot(row.x, noise, linestyle="--", linewidth=1.4, label=SEEDS, color=INK, alpha=FAINT)
     if heights:
         style.log_losses(axes)
         axes.set_ylim(max(min(heights), LEAST * max(heights)) / 1.3, max(heights) * 1.3)
     else:
         axes.yaxis.set_major_locator(MaxNLocator(5))
     _mark_parting(axes, row)
-    title = ["how far apart", *(f"{name} from step {step:.0f}" for name, step in row.parting)]
-    axes.set_title(style.wrapped(", ".join(title), TITLE_CHARACTERS))
+    marks = ", ".join(f"{name} from step {step:.0f}" for name, step in row.parting)
+    axes.set_title(style.wrapped(f"{row.spread_title}: {marks}" if marks else row.spread_title, TITLE_CHARACTERS))
     axes.set_xlabel(info.x_label)
     axes.set_ylabel(info.spread_label)
 
@@ -228,10 +249,14 @@ def _positive(heights: Sequence[float]) -> list[float]:
     return [y if y > 0 else math.nan for y in heights]
 
 
+def _apart(name: str) -> str:
+    return f"apart by {name}"
+
+
 def _mark_parting(axes: Axes, row: CollapseRow) -> None:
     lines = {BEYOND: ":", APART: "-."}
     for name, step in row.parting:
-        axes.axvline(step, color=INK, alpha=FAINT, linestyle=lines[name], linewidth=1.4, label=name)
+        axes.axvline(step, color=INK, alpha=FAINT, linestyle=lines[name], linewidth=1.4, label=_apart(name))
 
 
 COLLAPSE = HPFigure(

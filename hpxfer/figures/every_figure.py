@@ -29,6 +29,7 @@ class DrawnFigure:
     figure: Figure
     salt: str  # makes the ids in its SVG differ from those of other figures
     aside: bool  # whether it shows an HP that is not judged
+    verdict_axis: str | None = None  # the axis whose verdict it stands directly under; None: among the other figures
 
     @cached_property
     def svg(self) -> str:
@@ -41,7 +42,8 @@ class DrawnFigure:
         return to_png(self.figure)
 
 
-_Found = tuple[str, Info | str, Callable[[Any], Figure], bool]  # name, what is shown, how it is drawn, aside
+# Name, what is shown, how it is drawn, aside, and the axis whose verdict it stands under.
+_Found = tuple[str, Info | str, Callable[[Any], Figure], bool, str | None]
 
 
 def all_figures(results: Results, analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
@@ -51,7 +53,7 @@ def all_figures(results: Results, analysis: Analysis) -> tuple[list[DrawnFigure]
     `figures[0].figure`. A figure's `svg`, `png` and `csv` are made when they are asked for.
     """
     figures, missing = [], []
-    for unfit_name, info, draw, aside in _found(results, analysis):
+    for unfit_name, info, draw, aside, verdict_axis in _found(results, analysis):
         name = _UNFIT.sub("_", unfit_name)
         if isinstance(info, str):
             missing.append(f"{name}: {info}")
@@ -65,6 +67,7 @@ def all_figures(results: Results, analysis: Analysis) -> tuple[list[DrawnFigure]
                 figure=draw(info),
                 salt=f"hpxfer {analysis.sweep} {name}",
                 aside=aside,
+                verdict_axis=verdict_axis,
             )
         )
     return figures, missing
@@ -81,7 +84,7 @@ def _found(results: Results, analysis: Analysis) -> Iterator[_Found]:
     for kind in kinds:
         if isinstance(kind, SweepFigure):
             for end, info in kind.infos(results, analysis).items():
-                yield (f"{kind.name}-{end}" if end else kind.name), info, kind.draw, False
+                yield (f"{kind.name}-{end}" if end else kind.name), info, kind.draw, False, None
 
 
 def _of_hp(kinds: Sequence[HPFigure], given: HPInput) -> Iterator[_Found]:
@@ -92,4 +95,5 @@ def _of_hp(kinds: Sequence[HPFigure], given: HPInput) -> Iterator[_Found]:
         for kind, infos in found:
             if axis in infos:
                 name = f"{kind.name}-{axis}" if kind.judged_only else f"{kind.name}-{hp}-{axis}"
-                yield name, infos[axis], kind.draw, hp != given.analysis.hp
+                aside = hp != given.analysis.hp
+                yield name, infos[axis], kind.draw, aside, axis if kind.under_verdict and not aside else None

@@ -51,7 +51,8 @@ class HPFigure:
     """A kind of figure that a report has once per scanned HP and axis, e.g. `regret-lr-width`.
 
     `infos` returns axis -> what that figure shows, or why there is none. With `judged_only` the figure is drawn for the
-    judged HP alone, and its name is that of the axis, e.g. `training-width`.
+    judged HP alone, and its name is that of the axis, e.g. `training-width`. With `under_verdict` the figure of the
+    judged HP stands directly under the verdict on its axis.
     """
 
     name: str  # how the names of its files start
@@ -59,6 +60,7 @@ class HPFigure:
     infos: Callable[[HPInput], Mapping[str, Info | str]]
     draw: Callable[[Any], Figure]
     judged_only: bool = False
+    under_verdict: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

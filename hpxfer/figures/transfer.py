@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
-from hpxfer.figures.text import shape_name
+from hpxfer.figures.text import listed, shape_name
 from hpxfer.verdict.labels import loss_name
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 from hpxfer.verdict.optimum import Kind
-from hpxfer.verdict.text import headline
+from hpxfer.verdict.text import has_transferred, verdict_line, widened_text
 
 # A row of panels reaches up to the highest of the best losses plus HEADROOM times the typical rise around a best loss.
 # The rise is measured within this many octaves.
@@ -25,6 +25,7 @@ OCTAVES_SHOWN = 2.0
 MAX_STRETCH = 3.0
 MIN_HEIGHT = 1e-3  # nats, the height of a row without any rise
 X_MARGIN = 0.4  # octaves
+STARS: tuple[Kind, ...] = ("interior", "at_divergence")  # the kinds of optima that are drawn as a star
 MARGIN = 0.06  # below the lowest point, as a fraction of the height
 LANE = 0.05  # height per shape of the strip for HPs that diverged, as a fraction of the height
 
@@ -47,11 +48,13 @@ class Series:
     name: str
     scale: float
     x: tuple[float, ...]
-    y_median: tuple[float, ...]
+    y: tuple[float, ...]  # the mean over seeds; where a seed diverged, the median
     y_min: tuple[float, ...]
     y_max: tuple[float, ...]  # over the seeds that did not diverge
     censored: tuple[float, ...]
     optimum: Mark | None
+    curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, nats) of the fit, only where it gives the optimum
+    lowest: tuple[float, float] | None = None  # (log2 HP, nats) of the lowest measured mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +82,7 @@ class TransferInfo:
     x_label: str
     y_label: str
     panels: tuple[Panel, ...]
-    caption: str = (
-        "Loss against the HP at each shape: the line is the median over seeds, the band their range. Where the optima "
-        "lie above one another, the HP transfers."
-    )
+    caption: str
 
     @property
     def rows(self) -> tuple[tuple[Panel, ...], ...]:
@@ -95,11 +95,11 @@ class TransferInfo:
         for panel in self.panels:
             for shape in panel.series:
                 start = (panel.axis, panel.parameterization, panel.scale_name, shape.scale)
-                points = zip(shape.x, shape.y_median, shape.y_min, shape.y_max, strict=True)
+                points = zip(shape.x, shape.y, shape.y_min, shape.y_max, strict=True)
                 rows += [(*start, *point, False) for point in points]
                 rows += [(*start, x, math.nan, math.nan, math.nan, True) for x in shape.censored]
         columns = ["axis", "parameterization", "scale_name", "scale", "log2_hp"]
-        return pd.DataFrame(rows, columns=[*columns, "median_nats", "min_nats", "max_nats", "diverged"])
+        return pd.DataFrame(rows, columns=[*columns, "mean_nats", "min_nats", "max_nats", "diverged"])
 
 
 def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
@@ -120,7 +120,28 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
         x_label=f"log2 {report.hp}",
         y_label=f"{loss_name(report.loss)} (nats)",
         panels=tuple(panels),
+        caption=_caption(report.findings, panels),
     )
+
+
+def _caption(findings: Sequence[Finding], panels: Sequence[Panel]) -> str:
+    """Return how to read the figure, and by how much errors were widened."""
+    shapes = [shape for panel in panels for shape in panel.series]
+    parts = ["Loss against the HP at each shape: dots are means over seeds, the band is their range."]
+    if any(shape.curve for shape in shapes):
+        parts.append("The curve is the fit, and a star is its lowest point with the 95% interval.")
+    if any(shape.lowest for shape in shapes):
+        parts.append("A ring is the lowest measured mean.")
+    parts.append("Where the optima lie above one another, the HP transfers.")
+    widened = [
+        f"{finding.parameterization} at {finding.name(shape)} {text}"
+        for finding in findings
+        for shape in finding.shapes
+        if (text := widened_text(shape.optimum))
+    ]
+    if widened:
+        parts.append(f"Errors are widened where cells scatter about the fit more than seeds do: {listed(widened)}.")
+    return " ".join(parts)
 
 
 def axis_transfer_info(report: TransferReport, line: pd.DataFrame, axis: str) -> TransferInfo | str:
@@ -165,27 +186,34 @@ def _verb(finding: Finding) -> str:
 def _series(row: ShapeLosses, finding: Finding) -> Series:
     shown = [cell for cell in row.cells if cell.finite and not cell.censored]
     x = tuple(cell.log2 for cell in shown)
-    y_median = tuple(float(np.median(cell.losses)) for cell in shown)
+    y = tuple(float(np.median(cell.losses) if cell.mean is None else cell.mean) for cell in shown)
     of_shape = (row.scale, row.shape)
-    optimum = next(shape.optimum for shape in finding.shapes if (shape.scale, shape.shape) == of_shape)
+    found = next(shape for shape in finding.shapes if (shape.scale, shape.shape) == of_shape)
+    optimum = found.optimum
+    curve = found.curve if optimum.kind in STARS else ()
     mark = None
     if optimum.log2_value is not None:
         mark = Mark(
             x=optimum.log2_value,
-            y=float(np.interp(optimum.log2_value, x, y_median)),  # on the line drawn, where the eye expects it
+            y=float(
+                np.interp(optimum.log2_value, *(zip(*curve, strict=True) if curve else (x, y)))
+            ),  # on what is drawn
             kind=optimum.kind,
             x_low=optimum.low_log2,
             x_high=optimum.high_log2,
         )
+    measured = found.lowest_value is not None and found.lowest_loss is not None
     return Series(
         name=shape_name(row.scale, row.is_base),
         scale=row.scale,
         x=x,
-        y_median=y_median,
+        y=y,
         y_min=tuple(min(cell.finite) for cell in shown),
         y_max=tuple(max(cell.finite) for cell in shown),
         censored=tuple(cell.log2 for cell in row.cells if cell.censored),
         optimum=mark,
+        curve=curve,
+        lowest=(math.log2(found.lowest_value), found.lowest_loss) if measured else None,
     )
 
 
@@ -201,9 +229,9 @@ def _panels(findings: Sequence[Finding], series: Sequence[tuple[Series, ...]]) -
             axis=finding.axis,
             scale_name=finding.scale_name,
             parameterization=finding.parameterization,
-            title=headline(finding),
+            title=verdict_line(finding),
             series=column,
-            transferred_log2=None if finding.base_value is None else math.log2(finding.base_value),
+            transferred_log2=math.log2(finding.base_value) if has_transferred(finding) and finding.base_value else None,
             x_low=min(xs) - X_MARGIN,
             x_high=max(xs) + X_MARGIN,
             y_low=y_low,
@@ -221,8 +249,8 @@ def _y_limits(every: Sequence[Series], regrets: Sequence[float]) -> tuple[float,
     if not known:
         return 0.0, 1.0
     for shape in known:
-        best, center = min(zip(shape.y_median, shape.x, strict=True))
-        near = [y for x, y in zip(shape.x, shape.y_median, strict=True) if abs(x - center) <= OCTAVES_SHOWN]
+        best, center = min(zip(shape.y, shape.x, strict=True))
+        near = [y for x, y in zip(shape.x, shape.y, strict=True) if abs(x - center) <= OCTAVES_SHOWN]
         bests.append(best)
         rises.append(max(near) - best)
     rise = float(np.median(rises))

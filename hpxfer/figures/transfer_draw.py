@@ -19,7 +19,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.style import FAINT, INK, SMALL
-from hpxfer.figures.transfer import X_MARGIN, Mark, Panel, TransferInfo, axis_transfer_info
+from hpxfer.figures.transfer import STARS, X_MARGIN, Mark, Panel, Series, TransferInfo, axis_transfer_info
 from hpxfer.host.files import write_files
 from hpxfer.verdict.optimum import Kind
 
@@ -95,17 +95,30 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     lane = (panel.y_high - panel.y_top) / max(len(panel.series), 1)
     inside = TransformedBbox(Bbox.from_extents(panel.x_low, panel.y_low, panel.x_high, panel.y_top), axes.transData)
     for i, (shape, color) in enumerate(zip(panel.series, style.ramp(len(panel.series)), strict=True)):
-        band = axes.fill_between(shape.x, shape.y_min, shape.y_max, color=color, alpha=0.18, linewidth=0)
-        (line,) = axes.plot(shape.x, shape.y_median, color=color, linewidth=1.8, marker="o", markersize=3.5, zorder=3)
-        for artist in (band, line):  # a line that runs off scale ends below the strip
+        drawn = _draw_basin(axes, shape, color)
+        for artist in drawn:  # what runs off scale ends below the strip
             artist.set_clip_box(inside)
-        for x, y in zip(shape.x, shape.y_median, strict=True):
+        for x, y in zip(shape.x, shape.y, strict=True):
             if y > panel.y_top:
                 _draw_symbol(axes, x, panel.y_top, "^", color)
         for x in shape.censored:
             _draw_symbol(axes, x, panel.y_top + (i + 0.5) * lane, "x", color)
+        if shape.lowest is not None:
+            ring = {"markersize": 10, "markerfacecolor": "none", "markeredgecolor": color, "markeredgewidth": 1.4}
+            axes.plot(*shape.lowest, marker="o", linestyle="none", zorder=5.8, **ring)  # type: ignore[arg-type]
         if shape.optimum is not None:
             _draw_mark(axes, shape.optimum, color)
+
+
+def _draw_basin(axes: Axes, shape: Series, color: str) -> list[Artist]:
+    """Draw the losses of one shape: the range of seeds, a dot per HP, and the fitted curve or else a line."""
+    band = axes.fill_between(shape.x, shape.y_min, shape.y_max, color=color, alpha=0.18, linewidth=0)
+    line = {"linewidth": 0.8, "alpha": 0.45} if shape.curve else {"linewidth": 1.8}
+    drawn: list[Artist] = [band, *axes.plot(shape.x, shape.y, color=color, zorder=3, **line)]  # type: ignore[arg-type]
+    drawn += axes.plot(shape.x, shape.y, color=color, marker="o", markersize=4, linestyle="none", zorder=3)
+    if shape.curve:
+        drawn += axes.plot(*zip(*shape.curve, strict=True), color=color, linewidth=1.8, zorder=3)
+    return drawn
 
 
 def _draw_symbol(axes: Axes, x: float, y: float, marker: str, color: str) -> None:
@@ -118,6 +131,8 @@ def _draw_mark(axes: Axes, mark: Mark, color: str) -> None:
             edge if end is None else end for end, edge in zip((mark.x_low, mark.x_high), axes.get_xlim(), strict=True)
         ]
         axes.plot(ends, [mark.y, mark.y], color=INK, linewidth=1.3, zorder=5.5)
+        caps = [end for end in (mark.x_low, mark.x_high) if end is not None]
+        axes.plot(caps, [mark.y] * len(caps), color=INK, marker="|", markersize=7, linestyle="none", zorder=5.5)
     size = 13 if MARKERS[mark.kind] == "*" else 9
     axes.plot(
         mark.x,
@@ -147,10 +162,14 @@ def _mark_handles(info: TransferInfo) -> list[Artist]:
     shapes = [(panel, shape) for panel in info.panels for shape in panel.series]
     kinds = {shape.optimum.kind for _, shape in shapes if shape.optimum}
     out: list[Artist] = []
-    if kinds & {"interior", "at_divergence"}:
+    if kinds & set(STARS):
         out.append(_key("*", "optimum (bar: 95% interval)", 12, edge=True))
     if kinds & {"lower_edge", "upper_edge"}:
         out.append(_key(">", "at the grid's edge: optimum beyond", 8, edge=True))
+    if any(shape.lowest for _, shape in shapes):
+        out.append(_key("o", "lowest measured mean", 9, edge=True))
+    if any(shape.curve for _, shape in shapes):
+        out.append(Line2D([], [], color=INK, linewidth=1.8, label="fitted curve"))
     if any(panel.transferred_log2 is not None for panel in info.panels):
         label = "best at the base, transferred"
         out.append(Line2D([], [], color=INK, alpha=FAINT, linestyle=":", linewidth=1.3, label=label))
@@ -158,7 +177,7 @@ def _mark_handles(info: TransferInfo) -> list[Artist]:
         out.append(Patch(color=INK, alpha=0.2, linewidth=0, label="range of seeds"))
     if any(shape.censored for _, shape in shapes):
         out.append(_key("x", "diverged", 6))
-    if any(y > panel.y_top for panel, shape in shapes for y in shape.y_median):
+    if any(y > panel.y_top for panel, shape in shapes for y in shape.y):
         out.append(_key("^", "off scale", 6))
     return out
 
@@ -175,5 +194,9 @@ def _infos(given: HPInput) -> dict[str, Info | str]:
 
 
 TRANSFER = HPFigure(
-    name="transfer", question="Does the same HP stay best at each scale?", infos=_infos, draw=draw_transfer
+    name="transfer",
+    question="Does the same HP stay best at each scale?",
+    infos=_infos,
+    draw=draw_transfer,
+    under_verdict=True,
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +22,30 @@ from hpxfer.report.provenance import (
 from hpxfer.report.tables import NOTHING, Cell, Column, Table, text_table
 from hpxfer.results import Results
 from hpxfer.spec import dump_sweep
-from hpxfer.verdict.judge import move, move_text
+from hpxfer.verdict.headline import headline
 from hpxfer.verdict.labels import loss_name
-from hpxfer.verdict.text import drift_text, headline, interval_text, optimum_text, verdict_text
+from hpxfer.verdict.text import (
+    chance_text,
+    conclusion,
+    drift_text,
+    exponent_text,
+    has_transferred,
+    hp_text,
+    interval_text,
+    move_text,
+    optimum_text,
+    regret_nats_text,
+    verdict_line,
+    verdict_text,
+    widened_text,
+)
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Analysis
     from hpxfer.figures import DrawnFigure
 
 JSON_VERSION = 1
+DRIFT = "drift of the optimum"
 CARDS_AT_A_GLANCE = 4  # with more verdicts, the report starts with a table of them
 
 
@@ -55,9 +69,9 @@ class Card:
     shapes: Table
 
     @property
-    def headline(self) -> str:
+    def line(self) -> str:
         """The parameterization, its verdict and the conclusion."""
-        return headline(self.finding)
+        return verdict_line(self.finding)
 
     @property
     def verdict_text(self) -> str:
@@ -66,8 +80,8 @@ class Card:
 
     @property
     def conclusion(self) -> str:
-        """The headline without the parameterization and the verdict."""
-        return self.headline.removeprefix(f"{self.finding.parameterization}: {self.verdict_text}").strip(" ()")
+        """What the verdict rests on, in a few words; empty if nothing is known."""
+        return conclusion(self.finding) or ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
@@ -77,7 +91,7 @@ class Card:
             "axis": finding.axis,
             "parameterization": finding.parameterization,
             "verdict": finding.verdict,
-            "headline": self.headline,
+            "conclusion": self.conclusion,
             "is_control": finding.is_control,
             "control": None if finding.control is None else json_ready(asdict(finding.control)),
             "reasons": list(finding.reasons),
@@ -89,6 +103,7 @@ class Section:
     """The part of the report about one results folder."""
 
     name: str
+    headline: str  # on the judged HP
     question: str
     next_step: str
     cards: tuple[Card, ...]  # of the judged HP
@@ -140,6 +155,7 @@ def _section(source: Source, name: str) -> Section:
     others = [report for report in analysis.reports if report.hp != analysis.hp]
     return Section(
         name=name,
+        headline=headline(analysis.hp, judged[0].findings if judged else ()),
         question=f"Does {analysis.hp} transfer? Judged by {loss_name(analysis.loss)}.",
         next_step=next_step(results, judged[0] if judged else None, results.folder.name),
         cards=_cards(judged),
@@ -162,30 +178,38 @@ def _cards(reports: Sequence[TransferReport]) -> tuple[Card, ...]:
 
 
 def _card(report: TransferReport, finding: Finding) -> Card:
-    moved = move(finding)
-    base = "none" if finding.base_value is None else f"{finding.base_value:.4g} (2^{math.log2(finding.base_value):.4g})"
-    noise = "unknown" if finding.noise_nats is None else f"{finding.noise_nats:.2g} nats"
-    facts = [
-        ("drift of the optimum", drift_text(finding.drift, finding.scale_name)),
-        (f"transferred {report.hp}", base),
-        ("noise of a seed", noise),
-    ]
-    if moved is not None:
-        facts.insert(1, ("move", move_text(finding, moved)))
-    return Card(hp=report.hp, finding=finding, facts=tuple(facts), shapes=_shapes(finding))
+    return Card(hp=report.hp, finding=finding, facts=tuple(_facts(report.hp, finding)), shapes=_shapes(finding))
+
+
+def _facts(hp: str, finding: Finding) -> Iterator[tuple[str, str]]:
+    if (chance := chance_text(finding)) is not None:
+        yield "probability", f"{chance} that it transfers"
+    if (moved := move_text(finding)) is not None:
+        yield "move", moved
+    yield DRIFT, drift_text(finding)
+    if has_transferred(finding) and finding.base_value is not None:
+        yield f"transferred {hp}", hp_text(finding.base_value)
+    yield "noise of a seed", "unknown" if finding.noise_nats is None else f"{finding.noise_nats:.2g} nats"
+    widened = [f"{finding.name(shape)} {text}" for shape in finding.shapes if (text := widened_text(shape.optimum))]
+    if widened:
+        yield "errors widened", f"{', '.join(widened)}, as cells scatter about the fit more than seeds do"
 
 
 _SHAPE_COLUMNS = (
     Column(name="shape"),
     Column(name="scale", form="{:.9g}"),
-    Column(name="optimum"),
-    Column(name="95%"),
     Column(name="best loss, nats", form="{:.4f}"),
-    Column(name="regret, nats", form="{:.2g}"),
-    Column(name="+-", form="{:.2g}"),
-    Column(name="of loss, %", form="{:.2f}"),
-    Column(name="in noise", form="{:.1f}"),
-    Column(name="to edge, octaves", form="{:.1f}"),
+    Column(name="loss given up +- standard error, nats", kept=True),
+    Column(name="share of the loss, %", form="{:.2f}"),
+    Column(name="in units of seed noise", form="{:.1f}"),
+    Column(name="share of what one octave costs, %", form="{:.0f}"),
+    Column(name="limit, nats", form="{:.2g}"),
+    Column(name="optimum"),
+    Column(name="95% interval"),
+    Column(name="error widened"),
+    Column(name="lowest measured loss, nats", form="{:.4f}"),
+    Column(name="measured at"),
+    Column(name="from the optimum to divergence, octaves", form="{:.1f}"),
     Column(name="seeds"),
     Column(name="diverged"),
     Column(name="missing"),
@@ -199,21 +223,31 @@ def _shapes(finding: Finding) -> Table:
 
 
 def _shape(shape: ShapeFinding) -> tuple[Cell, ...]:
+    share = None if shape.regret_octave_share is None else 100 * shape.regret_octave_share
     return (
         shape.shape + (" (base)" if shape.is_base else ""),
         shape.scale,
+        shape.best_loss,
+        regret_nats_text(shape),
+        _positive(shape.regret_percent),
+        _positive(shape.regret_noise_units),
+        _positive(share),
+        shape.limit_nats,
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
-        shape.best_loss,
-        "diverges" if shape.regret_nats == math.inf else shape.regret_nats,
-        shape.regret_se_nats,
-        shape.regret_percent,
-        shape.regret_noise_units,
+        widened_text(shape.optimum) or None,
+        shape.lowest_loss,
+        None if shape.lowest_value is None else exponent_text(shape.lowest_value),
         shape.edge_octaves,
         shape.num_seeds,
         shape.num_diverged,
         shape.num_missing,
     )
+
+
+def _positive(value: float | None) -> float | None:
+    """Return a share of a regret; None for a regret of which none was measured."""
+    return value if value is not None and value > 0 else None
 
 
 def _comparison(sections: Sequence[Section]) -> Table:
@@ -232,15 +266,14 @@ def _comparison(sections: Sequence[Section]) -> Table:
 def _in_brief(card: Card | None) -> str:
     if card is None:
         return NOTHING
-    drift = dict(card.facts)["drift of the optimum"]
-    return f"{card.headline.partition(': ')[2]}; drift {drift}"
+    return f"{card.line.partition(': ')[2]}; drift {dict(card.facts)[DRIFT]}"
 
 
 def _names(results: Sequence[Results]) -> list[str]:
     """Return a name for each sweep: its own, with its folder's and a number where names would be the same."""
-    names = [sweep.spec.name for sweep in results]
+    names = [sweep.name for sweep in results]
     if len(set(names)) < len(names):
-        names = [f"{sweep.spec.name} ({sweep.folder.name})" for sweep in results]
+        names = [f"{sweep.name} ({sweep.folder.name})" for sweep in results]
     if len(set(names)) < len(names):
         names = [f"{name} #{number}" for number, name in enumerate(names, 1)]
     return names
@@ -249,6 +282,7 @@ def _names(results: Sequence[Results]) -> list[str]:
 def _section_dict(section: Section) -> dict[str, Any]:
     return {
         "sweep": section.name,
+        "headline": section.headline,
         "question": section.question,
         "next_step": section.next_step,
         "verdicts": [card.to_dict() for card in (*section.cards, *section.other_cards)],

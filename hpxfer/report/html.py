@@ -93,12 +93,17 @@ def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[PageF
     environment = _environment()
     style, script = (environment.get_template(f"report.{kind}").render() for kind in ("css", "js"))
     rows: dict[str, list[PageFigure]] = {}
+    under_verdict: dict[tuple[str, str], list[PageFigure]] = {}
     for figure in figures:
-        rows.setdefault(figure.drawn.name, []).append(figure)
+        if figure.drawn.verdict_axis is None:
+            rows.setdefault(figure.drawn.name, []).append(figure)
+        else:
+            under_verdict.setdefault((figure.section, figure.drawn.verdict_axis), []).append(figure)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
         report=report,
         trials=trials,
+        under_verdict=under_verdict,
         figures=sorted(rows.values(), key=_aside),
         num_aside=sum(map(_aside, rows.values())),
         several=len(report.sections) > 1,

@@ -25,7 +25,8 @@ def to_markdown(report: Report, links: Mapping[tuple[str, str], str]) -> str:
 
 def _section(section: Section, links: Mapping[tuple[str, str], str]) -> Iterator[str]:
     yield from (f"## {_text(section.name)}", "", f"{_text(section.question)} {_text(section.progress)}", "")
-    yield from (_text(section.next_step), "")
+    yield from (f"**{_text(section.headline)}**", "", _text(section.next_step), "")
+    yield from _figures(section, links, under_verdict=True)
     for card in (*section.cards, *section.other_cards):
         yield from _card(card)
     if not section.cards:
@@ -33,11 +34,7 @@ def _section(section: Section, links: Mapping[tuple[str, str], str]) -> Iterator
     yield from _listing("What is not known, and why", section.unknown)
     yield from _listing("Failed trials", section.failures)
     yield from _listing("Files that could not be read", section.source.results.problems)
-    for figure in section.source.figures:
-        yield from (f"### {_text(figure.title)}", "")
-        if path := links.get((section.name, figure.name)):
-            yield from (f"![{_text(figure.title)}](<{path}>)", "")
-        yield from (_text(figure.caption), "")
+    yield from _figures(section, links, under_verdict=False)
     yield from _listing("Figures that could not be drawn", section.source.not_drawn)
     for table in (section.progress_table, *section.tables, section.provenance, section.thresholds):
         yield from (*_table(table, level=3), "")
@@ -48,8 +45,19 @@ def _section(section: Section, links: Mapping[tuple[str, str], str]) -> Iterator
     yield from ("### Sweep", "", f"{fence}yaml", section.sweep_yaml.rstrip("\n"), fence)
 
 
+def _figures(section: Section, links: Mapping[tuple[str, str], str], *, under_verdict: bool) -> Iterator[str]:
+    """Yield the figures that stand under the verdict, or those that follow it."""
+    for figure in section.source.figures:
+        if (figure.verdict_axis is not None) != under_verdict:
+            continue
+        yield from (f"### {_text(figure.title)}", "")
+        if path := links.get((section.name, figure.name)):
+            yield from (f"![{_text(figure.title)}](<{path}>)", "")
+        yield from (_text(figure.caption), "")
+
+
 def _card(card: Card) -> Iterator[str]:
-    yield from (f"### {_text(f'{card.hp} along {card.finding.axis} | {card.headline}')}", "")
+    yield from (f"### {_text(f'{card.hp} along {card.finding.axis} | {card.line}')}", "")
     yield from (f"- {_text(name)}: {_text(value)}" for name, value in card.facts)
     yield from (f"- {_text(reason)}" for reason in card.finding.reasons)
     yield from ("", *_rows(card.shapes), "")

@@ -16,10 +16,11 @@ NOTHING = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """The heading of a column, and the format of its numbers."""
+    """The heading of a column, and the format of its numbers. A narrow screen keeps a column that is `kept` in view."""
 
     name: str
     form: str = "{:.4g}"
+    kept: bool = False
 
     def text(self, cell: Cell) -> str:
         """Return a cell as text."""

@@ -15,7 +15,10 @@ from typing import Any
 
 import pandas as pd
 
+from hpxfer.registry import registry
 from hpxfer.results import MISSING, Results
+from hpxfer.spec.blocks import model_roles
+from hpxfer.spec.check_shapes import keyed_shapes
 
 DIGITS = 7  # of losses and rates. HPs are written in full
 ERROR_CHARACTERS = 2000
@@ -72,7 +75,27 @@ def _columns(results: Results) -> dict[str, Any]:
     columns |= {name: _rounded(rows[name]) for name in MEASURED}
     columns["error"] = _distinct(rows["error"].map(_cut, na_action="ignore"))
     shared = {name: _parsed(rows[name]) for name in SHARED}
+    shared["resolved"] = _of_model(shared["resolved"], _roles(results))
     return {"grid": list(results.spec.grid), "columns": columns, "shared": shared}
+
+
+def _roles(results: Results) -> frozenset[str] | None:
+    """Return the roles that the sweep's models have at any shape; None if they are those of a plug-in."""
+    spec = results.spec
+    if spec.model.family not in registry("family"):
+        return None
+    return frozenset(role for _, shape in keyed_shapes(spec) for role in model_roles(shape, spec.model))
+
+
+def _of_model(resolved: dict[str, list[Any]], roles: frozenset[str] | None) -> dict[str, list[Any]]:
+    """Return resolved multipliers without the roles that no model of the sweep has: a table has rows for all roles."""
+    if roles is None:
+        return resolved
+    values = [
+        {**value, "roles": {role: of_role for role, of_role in value["roles"].items() if role in roles}}
+        for value in resolved["values"]
+    ]
+    return {**resolved, "values": values}
 
 
 def _grid_trials(results: Results) -> pd.DataFrame:

@@ -12,6 +12,7 @@ import pandas as pd
 from hpxfer.host.output import json_ready
 from hpxfer.verdict.estimate import Estimates, estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding
+from hpxfer.verdict.headline import headline
 from hpxfer.verdict.judge import with_control
 from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.optimum import Optimum
@@ -33,13 +34,18 @@ class TransferReport:
     loss: str  # the loss it is judged by: validation | final_window
     findings: tuple[Finding, ...]
 
+    @property
+    def headline(self) -> str:
+        """What to do with the HP, what that costs, and what the control would cost."""
+        return headline(self.hp, self.findings)
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data. None stands for what is missing and for +inf; `transferred` says which."""
-        out: dict[str, Any] = json_ready(asdict(self))
+        out: dict[str, Any] = json_ready({"headline": self.headline, **asdict(self)})
         return out
 
     def summary(self) -> str:
-        """Return the verdicts as plain text of at most twelve lines. The last line says what to do with them."""
+        """Return the verdicts as plain text of at most twelve lines. The first one is the headline."""
         return summary_text(self.sweep, self.hp, self.loss, self.findings)
 
     def to_text(self) -> str:

@@ -2,118 +2,71 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import groupby
 
 from hpxfer.host.output import aligned
 from hpxfer.verdict.findings import Finding, ShapeFinding
+from hpxfer.verdict.headline import compared, headline
 from hpxfer.verdict.labels import loss_name, scale_text
 from hpxfer.verdict.text import (
     NOTHING,
+    chance_text,
     drift_text,
-    headline,
+    has_transferred,
     hp_text,
     interval_text,
+    move_text,
     number_text,
     optimum_text,
     regret_nats_text,
+    verdict_line,
+    widened_text,
 )
-from hpxfer.verdict.thresholds import NUM_SE, REGRET_SHARE
 
-MAX_VERDICTS = 9  # lines of a summary; with the question, the rest in one line and the advice that makes twelve
+MAX_VERDICTS = 9  # lines of a summary; with the headline, the question and the rest in one line that makes twelve
+MAX_MOVES = 4  # verdicts that are few enough for the move of each
+# The two lines of each heading.
 COLUMNS = (
-    "shape",
-    "scale",
-    "optimum",
-    "95%",
-    "best loss",
-    "regret, nats",
-    "of loss",
-    "in noise",
-    "seeds",
-    "diverged",
-    "missing",
+    ("shape", ""),
+    ("scale", ""),
+    ("optimum", ""),
+    ("95% interval", ""),
+    ("error", "widened"),
+    ("best loss,", "nats"),
+    ("loss given up,", "nats"),
+    ("share of", "the loss"),
+    ("in units of", "seed noise"),
+    ("share of what one", "octave costs"),
+    ("limit,", "nats"),
+    ("seeds", ""),
+    ("diverged", ""),
+    ("missing", ""),
 )
 
 
 def summary_text(sweep: str, hp: str, loss: str, findings: Sequence[Finding]) -> str:
-    """Return the verdicts in at most twelve lines. The last one says what to do with them."""
-    shown = _compared(findings)
-    lines = [_question(sweep, hp, loss), *(f"  {_verdict_line(finding)}" for finding in shown[:MAX_VERDICTS])]
+    """Return the verdicts in at most twelve lines. The first one is the headline."""
+    shown = compared(findings)
+    lines = [headline(hp, findings), _question(sweep, hp, loss)]
+    for finding in shown[:MAX_VERDICTS]:
+        lines.append(f"  {_beside_control(finding)}")
+        if len(shown) <= MAX_MOVES and (moved := move_text(finding)):
+            lines.append(f"    {moved}")
     if more := shown[MAX_VERDICTS:]:
         counts = [f"{sum(finding.verdict == verdict for finding in more)} {verdict}" for verdict in _verdicts(more)]
         lines.append(f"  and {len(more)} more: {', '.join(counts)}")
-    return "\n".join([*lines, advice(hp, findings)]) + "\n"
-
-
-def advice(hp: str, findings: Sequence[Finding]) -> str:
-    """Return one sentence that says what to do, e.g. `Use lr 2^-6 from the base at every width up to 128.`"""
-    if not findings:
-        return f"No trial lies on a line of {hp}, so nothing can be said about its transfer."
-    parts = []
-    shown = sorted(_compared(findings), key=_name)
-    several = len({_name(finding) for finding in shown}) > 1
-    for name, group in groupby(shown, key=_name):
-        members, under = list(group), f" under {name}" if several else ""
-        parts += [f"{part}{under}" for part in (*_use(hp, members), *_tune(hp, members), *_decide(members))]
-    text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def _use(hp: str, findings: Sequence[Finding]) -> list[str]:
-    found = [finding for finding in findings if finding.verdict == "transfers"]
-    out = []
-    for value in dict.fromkeys(finding.base_value for finding in found):
-        ranges = [
-            f"{finding.scale_name} up to {scale_text(max(shape.scale for shape in finding.shapes))}"
-            for finding in found
-            if finding.base_value == value
-        ]
-        out.append(f"use {hp} 2^{math.log2(value or 1.0):.4g} from the base at every {_listed(ranges)}")
-    return out
-
-
-def _tune(hp: str, findings: Sequence[Finding]) -> list[str]:
-    axes = [finding.axis for finding in findings if finding.verdict == "drifts"]
-    return [f"tune {hp} at each scale along {_listed(axes)}, as its optimum moves"] if axes else []
-
-
-def _decide(findings: Sequence[Finding]) -> list[str]:
-    """Return what would decide the undecided findings."""
-    found = [finding for finding in findings if finding.verdict == "undecided"]
-    if not found:
-        return []
-    needs = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
-    if any(shape.num_missing for finding in found for shape in finding.shapes):
-        how = "run the sweep again, as trials that it needs have no result"
-    elif all(_only_diverged(finding) for finding in found):
-        how = "find out why trials diverge at every HP value"
-    elif len(needs) == 1 and not needs[0].values:
-        how = f"add {needs[0].text}"
-    elif needs:
-        how = "run the sweep that `hpxfer report --write-followup` writes"
-    else:
-        how = "see the reasons in the full report"
-    return [f"to decide along {_listed([finding.axis for finding in found])}, {how}"]
-
-
-def _only_diverged(finding: Finding) -> bool:
-    """Return whether no HP value of any shape has a loss, because trials diverged."""
-    return bool(finding.shapes) and all(shape.best_loss is None and shape.num_diverged for shape in finding.shapes)
+    return "\n".join(lines) + "\n"
 
 
 def full_text(sweep: str, hp: str, loss: str, findings: Sequence[Finding]) -> str:
-    """Return every finding with its reasons and a table of its shapes."""
-    rule = f"max({REGRET_SHARE:.0%} of the loss, {NUM_SE:g} standard errors)"
+    """Return the headline, and every finding with its reasons and a table of its shapes."""
     lines = [
+        headline(hp, findings),
         _question(sweep, hp, loss),
-        f"Regret: loss at the base's best {hp} minus the best loss of the shape; the limit is {rule}.",
+        f"Loss given up: loss at the base's best {hp} minus the best loss of the shape, with its standard error.",
     ]
     for finding in findings:
         lines += ["", *_section(finding, hp)]
-    if not findings:
-        lines += ["", advice(hp, findings)]
     return "\n".join(lines) + "\n"
 
 
@@ -121,54 +74,55 @@ def _question(sweep: str, hp: str, loss: str) -> str:
     return f"Does {hp} transfer? Sweep {sweep}, judged by {loss_name(loss)}."
 
 
-def _name(finding: Finding) -> str:
-    return finding.parameterization
-
-
-def _listed(words: Sequence[str]) -> str:
-    """Return words as a list in a sentence, e.g. `width, depth and experts`."""
-    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
-
-
 def _verdicts(findings: Sequence[Finding]) -> list[str]:
     return list(dict.fromkeys(finding.verdict for finding in findings))
 
 
-def _compared(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings without those on controls, which stand beside the others; all if there are only controls."""
-    return [finding for finding in findings if not finding.is_control] or list(findings)
-
-
-def _verdict_line(finding: Finding) -> str:
-    control = finding.control
+def _beside_control(finding: Finding) -> str:
+    chance, control = chance_text(finding), finding.control
+    likely = "" if chance is None else f"; probability that it transfers {chance}"
     beside = "" if control is None else f"; control {control.parameterization}: {control.verdict}"
-    return f"{finding.axis} | {headline(finding)}{beside}"
+    return f"{finding.axis} | {verdict_line(finding)}{likely}{beside}"
 
 
 def _section(finding: Finding, hp: str) -> list[str]:
     noise = "unknown" if finding.noise_nats is None else f"{finding.noise_nats:.2g} nats"
-    base_value = NOTHING if finding.base_value is None else hp_text(finding.base_value)
-    table = aligned([COLUMNS, *(_row(shape) for shape in finding.shapes)], right_from=1)
+    transferred = hp_text(finding.base_value) if has_transferred(finding) and finding.base_value else "none"
+    chance = chance_text(finding)
+    rows = [_row(shape) for shape in finding.shapes]
+    kept = [i for i in range(len(COLUMNS)) if any(row[i] not in ("", NOTHING) for row in rows)]
+    headings = [tuple(COLUMNS[i][line] for i in kept) for line in (0, 1)]
+    table = aligned([*headings, *(tuple(row[i] for i in kept) for row in rows)], right_from=1)
     return [
-        f"{finding.axis} | {headline(finding)}",
+        f"{finding.axis} | {verdict_line(finding)}",
         *(f"  - {reason}" for reason in finding.reasons),
-        f"  transferred {hp}: {base_value}; seed noise: {noise}",
-        f"  drift: {drift_text(finding.drift, finding.scale_name)}",
+        f"  transferred {hp}: {transferred}; seed noise: {noise}",
+        *([f"  probability that it transfers: {chance}"] if chance else []),
+        f"  drift: {drift_text(finding)}",
         *(f"  {row}" for row in table),
     ]
 
 
 def _row(shape: ShapeFinding) -> tuple[str, ...]:
+    share = None if shape.regret_octave_share is None else 100 * shape.regret_octave_share
     return (
         shape.shape + (" (base)" if shape.is_base else ""),
         scale_text(shape.scale),
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
+        widened_text(shape.optimum) or NOTHING,
         number_text(shape.best_loss, "{:.4f}"),
         regret_nats_text(shape),
-        number_text(shape.regret_percent, "{:.2f}%"),
-        number_text(shape.regret_noise_units, "{:.1f}"),
+        _positive(shape.regret_percent, "{:.2f}%"),
+        _positive(shape.regret_noise_units, "{:.1f}"),
+        _positive(share, "{:.0f}%"),
+        number_text(shape.limit_nats, "{:.2g}"),
         str(shape.num_seeds),
         str(shape.num_diverged),
         str(shape.num_missing),
     )
+
+
+def _positive(value: float | None, form: str) -> str:
+    """Return a share of a regret; nothing for a regret of which none was measured."""
+    return number_text(value, form) if value is not None and value > 0 else NOTHING

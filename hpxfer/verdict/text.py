@@ -1,15 +1,22 @@
-"""How optima, regrets, drifts and verdicts are written. `summary` puts these phrases together."""
+"""How optima, regrets, moves and verdicts are written. `headline` and `summary` put these phrases together.
+
+To a reader a regret is a "loss given up". A regret at or below zero is written as "none measured", with its error.
+"""
 
 from __future__ import annotations
 
 import math
 
-from hpxfer.verdict.drift import Drift
 from hpxfer.verdict.findings import Finding, ShapeFinding
+from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.optimum import Optimum
+from hpxfer.verdict.thresholds import CONFIDENCE, NUM_SE
 
 SIGN = {"lower_edge": "<= ", "upper_edge": ">= "}
 NOTHING = "-"
+SAME_CELL = "same grid cell"
+WIDENED = 1.05  # a factor by which errors grew is named from here on: below it is rounding
+SURE = 0.999  # a probability closer to 0 or 1 than this is written as a bound
 
 
 def optimum_text(optimum: Optimum) -> str:
@@ -32,36 +39,131 @@ def hp_text(value: float) -> str:
     return f"{value:.4g} (2^{math.log2(value):.4g})"
 
 
+def exponent_text(value: float | None) -> str:
+    """Return an HP as a power of two, e.g. `2^-6`; `-` without one."""
+    return NOTHING if value is None else f"2^{math.log2(value):.4g}"
+
+
+def widened_text(optimum: Optimum) -> str:
+    """Return by how much the errors of an optimum grew, e.g. `2.3 times`; empty where they did not."""
+    return f"{optimum.misfit:.2g} times" if optimum.misfit is not None and optimum.misfit >= WIDENED else ""
+
+
 def regret_nats_text(shape: ShapeFinding) -> str:
-    """Return a regret in nats with its standard error, `0.017 +- 0.004`, or `diverges`."""
+    """Return a regret in nats with its standard error: `0.017 +- 0.004`, `none +- 0.01`, or `diverges`.
+
+    At the base, where the HP was chosen, nothing is compared: `same grid cell`.
+    """
+    if shape.regret_nats is None:
+        return NOTHING
     if shape.regret_nats == math.inf:
         return "diverges"
-    se = "" if shape.regret_se_nats is None else f" +- {shape.regret_se_nats:.2g}"
-    return number_text(shape.regret_nats, "{:.2g}") + se
+    if shape.regret_nats <= 0 and shape.is_base:
+        return SAME_CELL
+    value = f"{shape.regret_nats:.2g}" if shape.regret_nats > 0 else "none"
+    return value + (f" +- {shape.regret_se_nats:.2g}" if shape.regret_se_nats else "")
 
 
 def regret_text(shape: ShapeFinding) -> str:
-    """Return a regret in words, e.g. `regret 0.017 +- 0.004 nats (0.51% of the loss)`."""
+    """Return a regret in words, e.g. `loss given up 0.017 +- 0.004 nats (0.51% of the loss)`."""
     if shape.regret_nats is None:
-        return "regret unknown"
-    if shape.regret_nats == 0:
-        return "regret 0, the transferred HP is the best there"
+        return "loss given up unknown"
     if shape.regret_nats == math.inf:
         return "diverges at the transferred HP"
-    percent = "" if shape.regret_percent is None else f" ({shape.regret_percent:.2g}% of the loss)"
-    return f"regret {regret_nats_text(shape)} nats{percent}"
+    if shape.regret_nats <= 0:
+        error = f"+- {shape.regret_se_nats:.2g} nats" if shape.regret_se_nats else ""
+        notes = [note for note in (SAME_CELL if _is_same_cell(shape) else "", error) if note]
+        return "loss given up: none measured" + (f" ({', '.join(notes)})" if notes else "")
+    shares = []
+    if shape.regret_percent is not None:
+        shares.append(f"{shape.regret_percent:.2g}% of the loss")
+    if shape.regret_octave_share is not None:
+        shares.append(f"{_share_text(shape.regret_octave_share)} what one octave costs")
+    return f"loss given up {regret_nats_text(shape)} nats" + (f" ({', '.join(shares)})" if shares else "")
 
 
-def drift_text(drift: Drift | None, scale_name: str) -> str:
-    """Return a drift with its 95% interval, e.g. `+0.20 [-0.01, +0.41] octaves per doubling of width (5 shapes)`."""
+def _share_text(share: float) -> str:
+    return f"{share:.1f} times" if share > 1 else f"{share:.0%} of"
+
+
+def _is_same_cell(shape: ShapeFinding) -> bool:
+    return shape.same_cell or shape.regret_nats == 0
+
+
+def most_lost(shape: ShapeFinding) -> float | None:
+    """Return the upper end of the 95% interval of a regret in nats, at least 0; None if the regret is not known."""
+    if shape.regret_nats is None:
+        return None
+    high = shape.regret_high_nats
+    if high is None:
+        high = shape.regret_nats + NUM_SE * (shape.regret_se_nats or 0.0)
+    return max(high, 0.0)
+
+
+def lost_text(finding: Finding) -> str | None:
+    """Return what the transferred HP costs at most beyond the base, e.g. `at most 0.02 nats lost`; None if unknown."""
+    most = [nats for shape in finding.shapes if not shape.is_base and (nats := most_lost(shape)) is not None]
+    if not most or math.isinf(max(most)):
+        return None
+    return f"at most {max(most):.2g} nats lost" if max(most) > 0 else "no loss measured"
+
+
+def move_text(finding: Finding) -> str | None:
+    """Return the move in words: `between width 32 and 128 the optimum moves by -0.2 to +0.3 octaves (95%)`.
+
+    None without a move, and for a move whose interval is open on both sides.
+    """
+    move = finding.move
+    if move is None or (move.low is None and move.high is None):
+        return None
+    if move.low is None:
+        by = f"at most {move.high:+.2f} octaves"
+    elif move.high is None:
+        by = f"at least {move.low:+.2f} octaves"
+    else:
+        by = f"{move.low:+.2f} to {move.high:+.2f} octaves"
+    return f"between {ends_text(finding)} the optimum moves by {by} ({CONFIDENCE:.0%})"
+
+
+def ends_text(finding: Finding) -> str:
+    """Return the smallest and the largest scale of a finding, e.g. `width 32 and 128`."""
+    scales = [shape.scale for shape in finding.shapes]
+    return f"{finding.scale_name} {scale_text(min(scales))} and {scale_text(max(scales))}"
+
+
+def drift_text(finding: Finding) -> str:
+    """Return the drift with its 95% interval, e.g. `+0.20 [-0.01, +0.41] octaves per doubling of width (5 shapes)`."""
+    drift = finding.drift
+    if finding.move is not None and not finding.move.is_line:
+        return "not a line: no single drift describes how the optimum moves"
     if drift is None:
         return "unknown: fewer than two shapes have an interior optimum"
     ends = "[" + ", ".join(NOTHING if end is None else f"{end:+.2f}" for end in (drift.low, drift.high)) + "] "
     interval = "" if drift.low is None and drift.high is None else ends
     bounds = f", bounds at {', '.join(drift.bounds)}" if drift.bounds else ""
     without = f", without {', '.join(drift.left_out)}" if drift.left_out else ""
-    slope = f"{drift.octaves_per_doubling:+.2f} {interval}octaves per doubling of {scale_name}"
+    slope = f"{drift.octaves_per_doubling:+.2f} {interval}octaves per doubling of {finding.scale_name}"
     return f"{slope} ({drift.num_shapes} shapes{bounds}{without})"
+
+
+def chance_text(finding: Finding) -> str | None:
+    """Return the probability that the HP transfers, e.g. `99.6%` or `over 99.9%`; None if it is not known."""
+    chance = finding.transfer_chance
+    if chance is None:
+        return None
+    if chance > SURE:
+        return f"over {SURE:.1%}"
+    if chance < 1 - SURE:
+        return f"under {1 - SURE:.1%}"
+    return f"{chance:.1%}"
+
+
+def has_transferred(finding: Finding) -> bool:
+    """Return whether the base has an HP to transfer. It has none while a better one may lie where nothing was run."""
+    base = next((shape for shape in finding.shapes if shape.is_base), None)
+    if base is None or finding.base_value is None:
+        return False
+    return base.optimum.bracketed or finding.verdict != "undecided"
 
 
 def verdict_text(finding: Finding) -> str:
@@ -73,20 +175,27 @@ def verdict_text(finding: Finding) -> str:
     return finding.verdict if finding.control.worst_shape else f"{finding.verdict}, control not measured"
 
 
-def headline(finding: Finding) -> str:
-    """Return the conclusion in one line, e.g. `completep-moe: transfers (regret at most 0.017 nats)`."""
+def verdict_line(finding: Finding) -> str:
+    """Return the verdict in one line, e.g. `completep-moe: transfers (at most 0.017 nats lost)`."""
     start = f"{finding.parameterization}: {verdict_text(finding)}"
+    why = conclusion(finding)
+    return f"{start} ({why})" if why else start
+
+
+def conclusion(finding: Finding) -> str | None:
+    """Return in a few words what a verdict rests on; None if nothing is known."""
     worst = finding.worst
+    if finding.verdict == "transfers":
+        return lost_text(finding)
     if finding.verdict == "undecided" and (why := _open_question(finding)):
-        return f"{start} ({why})"
+        return why
     if worst is None or worst.regret_nats is None:
-        return start
+        return None
     if worst.regret_nats == math.inf:
-        return f"{start} (diverges at {finding.name(worst)})"
-    if worst.regret_nats == 0:
-        return f"{start} (regret 0 at every shape)"
-    bound = "at most" if finding.verdict == "transfers" else "up to"
-    return f"{start} (regret {bound} {worst.regret_nats:.2g} nats)"
+        return f"diverges at {finding.name(worst)}"
+    if worst.regret_nats > 0:
+        return f"{regret_nats_text(worst)} nats lost at {finding.name(worst)}"
+    return move_text(finding) if finding.verdict == "drifts" else lost_text(finding)
 
 
 def _open_question(finding: Finding) -> str | None:
@@ -101,7 +210,7 @@ def _open_question(finding: Finding) -> str | None:
     for shape in finding.shapes:
         if shape.regret_nats is None:
             return f"{finding.name(shape)}: no result at the transferred HP"
-    return None if finding.drift else "drift unknown"
+    return None if finding.drift or finding.move else "drift unknown"
 
 
 def number_text(value: float | None, form: str) -> str:

@@ -78,16 +78,16 @@ def test_to_dict_is_strict_json_and_tells_divergence_from_missing() -> None:
 def test_the_text_says_it_all() -> None:
     text = report(line({**STAYS, **MOVES})).to_text()
     assert "width | completep-moe: transfers (" in text
-    assert "width | sp: drifts (regret up to 0.1" in text
+    assert "width | sp: drifts (0.1" in text
     assert "transferred lr: 0.01562 (2^-6)" in text
     assert "octaves per doubling of width (3 shapes)" in text
     rows = [row for row in text.splitlines() if row.startswith("  w")]
     assert len(rows) == 6
     assert "2^-8.2" in rows[-1]
     assert " +- " in rows[-1]
-    tables = [text.splitlines()[i : i + 4] for i, row in enumerate(text.splitlines()) if row.startswith("  shape")]
+    tables = [text.splitlines()[i : i + 5] for i, row in enumerate(text.splitlines()) if row.startswith("  shape")]
     assert len(tables) == 2
-    assert all(len({len(row) for row in table}) == 1 for table in tables)
+    assert all(len({len(row) for row in (table[0], *table[2:])}) == 1 for table in tables), "headings take two lines"
 
 
 def test_the_text_writes_bounds_as_bounds() -> None:
@@ -98,13 +98,13 @@ def test_the_text_writes_bounds_as_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "headline"),
+    ("frame", "said"),
     [
         (line(STAYS, seeds=1), "completep-moe: undecided (one seed: no noise floor)"),
         (line({"sp": lambda _: -3.0}), "sp: undecided (base: the optimum is on the upper edge of the grid)"),
         (line(MOVES, diverges_above=2.0), "sp: drifts (diverges at width 128)"),
-        (line(STAYS, noise=1e-4), "completep-moe: transfers, no control (regret 0 at every shape)"),
-        (line({**STAYS, **MOVES}, noise=1e-4), "completep-moe: transfers (regret 0 at every shape)"),
+        (line(STAYS, noise=1e-4), "completep-moe: transfers, no control ("),
+        (line({**STAYS, **MOVES}, noise=1e-4), "completep-moe: transfers ("),
         (line(STAYS, scales=(32.0,)), "completep-moe: undecided (no shape beyond the base)"),
         (
             with_status(line(STAYS), "missing", scale=64.0),
@@ -112,8 +112,8 @@ def test_the_text_writes_bounds_as_bounds() -> None:
         ),
     ],
 )
-def test_headlines(frame: pd.DataFrame, headline: str) -> None:
-    assert f"width | {headline}\n" in report(frame).to_text()
+def test_the_line_of_a_verdict(frame: pd.DataFrame, said: str) -> None:
+    assert f"width | {said}" in report(frame).to_text()
 
 
 @pytest.mark.parametrize(

@@ -48,18 +48,26 @@ def shown(*found: Collapse) -> CollapseInfo:
 
 def test_the_title_tells_from_which_step_shapes_part() -> None:
     title = shown(CONTROL, WHOLE).title
+    assert title.startswith("Training losses of width 32 to 128 at one lr part")
     assert title.endswith("beyond the seeds' noise: completep-moe from step 5, sp at no step")
     bare = shown(replace(WHOLE, noise_nats=(), parts_at=None, why_no_noise="one seed"))
     assert bare.title.endswith("completep-moe unknown (one seed)")
 
 
 def test_the_step_of_parting_is_marked_and_only_then() -> None:
-    assert "how far apart, beyond noise from step 5" in drawn_texts(draw_collapse(shown(WHOLE)))
+    assert "how far apart the 2 curves are: more than seeds from step 5" in drawn_texts(draw_collapse(shown(WHOLE)))
     calm = drawn_texts(draw_collapse(shown(CONTROL)))
     assert not any("from step" in text for text in calm)
-    assert "beyond noise" not in calm
+    assert "apart by more than seeds" not in calm
     share = drawn_texts(draw_collapse(shown(replace(CONTROL, parts_by_share_at=7.0))))
-    assert "how far apart, 1% apart from step 7" in share
+    assert "how far apart the 2 curves are: more than 1% of the loss from step 7" in share
+
+
+def test_a_collapse_says_what_is_compared() -> None:
+    found = shown(replace(WHOLE, value=2.0**-6))
+    assert found.rows[0].title == "completep-moe: each width at lr 2^-6, mean of 3 seeds"
+    assert found.caption.startswith("Compared are the training losses of all shapes at the same step")
+    assert {"between shapes", "between seeds alone"} <= drawn_texts(draw_collapse(found))
 
 
 def test_curves_are_those_of_the_analysis_and_one_that_diverged_ends_there() -> None:
@@ -93,7 +101,7 @@ def test_without_curves_the_reason_is_kept() -> None:
 @pytest.mark.parametrize("seeds", [(), WHOLE.noise_nats])
 def test_the_drawing_of_a_collapse_names_its_axes(seeds: tuple[float, ...]) -> None:
     figure = draw_collapse(shown(replace(WHOLE, noise_nats=seeds), CONTROL))
-    assert {"step", "training loss (nats)", "spread over shapes (nats)", "width"} <= drawn_texts(figure)
+    assert {"step", "training loss (nats)", "standard deviation (nats)", "width"} <= drawn_texts(figure)
     assert not unlabeled(figure)
     assert len(figure.axes) == 4
 

@@ -11,9 +11,9 @@ import pytest
 from looks import drawn_texts, plain, unlabeled
 from planted_sweeps import Planted, plant
 
-from hpxfer.analysis import TransferReport, report_line
+from hpxfer.analysis import Finding, TransferReport, report_line
 from hpxfer.figures.optimum import OptimumInfo, draw_optimum, optimum_info
-from hpxfer.figures.regret import RegretInfo, draw_regret, regret_info
+from hpxfer.figures.regret import BrokenAxis, RegretInfo, draw_regret, regret_info
 from hpxfer.verdict.thresholds import REGRET_SHARE
 
 KIND = Planted(noise=0.001, num_points=9, seeds=3)
@@ -99,9 +99,10 @@ def test_regrets_are_the_findings_and_the_limit_is_a_share_of_the_loss() -> None
     for finding in BOTH.findings:
         assert shown[finding.parameterization] == [shape.regret_nats for shape in finding.shapes]
         assert shown[finding.parameterization][0] == 0
-    limits = next(line for line in draw_regret(info).axes[0].lines if line.get_label() == "1% of the loss")
+    limits = next(line for line in draw_regret(info).axes[0].lines if line.get_label() == "limit of the verdict")
     losses = [[shape.best_loss or 0.0 for shape in finding.shapes] for finding in BOTH.findings]
-    assert list(limits.get_ydata()) == pytest.approx([REGRET_SHARE * max(pair) for pair in zip(*losses, strict=True)])
+    shown_limits = [10.0 ** float(y) for y in limits.get_ydata()]
+    assert shown_limits == pytest.approx([REGRET_SHARE * max(pair) for pair in zip(*losses, strict=True)])
     worst = max(shape.regret_nats or 0 for shape in info.findings[1].shapes)
     assert f"sp up to {worst:.2g} nats" in info.title
 
@@ -118,17 +119,40 @@ def test_a_transferred_hp_that_diverges_is_said_and_has_no_number() -> None:
     assert "diverged" not in drawn_texts(draw_regret(regret(BOTH)))
 
 
-def test_a_regret_below_zero_is_on_the_picture() -> None:
-    """The fit's best cell is not always that of the lowest median: what is transferred may have been luckier."""
+def test_the_axis_of_regrets_is_a_log_with_a_break_for_zero() -> None:
+    broken = BrokenAxis(low=0.001, high=1.0)
+    assert [broken.at(nats) for nats in (1.0, 0.1, 0.001)] == pytest.approx([0.0, -1.0, -3.0])
+    assert broken.at(0.0) == broken.at(-0.02) == broken.at(0.0009) == broken.zero
+    assert broken.zero < broken.break_at < -3.0
+
+
+def test_a_regret_below_zero_is_none_measured_and_keeps_its_error() -> None:
+    """The fit's best cell is not always that of the lowest mean: what is transferred may have been luckier."""
     info = regret(BOTH)
     first = info.findings[0]
-    lucky = replace(first.shapes[-1], regret_nats=-0.02, regret_se_nats=0.001)
+    lucky = replace(first.shapes[-1], regret_nats=-0.02, regret_low_nats=-0.04, regret_high_nats=0.01)
     findings = (replace(first, shapes=(*first.shapes[:-1], lucky)), *info.findings[1:])
-    (axes,) = draw_regret(replace(info, findings=findings)).axes
-    assert axes.get_ylim()[0] < -0.022
-    assert {"-0.01", "-0.003"} <= {axes.yaxis.get_major_formatter()(at, 0) for at in axes.get_yticks()}
-    (plain_axes,) = draw_regret(info).axes
-    assert min(plain_axes.get_yticks()) == 0
+    found = replace(info, findings=findings)
+    (axes,) = draw_regret(found).axes
+    assert "none\nmeasured" in [text.get_text() for text in axes.get_yticklabels()]
+    assert "up to" not in regret_title(findings[0])
+    zero = axes.get_yticks()[0]
+    bars = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 2]
+    assert any(list(bar) == pytest.approx([zero, -2.0]) for bar in bars), "from zero up to 0.01 nats"
+
+
+def regret_title(finding: Finding) -> str:
+    found = regret_info(replace(BOTH, findings=(finding,)), "width")
+    assert isinstance(found, RegretInfo)
+    return found.title
+
+
+def test_every_regret_with_an_error_has_its_bar() -> None:
+    info = regret(BOTH)
+    known = [shape for shape in info.shapes if shape.regret_se_nats]
+    (axes,) = draw_regret(info).axes
+    bars = [line for line in axes.lines if line.get_marker() == "_"]
+    assert len(known) == len(bars) > 0
 
 
 def test_a_parameterization_known_at_the_base_alone_has_no_regret() -> None:
@@ -156,7 +180,7 @@ def test_tables_hold_every_point() -> None:
 def test_the_drawings_name_their_axes_and_what_they_show() -> None:
     for figure, label in (
         (draw_optimum(optimum(BOTH)), "log2 of the best lr"),
-        (draw_regret(regret(BOTH)), "regret (nats)"),
+        (draw_regret(regret(BOTH)), "loss given up (nats, log scale)"),
     ):
         assert {label, "width (log scale)", "completep-moe", "sp"} <= drawn_texts(figure)
         assert not unlabeled(figure)

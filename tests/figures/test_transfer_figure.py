@@ -66,7 +66,7 @@ def test_one_panel_a_parameterization_one_row_an_axis() -> None:
 def test_the_conclusion_is_the_title() -> None:
     titles = [panel.title for panel in info_of(planted()).panels]
     assert titles == [
-        "completep-moe: transfers (regret 0 at every shape)",
+        "completep-moe: transfers (no loss measured)",
         "sp: drifts (diverges at width 128)",
     ]
 
@@ -93,15 +93,15 @@ def test_axes_are_gathered_by_verdict() -> None:
     )
 
 
-def test_series_hold_medians_ranges_and_diverged_values() -> None:
+def test_series_hold_means_ranges_and_diverged_values() -> None:
     base, _, top = panel_of(planted(), "sp").series
     assert (base.name, base.scale, top.name) == ("32 (base)", 32.0, "128")
     assert base.x == (-9.0, -8.0, -7.0, -6.0, -5.0)
     assert base.censored == (-4.0,)
     at = base.x.index(-6.0)
-    assert (base.y_min[at], base.y_median[at], base.y_max[at]) == pytest.approx((3.0005, 3.0105, 3.0205))
+    assert (base.y_min[at], base.y[at], base.y_max[at]) == pytest.approx((3.0005, 3.0105, 3.0205))
     last = base.x.index(-5.0)  # one of three seeds diverged: the median is the higher of the two others
-    assert (base.y_min[last], base.y_median[last], base.y_max[last]) == pytest.approx((3.0605, 3.0705, 3.0705))
+    assert (base.y_min[last], base.y[last], base.y_max[last]) == pytest.approx((3.0605, 3.0705, 3.0705))
     assert top.censored == (-6.0, -5.0, -4.0)
 
 
@@ -114,11 +114,55 @@ def test_optima_are_marked_and_bounds_are_marked_as_bounds() -> None:
     top = panel_of(frame, "sp").series[-1]
     assert top.optimum is not None
     assert top.optimum.x == pytest.approx(-8.1, abs=0.1)
-    assert min(top.y_median) <= top.optimum.y <= min(top.y_median) + 0.05
+    assert min(top.y) <= top.optimum.y <= min(top.y) + 0.05
     cut = planted()
     bound = panel_of(cut[cut["value"] <= 2.0**-7], "completep-moe").series[-1].optimum
     assert bound is not None
     assert (bound.kind, bound.x) == ("upper_edge", -7.0)
+
+
+def fitted(frame: pd.DataFrame) -> TransferInfo:
+    """Return the figure of findings that have a fitted curve and a lowest measured mean at every shape."""
+    found = report_line(frame, sweep="planted", hp="lr", loss="validation")
+    curve = ((-7.0, 3.1), (-6.0, 2.9), (-5.0, 3.3))
+    filled = [
+        replace(
+            finding,
+            shapes=tuple(
+                replace(
+                    shape,
+                    curve=curve,
+                    lowest_value=2.0**-7,
+                    lowest_loss=3.1,
+                    optimum=replace(shape.optimum, misfit=2.3),
+                )
+                for shape in finding.shapes
+            ),
+        )
+        for finding in found.findings
+    ]
+    return transfer_info(replace(found, findings=tuple(filled)), frame)
+
+
+def test_a_star_lies_on_its_curve_and_the_lowest_mean_is_marked() -> None:
+    info = fitted(planted(labels=("completep-moe",)))
+    for shape in info.panels[0].series:
+        assert shape.optimum is not None
+        assert shape.curve
+        assert shape.lowest == (-7.0, 3.1)
+        assert shape.optimum.y == pytest.approx(np.interp(shape.optimum.x, *zip(*shape.curve, strict=True)))
+    assert {"fitted curve", "lowest measured mean"} <= texts(info)
+    assert "completep-moe at width 32 2.3 times" in info.caption
+    plain = info_of(planted(labels=("completep-moe",)))
+    assert not {"fitted curve", "lowest measured mean"} & texts(replace(plain, panels=tuple(bare(plain.panels))))
+
+
+def bare(panels: tuple[Panel, ...]) -> list[Panel]:
+    """Return panels without curves and without the lowest measured means."""
+    return [
+        replace(panel, series=tuple(replace(shape, curve=(), lowest=None) for shape in panel.series))
+        for panel in panels
+    ]
 
 
 def test_the_transferred_hp_is_the_base_s_best_on_the_grid() -> None:
@@ -142,7 +186,7 @@ def test_a_blown_up_loss_goes_off_scale_and_flattens_nothing() -> None:
     frame = planted()
     blown = frame["loss"].where(frame["value"] != 2.0**-9, 500.0 + frame["seed"])
     plain, hot = info_of(frame).panels[0], info_of(frame.assign(loss=blown)).panels[0]
-    assert max(hot.series[0].y_median) == 501.0  # kept as data
+    assert max(hot.series[0].y) == 501.0  # kept as data
     assert hot.y_top - hot.y_low < 3 * (plain.y_top - plain.y_low)
 
 

@@ -45,6 +45,7 @@ class Stub:
     svg: str = SVG
     png: bytes = PNG
     aside: bool = False
+    verdict_axis: str | None = None
 
 
 def planted(trial: Trial, *, fails: bool = False, diverges: bool = False) -> TrialResult:

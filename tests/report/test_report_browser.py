@@ -148,10 +148,10 @@ def test_a_plain_table_sorts_numbers_as_numbers(visit: Visit) -> None:
     page.locator(".card details summary").first.click()
     table = page.locator(".card table").first
     table.locator("th button", has_text="best loss").click()
-    cells = [float(text) for text in table.locator("tbody td:nth-child(5)").all_inner_texts()]
+    cells = [float(text) for text in table.locator("tbody td:nth-child(3)").all_inner_texts()]
     assert cells == sorted(cells)
     table.locator("th button", has_text="best loss").click()
-    assert [float(text) for text in table.locator("tbody td:nth-child(5)").all_inner_texts()] == cells[::-1]
+    assert [float(text) for text in table.locator("tbody td:nth-child(3)").all_inner_texts()] == cells[::-1]
 
 
 def test_a_link_to_a_closed_figure_opens_it_and_so_does_paper(browser: Any, tmp_path: Path) -> None:
@@ -249,6 +249,27 @@ def test_on_a_phone_nothing_scrolls_sideways_but_tables_and_pictures(visit: Visi
     visit.page.locator("#trials-0 tbody tr").first.click()
     visit.page.wait_for_selector("dialog[open]")
     assert visit.page.evaluate("document.querySelector('dialog').scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("visit", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
+def test_on_a_phone_losses_stay_in_view_and_a_picture_says_that_it_scrolls(visit: Visit) -> None:
+    page = visit.page
+    page.evaluate("document.querySelectorAll('.card details').forEach(details => { details.open = true; })")
+    for table in (".card table", "#trials-0 table"):
+        for left in (0, 10_000):
+            page.evaluate(f"document.querySelector('{table}').closest('.wide').scrollLeft = {left}")
+            for cell in ("td:first-child", "td.kept"):
+                box = page.locator(f"{table} tbody tr").first.locator(cell).bounding_box()
+                assert box["x"] >= 0, (table, cell, left)
+                assert box["x"] + box["width"] <= 390, (table, cell, left)
+    assert page.locator(".swipe").first.is_visible()
+
+
+@pytest.mark.parametrize("visit", [{"viewport": {"width": 1400, "height": 900}}], indirect=True)
+def test_on_a_desk_no_picture_scrolls(visit: Visit) -> None:
+    assert not visit.page.locator(".swipe").first.is_visible()
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 1400
+    assert visit.page.evaluate("[...document.querySelectorAll('.picture')].every(e => e.scrollWidth <= e.clientWidth)")
 
 
 @pytest.mark.parametrize("visit", [{"viewport": {"width": 390, "height": 844}}], indirect=True)

@@ -103,7 +103,7 @@ def test_a_figure_is_an_image_whose_ink_follows_the_page(page: str) -> None:
     assert INK not in svg
     assert "stroke: currentColor" in svg
     assert "@media(prefers-color-scheme:dark)" in svg
-    assert "<svg" not in page
+    assert "<text" not in page, "the picture is in its data URL alone"
 
 
 def test_too_large_a_figure_becomes_a_png_and_then_is_left_out(tmp_path: Path) -> None:
@@ -147,3 +147,19 @@ def test_a_store_without_any_judged_cell_is_a_page_all_the_same(tmp_path: Path) 
     assert "There is no verdict yet" in page
     assert "its line cannot be read" in page
     assert len(page.encode()) < MOST_BYTES
+
+
+def test_the_figure_of_an_axis_stands_directly_under_the_verdict_on_it(tmp_path: Path) -> None:
+    pictures = [Stub(name="transfer", title="the transfer", verdict_axis="width"), Stub(name="b", title="another")]
+    page = to_html(make_report([source(write_store(tmp_path), *pictures)]))
+    places = ['<p class="headline">', '<ul class="badges">', "<h3>the transfer</h3>", '<div class="cards">']
+    places += ['<section id="figures">', "<h3>another</h3>"]
+    assert [page.index(place) for place in places] == sorted(page.index(place) for place in places)
+    assert page.count("<h3>the transfer</h3>") == 1
+
+
+def test_a_badge_is_a_word_and_a_shape(tmp_path: Path) -> None:
+    page = to_html(make_report([source(write_store(tmp_path))]))
+    badges = re.findall(r'<span class="badge (\w+)"><svg.*?>(.*?)</svg>(.*?)</span>', page, re.DOTALL)
+    assert {(verdict, word) for verdict, _, word in badges} == {("transfers", "transfers"), ("drifts", "drifts")}
+    assert len({shape.strip() for _, shape, _ in badges}) == 2

@@ -37,7 +37,11 @@ def test_every_trial_is_there_with_the_multipliers_that_were_stored(tmp_path: Pa
     assert sorted(ids) == sorted(stored.index)
     for row, trial_id in enumerate(ids):
         stored_row = stored.loc[trial_id]
-        assert cell(data["shared"]["resolved"], row) == json.loads(stored_row["resolved"])
+        whole = json.loads(stored_row["resolved"])
+        shown = cell(data["shared"]["resolved"], row)
+        assert shown == {**whole, "roles": {role: whole["roles"][role] for role in shown["roles"]}}
+        assert {"router", "expert_in", "readout"} <= set(shown["roles"])
+        assert not {"dense_in", "dense_out", "shared_in"} & set(shown["roles"]), "the model has none"
         assert cell(data["columns"]["lr"], row) == stored_row["lr"]
         assert cell(data["columns"]["seed"], row) == stored_row["seed"]
         assert cell(data["columns"]["status"], row) == stored_row["status"]

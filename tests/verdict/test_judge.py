@@ -11,7 +11,7 @@ from planted_lines import GRID, MOVES, STAYS, Optima, line, with_status
 
 from hpxfer.analysis import Finding, report_line
 from hpxfer.verdict.judge import NO_NOISE, judge, regret_limit
-from hpxfer.verdict.text import headline
+from hpxfer.verdict.text import verdict_line
 from hpxfer.verdict.thresholds import REGRET_SHARE
 
 
@@ -29,9 +29,9 @@ def test_a_transferring_sweep_transfers_and_its_drifting_control_drifts() -> Non
     ours, control = finding(frame), finding(frame, "sp")
     assert ours.verdict == "transfers"
     assert control.verdict == "drifts"
-    assert "control sp drifts (worst shape width 128: regret 0.1" in reasons(ours)
+    assert "control sp drifts (worst shape width 128: loss given up 0.1" in reasons(ours)
     assert "control" not in reasons(control)
-    assert "width 128: regret" in reasons(control)
+    assert "width 128: loss given up" in reasons(control)
     assert ours.drift is not None
     assert ours.drift.octaves_per_doubling == pytest.approx(0.0, abs=0.05)
     assert control.drift is not None
@@ -53,7 +53,7 @@ def test_a_control_that_transfers_too_is_said_to_tell_nothing_apart() -> None:
 def test_no_control_is_said_first() -> None:
     found = finding(line(STAYS))
     assert (found.verdict, found.control) == ("transfers", None)
-    assert headline(found).startswith("completep-moe: transfers, no control (")
+    assert verdict_line(found).startswith("completep-moe: transfers, no control (")
     assert "no control (sp) in this sweep" in reasons(found)
     assert [more.parameterization for more in found.to_add] == ["sp"]
 
@@ -61,7 +61,7 @@ def test_no_control_is_said_first() -> None:
 def test_a_control_is_in_the_verdict_and_not_in_its_own() -> None:
     frame = line({**STAYS, **MOVES})
     ours, control = finding(frame), finding(frame, "sp")
-    assert headline(ours).startswith("completep-moe: transfers (")
+    assert verdict_line(ours).startswith("completep-moe: transfers (")
     assert ours.to_add == ()
     assert ours.control is not None
     assert (ours.control.verdict, ours.control.worst_shape) == ("drifts", "w128")
@@ -75,7 +75,7 @@ def test_a_control_that_was_not_run_is_said_first() -> None:
         [line(STAYS), with_status(line(MOVES).query("not is_base"), "missing"), line(MOVES).query("is_base")]
     )
     found = finding(frame)
-    assert headline(found).startswith("completep-moe: transfers, control not measured (")
+    assert verdict_line(found).startswith("completep-moe: transfers, control not measured (")
     assert found.control is not None
     assert (found.control.worst_shape, found.to_add) == (None, ())
 
@@ -83,7 +83,7 @@ def test_a_control_that_was_not_run_is_said_first() -> None:
 def test_what_drifts_needs_no_control() -> None:
     found = finding(line({"completep-moe": MOVES["sp"]}))
     assert (found.verdict, found.to_add) == ("drifts", ())
-    assert headline(found).startswith("completep-moe: drifts (")
+    assert verdict_line(found).startswith("completep-moe: drifts (")
     assert "no control (sp)" in reasons(found)
 
 

@@ -4,6 +4,7 @@
   const FILTER_FROM_ROWS = 8;
   const PAPER_COLUMNS = 13;
   const NOTHING = "-";
+  const KEPT = "validation_loss_nats"; // the column of the trials that a narrow screen keeps in view
   const make = (name, text, properties) => {
     const element = document.createElement(name);
     if (text !== undefined && text !== null) element.textContent = text;
@@ -76,9 +77,9 @@
     if (Array.isArray(column)) return column[row];
     return column.at[row] < 0 || column.values.length === 0 ? null : column.values[column.at[row]];
   };
-  const written = (value) => {
+  const written = (value, digits = 6) => {
     if (value === null || value === undefined) return NOTHING;
-    if (typeof value === "number") return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(6)));
+    if (typeof value === "number") return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(digits)));
     return typeof value === "object" ? JSON.stringify(value) : String(value);
   };
 
@@ -86,7 +87,7 @@
     const list = make("dl");
     for (const [name, value] of pairs) {
       const line = make("div");
-      line.append(make("dt", name.replaceAll("_", " ")), make("dd", typeof value === "number" ? String(value) : written(value)));
+      line.append(make("dt", name.replaceAll("_", " ")), make("dd", written(value)));
       list.append(line);
     }
     return list;
@@ -100,7 +101,7 @@
     for (const [role, values] of Object.entries(roles)) {
       const row = body.insertRow();
       row.append(make("td", role));
-      for (const name of fields) row.append(make("td", String(values[name]), { className: "number" }));
+      for (const name of fields) row.append(make("td", written(values[name], 4), { className: "number" }));
     }
     const wide = make("div", null, { className: "wide" });
     wide.append(table);
@@ -156,7 +157,7 @@
     });
     const table = make("table");
     const head = table.createTHead().insertRow();
-    for (const [title] of shown) head.append(make("th", title, { scope: "col" }));
+    for (const [title, name] of shown) head.append(make("th", title, { scope: "col", className: name === KEPT ? "kept" : "" }));
     const body = table.createTBody();
     const wide = make("div", null, { className: "wide", tabIndex: 0 });
     wide.append(table);
@@ -175,7 +176,7 @@
         const line = make("tr");
         shown.forEach(([, name], index) => {
           const value = cellOf(columns[name], row);
-          const cell = make("td", index ? written(value) : null, { className: typeof value === "number" ? "number" : "" });
+          const cell = make("td", index ? written(value) : null, { className: [typeof value === "number" && "number", name === KEPT && "kept"].filter(Boolean).join(" ") });
           if (!index) cell.append(make("a", value.slice(0, 8), { href: `#trial=${value}`, title: value }));
           line.append(cell);
         });

@@ -1,0 +1,158 @@
+"""The headline of a report: what to do with an HP, what that costs, and what the control would cost.
+
+For example: `Use lr 2^-6 tuned at width 32 with completep-moe up to width 128: at most 0.02 nats lost. With sp you
+would lose 0.13 nats.`
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from hpxfer.verdict.findings import Finding, Verdict
+from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.text import chance_text, exponent_text, has_transferred, most_lost, move_text
+
+
+def headline(hp: str, findings: Sequence[Finding]) -> str:
+    """Return the headline on one HP: sentences on each parameterization, and one on the control."""
+    if not findings:
+        return f"No trial lies on a line of {hp}, so nothing can be said about its transfer."
+    shown = compared(findings)
+    sentences = []
+    for _, group in groupby(sorted(shown, key=lambda finding: finding.parameterization), key=_name):
+        members = list(group)
+        sentences += [*_use(hp, members), *_tune(hp, members), *_decide(hp, members)]
+    return " ".join([*sentences, *_control(findings, shown)])
+
+
+def compared(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without those on controls, which stand beside the others; all if there are only controls."""
+    return [finding for finding in findings if not finding.is_control] or list(findings)
+
+
+def _use(hp: str, findings: Sequence[Finding]) -> list[str]:
+    found = _of("transfers", findings)
+    out = []
+    for value in dict.fromkeys(finding.base_value for finding in found):
+        members = [finding for finding in found if finding.base_value == value]
+        most = [nats for finding in members for shape in finding.shapes if (nats := most_lost(shape)) is not None]
+        lost = f"at most {max(most):.2g} nats lost" if most and max(most) > 0 else "no loss measured"
+        reach = _listed([_largest(finding) for finding in members])
+        out.append(
+            f"Use {hp} {exponent_text(value)} tuned at {_base(members)} with {_name(members[0])} up to {reach}: {lost}."
+        )
+    return out
+
+
+def _tune(hp: str, findings: Sequence[Finding]) -> list[str]:
+    """Return what a reader must do instead of transferring, and what the transferred HP would cost."""
+    found = _of("drifts", findings)
+    if not found:
+        return []
+    each = f"at each {found[0].scale_name}" if len(found) == 1 else f"along {_axes(found)}"
+    return [f"Tune {hp} again {each} with {_name(found[0])}: {_cost(found, f'the one tuned at {_base(found)}')}."]
+
+
+def _cost(found: Sequence[Finding], subject: str) -> str:
+    """Return what an HP that drifts costs: it diverges, it loses so many nats, or its optimum moves."""
+    worst = [(shape.regret_nats or 0.0, finding.name(shape)) for finding in found if (shape := finding.worst)]
+    nats, where = max(worst, default=(0.0, ""))
+    if nats == math.inf:
+        return f"{subject} diverges at {where}"
+    if nats > 0:
+        up_to = "up to " if len(found) > 1 else ""
+        return f"{subject} would lose {up_to}{nats:.2g} nats at {where}"
+    moves = [text for finding in found if (text := move_text(finding))]
+    return moves[0] if moves else "its optimum moves"
+
+
+def _decide(hp: str, findings: Sequence[Finding]) -> list[str]:
+    """Return that findings are undecided, and what would decide them."""
+    found = _of("undecided", findings)
+    if not found:
+        return []
+    known = all(map(has_transferred, found)) and len({finding.base_value for finding in found}) == 1
+    if len(found) == 1 and known and len(found[0].shapes) > 1:
+        what = f"{hp} {exponent_text(found[0].base_value)} tuned at {_base(found)} holds with {_name(found[0])} "
+        what += f"up to {_largest(found[0])}"
+    else:
+        what = f"{hp} transfers with {_name(found[0])} along {_axes(found)}"
+    chance = chance_text(found[0]) if len(found) == 1 else None
+    likely = f" (probability {chance})" if chance else ""
+    return [f"Whether {what} is undecided{likely}: {_what_decides(found)}."]
+
+
+def _what_decides(found: Sequence[Finding]) -> str:
+    needs = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
+    if any(shape.num_missing for finding in found for shape in finding.shapes):
+        return "run the sweep again, as trials that it needs have no result"
+    if all(_only_diverged(finding) for finding in found):
+        return "find out why trials diverge at every HP value"
+    if len(needs) == 1 and not needs[0].values:
+        return f"add {needs[0].text}"
+    if needs:
+        return "run the sweep that `hpxfer report --write-followup` writes"
+    return "see the reasons in the full report"
+
+
+def _only_diverged(finding: Finding) -> bool:
+    """Return whether no HP value of any shape has a loss, because trials diverged."""
+    return bool(finding.shapes) and all(shape.best_loss is None and shape.num_diverged for shape in finding.shapes)
+
+
+def _control(findings: Sequence[Finding], shown: Sequence[Finding]) -> list[str]:
+    """Return what the control does on the axes shown: a sentence that names axes only where it differs between them."""
+    controls = [finding for finding in findings if finding.is_control and finding not in shown]
+    if not controls:
+        claims = any(finding.verdict == "transfers" and not finding.is_control for finding in shown)
+        return ["No control shows whether any optimum moves along this axis."] if claims else []
+    name = _name(controls[0])
+    drifting, staying, open_ = (_of(verdict, controls) for verdict in ("drifts", "transfers", "undecided"))
+    parts = []
+    if drifting:
+        parts.append(_cost_of_control(drifting) + _where(drifting, controls))
+    if staying:
+        parts.append(f"it transfers too{_where(staying, controls)}, so that nothing tells the two apart there")
+    if open_:
+        parts.append(f"it is undecided{_where(open_, controls)}")
+    return [f"With {name} {'; '.join(parts)}."]
+
+
+def _cost_of_control(drifting: Sequence[Finding]) -> str:
+    text = _cost(drifting, "you")
+    if text.startswith("you diverges"):
+        return text.replace("you diverges", "training would diverge", 1)
+    return text.rpartition(" at ")[0] if text.startswith("you would lose") else text
+
+
+def _where(found: Sequence[Finding], every: Sequence[Finding]) -> str:
+    return "" if len(found) == len(every) else f" along {_axes(found)}"
+
+
+def _of(verdict: Verdict, findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.verdict == verdict]
+
+
+def _name(finding: Finding) -> str:
+    return finding.parameterization
+
+
+def _axes(findings: Sequence[Finding]) -> str:
+    return _listed([finding.axis for finding in findings])
+
+
+def _base(findings: Sequence[Finding]) -> str:
+    """Return where the HP was tuned: `width 32`, or `the base` of several axes."""
+    base = [finding.name(shape) for finding in findings for shape in finding.shapes if shape.is_base]
+    return base[0] if len(base) == 1 else "the base"
+
+
+def _largest(finding: Finding) -> str:
+    return f"{finding.scale_name} {scale_text(max(shape.scale for shape in finding.shapes))}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return words as a list in a sentence, e.g. `width, depth and experts`."""
+    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)

@@ -1,0 +1,210 @@
+"""The headline of a report, and the phrases that it is made of, on findings written by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpxfer.verdict.findings import Addition, Control, Finding, Move, ShapeFinding, Verdict
+from hpxfer.verdict.headline import headline
+from hpxfer.verdict.optimum import Optimum
+from hpxfer.verdict.text import (
+    chance_text,
+    conclusion,
+    drift_text,
+    has_transferred,
+    move_text,
+    regret_nats_text,
+    regret_text,
+    verdict_line,
+    widened_text,
+)
+
+SEEDS = Addition(text="3 seeds at every shape", seeds=3)
+
+
+def shape(scale: float, regret: float | None, **given: Any) -> ShapeFinding:
+    """Return a shape with a regret whose standard error is 0.004 nats; the base is width 32."""
+    values: dict[str, Any] = {
+        "shape": f"w{scale:g}",
+        "scale": scale,
+        "is_base": scale == 32,
+        "optimum": Optimum(kind="interior", log2_value=-6.0, grid_value=2.0**-6, low_log2=-6.2, high_log2=-5.8),
+        "best_value": 2.0**-6,
+        "best_loss": 2.5,
+        "transferred": "measured",
+        "transferred_loss": 2.5,
+        "regret_nats": regret,
+        "regret_percent": None if regret is None or math.isinf(regret) else 100 * regret / 2.5,
+        "regret_noise_units": None,
+        "regret_se_nats": None if scale == 32 else 0.004,
+        "num_seeds": 3,
+        "num_diverged": 0,
+        "num_missing": 0,
+        **given,
+    }
+    return ShapeFinding(**values)
+
+
+def finding(
+    verdict: Verdict, worst: float | None, *, name: str = "completep-moe", axis: str = "width", **given: Any
+) -> Finding:
+    """Return a finding on widths 32 and 128 with this regret at width 128."""
+    values: dict[str, Any] = {
+        "axis": axis,
+        "scale_name": axis,
+        "parameterization": name,
+        "base_value": 2.0**-6,
+        "shapes": (shape(32.0, 0.0), shape(128.0, worst)),
+        "drift": None,
+        "noise_nats": 0.005,
+        "verdict": verdict,
+        "reasons": (),
+        "move": Move(octaves=0.1, low=-0.2, high=0.3, is_line=True),
+        "transfer_chance": 0.996,
+        **given,
+    }
+    return Finding(**values)
+
+
+MINE = finding("transfers", 0.012)
+SP = finding("drifts", 0.13, name="sp")
+
+
+def test_a_transfer_says_what_to_use_what_it_costs_and_what_the_control_would_cost() -> None:
+    assert headline("lr", [MINE, SP]) == (
+        "Use lr 2^-6 tuned at width 32 with completep-moe up to width 128: at most 0.02 nats lost. "
+        "With sp you would lose 0.13 nats."
+    )
+
+
+@pytest.mark.parametrize(
+    ("control", "said"),
+    [
+        (finding("drifts", math.inf, name="sp"), "With sp training would diverge at width 128."),
+        (finding("drifts", -0.001, name="sp"), "With sp between width 32 and 128 the optimum moves by -0.20 to +0.30"),
+        (finding("transfers", 0.0, name="sp"), "With sp it transfers too, so that nothing tells the two apart there."),
+        (finding("undecided", 0.01, name="sp"), "With sp it is undecided."),
+    ],
+)
+def test_the_control_has_its_own_sentence(control: Finding, said: str) -> None:
+    assert f" nats lost. {said}" in headline("lr", [MINE, control])
+
+
+def test_a_transfer_without_a_control_says_so() -> None:
+    assert headline("lr", [MINE]).endswith("No control shows whether any optimum moves along this axis.")
+    assert "control" not in headline("lr", [finding("drifts", 0.1)])
+
+
+def test_the_interval_of_the_loss_given_up_is_its_bound() -> None:
+    wide = replace(MINE, shapes=(MINE.shapes[0], shape(128.0, 0.001, regret_high_nats=0.031)))
+    assert "at most 0.031 nats lost" in headline("lr", [wide])
+    lucky = replace(MINE, shapes=(MINE.shapes[0], shape(128.0, -0.02)))
+    assert "no loss measured" in headline("lr", [lucky])
+    assert "-0.0" not in headline("lr", [lucky])
+
+
+@pytest.mark.parametrize(
+    ("worst", "said"),
+    [
+        (0.13, "the one tuned at width 32 would lose 0.13 nats at width 128."),
+        (math.inf, "the one tuned at width 32 diverges at width 128."),
+        (-0.001, "between width 32 and 128 the optimum moves by -0.20 to +0.30 octaves (95%)."),
+    ],
+)
+def test_a_drift_says_what_transferring_would_cost(worst: float, said: str) -> None:
+    assert headline("lr", [finding("drifts", worst)]) == f"Tune lr again at each width with completep-moe: {said}"
+
+
+def test_an_undecided_verdict_says_what_would_decide_it() -> None:
+    open_ = finding("undecided", 0.02, transfer_chance=0.72, to_add=(SEEDS,))
+    assert headline("lr", [open_]) == (
+        "Whether lr 2^-6 tuned at width 32 holds with completep-moe up to width 128 is undecided (probability 72.0%): "
+        "add 3 seeds at every shape."
+    )
+
+
+def test_nothing_to_transfer_names_no_hp() -> None:
+    edge = Optimum(kind="upper_edge", log2_value=-4.0, grid_value=2.0**-4, open_because="the optimum is on the edge")
+    open_ = finding("undecided", 0.02, shapes=(shape(32.0, 0.0, optimum=edge), shape(128.0, 0.02)), to_add=(SEEDS,))
+    assert not has_transferred(open_)
+    assert "2^" not in headline("lr", [open_])
+    assert has_transferred(replace(open_, verdict="drifts")), "a drift is seen even from an open base"
+
+
+def test_several_axes_and_parameterizations_are_said_apart() -> None:
+    both = [MINE, finding("transfers", 0.03, axis="depth"), finding("drifts", 0.2, name="mup", axis="depth")]
+    controls = [SP, finding("transfers", 0.0, name="sp", axis="depth")]
+    assert headline("lr", [*both, *controls]) == (
+        "Use lr 2^-6 tuned at the base with completep-moe up to width 128 and depth 128: at most 0.038 nats lost. "
+        "Tune lr again at each depth with mup: the one tuned at depth 32 would lose 0.2 nats at depth 128. "
+        "With sp you would lose 0.13 nats along width; it transfers too along depth, so that nothing tells the two "
+        "apart there."
+    )
+
+
+def test_controls_alone_are_judged_like_the_others() -> None:
+    assert headline("lr", [SP]).startswith("Tune lr again at each width with sp: ")
+    assert headline("lr", []) == "No trial lies on a line of lr, so nothing can be said about its transfer."
+
+
+def test_findings_without_the_new_numbers_have_a_headline() -> None:
+    for verdict in ("transfers", "drifts", "undecided"):
+        old = finding(verdict, None, move=None, transfer_chance=None, noise_nats=None, base_value=None)
+        assert headline("lr", [old])
+        assert verdict_line(old).startswith(f"completep-moe: {verdict}")
+
+
+@pytest.mark.parametrize(
+    ("found", "nats", "words"),
+    [
+        (shape(32.0, 0.0), "same grid cell", "loss given up: none measured (same grid cell)"),
+        (shape(128.0, 0.0), "none +- 0.004", "loss given up: none measured (same grid cell, +- 0.004 nats)"),
+        (shape(128.0, -0.0068), "none +- 0.004", "loss given up: none measured (+- 0.004 nats)"),
+        (shape(128.0, 0.13), "0.13 +- 0.004", "loss given up 0.13 +- 0.004 nats (5.2% of the loss)"),
+        (shape(128.0, math.inf), "diverges", "diverges at the transferred HP"),
+        (shape(128.0, None), "-", "loss given up unknown"),
+    ],
+)
+def test_a_regret_is_a_loss_given_up_and_never_negative(found: ShapeFinding, nats: str, words: str) -> None:
+    assert (regret_nats_text(found), regret_text(found)) == (nats, words)
+
+
+def test_a_regret_is_compared_with_what_one_octave_costs() -> None:
+    assert "20% of what one octave costs" in regret_text(shape(128.0, 0.01, regret_octave_share=0.2))
+    assert "3.4 times what one octave costs" in regret_text(shape(128.0, 0.1, regret_octave_share=3.43))
+
+
+def test_a_move_names_its_ends_octaves_and_confidence() -> None:
+    assert move_text(MINE) == "between width 32 and 128 the optimum moves by -0.20 to +0.30 octaves (95%)"
+    beyond = replace(MINE, move=Move(octaves=2.0, low=1.2, high=None, is_line=True))
+    assert "by at least +1.20 octaves" in str(move_text(beyond))
+    below = replace(MINE, move=Move(octaves=-2.0, low=None, high=-1.2, is_line=True))
+    assert "by at most -1.20 octaves" in str(move_text(below))
+    assert move_text(replace(MINE, move=Move(octaves=0.0, low=None, high=None, is_line=True))) is None
+    assert drift_text(replace(MINE, move=Move(octaves=0.0, low=-1.0, high=1.0, is_line=False))).startswith("not a line")
+
+
+@pytest.mark.parametrize(
+    ("chance", "text"),
+    [(0.9961, "99.6%"), (0.9999, "over 99.9%"), (0.0001, "under 0.1%"), (0.5, "50.0%"), (None, None)],
+)
+def test_a_probability_is_never_certain(chance: float | None, text: str | None) -> None:
+    assert chance_text(replace(MINE, transfer_chance=chance)) == text
+
+
+def test_a_factor_that_widens_errors_is_printed_and_one_that_does_not_is_not() -> None:
+    assert widened_text(Optimum(kind="interior", misfit=2.31)) == "2.3 times"
+    assert widened_text(Optimum(kind="interior", misfit=1.0)) == ""
+    assert widened_text(Optimum(kind="interior")) == ""
+
+
+def test_the_line_of_a_verdict_ends_with_what_it_rests_on() -> None:
+    assert verdict_line(MINE) == "completep-moe: transfers, no control (at most 0.02 nats lost)"
+    control = Control(parameterization="sp", verdict="drifts", worst_shape="w128", worst_regret_nats=0.13)
+    assert verdict_line(replace(MINE, control=control)) == "completep-moe: transfers (at most 0.02 nats lost)"
+    assert verdict_line(SP) == "sp: drifts (0.13 +- 0.004 nats lost at width 128)"
+    assert conclusion(finding("undecided", -0.01)) == "no loss measured"
