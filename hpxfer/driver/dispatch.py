@@ -10,6 +10,7 @@ from hpxfer.plan.packing import pack, stack_flops
 from hpxfer.progress.counts import RunCounts
 from hpxfer.search import Outcome
 from hpxfer.search.export import StudyExport
+from hpxfer.search.stored import trial_seconds
 from hpxfer.storage.lease import Lease
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
@@ -117,7 +118,14 @@ class Dispatcher:
             self._running.difference_update(trials)
             self._failed.update(result.trial_id for result in results if result.status == "failed")
             ended = [result for result in results if result.status != "failed"]
-            self._learn({result.trial_id: Outcome(result.status, getattr(result, column)) for result in ended})
+            self._learn(
+                {
+                    result.trial_id: Outcome(
+                        result.status, getattr(result, column), trial_seconds(result.wall_s, result.stack_size)
+                    )
+                    for result in ended
+                }
+            )
             if self._checkpoints is not None:
                 self._checkpoints.clear(self.done)
 

@@ -26,6 +26,7 @@ from hpxfer.plan.plan import Plan
 from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
+from hpxfer.search.stored import known_outcomes
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.spec.yaml_file import read_yaml
@@ -201,7 +202,7 @@ def _counts(search: Search, done: Mapping[str, Outcome]) -> Counts:
 
 def _outcomes(store: Store, spec: SweepSpec) -> dict[str, Outcome]:
     found = store.outcomes(LOSS_COLUMNS[spec.judge.loss], stopped=spec.early_stopping.asha is not None)
-    return {key: Outcome(status, loss) for key, (status, loss) in found.items()}
+    return known_outcomes(found)
 
 
 @contextmanager

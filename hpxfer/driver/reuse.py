@@ -10,6 +10,7 @@ from pathlib import Path
 from hpxfer.errors import HpxferError
 from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.search import Outcome, Search
+from hpxfer.search.stored import known_outcomes
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.losses import LOSS_COLUMNS
@@ -79,8 +80,5 @@ def open_reuse(folders: Sequence[str | Path], own: ResultsLocation, loss: str) -
         if holds_legacy_ids(location):
             raise HpxferError(f"--reuse {how_to_rekey(location.where)}; then give the same command again")
         stores[location.where] = Store.open(location.folder, write=False)
-    has = tuple(
-        {key: Outcome(status, value) for key, (status, value) in store.outcomes(LOSS_COLUMNS[loss]).items()}
-        for store in stores.values()
-    )
+    has = tuple(known_outcomes(store.outcomes(LOSS_COLUMNS[loss])) for store in stores.values())
     return Reuse(folders=tuple(stores), stores=tuple(stores.values()), has=has)

@@ -36,8 +36,10 @@ def packed_in_rounds(
 
     `left` are upper bounds. `now` are the trials among them that are asked for first.
     """
-    seeds, arms = len(expansion.spec.seeds), Counter(arm.shape for arm in arms_of(expansion))
-    rounds = {points * seeds: number for points, number in kind_of(expansion.spec).rounds(expansion.spec).items()}
+    spec, arms = expansion.spec, Counter(arm.shape for arm in arms_of(expansion))
+    kind = kind_of(spec)
+    seeds = 1 if kind.splits_seeds else len(spec.seeds)
+    rounds = {points * seeds: number for points, number in kind.rounds(spec).items()}
     # Arms of one shape may ask at the same moment.
     together = {shape: min(count, max(now.get(shape, 0), arms[shape] * max(rounds))) for shape, count in left.items()}
     first, out = sizes(now), {}

@@ -34,6 +34,11 @@ def no_problem(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     return iter(())
 
 
+def no_other_limit(spec: SweepSpec) -> str:
+    """Return nothing: the trials of an arm are all that limits the search."""
+    return ""
+
+
 def any_line(spec: SweepSpec, hp: str) -> str | None:
     """Return None: the search scans a line of each HP of the grid."""
     return None
@@ -51,6 +56,8 @@ class SearchKind:
     """Returns the most HP points of one arm if no budget limits it."""
     rounds: Callable[[SweepSpec], Counter[int]]
     """Returns points -> the most rounds of that many points in one arm. The plan counts stacks by it."""
+    splits_seeds: bool = False
+    """Whether a round may train some seeds of a point only. `rounds` then counts trials where it says points."""
     make: Callable[[Expansion, Stored], Search]
     """Returns the search of an expansion. Only a search that starts from foreign trials reads the stored ones."""
     problems: Callable[[SweepSpec, WhyNot], Iterator[Problem]] = no_problem
@@ -77,6 +84,8 @@ class SearchKind:
     """Whether the sweep must scan an HP in its grid."""
     shows: Literal["brackets", "steps", "heatmaps"] | None = None
     """The figure that shows its rounds: `Round.about` holds what the figure reads."""
+    also_limited: Callable[[SweepSpec], str] = no_other_limit
+    """Returns in words what limits the search beside the trials of an arm, or nothing."""
 
 
 SEARCHES: Registry[SearchKind] = Registry(
@@ -88,6 +97,7 @@ SEARCHES: Registry[SearchKind] = Registry(
         "refine": "hpxfer.search.refine:REFINE",
         "coordinate": "hpxfer.search.coordinate:COORDINATE",
         "staged-grid": "hpxfer.search.staged_grid:STAGED_GRID",
+        "verdict": "hpxfer.search.verdict:VERDICT",
     },
 )
 

@@ -13,10 +13,14 @@ from hpxfer.trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a trial ended: finished | diverged | stopped. `loss` is the loss that the sweep judges by, in nats."""
+    """How a trial ended: finished | diverged | stopped. `loss` is the loss that the sweep judges by, in nats.
+
+    `seconds` is the worker time that the trial took: its part of its stack's time. None if it was not measured.
+    """
 
     status: str
     loss: float | None = None
+    seconds: float | None = None
 
     @property
     def value(self) -> float:

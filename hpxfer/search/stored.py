@@ -46,11 +46,29 @@ class StoredCells(StoredSweep, Protocol):
 def outcomes_of(trials: pd.DataFrame, loss: str) -> dict[str, Outcome]:
     """Return trial id -> outcome of the stored trials that ended. A failed trial runs again, so it has no outcome."""
     ended = trials[trials["status"] != "failed"]
-    values: Any = ended[LOSS_COLUMNS[loss]]
+    columns: Any = (ended[name] for name in ("trial_id", "status", LOSS_COLUMNS[loss], "wall_s", "stack_size"))
     return {
-        str(name): Outcome(str(status), float(value) if value == value and value is not None else None)
-        for name, status, value in zip(ended["trial_id"], ended["status"], values, strict=True)
+        str(name): Outcome(str(status), _number(value), trial_seconds(_number(wall_s), _number(stack_size)))
+        for name, status, value, wall_s, stack_size in zip(*columns, strict=True)
     }
+
+
+def known_outcomes(found: Mapping[str, tuple[str, float | None, float | None, int | None]]) -> dict[str, Outcome]:
+    """Return trial id -> outcome of what `Store.outcomes` gives."""
+    return {
+        trial_id: Outcome(status, loss, trial_seconds(wall_s, stack_size))
+        for trial_id, (status, loss, wall_s, stack_size) in found.items()
+    }
+
+
+def _number(value: Any) -> float | None:
+    """Return a stored number, or None if it is missing."""
+    return float(value) if value is not None and value == value else None
+
+
+def trial_seconds(wall_s: float | None, stack_size: float | None) -> float | None:
+    """Return the worker seconds of a trial, given its stack's time and number of trials. None if one is missing."""
+    return wall_s / stack_size if wall_s is not None and stack_size else None
 
 
 def hps_of_row(row: Mapping[Any, Any]) -> HPs:

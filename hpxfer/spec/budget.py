@@ -18,4 +18,6 @@ def budget_text(spec: SweepSpec) -> str:
     where = " at the base" if spec.search.where == "base" else ""
     budget = arm_budget(spec)
     trials = "1 trial" if budget == 1 else f"{budget} trials"
-    return f"search {spec.search.kind}{where}: {most}{trials} for each arm (parameterization and shape), {seeds}"
+    more = spec.search.row.also_limited(spec)
+    also = f"; {more}" if more else ""
+    return f"search {spec.search.kind}{where}: {most}{trials} for each arm (parameterization and shape), {seeds}{also}"

@@ -84,19 +84,21 @@ class Store:
         with self._reading():
             return self._done_ids()
 
-    def outcomes(self, loss: str, *, stopped: bool = False) -> dict[str, tuple[str, float | None]]:
-        """Return trial id -> status and the loss in column `loss`, for the trials that are done.
+    def outcomes(
+        self, loss: str, *, stopped: bool = False
+    ) -> dict[str, tuple[str, float | None, float | None, int | None]]:
+        """Return trial id -> status, the loss in column `loss`, wall_s and stack_size, for the trials that are done.
 
         With `stopped`, trials that were stopped early are included.
         """
-        best: dict[str, tuple[tuple[bool, str], str, float | None]] = {}
+        best: dict[str, tuple[tuple[bool, str], str, float | None, float | None, int | None]] = {}
         with self._reading():
-            for rows in self._columns("trial_id", "status", "finished_at", loss):
-                for trial_id, status, finished_at, value in rows:
+            for rows in self._columns("trial_id", "status", "finished_at", loss, "wall_s", "stack_size"):
+                for trial_id, status, finished_at, value, wall_s, stack_size in rows:
                     if status in merge.DONE or (stopped and status == merge.STOPPED):
                         rank = (status in merge.DONE, finished_at or "")
                         if trial_id not in best or rank > best[trial_id][0]:
-                            best[trial_id] = (rank, status, value)
+                            best[trial_id] = (rank, status, value, wall_s, stack_size)
         return {trial_id: row[1:] for trial_id, row in best.items()}
 
     def trainer_version(self) -> int | None:

@@ -143,7 +143,8 @@ class SearchSuite:
             assert max(arms.values()) <= budget
             if kind.fixed_size:
                 assert set(arms.values()) == {budget}, "fixed_size says that every arm trains its whole budget"
-            size = sum(kind.rounds(expansion.spec).elements()) * len(expansion.spec.seeds)
+            seeds = 1 if kind.splits_seeds else len(expansion.spec.seeds)
+            size = sum(kind.rounds(expansion.spec).elements()) * seeds
             assert size >= budget, "`rounds` must hold all points that the budget can buy"
 
     def test_what_is_left_is_never_less_than_what_follows(self, kind: SearchKind, sweep: str) -> None:

@@ -21,6 +21,7 @@ SHIPPED = {
     "optuna": BOX + "search: {kind: optuna, budget: 20, sampler: CmaEs}\n",
     "refine": BOX + "search: {kind: refine, max_octaves: 2}\n",
     "coordinate": SWEEP + "search: {kind: coordinate, multipliers: [router.lr_mult, attn_v.init_mult]}\n",
+    "verdict": SWEEP + "search: {kind: verdict, budget: 12}\n",
     "staged-grid": SWEEP + "search: {kind: staged-grid, multipliers: [init_scale], recenters: 1}\n",
 }
 

@@ -114,7 +114,7 @@ def test_a_file_is_read_in_full_once_and_again_if_it_changes(folder: Path, monke
     assert store.outcomes("validation_loss_nats") == first
     assert store.read_trials(["width", "seed"]).equals(store.read_trials().select(["width", "seed"]))
     keys = ["trial_id", "status", "finished_at"]
-    assert asked[3:9] == [[*keys, "validation_loss_nats"]] * 3 + [[*keys, "width", "seed"]] * 3
+    assert asked[3:9] == [[*keys, "validation_loss_nats", "wall_s", "stack_size"]] * 3 + [[*keys, "width", "seed"]] * 3
     path = folder / "trials-000002.parquet"
     put(path, path.read_bytes()[:-1])
     asked.clear()

@@ -1,0 +1,154 @@
+"""Lines: the cells of the sweep's grid by HP, axis and parameterization, and their losses as far as they are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from hpxfer.model.cost import train_flops
+from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.shape import Shape
+from hpxfer.search.protocol import Outcome
+from hpxfer.trial import Cell, Expansion, Trial
+from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict.thresholds import CONTROL
+
+ArmKey = tuple[Parameterization | None, Shape]
+
+
+def arm_of(trial: Trial) -> ArmKey:
+    """Return the arm of a trial. Tables that agree at the base share one arm there."""
+    return trial.parameterization, trial.shape
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LineShape:
+    """One shape of a line: HP value -> the trials of its seeds, in the order of the sweep's seeds."""
+
+    name: str
+    scale: float
+    is_base: bool
+    flops: float  # of one trial
+    trials: Mapping[float, tuple[Trial, ...]]  # values ascend
+
+    @cached_property
+    def all_trials(self) -> tuple[Trial, ...]:
+        return tuple(trial for of_value in self.trials.values() for trial in of_value)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VerdictLine:
+    """One HP along one axis, with one parameterization: what a verdict is about. `shapes` ascend by scale."""
+
+    hp: str
+    axis: str
+    scale_name: str
+    parameterization: str
+    shapes: tuple[LineShape, ...]
+
+    @property
+    def is_control(self) -> bool:
+        return self.parameterization == CONTROL
+
+    @property
+    def name(self) -> str:
+        """Its name in decisions, e.g. `lr along width, completep-moe`."""
+        return f"{self.hp} along {self.axis}, {self.parameterization}"
+
+    @property
+    def base(self) -> LineShape:
+        return next(shape for shape in self.shapes if shape.is_base)
+
+    @cached_property
+    def flops(self) -> float:
+        """The FLOPs of all its trials."""
+        return math.fsum(shape.flops * len(shape.all_trials) for shape in self.shapes)
+
+    def spent(self, asked: Collection[str]) -> float:
+        """Return the FLOPs of its trials among `asked`, as a share of those of all its trials."""
+        return (
+            math.fsum(shape.flops * sum(trial.id in asked for trial in shape.all_trials) for shape in self.shapes)
+            / self.flops
+        )
+
+    def grid(self, outcomes: Mapping[str, Outcome], asked: Collection[str]) -> LossGrid:
+        """Return the losses of its trials among `asked`, whose outcomes are known."""
+        rows = []
+        for shape in self.shapes:
+            cells = tuple(
+                _cell(value, [trial for trial in trials if trial.id in asked], outcomes)
+                for value, trials in shape.trials.items()
+                if any(trial.id in asked for trial in trials)
+            )
+            if cells:
+                rows.append(
+                    ShapeLosses(
+                        axis=self.axis,
+                        scale_name=self.scale_name,
+                        scale=shape.scale,
+                        shape=shape.name,
+                        is_base=shape.is_base,
+                        parameterization=self.parameterization,
+                        cells=cells,
+                    )
+                )
+        return LossGrid(rows=tuple(rows))
+
+
+def _cell(value: float, trials: list[Trial], outcomes: Mapping[str, Outcome]) -> SeedLosses:
+    known = {trial.seed: loss for trial in trials if (loss := _loss(outcomes[trial.id])) is not None}
+    seeds = tuple(sorted(known))
+    return SeedLosses(
+        value=value,
+        seeds=seeds,
+        losses=tuple(known[seed] for seed in seeds),
+        num_missing=len(trials) - len(seeds),
+        trials=tuple(sorted((trial.seed, trial.id) for trial in trials)),
+    )
+
+
+def _loss(outcome: Outcome) -> float | None:
+    """Return the loss as a verdict reads it: +inf if the trial diverged, None if it ended without a number."""
+    if outcome.status == "diverged":
+        return math.inf
+    return None if outcome.loss is None or math.isnan(outcome.loss) else outcome.loss
+
+
+def lines_of_grid(expansion: Expansion) -> tuple[VerdictLine, ...]:
+    """Return every line of the sweep's grid, HP by HP and axis by axis, the control last on each axis."""
+    found: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in expansion.cells():
+        found.setdefault((cell.line, cell.axis, cell.parameterization), []).append(cell)
+    lines = [_line(expansion, cells) for cells in found.values()]
+    hps, axes = list(expansion.spec.grid), [axis.name for axis in expansion.axes]
+    return tuple(sorted(lines, key=lambda line: (hps.index(line.hp), axes.index(line.axis), line.is_control)))
+
+
+def _line(expansion: Expansion, cells: list[Cell]) -> VerdictLine:
+    first = cells[0]
+    return VerdictLine(
+        hp=first.line,
+        axis=first.axis,
+        scale_name=first.scale_name,
+        parameterization=first.parameterization,
+        shapes=tuple(sorted(_shapes(expansion, cells), key=lambda shape: shape.scale)),
+    )
+
+
+def _shapes(expansion: Expansion, cells: list[Cell]) -> Iterator[LineShape]:
+    of_shape: dict[Shape, list[Cell]] = {}
+    for cell in cells:
+        of_shape.setdefault(cell.trial.shape, []).append(cell)
+    for shape, members in of_shape.items():
+        trials: dict[float, list[Trial]] = {}
+        for cell in members:
+            trials.setdefault(cell.trial.hps.get(cell.line), []).append(cell.trial)
+        yield LineShape(
+            name=members[0].shape,
+            scale=members[0].scale,
+            is_base=shape == expansion.spec.base_shape,
+            flops=train_flops(shape, expansion.setting_at(shape)),
+            trials={value: tuple(trials[value]) for value in sorted(trials)},
+        )

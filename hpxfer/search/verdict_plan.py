@@ -1,0 +1,207 @@
+"""The plan of a verdict search: which trials of a line shrink its doubt most per FLOP.
+
+A line starts at its base with one seed. All shapes follow around the base's best value. From then on every round first
+closes gaps without which no verdict can be said: a lowest cell without neighbors, a shape with one seed, and the
+transferred HP where it was not tried. Then it buys the trials that narrow the optima most per FLOP. The variance of an
+optimum that `n` trials know falls by 1/n - 1/(n+1) of itself with one more, so small shapes get more trials than large
+ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpxfer.search.protocol import Outcome
+from hpxfer.search.verdict_doubts import MIN_SEEDS, Doubt
+from hpxfer.search.verdict_lines import ArmKey, LineShape, VerdictLine, arm_of
+from hpxfer.trial import Trial
+from hpxfer.verdict.findings import ShapeFinding
+
+COARSE_OCTAVES = 1.0  # between the values of the first round, and around the best value of the second
+NEAR_OCTAVES = 1.5  # how far from an optimum a trial still tells where it lies
+LARGEST_FIRST = 4  # trials of the largest shape in the round that first measures it: three values, one of them twice
+WIDEST = 1.5  # octaves: the standard error of an optimum of which nothing is known
+SUREST = 0.05  # octaves: an optimum is never surer than that, as its basin is no parabola
+TIGHT = 1e-9
+
+
+@dataclass
+class Purse:
+    """The trials that were asked for, and what the budget of each arm leaves."""
+
+    budget: int  # trials per arm
+    asked: dict[str, Trial] = field(default_factory=dict)
+    of_arm: Counter[ArmKey] = field(default_factory=Counter)
+
+    def buy(self, trial: Trial) -> bool:
+        """Ask for a trial. Return whether it is a new one that the budget of its arm buys."""
+        if trial.id in self.asked or self.of_arm[arm_of(trial)] >= self.budget:
+            return False
+        self.asked[trial.id] = trial
+        self.of_arm[arm_of(trial)] += 1
+        return True
+
+    def give_back(self, trial: Trial) -> None:
+        """Take back what was asked for a trial."""
+        del self.asked[trial.id]
+        self.of_arm[arm_of(trial)] -= 1
+
+    def num_seeds(self, trials: Sequence[Trial]) -> int:
+        """Return how many of these trials were asked for."""
+        return sum(trial.id in self.asked for trial in trials)
+
+
+def first_line(line: VerdictLine) -> Iterator[Trial]:
+    """Yield the first trials of a line: values of the base, an octave apart, with the first seed."""
+    last = -math.inf
+    for value, trials in line.base.trials.items():
+        if math.log2(value) >= last + COARSE_OCTAVES - TIGHT:
+            last = math.log2(value)
+            yield trials[0]
+
+
+def around_the_best(line: VerdictLine, outcomes: Mapping[str, Outcome], purse: Purse) -> Iterator[Trial]:
+    """Yield the trials of every shape around the base's best value. They are few where a trial costs much."""
+    best = lowest(line.base, outcomes, purse)
+    if best is None:
+        return
+    dearest = max(shape.flops for shape in line.shapes)
+    for shape in line.shapes:
+        values = _window(tuple(shape.trials), best)
+        pairs = [(value, 0) for value in values] + [(value, 1) for value in values]
+        number = len(pairs) if shape.is_base else round(LARGEST_FIRST * math.sqrt(dearest / shape.flops))
+        for value, seed in pairs[: max(LARGEST_FIRST, number)]:
+            if seed < len(shape.trials[value]):
+                yield shape.trials[value][seed]
+
+
+def lowest(shape: LineShape, outcomes: Mapping[str, Outcome], purse: Purse) -> float | None:
+    """Return the value with the lowest mean loss at a shape, or None if every value diverged or none was measured."""
+    means = {}
+    for value, trials in shape.trials.items():
+        known = [outcomes[trial.id].value for trial in trials if trial.id in purse.asked and trial.id in outcomes]
+        if known:
+            means[value] = math.fsum(known) / len(known)
+    best = min(means, key=means.__getitem__, default=None)
+    return None if best is None or means[best] == math.inf else best
+
+
+def _window(values: tuple[float, ...], best: float) -> tuple[float, ...]:
+    """Return the best value and its neighbors an octave away, or farther on a coarser grid, the best first.
+
+    At an end of the grid, both neighbors lie on the other side.
+    """
+    logs = {value: math.log2(value / best) for value in values}
+    below = [value for value in reversed(values) if logs[value] <= -COARSE_OCTAVES + TIGHT or value == values[0]]
+    above = [value for value in values if logs[value] >= COARSE_OCTAVES - TIGHT or value == values[-1]]
+    below, above = ([value for value in side if value != best] for side in (_apart(below), _apart(above)))
+    near = [*below[:1], *above[:1]] if below and above else [*below[:2], *above[:2]]
+    return (best, *near)
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """Return values at least an octave apart, the first one and the last one among them."""
+    out: list[float] = []
+    for value in values:
+        if not out or abs(math.log2(value / out[-1])) >= COARSE_OCTAVES - TIGHT or value == values[-1]:
+            out.append(value)
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """What is known of a shape's optimum, in octaves."""
+
+    shape: LineShape
+    at: float
+    error: float
+
+    @staticmethod
+    def of(shape: LineShape, finding: ShapeFinding | None, best: float | None) -> _Known:
+        optimum = None if finding is None else finding.optimum
+        at = optimum.log2_value if optimum is not None else None
+        ends = (None, None) if optimum is None else (optimum.low_log2, optimum.high_log2)
+        if at is None or (optimum is not None and not optimum.bracketed):
+            at = math.log2(best) if best is not None else math.log2(next(iter(shape.trials)))
+        error = WIDEST if ends[0] is None or ends[1] is None else (ends[1] - ends[0]) / 4
+        return _Known(shape=shape, at=at, error=min(WIDEST, max(SUREST, error)))
+
+    def near(self, purse: Purse) -> int:
+        """Return how many trials near the optimum were asked for."""
+        reach = max(NEAR_OCTAVES, 2 * self.error)
+        return sum(
+            purse.num_seeds(trials)
+            for value, trials in self.shape.trials.items()
+            if abs(math.log2(value) - self.at) <= reach + TIGHT
+        )
+
+    def gain(self, purse: Purse) -> float:
+        """Return the fall of the optimum's variance per FLOP, with one more trial near it."""
+        return self.error**2 / (self.near(purse) + 1) / self.shape.flops
+
+    def next_trial(self, purse: Purse) -> Trial | None:
+        """Return the trial of the fewest seeds near the optimum, then the nearest one; None if all were asked for."""
+        reach = max(COARSE_OCTAVES, 2 * self.error)
+
+        def rank(value: float) -> tuple[float, int, float]:
+            away = abs(math.log2(value) - self.at)
+            return max(0.0, away - reach - TIGHT), purse.num_seeds(self.shape.trials[value]), away
+
+        for value in sorted(self.shape.trials, key=rank):
+            for trial in self.shape.trials[value]:
+                if trial.id not in purse.asked and purse.of_arm[arm_of(trial)] < purse.budget:
+                    return trial
+        return None
+
+
+def more_trials(
+    line: VerdictLine, doubt: Doubt, outcomes: Mapping[str, Outcome], purse: Purse, flops: float
+) -> Iterator[Trial]:
+    """Yield the next trials of a line: those that close gaps, then trials of about as many FLOPs in all.
+
+    They are yielded after they are bought. At least one follows if any is left.
+    """
+    findings = {found.shape: found for found in doubt.finding.shapes}
+    spent = 0.0
+    for gap, cost in _gaps(line, doubt, outcomes, purse):
+        if purse.buy(gap):
+            spent += cost
+            yield gap
+    shapes = [_Known.of(shape, findings.get(shape.name), lowest(shape, outcomes, purse)) for shape in line.shapes]
+    while spent < flops:
+        choices = [(known, trial) for known in shapes if (trial := known.next_trial(purse)) is not None]
+        if not choices:
+            return
+        known, trial = max(choices, key=lambda choice: choice[0].gain(purse))
+        purse.buy(trial)
+        spent += known.shape.flops
+        yield trial
+
+
+def _gaps(
+    line: VerdictLine, doubt: Doubt, outcomes: Mapping[str, Outcome], purse: Purse
+) -> Iterator[tuple[Trial, float]]:
+    """Yield (trial, FLOPs) of the trials without which no verdict can be said."""
+    for shape in line.shapes:
+        best, values = lowest(shape, outcomes, purse), tuple(shape.trials)
+        wanted = [] if best is None else list(_neighbors(values, best))
+        wanted += [value for value in values if value == doubt.finding.base_value]
+        for value in wanted:
+            if not purse.num_seeds(shape.trials[value]):
+                yield shape.trials[value][0], shape.flops
+        at_best = shape.trials[values[0] if best is None else best]
+        num_seeds = max(purse.num_seeds(trials) for trials in shape.trials.values())
+        if num_seeds < MIN_SEEDS <= len(at_best):
+            yield at_best[num_seeds], shape.flops
+
+
+def _neighbors(values: tuple[float, ...], best: float) -> Iterator[float]:
+    """Yield the nearest values an octave or more below and above the best one, or the ends of the grid."""
+    below, above = ([value for value in values if value < best], [value for value in values if value > best])
+    if below:
+        yield next((value for value in reversed(below) if best >= 2**COARSE_OCTAVES * value * (1 - TIGHT)), below[0])
+    if above:
+        yield next((value for value in above if value >= 2**COARSE_OCTAVES * best * (1 - TIGHT)), above[-1])

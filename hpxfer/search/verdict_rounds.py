@@ -1,0 +1,193 @@
+"""Rounds of a verdict search: which lines are looked at, what each look finds, and what the next round trains."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpxfer.search.protocol import Outcome
+from hpxfer.search.verdict_doubts import Doubt, doubts
+from hpxfer.search.verdict_lines import VerdictLine
+from hpxfer.search.verdict_plan import Purse, around_the_best, first_line, lowest, more_trials
+from hpxfer.search.verdict_time import affordable
+from hpxfer.trial import Trial
+
+LOOKS = 10  # at a line, until all its trials are trained
+GROWTH = 1.3  # of the FLOPs spent on a line from one look to the next, at least
+MAX_ROUNDS = 2 * (2 + LOOKS)  # the looks at the parameterizations, then those at the control
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """A line at one look."""
+
+    line: VerdictLine
+    doubt: Doubt
+    share: float  # of the line's FLOPs that were spent
+    decided: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What was known before a round, and what the round asked for. The last look asks for nothing."""
+
+    why: tuple[str, ...]  # one line per decision
+    trials: tuple[Trial, ...]
+    lines: tuple[Looked, ...] = ()
+
+
+@dataclass
+class _State:
+    """How far a line has come."""
+
+    line: VerdictLine
+    stage: str = "waiting"  # then first line | all shapes
+    looked: Looked | None = None
+    first_share: float = 0.0  # of the line's FLOPs, at its first look
+    ended: str = ""  # why nothing more is trained although the verdict is undecided
+
+    @property
+    def decided(self) -> bool:
+        return self.looked is not None and self.looked.decided
+
+    @property
+    def transfers(self) -> bool:
+        return self.looked is not None and self.looked.decided and self.looked.doubt.verdict == "transfers"
+
+    @property
+    def step(self) -> float:
+        """The FLOPs of its next round: so many more than it has that LOOKS looks are enough."""
+        assert self.looked is not None, "it is asked after a look"
+        growth = max(GROWTH, math.exp(-math.log(self.first_share) / (LOOKS - 2)))
+        return (growth - 1) * self.looked.share * self.line.flops
+
+
+@dataclass
+class Rounds:
+    """The rounds of a verdict search on these lines. They depend on the outcomes of the trials asked for, alone."""
+
+    lines: Sequence[VerdictLine]
+    budget: int  # trials per arm
+    error: float
+    hours: float | None = None
+    purse: Purse = field(init=False)
+    states: list[_State] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.purse = Purse(budget=self.budget)
+        self.states = [_State(line=line) for line in self.lines]
+
+    def play(self) -> Generator[Look, Mapping[str, Outcome], Look]:
+        """Yield the rounds, and be sent the outcomes of all trials asked for so far. Return the last look."""
+        outcomes: Mapping[str, Outcome] = {}
+        out_of_time = False
+        for number in range(MAX_ROUNDS + 1):
+            earlier = tuple(self.purse.asked.values())
+            looked = tuple(self._look(outcomes))
+            why: list[str] = []
+            wanted: list[Trial] = []
+            if not out_of_time and number < MAX_ROUNDS:
+                for state in self.states:
+                    found = list(self._next(state, outcomes, whole=number == MAX_ROUNDS - 1))
+                    wanted += found
+                    if found:
+                        why.append(self._why(state, found))
+            trials = affordable(wanted, earlier, outcomes, self.hours)
+            if len(trials) < len(wanted):
+                out_of_time = True
+                why.append(f"the budget of {self.hours:g} hours buys {len(trials)} of these {len(wanted)} trials")
+                for trial in wanted[len(trials) :]:
+                    self.purse.give_back(trial)
+            if not trials:
+                return Look(why=(*why, *map(self._end_text, self.states)), trials=(), lines=looked)
+            outcomes = yield Look(why=tuple(f"round {number + 1}: {text}" for text in why), trials=trials, lines=looked)
+        raise AssertionError("the last round returns")
+
+    def _look(self, outcomes: Mapping[str, Outcome]) -> Iterator[Looked]:
+        """Look at every line that has trials at all shapes, and yield what is known of it."""
+        for hp in dict.fromkeys(line.hp for line in self.lines):
+            states = [state for state in self.states if state.line.hp == hp and state.stage == "all shapes"]
+            if not states:
+                continue
+            grids = [state.line.grid(outcomes, self.purse.asked) for state in states]
+            for state, doubt in zip(states, doubts(grids, self.error), strict=True):
+                share = state.line.spent(self.purse.asked)
+                state.first_share = state.first_share or share
+                # A verdict once said stays as long as the whole error allows: the report judges with that too.
+                error = self.error if state.decided else self.error * share
+                state.looked = Looked(line=state.line, doubt=doubt, share=share, decided=doubt.is_decided(error))
+                yield state.looked
+
+    def _is_wanted(self, state: _State) -> bool:
+        """Return whether a verdict on the line is asked for: on the control, only where another one transfers."""
+        of_hp = [other for other in self.states if other.line.hp == state.line.hp and not other.line.is_control]
+        if not state.line.is_control or not of_hp:
+            return True
+        return any(other.transfers for other in of_hp if other.line.axis == state.line.axis)
+
+    def _next(self, state: _State, outcomes: Mapping[str, Outcome], *, whole: bool) -> Iterator[Trial]:
+        """Yield the next trials of a line, none if it needs no more."""
+        if state.decided or state.ended or not self._is_wanted(state):
+            return
+        if state.stage == "waiting":
+            state.stage = "first line"
+            new = [trial for trial in first_line(state.line) if self.purse.buy(trial)]
+            if new:
+                yield from new
+                return
+        if state.stage == "first line":
+            if any(trial.id not in outcomes for trial in first_line(state.line) if trial.id in self.purse.asked):
+                return  # another line has asked for it in this round
+            if lowest(state.line.base, outcomes, self.purse) is None:
+                state.ended = "every value diverged at the base"
+                return
+            state.stage = "all shapes"
+            yield from (trial for trial in around_the_best(state.line, outcomes, self.purse) if self.purse.buy(trial))
+            return
+        assert state.looked is not None, "every line with trials at all shapes was looked at"
+        flops = state.line.flops if whole else state.step
+        new = list(more_trials(state.line, state.looked.doubt, outcomes, self.purse, flops))
+        if not new:
+            state.ended = self._spent_text(state)
+        yield from new
+
+    def _spent_text(self, state: _State) -> str:
+        trials = [trial for shape in state.line.shapes for trial in shape.all_trials]
+        if all(trial.id in self.purse.asked for trial in trials):
+            return "every value is trained with every seed"
+        return f"the budget of {self.budget} trials per arm is spent"
+
+    def _why(self, state: _State, trials: Sequence[Trial]) -> str:
+        """Return what is known of a line and what its next trials are."""
+        named = {trial.id: shape.name for shape in state.line.shapes for trial in shape.all_trials}
+        counts = Counter(named[trial.id] for trial in trials)
+        asks = ", ".join(f"{number} at {name}" for name, number in counts.items())
+        if state.stage == "first line":
+            known = f"a line of {len(trials)} values at the base"
+        elif state.looked is None:
+            known = "all shapes, around the best value of the base"
+        else:
+            looked = state.looked
+            known = f"{_chance_text(looked.doubt)}, this look may be wrong by {self.error * looked.share:.2g}"
+        return f"{state.line.name}: {known}: trains {asks}"
+
+    def _end_text(self, state: _State) -> str:
+        """Return what was found about a line, or what is missing."""
+        if not self._is_wanted(state):
+            return f"{state.line.name}: not needed, as nothing else transfers along {state.line.axis}"
+        if state.looked is None:
+            return f"{state.line.name}: undecided: {state.ended or 'its shapes were not trained'}"
+        looked = state.looked
+        spent = f"after {looked.share:.0%} of the FLOPs of its grid"
+        if looked.decided:
+            return f"{state.line.name}: {looked.doubt.verdict} ({_chance_text(looked.doubt)}), {spent}"
+        finding = looked.doubt.finding
+        missing = "; ".join(addition.text for addition in finding.to_add) or "; ".join(finding.reasons)
+        ended = f", {state.ended}" if state.ended else ""
+        return f"{state.line.name}: undecided {spent}{ended}; to decide: {missing}"
+
+
+def _chance_text(doubt: Doubt) -> str:
+    return f"it transfers with a chance of {doubt.chance:.4g}"
