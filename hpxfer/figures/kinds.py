@@ -86,6 +86,7 @@ FIGURES: Registry[FigureKind] = Registry(
         "transfer": "hpxfer.figures.transfer_draw:TRANSFER",
         "optimum": "hpxfer.figures.optimum:OPTIMUM",
         "regret": "hpxfer.figures.regret:REGRET",
+        "base-choice": "hpxfer.figures.base_choice:BASE_CHOICE",
         "stability": "hpxfer.figures.stability:STABILITY",
         "training": "hpxfer.figures.training:TRAINING",
         "collapse": "hpxfer.figures.collapse:COLLAPSE",

@@ -12,47 +12,13 @@ from matplotlib.figure import Figure
 
 from hpxfer.analysis import Finding, ShapeFinding, TransferReport
 from hpxfer.figures import style
+from hpxfer.figures.broken_axis import BrokenAxis, broken_axis, draw_broken_axis
 from hpxfer.figures.kinds import HPFigure
-from hpxfer.figures.style import FAINT, INK, SMALL
+from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed
 from hpxfer.verdict.thresholds import CONTROL, NUM_SE, REGRET_SHARE
 
-# Losses, in nats, at which the log axis has a tick.
-TICKS = tuple(digit * 10.0**power for power in range(-7, 3) for digit in (1, 2, 5))
-# The log axis starts no lower than this fraction of its top. What lies below, zero included, is under the break.
-LEAST_SHARE = 1e-3
-GAP = 0.22  # from the start of the log axis down to zero, as a fraction of its height
-LEAST_TOP = 0.01  # nats, where nothing above zero is known
-STRIP = 0.12  # the height of the strip for what diverged, as a fraction of the log part
 SPREAD = 0.05  # doublings between the marks of two parameterizations, so that their bars can be told apart
-NONE = "none\nmeasured"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BrokenAxis:
-    """A y-axis that is logarithmic from `low` to `high` nats. Below it, after a break, one height stands for zero."""
-
-    low: float
-    high: float
-
-    @property
-    def height(self) -> float:
-        """The height of the log part, in decades."""
-        return math.log10(self.high / self.low)
-
-    @property
-    def zero(self) -> float:
-        """Where zero is drawn."""
-        return math.log10(self.low) - GAP * self.height
-
-    @property
-    def break_at(self) -> float:
-        """The middle of the break."""
-        return math.log10(self.low) - 0.45 * GAP * self.height
-
-    def at(self, nats: float) -> float:
-        """Return where a loss is drawn. All that lies below the log part is drawn at zero."""
-        return math.log10(nats) if nats >= self.low else self.zero
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +125,7 @@ def draw_regret(info: RegretInfo) -> Figure:
         style.log2_scale_axis(axes, [shape.scale for shape in info.shapes], info.scale_name)
         broken = _axis_of(info)
         strip = any(map(_diverges, info.shapes))
-        _draw_axis(axes, broken, strip=strip)
+        draw_broken_axis(axes, broken, strip=strip)
         look_of = style.marks([finding.parameterization for finding in info.findings], CONTROL)
         for number, finding in enumerate(info.findings):
             color, marker = look_of[finding.parameterization]
@@ -171,35 +137,10 @@ def draw_regret(info: RegretInfo) -> Figure:
 
 
 def _axis_of(info: RegretInfo) -> BrokenAxis:
-    """Return an axis that shows every regret, interval and limit above zero, down to LEAST_SHARE of the largest."""
-    found = [nats for shape in info.shapes if (nats := _finite(shape.regret_nats)) is not None]
+    """Return an axis that shows every regret, interval and limit above zero."""
+    found = [_finite(shape.regret_nats) for shape in info.shapes]
     found += [end for shape in info.shapes for end in _interval(shape) or ()]
-    found += [limit for shape in info.shapes if (limit := _limit(shape)) is not None]
-    positive = [nats for nats in found if nats > 0] or [LEAST_TOP]
-    high = 1.3 * max(positive)
-    return BrokenAxis(low=max(0.8 * min(positive), LEAST_SHARE * high), high=high)
-
-
-def _draw_axis(axes: Axes, broken: BrokenAxis, *, strip: bool) -> None:
-    """Set the y-axis, mark its break, and add a strip for what diverged."""
-    top, lane = math.log10(broken.high), STRIP * broken.height
-    bottom = broken.zero - 0.06 * broken.height
-    axes.set_ylim(bottom, top + (lane if strip else 0.0))
-    ticks = [tick for tick in TICKS if broken.low <= tick <= broken.high] or [broken.low, broken.high]
-    places = [broken.zero, *map(math.log10, ticks)]
-    axes.set_yticks(places, [NONE, *(f"{tick:.2g}" for tick in ticks)])
-    axes.set_ylabel("loss given up (nats, log scale)")
-    half = 0.018 * broken.height  # of the gap in the spine
-    axes.spines["left"].set_bounds(broken.break_at + half, axes.get_ylim()[1])
-    on_spine = {"transform": axes.get_yaxis_transform(), "clip_on": False, "color": INK}
-    axes.plot([0, 0], [bottom, broken.break_at - half], linewidth=0.8, **on_spine)  # type: ignore[arg-type]
-    for middle in (broken.break_at - half, broken.break_at + half):
-        axes.plot([-0.012, 0.012], [middle - half, middle + half], linewidth=1.1, zorder=5, **on_spine)  # type: ignore[arg-type]
-    axes.axhline(broken.break_at, color=INK, alpha=0.25, linewidth=0.8, linestyle=(0, (1, 3)))
-    if strip:
-        axes.axhspan(top, top + lane, color=INK, alpha=0.06, linewidth=0)
-        offset = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": SMALL}
-        axes.annotate("diverged", (axes.get_xlim()[0], top + lane / 2), **offset)  # type: ignore[arg-type]
+    return broken_axis([*found, *(_limit(shape) for shape in info.shapes)])
 
 
 def _draw_line(axes: Axes, broken: BrokenAxis, finding: Finding, color: str, marker: str, shift: float) -> None:
@@ -211,9 +152,9 @@ def _draw_line(axes: Axes, broken: BrokenAxis, finding: Finding, color: str, mar
         if (interval := _interval(shape)) is not None:
             low, high = map(broken.at, interval)
             axes.plot([at, at], [low, high], color=color, linewidth=1.6, marker="_", markersize=7, zorder=3)
-    top = math.log10(broken.high) + STRIP * broken.height / 2
     for shape in filter(_diverges, finding.shapes):
-        axes.plot(np.log2(shape.scale) + shift, top, marker="x", color=color, markersize=7, markeredgewidth=1.8)
+        at = float(np.log2(shape.scale)) + shift
+        axes.plot(at, broken.strip, marker="x", color=color, markersize=7, markeredgewidth=1.8)
 
 
 def _draw_limit(axes: Axes, broken: BrokenAxis, info: RegretInfo) -> None:

@@ -28,7 +28,7 @@ SMALL = (
 NAMES = {
     *(
         f"{kind}-lr-{axis}"
-        for kind in ("transfer", "optimum", "regret", "stability")
+        for kind in ("transfer", "optimum", "regret", "base-choice", "stability")
         for axis in ("width", "granularity")
     ),
     *(

@@ -12,8 +12,9 @@ from looks import drawn_texts, plain, unlabeled
 from planted_sweeps import Planted, plant
 
 from hpxfer.analysis import Finding, TransferReport, report_line
+from hpxfer.figures.broken_axis import BrokenAxis
 from hpxfer.figures.optimum import OptimumInfo, draw_optimum, optimum_info
-from hpxfer.figures.regret import BrokenAxis, RegretInfo, draw_regret, regret_info
+from hpxfer.figures.regret import RegretInfo, draw_regret, regret_info
 from hpxfer.verdict.thresholds import REGRET_SHARE
 
 KIND = Planted(noise=0.001, num_points=9, seeds=3)
