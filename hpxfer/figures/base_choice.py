@@ -63,9 +63,9 @@ def base_choice_info(analysis: Analysis, hp: str, axis: str) -> BaseChoiceInfo |
     readings = tuple(reading for reading in found if reading.why_not is None)
     if not any(row.loss_given_up_nats is not None for reading in readings for row in reading.bases):
         return why_none((reading.why_not for reading in found), f"no HP tuned along {axis} has a result at its end")
-    advice = listed([f"{reading.parameterization}: {reading.advice}" for reading in readings])
+    advice = listed([f"with {reading.parameterization}, {reading.advice}" for reading in readings])
     return BaseChoiceInfo(
-        title=f"The base for {hp} along {axis}: {advice}",
+        title=f"Base for {hp} along {axis}: {advice}",
         hp=hp,
         axis=axis,
         scale_name=readings[0].scale_name,

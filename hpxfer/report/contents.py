@@ -158,8 +158,8 @@ def _section(source: Source, name: str) -> Section:
         headline=headline(analysis.hp, judged[0].findings if judged else ()),
         question=f"Does {analysis.hp} transfer? Judged by {loss_name(analysis.loss)}.",
         next_step=next_step(results, judged[0] if judged else None, results.folder.name),
-        cards=_cards(judged),
-        other_cards=_cards(others),
+        cards=_cards(judged, analysis),
+        other_cards=_cards(others, analysis),
         tables=analysis_tables(analysis),
         unknown=(*analysis.notes, *unknown(analysis)),
         progress=Progress.of(results).text(),
@@ -173,12 +173,20 @@ def _section(source: Source, name: str) -> Section:
     )
 
 
-def _cards(reports: Sequence[TransferReport]) -> tuple[Card, ...]:
-    return tuple(_card(report, finding) for report in reports for finding in report.findings)
+def _cards(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Card, ...]:
+    advice_of = {(found.hp, *found.key): found.advice for found in analysis.statistics.get("bases", ()) if found.advice}
+    return tuple(
+        _card(report, finding, advice_of.get((report.hp, *finding.key)))
+        for report in reports
+        for finding in report.findings
+    )
 
 
-def _card(report: TransferReport, finding: Finding) -> Card:
-    return Card(hp=report.hp, finding=finding, facts=tuple(_facts(report.hp, finding)), shapes=_shapes(finding))
+def _card(report: TransferReport, finding: Finding, base_advice: str | None) -> Card:
+    facts = list(_facts(report.hp, finding))
+    if base_advice is not None:
+        facts.append(("which base", base_advice))
+    return Card(hp=report.hp, finding=finding, facts=tuple(facts), shapes=_shapes(finding))
 
 
 def _facts(hp: str, finding: Finding) -> Iterator[tuple[str, str]]:

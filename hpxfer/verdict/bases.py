@@ -245,16 +245,16 @@ def _in_brief(reading: BaseReading) -> str:
 
 
 def _advice(reading: BaseReading) -> str:
-    """Return what to do in one sentence, e.g. `tune at width 64, not at width 32: lr transfers from there`."""
+    """Return what to do in one sentence, e.g. `tune at width 64, not at width 32, as lr transfers from there`."""
     hp, smallest, largest = reading.hp, *(reading.name(reading.bases[end]) for end in (0, -1))
     if reading.recommended == smallest:
-        return f"{smallest} is large enough: {hp} transfers from there"
+        return f"{smallest} is large enough, as {hp} transfers from there"
     if reading.recommended is not None:
-        return f"tune at {reading.recommended}, not at {smallest}: {hp} transfers from there"
+        return f"tune at {reading.recommended}, not at {smallest}, as {hp} transfers from there"
     if reading.transfers_from is not None:
         reach = f"{hp} transfers from {reading.transfers_from} up to {largest}"
-        return f"no base is recommended: {reach}, but its optimum is not seen to stop there"
+        return f"no base is recommended, as the optimum is not seen to stop, although {reach}"
     judged = [row.verdict for row in reading.bases if row.verdict is not None]
     if all(verdict == "drifts" for verdict in judged):
-        return f"no base is large enough: {hp} drifts from every shape"
-    return f"not known: {hp} transfers from no shape, and is undecided from some"
+        return f"no base is large enough, as {hp} drifts from every shape"
+    return f"no base is known to be large enough, as {hp} is undecided from some shapes and transfers from none"

@@ -44,7 +44,7 @@ READING = BaseReading(
     transfers_from="width 64",
     recommended="width 64",
     in_brief="width 64, steps shrinking",
-    advice="tune at width 64, not at width 32: lr transfers from there",
+    advice="tune at width 64, not at width 32, as lr transfers from there",
 )
 
 
@@ -74,7 +74,7 @@ def marks(figure: Figure, panel: int) -> list[Line2D]:
 
 def test_the_title_is_the_advice_and_the_table_holds_every_base(analysis: Analysis) -> None:
     info = shown(analysis, READING)
-    assert plain(info.title) == f"The base for lr along width: mup: {READING.advice}"
+    assert plain(info.title) == f"Base for lr along width: with mup, {READING.advice}"
     table = info.table()
     assert table["recommended"].to_list() == [False, True, False, False]
     assert table["loss_given_up_nats"].to_list() == [0.12, 0.01, 0.0, 0.0]

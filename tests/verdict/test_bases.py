@@ -48,7 +48,7 @@ def test_a_drift_that_stops_recommends_the_shape_at_which_it_stops() -> None:
         assert found.recommended == found.transfers_from == "width 64"
         assert found.trend == "shrinking"
         assert found.in_brief == "width 64, steps shrinking"
-        assert found.advice == "tune at width 64, not at width 32: lr transfers from there"
+        assert found.advice == "tune at width 64, not at width 32, as lr transfers from there"
 
 
 @pytest.mark.parametrize("octaves", [0.5, 0.7, 1.0, 1.2])
@@ -64,7 +64,8 @@ def test_a_short_rest_of_an_axis_is_no_stop() -> None:
     assert found.transfers_from == "width 128"
     assert found.recommended is None
     assert found.advice == (
-        "no base is recommended: lr transfers from width 128 up to width 256, but its optimum is not seen to stop there"
+        "no base is recommended, as the optimum is not seen to stop, "
+        "although lr transfers from width 128 up to width 256"
     )
 
 
@@ -72,7 +73,7 @@ def test_an_optimum_that_stays_needs_no_larger_base() -> None:
     found = reading(planted([-6.2, -6.2, -6.2]))
     assert found.recommended == found.transfers_from == "width 32"
     assert found.trend == "constant"
-    assert found.advice == "width 32 is large enough: lr transfers from there"
+    assert found.advice == "width 32 is large enough, as lr transfers from there"
 
 
 def test_steps_hold_the_difference_of_neighbors() -> None:
