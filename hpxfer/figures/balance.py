@@ -15,7 +15,7 @@ from hpxfer.analysis.statistics.load_balance import BalanceLine, LoadBalance
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import along, listed, shape_name, why_none
+from hpxfer.figures.text import along, listed, octaves_of, shape_name, why_none
 from hpxfer.verdict.labels import scale_text
 
 X_MARGIN = 0.4  # octaves
@@ -129,7 +129,7 @@ def draw_balance(info: BalanceInfo) -> Figure:
             _draw_panel(axes, panel, color_of)
             axes.set_xlim(min(xs) - X_MARGIN, max(xs) + X_MARGIN)
             axes.set_ylim(0, max(top, 0.05))
-            axes.set_xlabel(f"log2 {info.hp}")
+            axes.set_xlabel(octaves_of(info.hp))
             axes.set_ylabel("load deviation (fair shares)")
         name_of = {shape.scale: shape.name for shape in every}
         handles = [

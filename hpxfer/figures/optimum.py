@@ -15,7 +15,7 @@ from hpxfer.analysis import Drift, Finding, TransferReport
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import along, listed, with_interval
+from hpxfer.figures.text import along, listed, octaves_of, widened, with_interval
 from hpxfer.verdict.optimum import Kind, Optimum
 from hpxfer.verdict.thresholds import CONTROL
 
@@ -23,6 +23,11 @@ BOUNDS: dict[Kind, int] = {"lower_edge": -1, "upper_edge": 1}  # on which side o
 ARROW = 20  # points
 SPREAD = 0.05  # doublings between the points of two parameterizations at one scale
 TINY = 1e-9
+CAPTION = (
+    "The best HP at each shape with its 95% interval. The dashed line is the fitted drift, and the band holds all "
+    "slopes within its 95% interval. An arrow marks a bound: the optimum lies beyond the grid. A flat line means that the HP "
+    "transfers."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +37,7 @@ class OptimumLine:
     parameterization: str
     points: tuple[tuple[float, float, Optimum], ...]  # scale, log2 HP, and the optimum with its kind and interval
     drift: Drift | None
+    is_line: bool  # whether a line describes how the optimum moves
     center: tuple[float, float] | None
 
     @property
@@ -54,11 +60,7 @@ class OptimumInfo:
     axis: str
     scale_name: str
     lines: tuple[OptimumLine, ...]
-    caption: str = (
-        "The best HP at each shape with its 95% interval. The dashed line is the fitted drift, and the band holds all "
-        "slopes within its 95% interval. An arrow marks a bound: the optimum lies beyond the grid. A flat line means "
-        "that the HP transfers."
-    )
+    caption: str
 
     def table(self) -> pd.DataFrame:
         """Return one row per optimum, with the slope of its line."""
@@ -78,9 +80,7 @@ def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
     if not any(line.points for line in lines):
         return f"no shape along {axis} has an optimum of {report.hp}"
     drifts = [
-        f"{line.parameterization} "
-        + ("unknown" if (d := line.drift) is None else with_interval(d.octaves_per_doubling, d.low, d.high))
-        for line in lines
+        f"{line.parameterization} " + ("not a line" if not line.is_line else _drift(line.drift)) for line in lines
     ]
     return OptimumInfo(
         title=f"Drift of the best {report.hp} along {axis}, in octaves per doubling: {listed(drifts)}",
@@ -88,7 +88,12 @@ def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
         axis=axis,
         scale_name=findings[0].scale_name,
         lines=lines,
+        caption=f"{CAPTION} {widened(findings)}".rstrip(),
     )
+
+
+def _drift(drift: Drift | None) -> str:
+    return "unknown" if drift is None else with_interval(drift.octaves_per_doubling, drift.low, drift.high)
 
 
 def _line(finding: Finding) -> OptimumLine:
@@ -99,12 +104,19 @@ def _line(finding: Finding) -> OptimumLine:
     )
     known = [(np.log2(scale), y, at.se_log2) for scale, y, at in points if at.kind not in BOUNDS]
     center = None
-    if finding.drift is not None and known:
+    is_line = finding.move is None or finding.move.is_line
+    if is_line and finding.drift is not None and known:
         exact = any(se is None for *_, se in known)
         weight = [1.0 if exact or se is None else max(se, TINY) ** -2 for *_, se in known]
         x, y = (float(np.average([row[i] for row in known], weights=weight)) for i in (0, 1))
         center = (x, y)
-    return OptimumLine(parameterization=finding.parameterization, points=points, drift=finding.drift, center=center)
+    return OptimumLine(
+        parameterization=finding.parameterization,
+        points=points,
+        drift=finding.drift if is_line else None,
+        is_line=is_line,
+        center=center,
+    )
 
 
 def draw_optimum(info: OptimumInfo) -> Figure:
@@ -113,7 +125,7 @@ def draw_optimum(info: OptimumInfo) -> Figure:
         figure, (axes,) = style.panels(info.title, 1, height=3.4)
         scales = [scale for line in info.lines for scale, *_ in line.points]
         style.log2_scale_axis(axes, scales, info.scale_name)
-        axes.set_ylabel(f"log2 of the best {info.hp}")
+        axes.set_ylabel(octaves_of(f"of the best {info.hp}"))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         look_of = style.marks([line.parameterization for line in info.lines], CONTROL)
         handles = []

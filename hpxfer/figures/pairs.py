@@ -13,7 +13,7 @@ from hpxfer.figures import style
 from hpxfer.figures.heatmap import cell_handles, top_rise
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.surface import NOTHING, cell_rises, draw_surface_cells
-from hpxfer.figures.text import control_last, why_none
+from hpxfer.figures.text import control_last, octaves_of, why_none
 
 MOST_CELLS_WITH_NUMBERS = 10  # per side: in more cells the numbers do not fit
 
@@ -78,8 +78,8 @@ def draw_pairs(info: PairsInfo) -> Figure:
             sides = [len({getattr(c, name) for c in pair.cells}) for name in ("log2_first", "log2_second")]
             draw_surface_cells(axes, pair, info.top_nats, numbers=max(sides) <= MOST_CELLS_WITH_NUMBERS)
             axes.set_title(f"{pair.first} and {pair.second}")
-            axes.set_xlabel(f"log2 {pair.first}")
-            axes.set_ylabel(f"log2 {pair.second}")
+            axes.set_xlabel(octaves_of(pair.first))
+            axes.set_ylabel(octaves_of(pair.second))
         diverged = any(cell.loss is None for pair in info.panels for cell in pair.cells)
         style.legend_below(figure, cell_handles(info.top_nats, star=None, diverged=diverged, missing=False), columns=4)
     return figure

@@ -16,6 +16,7 @@ from hpxfer.analysis import Analysis
 from hpxfer.figures import style
 from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
 from hpxfer.figures.kinds import Info, SweepFigure
+from hpxfer.figures.text import octaves_of
 from hpxfer.results import Results
 from hpxfer.search.heatmaps import Heatmap, heatmaps
 from hpxfer.search.kinds import kind_of
@@ -119,8 +120,8 @@ def _draw(axes: Axes, pair: Heatmap, best: float, top_nats: float) -> None:
         edge = {"markeredgecolor": color, "markeredgewidth": width}
         axes.plot(*center, marker="s", markersize=_SQUARE_SIZE, markerfacecolor="none", zorder=4, **edge)  # type: ignore[arg-type]
     draw_star(axes, xs[pair.best[0]], ys[pair.best[1]])
-    axes.set_xlabel(f"log2 {pair.x}")
-    axes.set_ylabel(f"log2 {pair.y}")
+    axes.set_xlabel(octaves_of(pair.x))
+    axes.set_ylabel(octaves_of(pair.y))
 
 
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:

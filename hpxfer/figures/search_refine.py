@@ -15,7 +15,7 @@ from hpxfer.analysis import Analysis
 from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import listed
+from hpxfer.figures.text import listed, octaves_of
 from hpxfer.results import Results
 from hpxfer.search.bracket import Bracket, MeasuredLine, bracket_of
 from hpxfer.search.kinds import kind_of
@@ -117,7 +117,7 @@ def draw_refine(info: RefineInfo) -> Figure:
         for axes, panel in zip(grid, shown, strict=True):
             axes.set_title(style.wrapped(panel.arm, 46))
             _draw_panel(axes, panel, colors)
-            axes.set_xlabel(f"log2 {info.hp}")
+            axes.set_xlabel(octaves_of(info.hp))
             axes.set_ylabel("loss (nats)")
         style.legend_below(figure, list(_handles(colors)), columns=6)
     return figure

@@ -15,7 +15,7 @@ from hpxfer.analysis.statistics.stability import StabilityMap
 from hpxfer.figures import style
 from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
 from hpxfer.figures.kinds import HPFigure
-from hpxfer.figures.text import along, listed, why_none
+from hpxfer.figures.text import along, listed, octaves_of, why_none
 from hpxfer.verdict.labels import scale_text
 
 NOTHING = "no trial has a result"
@@ -133,7 +133,7 @@ def _draw_panel(axes: Axes, info: StabilityInfo, cells: StabilityMap) -> None:
             draw_star(axes, optimum, i)
     axes.set_yticks(range(len(cells.scales)), [scale_text(scale) for scale in cells.scales])
     axes.set_ylabel(info.scale_name)
-    axes.set_xlabel(f"log2 {info.hp}")
+    axes.set_xlabel(octaves_of(info.hp))
     style.whole_octaves(axes)
 
 

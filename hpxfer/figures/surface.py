@@ -19,7 +19,7 @@ from hpxfer.analysis.statistics.surface import Surface
 from hpxfer.figures import style
 from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
 from hpxfer.figures.kinds import Info, SweepFigure
-from hpxfer.figures.text import control_last, listed, why_none, with_interval
+from hpxfer.figures.text import control_last, listed, octaves_of, why_none, with_interval
 from hpxfer.results import Results
 
 NOTHING = "no two HPs are scanned together (product: true)"
@@ -113,8 +113,8 @@ def draw_surface(info: SurfaceInfo) -> Figure:
             _draw_contours(axes, surface)
             if surface.log2_values is not None:
                 draw_star(axes, *surface.log2_values)
-            axes.set_xlabel(f"log2 {info.first}")
-            axes.set_ylabel(f"log2 {info.second}")
+            axes.set_xlabel(octaves_of(info.first))
+            axes.set_ylabel(octaves_of(info.second))
         diverged = any(cell.loss is None for surface in info.panels for cell in surface.cells)
         handles: list[Artist] = cell_handles(info.top_nats, star="lowest point", diverged=diverged, missing=False)
         halo = [patheffects.Stroke(linewidth=2.6, foreground="#000000"), patheffects.Normal()]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.text import widened_text
 from hpxfer.verdict.thresholds import CONTROL
 
 
@@ -36,6 +38,22 @@ def along(results: Iterable[R], axis: str) -> tuple[R, ...]:
 def shape_name(scale: float, is_base: bool) -> str:
     """Return a shape's entry in a legend, e.g. `128` or `32 (base)`."""
     return scale_text(scale) + (" (base)" if is_base else "")
+
+
+def octaves_of(hp: str) -> str:
+    """Return the label of an axis over an HP, whose unit is the octave, e.g. `log2 lr (octaves)`."""
+    return f"log2 {hp} (octaves)"
+
+
+def widened(findings: Iterable[Finding]) -> str:
+    """Return by how much the errors of optima grew and why, as a sentence; empty where none did."""
+    grown = [
+        f"{finding.parameterization} at {finding.name(shape)} {text}"
+        for finding in findings
+        for shape in finding.shapes
+        if (text := widened_text(shape.optimum))
+    ]
+    return f"Errors are widened where cells scatter about the fit more than seeds do: {listed(grown)}." if grown else ""
 
 
 def listed(phrases: Sequence[str], num: int = 4) -> str:

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
-from hpxfer.figures.text import listed, shape_name
+from hpxfer.figures.text import octaves_of, shape_name, widened
 from hpxfer.verdict.labels import loss_name
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 from hpxfer.verdict.optimum import Kind
-from hpxfer.verdict.text import has_transferred, verdict_line, widened_text
+from hpxfer.verdict.text import has_transferred, verdict_line
 
 # A row of panels reaches up to the highest of the best losses plus HEADROOM times the typical rise around a best loss.
 # The rise is measured within this many octaves.
@@ -117,7 +117,7 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
         panels += row
     return TransferInfo(
         title=f"{report.sweep}: {_conclusion(report)}",
-        x_label=f"log2 {report.hp}",
+        x_label=octaves_of(report.hp),
         y_label=f"{loss_name(report.loss)} (nats)",
         panels=tuple(panels),
         caption=_caption(report.findings, panels),
@@ -133,15 +133,7 @@ def _caption(findings: Sequence[Finding], panels: Sequence[Panel]) -> str:
     if any(shape.lowest for shape in shapes):
         parts.append("A ring is the lowest measured mean.")
     parts.append("Where the optima lie above one another, the HP transfers.")
-    widened = [
-        f"{finding.parameterization} at {finding.name(shape)} {text}"
-        for finding in findings
-        for shape in finding.shapes
-        if (text := widened_text(shape.optimum))
-    ]
-    if widened:
-        parts.append(f"Errors are widened where cells scatter about the fit more than seeds do: {listed(widened)}.")
-    return " ".join(parts)
+    return " ".join([*parts, widened(findings)]).rstrip()
 
 
 def axis_transfer_info(report: TransferReport, line: pd.DataFrame, axis: str) -> TransferInfo | str:

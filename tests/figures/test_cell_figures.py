@@ -64,7 +64,7 @@ def test_the_title_tells_how_far_divergence_is() -> None:
 
 def test_what_diverged_and_what_is_missing_are_told_apart() -> None:
     texts = drawn_texts(draw_stability(shown(MAP)))
-    assert {"diverged", "no result", "optimum", "25%", "width", "log2 lr"} <= texts
+    assert {"diverged", "no result", "optimum", "25%", "width", "log2 lr (octaves)"} <= texts
     whole = replace(MAP, diverged_share=((0.0,) * 4, (0.0,) * 4), losses=((5.0, 2.0, 2.5, 3.0),) * 2)
     texts = drawn_texts(draw_stability(shown(whole)))
     assert not {"diverged", "no result"} & texts
@@ -157,7 +157,7 @@ def test_the_drawing_of_a_surface_shows_contours_only_around_a_lowest_point() ->
         if isinstance(info := surface_info([found], "lr", "eps"), SurfaceInfo)
     ]
     assert [count(figure) for figure in figures] == [2, 0]
-    assert {"log2 lr", "log2 eps", "diverged", "w32 d2 (base), a"} <= drawn_texts(figures[0])
+    assert {"log2 lr (octaves)", "log2 eps (octaves)", "diverged", "w32 d2 (base), a"} <= drawn_texts(figures[0])
     assert not unlabeled(figures[0])
 
 
@@ -175,7 +175,7 @@ def test_pairs_at_the_base_one_panel_each_with_numbers() -> None:
     assert [(panel.first, panel.second) for panel in info.panels] == [("lr", "eps"), ("lr", "init_scale")]
     assert info.title == "a at the base is best at lr 2^0 with eps 2^0; lr 2^0 with init_scale 2^0"
     texts = drawn_texts(draw_pairs(info))
-    assert {"best", "lr and eps", "log2 init_scale", "diverged"} <= texts
+    assert {"best", "lr and eps", "log2 init_scale (octaves)", "diverged"} <= texts
     assert len(info.table()) == 30
     assert pair_names([*every, surface(0.1, name="sp"), surface(0.1, name="b")]) == ("a", "b", "sp")
     assert isinstance(pairs_info(every[2:], "a"), str)

@@ -15,6 +15,7 @@ from hpxfer.analysis import Finding, TransferReport, report_line
 from hpxfer.figures.broken_axis import BrokenAxis
 from hpxfer.figures.optimum import OptimumInfo, draw_optimum, optimum_info
 from hpxfer.figures.regret import RegretInfo, draw_regret, regret_info
+from hpxfer.verdict.findings import Move
 from hpxfer.verdict.thresholds import REGRET_SHARE
 
 KIND = Planted(noise=0.001, num_points=9, seeds=3)
@@ -84,6 +85,24 @@ def test_a_bound_is_kept_as_one_and_drawn_as_an_arrow() -> None:
     figure.draw_without_rendering()
     arrows = [text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None) is not None]
     assert len(arrows) == 5
+
+
+def test_optima_off_a_line_have_no_drift_and_widened_errors_are_said() -> None:
+    findings = tuple(
+        replace(
+            finding,
+            move=Move(octaves=0.0, low=-1.0, high=1.0, is_line=False),
+            shapes=tuple(replace(shape, optimum=replace(shape.optimum, misfit=2.3)) for shape in finding.shapes),
+        )
+        for finding in BOTH.findings
+    )
+    info = optimum_info(replace(BOTH, findings=findings), "width")
+    assert isinstance(info, OptimumInfo)
+    assert "completep-moe not a line" in info.title
+    assert all(line.slope is None for line in info.lines)
+    assert "2.3 times" in info.caption
+    assert "fitted drift" not in drawn_texts(draw_optimum(info))
+    assert "Errors are widened" not in optimum(BOTH).caption
 
 
 def test_no_optimum_no_figure() -> None:
@@ -180,7 +199,7 @@ def test_tables_hold_every_point() -> None:
 
 def test_the_drawings_name_their_axes_and_what_they_show() -> None:
     for figure, label in (
-        (draw_optimum(optimum(BOTH)), "log2 of the best lr"),
+        (draw_optimum(optimum(BOTH)), "log2 of the best lr (octaves)"),
         (draw_regret(regret(BOTH)), "loss given up (nats, log scale)"),
     ):
         assert {label, "width (log scale)", "completep-moe", "sp"} <= drawn_texts(figure)

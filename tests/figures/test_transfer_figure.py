@@ -60,7 +60,7 @@ def test_one_panel_a_parameterization_one_row_an_axis() -> None:
         [("depth", "completep-moe"), ("depth", "sp")],
         [("width", "completep-moe"), ("width", "sp")],
     ]
-    assert (info.x_label, info.y_label) == ("log2 lr", "validation loss (nats)")
+    assert (info.x_label, info.y_label) == ("log2 lr (octaves)", "validation loss (nats)")
 
 
 def test_the_conclusion_is_the_title() -> None:
@@ -214,7 +214,7 @@ def test_the_drawing_names_scales_units_marks_and_the_conclusion() -> None:
         "32 (base)",
         "64",
         "128",
-        "log2 lr",
+        "log2 lr (octaves)",
         "validation loss (nats)",
         "diverged",
         "range of seeds",
