@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from docs_markdown import table
-from error_rates import error_rates_tables
+from error_rates_tables import error_rates_tables
 from rooms import levels, room_graph
 
 from hpxfer.scaling.evaluate import Parameterization, parameterization
@@ -94,9 +94,10 @@ def bench_markdown(root: Path) -> str:
 
 
 def error_rates_markdown(root: Path) -> str:
-    """Return the latest committed run of the error rates."""
+    """Return the latest committed run of the error rates, beside the first one on the same worlds."""
     text = (root / "results" / "bench" / "error_rates.jsonl").read_text(encoding="utf-8")
-    return error_rates_tables(json.loads(text.splitlines()[-1]))
+    first, *others = [json.loads(line) for line in text.splitlines()]
+    return error_rates_tables(others[-1], first) if others else error_rates_tables(first)
 
 
 def columns_markdown(root: Path) -> str:

@@ -9,9 +9,7 @@ import analysis_speed
 import numpy as np
 import pytest
 from analysis_speed import measure
-from estimators import errors, markdown
 from planted_results import DIGEST, planted_results
-from planted_sweeps import Planted
 from sweep_text import edited
 
 from hpxfer.bench.planted_store import PlantedStore, planted_result
@@ -41,16 +39,6 @@ def test_a_cliff_diverges_halfway_and_left_out_trials_are_missing(tmp_path: Path
     assert set(diverged["diverged_step"]) == {100}
     last = results.curves[results.curves["trial_id"] == diverged["trial_id"].iloc[0]]["step"].max()
     assert last < 100
-
-
-def test_the_estimate_is_closer_than_a_spline_on_parabolas_and_than_one_curvature_where_these_differ() -> None:
-    noisy = np.array(list(errors(Planted(noise=0.01), 15)))
-    narrow = np.array(list(errors(Planted(noise=0.003, curvature_spread=0.4), 15)))
-    estimate, akima, _ = np.sqrt(np.mean(noisy**2, axis=0))
-    assert estimate < 0.7 * akima
-    estimate, _, shared = np.sqrt(np.mean(narrow**2, axis=0))
-    assert estimate < 0.7 * shared
-    assert markdown({"p": Planted()}, 2).splitlines()[-1].endswith("| 10 |")
 
 
 def test_a_seed_of_the_large_sweep_is_as_many_trials_as_the_command_says() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
-import error_rates
 import numpy as np
 import pytest
-from error_rates import VerdictCounts, count_verdicts, error_rates_tables
 from planted_sweeps import Planted, plant
 
 from hpxfer.verdict.loss_grid import loss_grids
@@ -60,26 +56,3 @@ def test_cliffs_and_holes() -> None:
     assert np.isfinite(plant(Planted(cliff=1.5, blow_up=True), 0).loss_IKS).all()
     holes = np.mean([np.isnan(plant(Planted(missing=0.3), s).loss_IKS).mean() for s in range(50)])
     assert holes == pytest.approx(0.3, abs=0.03)
-
-
-def test_counts_are_of_verdicts_and_coverage() -> None:
-    drifting = count_verdicts(Planted(drift=1.0), range(12))
-    assert (drifting.sweeps, drifting.transfers) == (12, 0)
-    assert drifting.drifts >= 10
-    staying = count_verdicts(Planted(), range(12))
-    assert (staying.transfers, staying.optima, staying.bounds) == (12, 60, 0)
-    assert (drifting + staying).sweeps == 24
-    assert VerdictCounts(sweeps=1).rates()["optimum_coverage"] is None
-
-
-def test_the_command_writes_a_row_per_scenario(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(error_rates, "CORE", {"one": Planted()})
-    monkeypatch.setattr(error_rates, "OTHERS", {"messy": MESSY})
-    error_rates.main(["--sweeps", "4", "--workers", "1", "--output", str(tmp_path)])
-    (entry,) = map(json.loads, (tmp_path / "error_rates.jsonl").read_text().splitlines())
-    assert [row["sweeps"] for row in (*entry["core"], *entry["others"])] == [4, 4]
-    assert entry["core"][0]["transfers"] == 1.0
-    assert capsys.readouterr().out == error_rates_tables(entry) + "\n"
-    assert "| 0 | 0.003 | 3 | " in error_rates_tables(entry)

@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from error_rates import count_verdicts
+from foreign_worlds import Noise, World
 from planted_lines import GRID, MOVES, STAYS, line, with_status
 from planted_sweeps import Planted, plant
+from verdict_counts import measure
+from world_list import line as moving
 
 from hpxfer.analysis import Optimum, report_line
 from hpxfer.verdict.estimate import FLAT
@@ -23,7 +25,8 @@ def optima(*args: object, **kwargs: object) -> list[Optimum]:
 @pytest.mark.parametrize("seeds", [2, 3])
 def test_intervals_cover_as_often_as_they_say(seeds: int) -> None:
     """300 optima, but of 60 sweeps: with 120 independent ones, 97 in 100 samples lie in this range."""
-    rates = count_verdicts(Planted(noise=0.01, seeds=seeds, drift=0.25), range(60)).rates()
+    world = World(name="moves", offsets=moving(0.25, 5), centered=True, base=-6.0, seeds=seeds, noise=Noise(sd=0.01))
+    rates = measure(world, range(60)).rates()
     assert rates["optimum_coverage"] == pytest.approx(0.95, abs=0.045)
     assert rates["drift_coverage"] is not None
     assert rates["drift_coverage"] >= 0.88
@@ -32,7 +35,8 @@ def test_intervals_cover_as_often_as_they_say(seeds: int) -> None:
 def test_intervals_cover_where_a_seed_s_luck_is_smooth() -> None:
     """The negative twin: with residuals of cells taken as independent, they would not."""
     kind = Planted(noise=0.002, luck_slope=0.006, seeds=3)
-    rates = count_verdicts(kind, range(60)).rates()
+    luck = Noise(sd=0.002, luck_slope=0.006, luck_shared=False)
+    rates = measure(World(name="smooth luck", offsets=moving(0.0, 5), noise=luck, base=-6.0), range(60)).rates()
     assert rates["optimum_coverage"] == pytest.approx(0.95, abs=0.045)
     naive = []
     for seed in range(60):

@@ -1,0 +1,305 @@
+"""The worlds on which the verdict is measured, by group, and worlds that are drawn at random from the same pieces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from foreign_worlds import Noise, World, values
+from world_basins import (
+    BasinKind,
+    Parabola,
+    Plateau,
+    Quartic,
+    RandomExponential,
+    Saturating,
+    SlowLeft,
+    TwoExponential,
+)
+
+TODAY = "parabolas, 5 widths"  # the worlds whose interval widths are compared over time
+SIX = "6 values, 3 seeds"  # the usual sweep, for which most clear verdicts should be decided
+
+
+def line(drift: float, shapes: int = 4) -> tuple[float, ...]:
+    """Return offsets of optima that move by `drift` octaves per doubling."""
+    return tuple(drift * i for i in range(shapes))
+
+
+def _today() -> Iterator[World]:
+    for drift in (0.0, 0.1, 0.25, 0.5, 1.0):
+        for sd in (0.003, 0.01):
+            for seeds in (2, 3, 5):
+                yield World(
+                    name=f"drift {drift:g}, noise {sd:g}, {seeds} seeds",
+                    offsets=line(drift, 5),
+                    base=-6.0,
+                    centered=True,
+                    noise=Noise(sd=sd),
+                    seeds=seeds,
+                )
+
+
+def _parabolas() -> Iterator[World]:
+    for drift in (0.0, 0.1, 0.25, 0.5, 1.0):
+        yield World(name=f"drift {drift:g}", offsets=line(drift))
+
+
+def _basins() -> Iterator[World]:
+    kinds: dict[str, BasinKind] = {
+        "steep left (p 3, q 1)": TwoExponential((3.0,), (1.0,)),
+        "steep right (p 1, q 3)": TwoExponential((1.0,), (3.0,)),
+        "very steep right (p 0.5, q 4)": TwoExponential((0.5,), (4.0,)),
+        "very steep left (p 4, q 0.5)": TwoExponential((4.0,), (0.5,)),
+        "p and q at random, equal for all shapes": RandomExponential(shared=True),
+        "p and q at random per shape": RandomExponential(),
+        "saturating at 0.3 nats": Saturating(0.3),
+        "saturating at 0.1 nats": Saturating(0.1),
+        "slow to the left": SlowLeft(),
+        "plateau": Plateau(),
+        "quartic": Quartic(),
+    }
+    for name, basin in kinds.items():
+        for drift in (0.0, 0.5):
+            yield World(name=f"{name}, drift {drift:g}", basin=basin, offsets=line(drift))
+    steep = Saturating(2.5, TwoExponential((1.0,), (3.0,)))
+    yield World(name="optimum at 2^-8, wall of 2.5 nats", basin=steep, base=-8.0, curvature=(0.05,))
+    yield World(name="optimum at 2^-9.2, wall of 2.5 nats", basin=steep, base=-9.2, curvature=(0.05,))
+    yield World(name="optimum at 2^-8", base=-8.0)
+    yield World(name="optimum at the upper edge", base=-3.3)
+    yield World(name="optimum at the upper edge, drift 0.5", base=-3.3, offsets=line(0.5))
+    yield World(
+        name="base below the grid, drift +0.7",
+        base=-9.3,
+        curvature=(0.05,),
+        offsets=line(0.7),
+        either_sign=False,
+    )
+    yield World(name="curvature 0.002", curvature=(0.002,))
+    yield World(name="curvature 0.1", curvature=(0.1,))
+
+
+def _cliffs() -> Iterator[World]:
+    for octaves in (0.3, 0.6, 1.0, 1.5, 2.0):
+        yield World(name=f"diverges {octaves:g} octaves above", cliff=octaves)
+        yield World(name=f"soft cliff {octaves:g} octaves above", soft_cliff=octaves)
+    yield World(name="diverges 0.6 octaves above, drift 0.5", cliff=0.6, offsets=line(0.5))
+    yield World(name="diverges 1.5 octaves above, drift 0.5", cliff=1.5, offsets=line(0.5))
+    yield World(name="soft cliff 0.6 octaves above, drift 0.5", soft_cliff=0.6, offsets=line(0.5))
+    yield World(name="soft cliff 1.5 octaves above, drift 0.5", soft_cliff=1.5, offsets=line(0.5))
+    yield World(name="seeds diverge from 0.5 to 1.5 octaves above", cliff=1.5, cliff_spread=1.0)
+    yield World(name="steep right (p 1, q 3), diverges 1 octave above", basin=TwoExponential((1.0,), (3.0,)), cliff=1.0)
+
+
+def _noise() -> Iterator[World]:
+    kinds = {
+        "noise doubles per octave above": Noise(growth=1.0),
+        "noise correlated over the HP (0.8 an octave)": Noise(neighbors=0.8, sd=0.01),
+        "smooth luck shared by shapes": Noise(sd=0.003, luck=0.02, luck_slope=0.006),
+        "smooth luck of each shape": Noise(sd=0.003, luck=0.02, luck_slope=0.006, luck_shared=False),
+        "10% of the trials end 0.3 nats higher": Noise(spikes=0.1),
+        "1% of the trials end a billion nats higher": Noise(spikes=0.01, spike_nats=1e9),
+        "Student's t, 3 degrees": Noise(tail=3.0, sd=0.01),
+        "noise 0.02": Noise(sd=0.02),
+        "noise 0.001": Noise(sd=0.001),
+    }
+    for name, noise in kinds.items():
+        for drift in (0.0, 0.5):
+            yield World(name=f"{name}, drift {drift:g}", noise=noise, offsets=line(drift))
+    for drift in (0.25, 0.35, 0.5):
+        name = f"curvature 0.08, noise 0.035, 2 seeds, drift {drift:g}"
+        yield World(name=name, curvature=(0.08,), noise=Noise(sd=0.035), seeds=2, offsets=line(drift))
+    yield World(name="smooth luck, 2 seeds", noise=Noise(sd=0.003, luck=0.02, luck_slope=0.006), seeds=2)
+
+
+def _drifts() -> Iterator[World]:
+    sharper = (0.003, 0.012, 0.014, 0.014, 0.014)
+    for first in (-6.4, -6.3):
+        yield World(
+            name=f"first step moves, then stays: 2^{first:g}, 2^-5.1, 2^-5.1",
+            offsets=(0.0, *(-5.1 - first,) * 4),
+            base=first,
+            base_spread=0.0,
+            either_sign=False,
+            curvature=sharper,
+            noise=Noise(sd=0.004),
+        )
+    shapes = {
+        "first step moves by 0.6, then stays": (0.0, 0.6, 0.6, 0.6),
+        "first step moves by 1.5, then stays": (0.0, 1.5, 1.5, 1.5),
+        "steps shrink: 0.4, 0.2, 0.1": (0.0, 0.4, 0.6, 0.7),
+        "there and back by 0.6": (0.0, 0.6, 0.6, 0.0),
+        "there and back by 1.5": (0.0, 1.5, 1.5, 0.0),
+        "one shape jumps by 0.6": (0.0, 0.0, 0.6, 0.0),
+        "one shape jumps by 1.5": (0.0, 0.0, 1.5, 0.0),
+        "the largest shape jumps by 1.5": (0.0, 0.0, 0.0, 1.5),
+    }
+    for name, offsets in shapes.items():
+        yield World(name=name, offsets=offsets)
+    yield World(name="optima scatter by 0.2 octaves", scatter=0.2)
+    for drift in (0.0, 0.5):
+        yield World(
+            name=f"basins sharpen fourfold, drift {drift:g}", curvature=(0.02, 0.03, 0.05, 0.08), offsets=line(drift)
+        )
+        yield World(
+            name=f"basins flatten fourfold, drift {drift:g}", curvature=(0.04, 0.03, 0.02, 0.01), offsets=line(drift)
+        )
+    to_right = TwoExponential((3.0, 2.0, 1.0, 1.0), (1.0, 1.0, 2.0, 4.0))
+    to_left = TwoExponential((1.0, 1.0, 2.0, 4.0), (3.0, 2.0, 1.0, 1.0))
+    for side, basin in (("right", to_right), ("left", to_left)):
+        for drift in (-0.4, 0.0, 0.4):
+            name = f"the steep side turns to the {side}, drift {drift:+g}"
+            yield World(name=name, basin=basin, offsets=line(drift), either_sign=False)
+
+
+def _grids() -> Iterator[World]:
+    sharp = {"curvature": (0.05,), "noise": Noise(sd=0.001), "seeds": 5}
+    for drift in (0.0, 0.5):
+        yield World(
+            name=f"3 values at factor 4, noise 0.001, drift {drift:g}", x=values(3, 2.0), offsets=line(drift), **sharp
+        )
+        yield World(name=f"3 values at factor 2, drift {drift:g}", x=values(3), offsets=line(drift))
+        yield World(name=f"4 values at factor 2, drift {drift:g}", x=values(4, middle=-6.5), offsets=line(drift))
+        yield World(name=f"4 values at factor 4, drift {drift:g}", x=values(4, 2.0), offsets=line(drift))
+        yield World(name=f"6 values at factor 4, drift {drift:g}", x=values(6, 2.0), offsets=line(drift))
+        yield World(name=f"9 values at factor 2, drift {drift:g}", x=values(9), offsets=line(drift))
+        yield World(name=f"1 seed, drift {drift:g}", seeds=1, offsets=line(drift))
+        yield World(name=f"2 seeds, drift {drift:g}", seeds=2, offsets=line(drift))
+        yield World(name=f"5 seeds, drift {drift:g}", seeds=5, offsets=line(drift))
+        yield World(name=f"10% of the trials missing, drift {drift:g}", missing=0.1, offsets=line(drift))
+        yield World(name=f"2 widths, drift {drift:g}", offsets=line(drift, 2))
+    to_right = TwoExponential((0.5,), (3.0,))
+    yield World(name="5 values, 2 seeds, steep right (p 0.5, q 3)", basin=to_right, x=values(5, middle=-6.5), seeds=2)
+    yield World(name="30% of the trials missing", missing=0.3)
+    yield World(name="the two largest HP values have no result", missing_top=2)
+    yield World(name="6 widths, drift 0.1", offsets=line(0.1, 6))
+
+
+def _six() -> Iterator[World]:
+    basins: dict[str, BasinKind] = {
+        "p and q at random per shape": RandomExponential(),
+        "steep right (p 1, q 3)": TwoExponential((1.0,), (3.0,)),
+        "slow to the left": SlowLeft(),
+        "quartic": Quartic(),
+    }
+    noise = {
+        "noise doubles per octave above": Noise(growth=1.0),
+        "noise correlated over the HP": Noise(neighbors=0.8, sd=0.008),
+        "smooth luck shared by shapes": Noise(sd=0.003, luck=0.02, luck_slope=0.004),
+        "noise 0.01": Noise(sd=0.01),
+    }
+    drifts = {
+        "first step moves by 1.5": (0.0, 1.5, 1.5, 1.5),
+        "there and back by 0.6": (0.0, 0.6, 0.6, 0.0),
+        "there and back by 1.5": (0.0, 1.5, 1.5, 0.0),
+    }
+    found = [World(name=f"drift {drift:g}", offsets=line(drift)) for drift in (0.0, 0.1, 0.25, 0.5, 1.0)]
+    for drift in (0.0, 0.5):
+        found += [
+            World(name=f"{name}, drift {drift:g}", basin=kind, offsets=line(drift)) for name, kind in basins.items()
+        ]
+        found += [
+            World(name=f"{name}, drift {drift:g}", noise=kind, offsets=line(drift)) for name, kind in noise.items()
+        ]
+    found += [World(name=name, offsets=offsets) for name, offsets in drifts.items()]
+    found += [World(name="diverges 1 octave above", cliff=1.0), World(name="soft cliff 1 octave above", soft_cliff=1.0)]
+    for world in found:
+        yield replace(world, name=f"6 values: {world.name}", x=values(6, middle=-6.5))
+
+
+def _grouped(group: str, found: Iterator[World]) -> tuple[World, ...]:
+    return tuple(replace(world, group=group) for world in found)
+
+
+WORLDS: tuple[World, ...] = (
+    *_grouped(TODAY, _today()),
+    *_grouped("parabolas, 4 widths", _parabolas()),
+    *_grouped("basins", _basins()),
+    *_grouped("cliffs", _cliffs()),
+    *_grouped("noise", _noise()),
+    *_grouped("drifts", _drifts()),
+    *_grouped("grids", _grids()),
+    *_grouped(SIX, _six()),
+)
+
+RANDOM_BASINS: dict[str, BasinKind] = {
+    "parabola": Parabola(),
+    "exponentials": RandomExponential(),
+    "equal exponentials": RandomExponential(shared=True),
+    "saturating": Saturating(0.4, RandomExponential(shared=True)),
+    "slow left": SlowLeft(),
+    "plateau": Plateau(),
+    "quartic": Quartic(),
+}
+RANDOM_NOISE = {
+    "noise 0.005": Noise(),
+    "noise 0.015": Noise(sd=0.015),
+    "growing noise": Noise(growth=0.7),
+    "correlated noise": Noise(neighbors=0.7, sd=0.008),
+    "smooth luck": Noise(sd=0.003, luck=0.02, luck_slope=0.005),
+    "spikes": Noise(spikes=0.07),
+    "heavy tails": Noise(tail=3.0, sd=0.008),
+}
+RANDOM_DRIFTS = {
+    "stays": (0.0, 0.0, 0.0, 0.0),
+    "drift": (0.0, 1.0, 2.0, 3.0),
+    "first step": (0.0, 1.0, 1.0, 1.0),
+    "there and back": (0.0, 1.0, 1.0, 0.0),
+    "jump": (0.0, 0.0, 1.0, 0.0),
+    "last step": (0.0, 0.0, 0.0, 1.0),
+}
+RANDOM_GRIDS = {
+    "4 values at factor 4": values(4, 2.0),
+    "4 values at factor 2": values(4, middle=-6.5),
+    "6 values at factor 2": values(6, middle=-6.5),
+    "7 values at factor 2": values(7),
+    "9 values at factor 2": values(9),
+}
+
+
+def random_worlds(num: int, draw: int) -> tuple[World, ...]:
+    """Return worlds that cross pieces of every kind at random. Equal numbers give equal worlds."""
+    rng = np.random.default_rng([draw, num])
+    return tuple(_random_world(rng, f"random {draw}.{i}") for i in range(num))
+
+
+def _random_world(rng: np.random.Generator, name: str) -> World:
+    basin, noise, drift, grid = (
+        str(rng.choice(list(kinds))) for kinds in (RANDOM_BASINS, RANDOM_NOISE, RANDOM_DRIFTS, RANDOM_GRIDS)
+    )
+    moves = RANDOM_DRIFTS[drift]
+    octaves = float(rng.choice((0.3, 0.6, 0.9, 1.4, 2.0)))  # the largest move
+    curvature = round(float(np.exp(rng.uniform(math.log(0.008), math.log(0.08)))), 3)
+    seeds = int(rng.choice((2, 3, 3, 5)))
+    hard, soft = (
+        float(rng.choice((0.6, 1.0, 1.5, 2.0))) if rng.uniform() < chance else math.inf for chance in (0.2, 0.1)
+    )
+    missing = 0.1 if rng.uniform() < 0.15 else 0.0
+    spread = 0.4 if rng.uniform() < 0.25 else 0.0
+    parts = [
+        basin,
+        f"curvature {curvature:g}" + (" differs" if spread else ""),
+        grid,
+        f"{seeds} seeds",
+        noise,
+        drift if drift == "stays" else f"{drift} {octaves:g}",
+        *([f"diverges at {hard:g}"] if hard < math.inf else []),
+        *([f"soft cliff at {soft:g}"] if soft < math.inf else []),
+        *(["10% missing"] if missing else []),
+    ]
+    return World(
+        name=f"{name}: {', '.join(parts)}",
+        group="drawn at random",
+        basin=RANDOM_BASINS[basin],
+        curvature=(curvature,),
+        curvature_spread=spread,
+        offsets=tuple(octaves * move / max(moves) if max(moves) else 0.0 for move in moves),
+        x=RANDOM_GRIDS[grid],
+        seeds=seeds,
+        noise=RANDOM_NOISE[noise],
+        cliff=hard,
+        soft_cliff=soft,
+        missing=missing,
+    )
