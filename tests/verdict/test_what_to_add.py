@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+import numpy as np
 import pandas as pd
 import pytest
-from planted_lines import STAYS, Optima, line, with_status
+from planted_lines import GRID, STAYS, Optima, line, with_status
 
 from hpxfer.analysis import Finding
+from hpxfer.verdict.findings import Addition
 from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.transfer import find
-from hpxfer.verdict.what_to_add import _seeds
+from hpxfer.verdict.what_to_add import what_to_add
 
 NARROW: Optima = {"completep-moe": lambda _: -6.2}
 
@@ -21,9 +26,10 @@ def finding(frame: pd.DataFrame) -> Finding:
 
 def test_a_base_on_the_edge_asks_for_values_beyond_it() -> None:
     found = finding(line({"sp": lambda _: -10.0}))
-    assert found.to_add[0].text == "width 32: HP values 2^-11, 2^-10"
+    names = "width 32, width 64, width 128"
+    assert found.to_add[0].text == f"{names}: HP values 2^-11, 2^-10, beyond the lower edge of the grid"
     assert found.to_add[0].values == (2.0**-11, 2.0**-10)
-    assert found.to_add[0].scales == (32.0,)
+    assert found.to_add[0].scales == (32.0, 64.0, 128.0)
     assert f"to decide: {found.to_add[0].text}" in found.reasons
     wider = finding(line({"sp": lambda _: -10.0}, grid=range(-13, -3)))
     assert wider.verdict == "transfers"
@@ -31,8 +37,8 @@ def test_a_base_on_the_edge_asks_for_values_beyond_it() -> None:
 
 def test_a_missing_cell_is_named() -> None:
     found = finding(with_status(line(STAYS), "missing", scale=64.0, value=2.0**-6))
-    assert found.to_add[0].text == "width 64: run what has no result (0.01562)"
-    assert found.to_add[0].values == (2.0**-6,)
+    text = "width 64: run again what has no result, HP value 2^-6; where that cannot be had, HP value 2^-6.5 instead"
+    assert found.to_add == (Addition(text=text, values=(2.0**-6,), scales=(64.0,), instead=(2.0**-6.5,)),)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +46,7 @@ def test_a_missing_cell_is_named() -> None:
     [
         (line(STAYS, grid=(-6.0,)), (2.0**-7, 2.0**-5)),
         (line(STAYS, grid=(-6.0, -4.0)), (2.0**-8, 2.0**-2)),
+        (line(STAYS, grid=(math.log2(0.003), math.log2(0.01))), (0.0009, 0.03)),
         (with_status(line(STAYS), "diverged"), (2.0**-12, 2.0**-11, 2.0**-10)),
         (line(STAYS, grid=range(-7, -3), diverges_above=0.5), (2.0**-8,)),
     ],
@@ -48,7 +55,8 @@ def test_too_few_points_for_a_parabola_ask_for_more(frame: pd.DataFrame, values:
     """Below what diverges; else on both sides."""
     found = finding(frame)
     assert found.verdict == "undecided"
-    assert [more.values for more in found.to_add] == [values] * 3
+    assert [more.values for more in found.to_add] == [values]
+    assert found.to_add[0].scales == (32.0, 64.0, 128.0)
 
 
 def test_one_seed_asks_for_three() -> None:
@@ -56,20 +64,61 @@ def test_one_seed_asks_for_three() -> None:
     assert [(addition.text, addition.seeds) for addition in found.to_add] == [("3 seeds at every shape", 3)]
 
 
-def test_noise_asks_for_as_many_seeds_as_decide() -> None:
-    noise = 0.08
-    found = finding(line(STAYS, noise=noise, seeds=2))
-    assert found.verdict == "undecided"
+FINE = tuple(float(x) for x in np.arange(-9.0, -3.5, 0.5))  # no gap of it is halved again
+
+
+@pytest.mark.parametrize(
+    ("chance", "seeds", "more"),
+    [
+        (0.97, 3, 6),  # 2.33 / 1.88 times the error: 1.53 times the seeds, and a quarter more
+        (0.03, 3, 6),
+        (0.9, 3, 9),  # 3.3 times the seeds, of which a follow-up asks for no more than three times
+        (0.97, 13, 20),
+    ],
+)
+def test_seeds_follow_from_how_sure_the_verdict_is(chance: float, seeds: int, more: int) -> None:
+    (grid,) = loss_grids(line(STAYS, grid=FINE, seeds=seeds))
+    found = replace(find([grid])[0], transfer_chance=chance)
+    assert [addition.seeds for addition in what_to_add(found, grid)] == [more]
+
+
+def test_what_seeds_would_not_decide_asks_for_cells_and_then_for_a_longer_axis() -> None:
+    coarse, fine = (loss_grids(line(STAYS, grid=values, seeds=3))[0] for values in (GRID, FINE))
+    (cells,) = what_to_add(replace(find([coarse])[0], transfer_chance=0.5), coarse)
+    assert cells.values == (2.0**-6.5, 2.0**-5.5)
+    (shape,) = what_to_add(replace(find([fine])[0], transfer_chance=0.5), fine)
+    assert shape.new_scales == (256.0,)
+    assert shape.text.startswith("a shape at width 256, twice the largest: ")
+
+
+def test_cells_that_scatter_about_any_basin_ask_for_cells_at_that_shape() -> None:
+    """Seeds cannot mend a shape that no basin fits."""
+    (grid,) = loss_grids(line(STAYS, seeds=3))
+    found = find([grid])[0]
+    bad = replace(found.shapes[2], optimum=replace(found.shapes[2].optimum, misfit=4.0))
+    fits = [replace(shape, optimum=replace(shape.optimum, misfit=1.0)) for shape in found.shapes[:2]]
+    (cells,) = what_to_add(replace(found, shapes=(*fits, bad), transfer_chance=0.97), grid)
+    assert (cells.values, cells.scales) == ((2.0**-6.5, 2.0**-5.5), (128.0,))
+
+
+def test_a_tie_at_the_base_asks_for_the_value_between() -> None:
+    (grid,) = loss_grids(line({"sp": lambda _: -6.5}, noise=0.01, seeds=3))
+    (more,) = what_to_add(replace(find([grid])[0], transfer_chance=0.9), grid)
+    assert (more.text, more.values) == ("width 32: HP value 2^-6.5, as 2^-7 and 2^-6 tie", (2.0**-6.5,))
+
+
+def test_losses_that_are_all_equal_ask_for_nothing_that_a_sweep_can_add() -> None:
+    found = finding(line(STAYS, curvature=0.0, noise=0.0))
     (more,) = found.to_add
-    assert more.seeds is not None
-    assert 3 <= more.seeds <= 20
-    assert finding(line(STAYS, noise=noise, seeds=more.seeds + 3)).verdict == "transfers"
+    assert "every HP value has exactly the same loss" in more.text
+    assert more == Addition(text=more.text)  # no values, no seeds, no shape
 
 
-def test_a_move_at_its_limit_asks_for_a_longer_axis() -> None:
-    found = finding(line({"sp": lambda doublings: -6.0 - 0.5 * doublings}, curvature=0.004, noise=2e-4, seeds=3))
-    assert found.verdict == "undecided"
-    assert found.to_add[0].text.startswith("a shape at twice the largest width")
+def test_equal_losses_at_the_lower_end_ask_for_lower_values_only() -> None:
+    frame = line(STAYS, noise=0.0)
+    low = frame["value"] < 2.0**-6.5
+    frame["loss"] = np.where(low, 2.9, 3.0 + frame["value"])
+    assert all(value < 2.0**-9 for addition in finding(frame).to_add for value in addition.values)
 
 
 def test_a_single_shape_asks_for_another() -> None:
@@ -82,17 +131,18 @@ def test_what_is_decided_asks_for_nothing(frame: pd.DataFrame) -> None:
     assert finding(frame).to_add == ()
 
 
-def test_an_unfinished_sweep_is_finished_before_seeds_are_counted() -> None:
+def test_an_unfinished_sweep_is_finished_before_anything_else_is_added() -> None:
     frame = with_status(line(STAYS, noise=0.08), "missing", scale=32.0, value=2.0**-7)
     found = finding(with_status(frame, "missing", scale=64.0, value=2.0**-6))
-    assert [addition.text for addition in found.to_add] == [
-        "width 32: run what has no result (0.007812)",
-        "width 64: run what has no result (0.01562)",
+    assert [addition.text.partition(",")[0] for addition in found.to_add] == [
+        "width 32: run again what has no result",
+        "width 64: run again what has no result",
     ]
-    assert _seeds(found) is not None  # it could be told, but from too little
 
 
-def test_losses_that_do_not_bend_ask_for_seeds() -> None:
+def test_losses_that_do_not_bend_ask_for_a_wider_grid_and_at_last_for_nothing() -> None:
     found = finding(line(STAYS, curvature=0.0, noise=0.05))
-    assert "does not bend" in str(found.reasons)
-    assert found.to_add[-1].seeds == 4
+    assert {addition.seeds for addition in found.to_add} == {None}
+    assert {value for addition in found.to_add for value in addition.values} >= {2.0**-10, 2.0**-3}
+    (more,) = finding(line(STAYS, curvature=0.0, noise=0.05, grid=range(-13, -1))).to_add
+    assert more == Addition(text=more.text)  # no values, no seeds, no shape

@@ -1,0 +1,294 @@
+"""What the grid lacks at one shape: cells without a result, values beyond an edge, values in a gap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hpxfer.verdict.findings import Addition, Finding, ShapeFinding
+from hpxfer.verdict.lattice import between, beyond, step_at, value_text
+from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
+from hpxfer.verdict.thresholds import MIN_POINTS, NUM_SE
+
+MAX_STEPS = 3  # values beyond an edge per follow-up
+NEAR_OCTAVES = 2.0  # cells farther from the lowest one hardly move the estimate of an optimum
+FLAT_OCTAVES = 8.0  # over so many octaves without a basin, the HP does not matter or the noise is too large
+SAME_SHARE = 1e-12  # losses with a smaller relative difference count as exactly equal
+# Errors that grew by this factor, or an interval this much wider than noise makes it, are not the fault of noise.
+NOT_NOISE = 2.0
+RISE_SE = 3.0  # a rise of more standard errors is no noise, at the end of a row that noise alone makes long
+DIVERGENCE_GAP = 0.4  # octaves between the best value and the one that diverges that are halved once more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lack:
+    """HP values that the grid lacks at one shape."""
+
+    name: str  # of the shape
+    scale: float
+    values: tuple[float, ...]
+    why: str  # completes the sentence "width 64: HP value 2^-10, ..."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One shape: its finding, and its losses at every planned HP value."""
+
+    name: str
+    shape: ShapeFinding
+    cells: tuple[SeedLosses, ...]
+    noise: float | None  # standard deviation of one seed's loss, in nats
+    transferred: float | None  # the HP
+
+    @classmethod
+    def of(cls, finding: Finding, shape: ShapeFinding, row: ShapeLosses) -> Row:
+        """Return the row of one shape of a finding."""
+        return cls(
+            name=finding.name(shape),
+            shape=shape,
+            cells=row.cells,
+            noise=finding.noise_nats,
+            transferred=finding.base_value,
+        )
+
+    @property
+    def exponents(self) -> list[float]:
+        """log2 of every planned HP value, ascending."""
+        return [cell.log2 for cell in self.cells]
+
+    @cached_property
+    def losses(self) -> list[float | None]:
+        """The median loss of every planned HP value: +inf where it diverged, None without a result."""
+        return [cell.median for cell in self.cells]
+
+    @cached_property
+    def finite(self) -> list[int]:
+        """The indices of the cells with a finite loss."""
+        return [i for i, loss in enumerate(self.losses) if loss is not None and math.isfinite(loss)]
+
+    @cached_property
+    def lowest(self) -> int | None:
+        """The index of the cell with the lowest loss; None without a finite loss."""
+        return min(self.finite, key=self.loss, default=None)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether several HP values were measured and all have exactly the same loss."""
+        losses = [self.loss(i) for i in self.finite]
+        return len(losses) > 1 and max(losses) - min(losses) <= SAME_SHARE * abs(max(losses))
+
+    @property
+    def tie(self) -> tuple[float, float] | None:
+        """The exponents of the lowest cell and its better neighbor, ascending, if noise does not tell them apart."""
+        if self.lowest is None:
+            return None
+        beside = [i for i in (self.lowest - 1, self.lowest + 1) if i in self.finite]
+        second = min(beside, key=self.loss, default=None)
+        if second is None or self.loss(second) - self.loss(self.lowest) > NUM_SE * self.se_of_difference(second):
+            return None
+        low, high = sorted((self.exponents[self.lowest], self.exponents[second]))
+        return low, high
+
+    def loss(self, index: int) -> float:
+        """Return the finite loss of a cell."""
+        loss = self.losses[index]
+        assert loss is not None
+        return loss
+
+    def se_of_difference(self, index: int) -> float:
+        """Return the standard error of the loss of a cell minus the lowest one; 0 without a noise floor."""
+        if self.noise is None or self.lowest is None:
+            return 0.0
+        return self.noise * math.sqrt(sum(1 / len(self.cells[i].finite) for i in (index, self.lowest)))
+
+    def has(self, value: float) -> bool:
+        """Return whether an HP value is planned."""
+        return any(cell.value == value for cell in self.cells)
+
+    def lacking(self, values: Iterable[float], why: str) -> Lack:
+        """Return these HP values as a lack of this shape."""
+        return Lack(name=self.name, scale=self.shape.scale, values=tuple(sorted(values)), why=why)
+
+
+def values_wanted(lacks: Sequence[Lack]) -> Addition:
+    """Return the addition for shapes that lack values for the same reason: one grid serves them all."""
+    values = tuple(sorted({value for lack in lacks for value in lack.values}))
+    names = ", ".join(lack.name for lack in lacks)
+    text = f"{names}: HP {_values_text(values)}, {lacks[0].why}"
+    return Addition(text=text, values=values, scales=tuple(lack.scale for lack in lacks))
+
+
+def _values_text(values: Sequence[float]) -> str:
+    return f"{'value' if len(values) == 1 else 'values'} {', '.join(map(value_text, values))}"
+
+
+def why_hopeless(row: Row) -> str | None:
+    """Return why no cell shows an optimum at this shape; None if one may."""
+    if row.is_constant:
+        return f"{row.name}: every HP value has exactly the same loss, so the HP may have no effect there"
+    octaves = row.exponents[-1] - row.exponents[0] if row.cells else 0.0
+    if len(row.finite) >= MIN_POINTS and octaves >= FLAT_OCTAVES and len(_open_sides(row)) == 2:
+        return f"{row.name}: over {octaves:g} octaves the loss does not bend by more than seeds differ"
+    return None
+
+
+def values_lacking(row: Row) -> Iterator[Lack]:
+    """Yield the new HP values that one shape lacks. Every planned cell that counts has a result."""
+    if not row.cells:
+        return
+    if len(row.finite) < MIN_POINTS:
+        yield _until_three(row)
+        return
+    for upper in _open_sides(row):
+        values = beyond(row.exponents, _steps_beyond(row, upper=upper), upper=upper)
+        yield row.lacking(values, f"beyond the {'upper' if upper else 'lower'} edge of the grid")
+    if row.shape.optimum.kind == "at_divergence" and (value := _below_divergence(row)) is not None:
+        yield row.lacking((value,), "between the best one and the one that diverges")
+
+
+def value_between_ties(row: Row) -> Lack | None:
+    """Return the value between the lowest cell and a neighbor that noise does not tell from it; None if all differ."""
+    if row.tie is None or (value := between(*row.tie, row.exponents)) is None:
+        return None
+    low, high = (value_text(2.0**exponent) for exponent in row.tie)
+    return row.lacking((value,), f"as {low} and {high} tie")
+
+
+def cells_to_run_again(row: Row) -> Addition | None:
+    """Return the cells without a result on which the verdict rests; None if there are none.
+
+    `instead` holds the values halfway to them from the lowest cell, should they give no loss again.
+    """
+    lost = _without_result(row)
+    if not lost:
+        return None
+    values = tuple(row.cells[i].value for i in lost)
+    beside = () if row.lowest is None else (row.lowest - 1, row.lowest + 1)
+    halves = [
+        between(*sorted((row.exponents[i], row.exponents[row.lowest])), row.exponents)
+        for i in beside
+        if row.lowest is not None and i in lost and row.losses[i] is None
+    ]
+    found = tuple(value for value in halves if value is not None)
+    or_else = f"; where that cannot be had, HP {_values_text(found)} instead" if found else ""
+    text = f"{row.name}: run again what has no result, HP {_values_text(values)}{or_else}"
+    return Addition(text=text, values=values, scales=(row.shape.scale,), instead=found)
+
+
+def _without_result(row: Row) -> list[int]:
+    """Return the cells without a result on which the verdict rests.
+
+    These are the transferred HP, the cells around the lowest one, and all cells if fewer than three have a finite loss.
+    Around the lowest one a cell also counts if less than half of its seeds have a result.
+    """
+    missing = [i for i, loss in enumerate(row.losses) if loss is None]
+    if row.lowest is None or len(row.finite) < MIN_POINTS:
+        return missing
+    at = row.exponents[row.lowest]
+    found = {i for i in missing if row.cells[i].value == row.transferred or abs(row.exponents[i] - at) <= NEAR_OCTAVES}
+    for direction in (-1, 1):
+        i = row.lowest + direction
+        while i in missing:
+            found.add(i)
+            i += direction
+    thin = [i for i in row.finite if abs(i - row.lowest) <= 1 and len(row.cells[i].losses) < row.cells[i].num_missing]
+    return sorted({*found, *thin})
+
+
+def _until_three(row: Row) -> Lack:
+    """Return the values that a basin lacks to have three finite losses: below what diverges, else on both sides."""
+    if any(loss == math.inf for loss in row.losses):
+        values = beyond(row.exponents, MIN_POINTS - len(row.finite), upper=False)
+        return row.lacking(values, f"as fewer than {MIN_POINTS} values do not diverge")
+    values = (*beyond(row.exponents, 1, upper=False), *beyond(row.exponents, 1, upper=True))
+    return row.lacking(values, f"as a basin needs {MIN_POINTS} values or more")
+
+
+def _open_sides(row: Row) -> list[bool]:
+    """Return the sides on which a better HP may lie beyond the grid, False for below and True for above.
+
+    A side is closed if its last value diverged, or if its loss is above the lowest one by more than noise can make it:
+    where the interval of the optimum is open all the same, noise is to blame, and not the grid.
+    """
+    optimum = row.shape.optimum
+    edges = {False: "lower_edge", True: "upper_edge"}
+    ends = {False: optimum.low_log2, True: optimum.high_log2}
+    unknown = [upper for upper in (False, True) if optimum.kind == "none" or (row.noise and ends[upper] is None)]
+    found = [upper for upper in (False, True) if optimum.kind == edges[upper] or upper in unknown]
+    return [upper for upper in found if not _has_risen(row, upper=upper)]
+
+
+def _has_risen(row: Row, *, upper: bool) -> bool:
+    """Return whether the last value on a side diverged or is worse than the lowest one by more than noise."""
+    at = -1 if upper else 0
+    if row.losses[at] == math.inf:
+        return True
+    end = row.finite[at]
+    assert row.lowest is not None
+    rise = row.loss(end) - row.loss(row.lowest)
+    return row.noise is not None and end != row.lowest and rise > RISE_SE * row.se_of_difference(end)
+
+
+def _steps_beyond(row: Row, *, upper: bool) -> int:
+    """Return how many values beyond an edge bracket the lowest point of the parabola through the last three cells."""
+    outer, mid, inner = row.finite[::-1][:3] if upper else row.finite[:3]
+    sign = 1.0 if upper else -1.0
+    x = [sign * (row.exponents[i] - row.exponents[outer]) for i in (outer, mid, inner)]  # 0, then negative
+    slope_out = (row.loss(outer) - row.loss(mid)) / (x[0] - x[1])
+    slope_in = (row.loss(mid) - row.loss(inner)) / (x[1] - x[2])
+    bend = (slope_out - slope_in) / (x[0] - x[2])
+    if bend <= 0:
+        return 2
+    lowest = (x[0] + x[1]) / 2 - slope_out / (2 * bend)
+    # Half a step further, so that the loss is seen to rise again.
+    return min(max(math.ceil(lowest / step_at(row.exponents, upper=upper) + 0.5), 1), MAX_STEPS)
+
+
+def _below_divergence(row: Row) -> float | None:
+    """Return the HP value between the lowest cell and the neighbor that diverges; None if there is no room for one."""
+    if row.lowest is None:
+        return None
+    for beside in (row.lowest + 1, row.lowest - 1):
+        if 0 <= beside < len(row.losses) and row.losses[beside] == math.inf:
+            low, high = sorted((row.exponents[row.lowest], row.exponents[beside]))
+            return between(low, high, row.exponents, least=DIVERGENCE_GAP)
+    return None
+
+
+def values_to_sharpen(row: Row) -> Lack | None:
+    """Return the values next to the lowest cell that narrow its optimum where seeds do not; None without room."""
+    if row.lowest is None:
+        return None
+    beside = [i for i in (row.lowest - 1, row.lowest + 1) if i in row.finite]
+    at = row.exponents[row.lowest]
+    found = [between(*sorted((at, row.exponents[i])), row.exponents) for i in beside]
+    values = [value for value in found if value is not None]
+    return row.lacking(values, "next to the best one, where seeds alone do not decide") if values else None
+
+
+def seeds_cannot_mend(row: Row) -> bool:
+    """Return whether the interval of an optimum is wider than the noise of seeds makes it."""
+    optimum = row.shape.optimum
+    if optimum.misfit is not None and optimum.misfit >= NOT_NOISE:
+        return True
+    low, high, at = optimum.low_log2, optimum.high_log2, row.lowest
+    if (
+        low is None
+        or high is None
+        or at is None
+        or row.noise is None
+        or at - 1 not in row.finite
+        or at + 1 not in row.finite
+    ):
+        return False
+    left, here, right = (row.loss(i) for i in (at - 1, at, at + 1))
+    step = (row.exponents[at + 1] - row.exponents[at - 1]) / 2
+    bend = left - 2 * here + right
+    if bend <= 0:
+        return False
+    off = (left - right) / (2 * bend)  # of the lowest point of the parabola from the lowest cell, in steps
+    se = row.noise / math.sqrt(len(row.cells[at].finite))
+    noise_part = NUM_SE * step * se * math.sqrt(2 + 24 * off**2) / (2 * bend)
+    return (high - low) / 2 > NOT_NOISE * noise_part
