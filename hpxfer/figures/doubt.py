@@ -20,7 +20,7 @@ from hpxfer.results import Results
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.verdict_doubts import Doubt, doubts
-from hpxfer.search.verdict_lines import lines_of_grid
+from hpxfer.search.verdict_lines import all_flops, lines_of_grid
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.store import SHAPE_COLUMNS
 from hpxfer.verdict.findings import Verdict
@@ -104,9 +104,8 @@ def _spent(results: Results, wanted: set[str]) -> list[tuple[str, float]]:
 
 def _flops_of_grid(results: Results) -> float:
     """Return the FLOPs of every trial of the grid's lines of the judged HP."""
-    lines = [line for line in lines_of_grid(results.expansion) if line.hp == results.spec.judged_hp]
-    flops = {trial.id: shape.flops for line in lines for shape in line.shapes for trial in shape.all_trials}
-    return sum(flops.values())
+    lines = (line for line in lines_of_grid(results.expansion) if line.hp == results.spec.judged_hp)
+    return sum(all_flops(lines).values())
 
 
 def _doubts(
@@ -123,8 +122,8 @@ def _doubts(
 
 def doubt_info(paths: Sequence[DoubtPath], error: float) -> DoubtInfo | str:
     """Return what the figure shows, or why there is none."""
-    if not paths:
-        return "no trial has ended"
+    if all(doubt == MOST for path in paths for _, doubt in path.points):
+        return "no shape has been compared with the base yet"
     said = [
         f"{path.name} along {path.panel} {path.verdict}" for path in paths if path.verdict not in (None, "undecided")
     ]
@@ -132,8 +131,8 @@ def doubt_info(paths: Sequence[DoubtPath], error: float) -> DoubtInfo | str:
     return DoubtInfo(
         title=f"After {spent:.0%} of the FLOPs of the whole grid: {listed(said, 3) if said else 'nothing is decided'}",
         caption="Doubt is the chance of being wrong if the likelier verdict were said at that moment. It is 0.5 where "
-        "nothing is known. A verdict is said below the dashed line. The FLOPs are those of the trials that had ended, as a "
-        "share of what the grid of the sweep file takes with all its seeds, every parameterization counted.",
+        "nothing is known. A verdict is said below the dashed line. The FLOPs are those of the trials that had ended, "
+        "as a share of what the grid of the sweep file takes with all its seeds and parameterizations.",
         error=error,
         paths=tuple(paths),
     )

@@ -39,6 +39,11 @@ def no_other_limit(spec: SweepSpec) -> str:
     return ""
 
 
+def default_error(spec: SweepSpec) -> float | None:
+    """Return None: the search decides no verdict."""
+    return None
+
+
 def any_line(spec: SweepSpec, hp: str) -> str | None:
     """Return None: the search scans a line of each HP of the grid."""
     return None
@@ -84,6 +89,9 @@ class SearchKind:
     """Whether the sweep must scan an HP in its grid."""
     shows: Literal["brackets", "steps", "heatmaps"] | None = None
     """The figure that shows its rounds: `Round.about` holds what the figure reads."""
+    error: Callable[[SweepSpec], float | None] = default_error
+    """Returns the largest chance of a wrong verdict that the search stops at, and that the report judges with. None is
+    the report's own."""
     also_limited: Callable[[SweepSpec], str] = no_other_limit
     """Returns in words what limits the search beside the trials of an arm, or nothing."""
 

@@ -27,6 +27,7 @@ from hpxfer.search.verdict_doubts import MIN_SEEDS
 from hpxfer.search.verdict_lines import lines_of_grid
 from hpxfer.search.verdict_plan import LARGEST_FIRST
 from hpxfer.search.verdict_rounds import MAX_ROUNDS, Look, Rounds
+from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.fields import Section
@@ -51,7 +52,7 @@ class VerdictSearch:
         spec = expansion.spec
         settings = spec.search.settings(VerdictSettings)
         self.expansion = expansion
-        self.rounds = Rounds(lines_of_grid(expansion), arm_budget(spec), settings.error, settings.hours)
+        self.rounds = Rounds(lines_of_grid(expansion), arm_budget(spec), rules_of(spec), settings.hours)
         self._known: Mapping[str, Outcome] = {}
         self._num_known = 0
         self._start()
@@ -96,9 +97,8 @@ class VerdictSearch:
 
 
 def _rounds(spec: SweepSpec) -> Counter[int]:
-    # Stacks are most if all rounds but one train a single trial.
-    rounds, trials = MAX_ROUNDS - 1, arm_budget(spec)
-    return Counter({1: rounds}) + Counter({max(1, trials - rounds): 1})
+    # Stacks are most if all rounds but one train a single trial of the arm, and largest if one round trains them all.
+    return Counter({1: MAX_ROUNDS - 1}) + Counter({arm_budget(spec): 1})
 
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
@@ -113,11 +113,15 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
         yield ("search", "at"), "must be all: a verdict compares shapes, got base; take it out"
     least = max((len(values.numbers()) for values in spec.grid.values()), default=0) + LARGEST_FIRST
     budget = spec.search.budget
-    if budget is not None and budget < min(least, arm_budget(spec)):
+    if budget is not None and budget < min(least, grid_size(spec) * len(spec.seeds)):
         text = f"must buy the first line and what follows it: at least {least} trials per arm, got {budget}"
         yield ("search", "budget"), f"{text}; raise it, or scan less"
     yield from countable(spec, ("grid",))
     yield from on_log_scale(spec)
+
+
+def _error(spec: SweepSpec) -> float:
+    return spec.search.settings(VerdictSettings).error
 
 
 def _also_limited(spec: SweepSpec) -> str:
@@ -136,6 +140,7 @@ VERDICT = SearchKind(
     size=grid_size,
     rounds=_rounds,
     splits_seeds=True,
+    error=_error,
     also_limited=_also_limited,
     make=_make,
     tunes="lines",

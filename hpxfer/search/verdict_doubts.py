@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hpxfer.verdict.findings import Finding, Verdict
 from hpxfer.verdict.loss_grid import LossGrid
+from hpxfer.verdict.rules import Rules
 from hpxfer.verdict.transfer import find
 
 MIN_SEEDS = 2  # at every shape: one seed shows no noise
@@ -40,6 +41,6 @@ class Doubt:
         return self.verdict != "undecided" and self.size <= error
 
 
-def doubts(grids: Sequence[LossGrid], error: float) -> tuple[Doubt, ...]:
-    """Return the doubt about each line, given that a verdict may be wrong with the chance `error`."""
+def doubts(grids: Sequence[LossGrid], rules: Rules) -> tuple[Doubt, ...]:
+    """Return the doubt about each line, judged by these rules."""
     return tuple(Doubt(finding=finding) for finding in find(grids))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -152,3 +152,8 @@ def _shapes(expansion: Expansion, cells: list[Cell]) -> Iterator[LineShape]:
             flops=train_flops(shape, expansion.setting_at(shape)),
             trials={value: tuple(trials[value]) for value in sorted(trials)},
         )
+
+
+def all_flops(lines: Iterable[VerdictLine]) -> dict[str, float]:
+    """Return trial id -> FLOPs of every trial of the lines. Lines share trials, each of which counts once."""
+    return {trial.id: shape.flops for line in lines for shape in line.shapes for trial in shape.all_trials}

@@ -64,7 +64,7 @@ def first_line(line: VerdictLine) -> Iterator[Trial]:
 
 
 def around_the_best(line: VerdictLine, outcomes: Mapping[str, Outcome], purse: Purse) -> Iterator[Trial]:
-    """Yield the trials of every shape around the base's best value. They are few where a trial costs much."""
+    """Buy and yield the trials of every shape around the base's best value. They are few where a trial costs much."""
     best = lowest(line.base, outcomes, purse)
     if best is None:
         return
@@ -74,7 +74,7 @@ def around_the_best(line: VerdictLine, outcomes: Mapping[str, Outcome], purse: P
         pairs = [(value, 0) for value in values] + [(value, 1) for value in values]
         number = len(pairs) if shape.is_base else round(LARGEST_FIRST * math.sqrt(dearest / shape.flops))
         for value, seed in pairs[: max(LARGEST_FIRST, number)]:
-            if seed < len(shape.trials[value]):
+            if seed < len(shape.trials[value]) and purse.buy(shape.trials[value][seed]):
                 yield shape.trials[value][seed]
 
 

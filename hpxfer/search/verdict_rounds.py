@@ -13,6 +13,7 @@ from hpxfer.search.verdict_lines import VerdictLine
 from hpxfer.search.verdict_plan import Purse, around_the_best, first_line, lowest, more_trials
 from hpxfer.search.verdict_time import affordable
 from hpxfer.trial import Trial
+from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 
 LOOKS = 10  # at a line, until all its trials are trained
 GROWTH = 1.3  # of the FLOPs spent on a line from one look to the next, at least
@@ -43,7 +44,7 @@ class _State:
     """How far a line has come."""
 
     line: VerdictLine
-    stage: str = "waiting"  # then first line | all shapes
+    opened: bool = False  # whether its first line was asked for
     looked: Looked | None = None
     first_share: float = 0.0  # of the line's FLOPs, at its first look
     ended: str = ""  # why nothing more is trained although the verdict is undecided
@@ -70,7 +71,7 @@ class Rounds:
 
     lines: Sequence[VerdictLine]
     budget: int  # trials per arm
-    error: float
+    rules: Rules = DEFAULT_RULES
     hours: float | None = None
     purse: Purse = field(init=False)
     states: list[_State] = field(init=False)
@@ -82,41 +83,42 @@ class Rounds:
     def play(self) -> Generator[Look, Mapping[str, Outcome], Look]:
         """Yield the rounds, and be sent the outcomes of all trials asked for so far. Return the last look."""
         outcomes: Mapping[str, Outcome] = {}
-        out_of_time = False
         for number in range(MAX_ROUNDS + 1):
             earlier = tuple(self.purse.asked.values())
             looked = tuple(self._look(outcomes))
             why: list[str] = []
             wanted: list[Trial] = []
-            if not out_of_time and number < MAX_ROUNDS:
-                for state in self.states:
-                    found = list(self._next(state, outcomes, whole=number == MAX_ROUNDS - 1))
+            for state in self.states if number < MAX_ROUNDS else ():
+                if found := list(self._next(state, outcomes, whole=number == MAX_ROUNDS - 1)):
                     wanted += found
-                    if found:
-                        why.append(self._why(state, found))
+                    why.append(f"round {number + 1}: {self._why(state, found)}")
             trials = affordable(wanted, earlier, outcomes, self.hours)
             if len(trials) < len(wanted):
-                out_of_time = True
-                why.append(f"the budget of {self.hours:g} hours buys {len(trials)} of these {len(wanted)} trials")
+                why.append(
+                    f"round {number + 1}: the {self.hours:g} hours buy {len(trials)} of these {len(wanted)} trials"
+                )
                 for trial in wanted[len(trials) :]:
                     self.purse.give_back(trial)
             if not trials:
+                for state in self.states:
+                    if wanted and not state.decided and not state.ended:
+                        state.ended = f"the {self.hours:g} worker hours are spent"
                 return Look(why=(*why, *map(self._end_text, self.states)), trials=(), lines=looked)
-            outcomes = yield Look(why=tuple(f"round {number + 1}: {text}" for text in why), trials=trials, lines=looked)
+            outcomes = yield Look(why=tuple(why), trials=trials, lines=looked)
         raise AssertionError("the last round returns")
 
     def _look(self, outcomes: Mapping[str, Outcome]) -> Iterator[Looked]:
         """Look at every line that has trials at all shapes, and yield what is known of it."""
         for hp in dict.fromkeys(line.hp for line in self.lines):
-            states = [state for state in self.states if state.line.hp == hp and state.stage == "all shapes"]
+            states = [state for state in self.states if state.line.hp == hp and self._has_all_shapes(state)]
             if not states:
                 continue
             grids = [state.line.grid(outcomes, self.purse.asked) for state in states]
-            for state, doubt in zip(states, doubts(grids, self.error), strict=True):
+            for state, doubt in zip(states, doubts(grids, self.rules), strict=True):
                 share = state.line.spent(self.purse.asked)
                 state.first_share = state.first_share or share
                 # A verdict once said stays as long as the whole error allows: the report judges with that too.
-                error = self.error if state.decided else self.error * share
+                error = self.rules.error if state.decided else self.rules.error * share
                 state.looked = Looked(line=state.line, doubt=doubt, share=share, decided=doubt.is_decided(error))
                 yield state.looked
 
@@ -131,27 +133,30 @@ class Rounds:
         """Yield the next trials of a line, none if it needs no more."""
         if state.decided or state.ended or not self._is_wanted(state):
             return
-        if state.stage == "waiting":
-            state.stage = "first line"
+        if not state.opened:
+            state.opened = True
             new = [trial for trial in first_line(state.line) if self.purse.buy(trial)]
             if new:
                 yield from new
                 return
-        if state.stage == "first line":
+        if not self._has_all_shapes(state):
             if any(trial.id not in outcomes for trial in first_line(state.line) if trial.id in self.purse.asked):
-                return  # another line has asked for it in this round
+                return  # another line has asked for them in this round
             if lowest(state.line.base, outcomes, self.purse) is None:
                 state.ended = "every value diverged at the base"
                 return
-            state.stage = "all shapes"
-            yield from (trial for trial in around_the_best(state.line, outcomes, self.purse) if self.purse.buy(trial))
-            return
-        assert state.looked is not None, "every line with trials at all shapes was looked at"
-        flops = state.line.flops if whole else state.step
-        new = list(more_trials(state.line, state.looked.doubt, outcomes, self.purse, flops))
+            more = around_the_best(state.line, outcomes, self.purse)
+        else:
+            assert state.looked is not None, "every line with trials at all shapes was looked at"
+            flops = state.line.flops if whole else state.step
+            more = more_trials(state.line, state.looked.doubt, outcomes, self.purse, flops)
+        new = list(more)
         if not new:
             state.ended = self._spent_text(state)
         yield from new
+
+    def _has_all_shapes(self, state: _State) -> bool:
+        return all(self.purse.num_seeds(shape.all_trials) for shape in state.line.shapes)
 
     def _spent_text(self, state: _State) -> str:
         trials = [trial for shape in state.line.shapes for trial in shape.all_trials]
@@ -164,13 +169,13 @@ class Rounds:
         named = {trial.id: shape.name for shape in state.line.shapes for trial in shape.all_trials}
         counts = Counter(named[trial.id] for trial in trials)
         asks = ", ".join(f"{number} at {name}" for name, number in counts.items())
-        if state.stage == "first line":
-            known = f"a line of {len(trials)} values at the base"
+        if set(counts) == {state.line.base.name} and state.looked is None:
+            known = "a line of values at the base"
         elif state.looked is None:
             known = "all shapes, around the best value of the base"
         else:
             looked = state.looked
-            known = f"{_chance_text(looked.doubt)}, this look may be wrong by {self.error * looked.share:.2g}"
+            known = f"{_chance_text(looked.doubt)}, this look may be wrong by {self.rules.error * looked.share:.2g}"
         return f"{state.line.name}: {known}: trains {asks}"
 
     def _end_text(self, state: _State) -> str:

@@ -39,6 +39,7 @@ SEARCHES = {
     "staged grid": expansion_of(
         LR, search=f"{{kind: staged-grid, recenters: 1, fine: {{points: 3, ratio: 4}}, {MULTIPLIERS}}}"
     ),
+    "verdict": expansion_of(LR, search="{kind: verdict, budget: 12}"),
     "optuna": expansion_of(LR, search="{kind: optuna, sampler: random, budget: 22, batch: 3}"),
 }
 DEVICES = {

@@ -34,12 +34,14 @@ KINDS = {
         LR, SEEDS, search="{kind: coordinate, multipliers: [router.lr_mult, embedding.lr_mult]}"
     ),
     "staged-grid": expansion_of(LR, search="{kind: staged-grid, multipliers: [init_scale, router.lr_mult]}"),
+    "verdict": expansion_of(LR, SEEDS, search="{kind: verdict, budget: 18}"),
     "grid": expansion_of(LR, search="grid"),
 }
 FIGURES = {
     "optuna": {"search-best"},
     "random": {"search-best"},
-    "refine": {"search-best", "search-refine-lr"},
+    "refine": {"search-best", "search-refine-lr", "doubt"},
+    "verdict": {"doubt"},
     "coordinate": {"search-best", "search-steps-completep-moe_sp-w32_d2_E4A1_h32"},
     "staged-grid": {
         "search-best",
@@ -59,7 +61,11 @@ def told(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-d
         results = searched(KINDS[kind], LAND, tmp_path_factory.mktemp(kind), at_once=most or 8, most=most)
         analysis = analyze(results)
         figures, _ = all_figures(results, analysis)
-        return results, analysis, {figure.name: figure for figure in figures if figure.name.startswith("search")}
+        return (
+            results,
+            analysis,
+            {figure.name: figure for figure in figures if figure.name.startswith(("search", "doubt"))},
+        )
 
     return make
 
@@ -73,7 +79,7 @@ def test_every_search_has_its_figures_each_with_its_data(told, kind: str) -> Non
         assert len(figure.csv.splitlines()) > 1
         assert figure.title
         assert figure.svg.startswith("<svg")
-    assert bool(analysis.found("search_best")) == (kind != "grid")
+    assert bool(analysis.found("search_best")) == (kind not in ("grid", "verdict"))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grid"])

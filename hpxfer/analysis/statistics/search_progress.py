@@ -73,8 +73,12 @@ class ArmProgress:
 
 
 def search_progress(results: Results) -> tuple[ArmProgress, ...]:
-    """Return the points that each arm of a search tried; () for a grid, which does not choose points."""
-    if kind_of(results.spec).lists_trials:
+    """Return the points that each arm of a search tried.
+
+    () for a grid, which does not choose points, and for a search that trains some seeds of a point only.
+    """
+    kind = kind_of(results.spec)
+    if kind.lists_trials or kind.splits_seeds:
         return ()
     expansion, hps = results.expansion, kind_of(results.spec).hps(results.spec)
     found = _by_arm(results)

@@ -1,0 +1,16 @@
+"""The rules that a sweep is judged by. A search that stops at a verdict and the report on it share them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hpxfer.search.kinds import kind_of
+from hpxfer.spec import SweepSpec
+from hpxfer.verdict.rules import Rules
+
+
+def rules_of(spec: SweepSpec) -> Rules:
+    """Return the rules of the verdicts on a sweep."""
+    limit, error = spec.judge.regret_limit, kind_of(spec).error(spec)
+    rules = Rules(loss=limit.loss, octaves=limit.octaves)
+    return rules if error is None else replace(rules, error=error)

@@ -1,0 +1,193 @@
+"""A verdict search trains less than the grid, says what the grid says, and else says what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from landscape import LR, Landscape, Ran, expansion_of, run
+
+from hpxfer.errors import HpxferError
+from hpxfer.search import Outcome
+from hpxfer.search.verdict import VerdictSearch
+from hpxfer.search.verdict_doubts import Doubt, doubts
+from hpxfer.search.verdict_lines import all_flops, lines_of_grid
+from hpxfer.search.verdict_rounds import LOOKS, MAX_ROUNDS
+from hpxfer.search.verdict_rules import rules_of
+from hpxfer.spec.budget import budget_text
+from hpxfer.trial import Expansion, Trial
+
+THREE_WIDTHS = ("[32, 64]", "[32, 64, 128]")
+SEEDS = ("seeds: 2", "seeds: 3")
+STAYS = Landscape(optima={"lr": -6.3}, noise=0.002, drift=-1.0, curvature=0.03)
+
+
+def verdict_expansion(search: str = "{kind: verdict, budget: 18}", *edits: tuple[str, str]) -> Expansion:
+    return expansion_of(LR, THREE_WIDTHS, SEEDS, *edits, search=search)
+
+
+class Drifting(Landscape):
+    """The optimum moves under every parameterization."""
+
+    def __call__(self, trial: Trial) -> Outcome:
+        moved = trial.shape.width / trial.base.width
+        return super().__call__(replace(trial, hps=trial.hps.with_value("lr", trial.hps.lr * moved)))
+
+
+def verdicts(ran: Ran) -> dict[str, str]:
+    """Return parameterization -> what the search says of it at its end."""
+    search = ran.search
+    assert isinstance(search, VerdictSearch)
+    return {one.line.parameterization: one.doubt.verdict for one in search.looks[-1].lines if one.decided}
+
+
+def share(ran: Ran, expansion: Expansion) -> float:
+    """Return the share of the grid's FLOPs that was spent."""
+    flops = all_flops(lines_of_grid(expansion))
+    return sum(flops[name] for name in ran.trials) / sum(flops.values())
+
+
+@pytest.mark.parametrize("salt", range(3))
+def test_it_says_what_the_grid_says_for_less(salt: int) -> None:
+    expansion, land = verdict_expansion(), replace(STAYS, salt=salt)
+    ran = run(expansion, land)
+    lines = lines_of_grid(expansion)
+    outcomes = {trial.id: land(trial) for trial in expansion.trials()}
+    whole = doubts([line.grid(outcomes, outcomes) for line in lines], rules_of(expansion.spec))
+    assert verdicts(ran) == {"completep-moe": "transfers", "sp": "drifts"}
+    assert verdicts(ran) == {doubt.finding.parameterization: doubt.verdict for doubt in whole}
+    assert share(ran, expansion) < 0.6
+
+
+def test_the_control_is_trained_only_where_another_parameterization_transfers() -> None:
+    ran = run(verdict_expansion(), Drifting(optima={"lr": -6.3}, noise=0.002, curvature=0.05))
+    assert verdicts(ran) == {"completep-moe": "drifts"}
+    assert {label for label, _ in ran.arms()} == {None, "completep-moe"}
+    assert "sp: not needed, as nothing else transfers along width" in ran.search.why()
+
+
+def test_a_sweep_of_the_control_alone_is_about_the_control() -> None:
+    ran = run(verdict_expansion("{kind: verdict, budget: 18}", ("[completep-moe, sp]", "[sp]")), STAYS)
+    assert verdicts(ran) == {"sp": "drifts"}
+
+
+def test_where_nothing_decides_it_trains_the_grid_and_says_what_is_missing() -> None:
+    expansion = verdict_expansion()
+    ran = run(expansion, Landscape(optima={"lr": -6.3}, noise=0.3, curvature=0.004))
+    assert "completep-moe" not in verdicts(ran)
+    arms = ran.arms()
+    assert arms["completep-moe", 128] == arms["completep-moe", 64] == 18
+    last = ran.search.why().splitlines()[-2]
+    assert "undecided" in last
+    assert "every value is trained with every seed; to decide: " in last
+    assert last.rpartition("to decide: ")[2]
+
+
+def test_a_small_budget_ends_it_and_a_larger_one_goes_on() -> None:
+    land = Landscape(optima={"lr": -6.3}, noise=0.05, curvature=0.01)
+    small, large = (verdict_expansion(f"{{kind: verdict, budget: {budget}}}") for budget in (10, 14))
+    first = run(small, land)
+    assert max(first.arms().values()) == 10
+    assert "the budget of 10 trials per arm is spent" in first.search.why()
+    second = run(large, land, known=first.outcomes)
+    assert not first.outcomes.keys() & second.trials.keys()
+    assert max(Counter(first.arms() + second.arms()).values()) <= 14
+
+
+def test_worker_hours_end_it() -> None:
+    expansion = verdict_expansion("{kind: verdict, hours: 0.1}")
+
+    def slow(trial: Trial) -> Outcome:
+        outcome = Landscape(optima={"lr": -6.3}, noise=0.05, curvature=0.01)(trial)
+        return replace(outcome, seconds=6.0 * trial.shape.width / 32)
+
+    ran = run(expansion, slow)
+    spent = sum(outcome.seconds or 0.0 for outcome in ran.outcomes.values())
+    assert 300 < spent <= 360
+    assert "the 0.1 worker hours are spent; to decide: " in ran.search.why()
+    assert "at most 0.1 worker hours in all" in budget_text(expansion.spec)
+    more = verdict_expansion("{kind: verdict, hours: 0.2}")
+    assert sum(outcome.seconds or 0.0 for outcome in run(more, slow).outcomes.values()) > spent
+
+
+def test_an_early_look_must_be_surer_than_a_late_one() -> None:
+    search = run(verdict_expansion(), STAYS).search
+    assert isinstance(search, VerdictSearch)
+    (doubt, *_) = [one.doubt for one in search.looks[-1].lines]
+    unsure = Doubt(finding=replace(doubt.finding, transfer_chance=0.99))
+    assert unsure.verdict == "transfers"
+    assert unsure.is_decided(0.02)
+    assert not unsure.is_decided(0.02 * 0.25)
+
+
+def test_one_seed_at_a_shape_decides_nothing() -> None:
+    expansion = verdict_expansion()
+    lines = [line for line in lines_of_grid(expansion) if not line.is_control]
+    outcomes = {trial.id: STAYS(trial) for trial in expansion.trials()}
+    (whole,) = doubts([lines[0].grid(outcomes, outcomes)], rules_of(expansion.spec))
+    largest = {trial.id for trial in expansion.trials() if trial.shape.width == 128 and trial.seed > 0}
+    (bare,) = doubts([lines[0].grid(outcomes, outcomes.keys() - largest)], rules_of(expansion.spec))
+    assert (whole.verdict, bare.verdict) == ("transfers", "undecided")
+
+
+@settings(max_examples=15)
+@given(
+    optimum=st.floats(-9.5, -3.5),
+    noise=st.sampled_from((0.0, 0.002, 0.02, 0.2)),
+    drift=st.sampled_from((0.0, -0.5, -1.5)),
+    budget=st.integers(10, 18),
+)
+def test_rounds_and_looks_are_few_and_every_line_gets_a_verdict_or_a_reason(
+    optimum: float, noise: float, drift: float, budget: int
+) -> None:
+    expansion = verdict_expansion(f"{{kind: verdict, budget: {budget}}}")
+    ran = run(expansion, Landscape(optima={"lr": optimum}, noise=noise, drift=drift))
+    assert isinstance(ran.search, VerdictSearch)
+    looks = ran.search.looks
+    assert len(looks) <= MAX_ROUNDS + 1
+    asked_in = Counter(
+        label
+        for look in looks
+        for label in {trial.parameterization and trial.parameterization.name for trial in look.trials}
+    )
+    assert max(asked_in["completep-moe"], asked_in["sp"]) <= LOOKS + 1
+    assert share(ran, expansion) <= 1
+    ends = ran.search.why().splitlines()[-2:]
+    assert all(any(word in end for word in ("transfers", "drifts", "undecided", "not needed")) for end in ends)
+
+
+def test_small_shapes_get_more_trials_than_large_ones() -> None:
+    arms = run(verdict_expansion(), STAYS).arms()
+    assert arms["completep-moe", 64] > arms["completep-moe", 128] >= 4
+
+
+@pytest.mark.parametrize(
+    ("search", "edits", "message"),
+    [
+        ("{kind: verdict}", (), "search: must have budget (trials per arm, seeds counted) or hours (of workers)"),
+        ("{kind: verdict, budget: 18, hours: 1}", (), "search.hours: must have budget"),
+        ("{kind: verdict, budget: 18, error: 0.5}", (), "search.error: must be less than 0.5, got 0.5"),
+        ("{kind: verdict, budget: 18, error: 0}", (), "search.error: must be greater than 0, got 0"),
+        ("{kind: verdict, hours: 0}", (), "search.hours: must be greater than 0, got 0"),
+        ("{kind: verdict, budget: 18, at: base}", (), "search.at: must be all"),
+        ("{kind: verdict, budget: 9}", (), "at least 10 trials per arm, got 9"),
+        ("{kind: verdict, budget: 18}", (("seeds: 3", "seeds: 1"),), "seeds: must be at least 2 for a verdict, got 1"),
+        ("{kind: verdict, budget: 18, until_octaves: 1}", (), "is read by refine, not by verdict"),
+        ("{kind: refine, error: 0.1}", (), "is read by verdict, not by refine"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(search: str, edits: tuple[tuple[str, str], ...], message: str) -> None:
+    with pytest.raises(HpxferError) as caught:
+        verdict_expansion(search, *edits)
+    assert message in str(caught.value)
+
+
+def test_the_report_judges_with_the_error_of_the_search() -> None:
+    assert rules_of(verdict_expansion("{kind: verdict, budget: 18, error: 0.1}").spec).error == 0.1
+    assert rules_of(verdict_expansion().spec).error == 0.02
+    assert rules_of(verdict_expansion("grid").spec).error < 0.02
+    limited = rules_of(verdict_expansion("grid", ("seeds: 3", "seeds: 3\njudge: {regret_limit: {octaves: 1}}")).spec)
+    assert (limited.loss, limited.octaves) == (None, 1)
