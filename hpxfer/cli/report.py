@@ -30,7 +30,10 @@ def report(
     hp: Hp = None,
     loss: Loss = None,
     base: Base = None,
-    form: Annotated[str, typer.Option("--format", help="html, md, json, or text: the verdict alone.")] = "html",
+    form: Annotated[
+        str,
+        typer.Option("--format", help="html, md, json; png or pdf: a summary on one page; text: the verdict alone."),
+    ] = "html",
     write_followup: Annotated[
         Path | None,
         typer.Option(

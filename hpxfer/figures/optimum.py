@@ -25,8 +25,8 @@ SPREAD = 0.05  # doublings between the points of two parameterizations at one sc
 TINY = 1e-9
 CAPTION = (
     "The best HP at each shape with its 95% interval. The dashed line is the fitted drift, and the band holds all "
-    "slopes within its 95% interval. An arrow marks a bound: the optimum lies beyond the grid. A flat line means that the HP "
-    "transfers."
+    "slopes within its 95% interval. An arrow marks a bound: the optimum lies beyond the grid. A flat line means that "
+    "the HP transfers."
 )
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
 from hpxfer.figures.text import octaves_of, shape_name, widened
+from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.labels import loss_name
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 from hpxfer.verdict.optimum import Kind
@@ -64,6 +65,7 @@ class Panel:
     axis: str
     scale_name: str
     parameterization: str
+    verdict: Verdict
     title: str
     series: tuple[Series, ...]  # by scale
     transferred_log2: float | None
@@ -221,6 +223,7 @@ def _panels(findings: Sequence[Finding], series: Sequence[tuple[Series, ...]]) -
             axis=finding.axis,
             scale_name=finding.scale_name,
             parameterization=finding.parameterization,
+            verdict=finding.verdict,
             title=verdict_line(finding),
             series=column,
             transferred_log2=math.log2(finding.base_value) if has_transferred(finding) and finding.base_value else None,

@@ -9,7 +9,7 @@ from typing import IO
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -35,23 +35,35 @@ TITLE_CHARACTERS = 46
 
 def draw_transfer(info: TransferInfo) -> Figure:
     """Return the figure. It belongs to no window and to no global state."""
-    rows = [row[start : start + COLUMNS] for row in info.rows for start in range(0, len(row), COLUMNS)]
+    rows = rows_of(info)
     columns = max((len(row) for row in rows), default=1)
     with style.look():
         figure, grid = style.panels(info.title, len(rows or [()]) * columns, columns=columns, foot=0.75)
-        for number, row in enumerate(rows):
-            line = grid[number * columns : (number + 1) * columns]
-            for axes in line[len(row) :]:
-                axes.remove()
-            for axes, panel in zip(line, row, strict=False):
-                _draw_panel(axes, panel)
-                axes.set_xlabel(info.x_label)
-                axes.tick_params(labelleft=axes is line[0])
-            line[0].set_ylabel(info.y_label)
-            _scale_legend(line[len(row) - 1], row)
-        if handles := _mark_handles(info):
-            style.legend_below(figure, handles, columns=3)
+        draw_rows(figure, grid, info)
     return figure
+
+
+def rows_of(info: TransferInfo) -> list[tuple[Panel, ...]]:
+    """Return the panels in rows: an axis starts a new row, and no row has more than COLUMNS of them."""
+    return [row[start : start + COLUMNS] for row in info.rows for start in range(0, len(row), COLUMNS)]
+
+
+def draw_rows(figure: FigureBase, grid: Sequence[Axes], info: TransferInfo) -> None:
+    """Draw the panels into the axes of a grid, which has as many columns as the longest row, and the legends."""
+    rows = rows_of(info)
+    columns = max((len(row) for row in rows), default=1)
+    for number, row in enumerate(rows):
+        line = grid[number * columns : (number + 1) * columns]
+        for axes in line[len(row) :]:
+            axes.remove()
+        for axes, panel in zip(line, row, strict=False):
+            _draw_panel(axes, panel)
+            axes.set_xlabel(info.x_label)
+            axes.tick_params(labelleft=axes is line[0])
+        line[0].set_ylabel(info.y_label)
+        _scale_legend(line[len(row) - 1], row)
+    if handles := _mark_handles(info):
+        style.legend_below(figure, handles, columns=3)
 
 
 def save_transfer(info: TransferInfo, folder: Path, *, option: str = "--output") -> list[Path]:

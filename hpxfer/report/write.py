@@ -21,11 +21,13 @@ from hpxfer.report.followup import write_follow_up
 from hpxfer.report.html import to_html
 from hpxfer.report.markdown import to_markdown
 from hpxfer.report.next_step import next_step
+from hpxfer.report.page import to_pdf, to_png
 from hpxfer.results import Results, load_results
 
-Format = Literal["html", "md", "json", "text"]
+Format = Literal["html", "md", "json", "text", "png", "pdf"]
 FORMATS: tuple[str, ...] = get_args(Format)
 FIGURES = "figures"
+PAGES = ("png", "pdf")  # the formats of the summary on one page, which has no files beside it
 # The files per figure beside a report of each format. The HTML page holds its figures; a paper takes PNG or SVG.
 FIGURE_FILES = {"html": ("svg", "csv"), "md": ("png", "svg", "csv"), "json": ("csv",)}
 
@@ -70,17 +72,19 @@ def write_report(
 ) -> Written:
     """Write the report of one or several results folders and return what was found.
 
-    `form` is html, md, json, or text, which writes the transfer figure alone: where it cannot be written, that is a
-    warning unless `output` is given. `hp` and `loss` judge by others than the sweep does, and `base` judges from
-    another shape, see `Results.from_base`. `followup` is where to write the sweep that undecided verdicts ask for.
-    `show` opens the report in a browser. `full` makes the text hold all that was found. `option` is the option that
-    names another folder, for messages. Raises HpxferError where the input is at fault. Files that cannot be written are
-    in `not_written` of what it returns.
+    `form` is html, md, json, png or pdf for a summary on one page, or text, which writes the transfer figure alone:
+    where it cannot be written, that is a warning unless `output` is given. `hp` and `loss` judge by others than the
+    sweep does, and `base` judges from another shape, see `Results.from_base`. `followup` is where to write the sweep
+    that undecided verdicts ask for. `show` opens the report in a browser. `full` makes the text hold all that was
+    found. `option` is the option that names another folder, for messages. Raises HpxferError where the input is at
+    fault. Files that cannot be written are in `not_written` of what it returns.
     """
     if form not in FORMATS:
         raise HpxferError(f"--format: unknown format {form!r}; {nearest(form, FORMATS)}")
     if show and form == "text":
         raise HpxferError("--open: must have a file to open, got --format text; leave one of them out")
+    if form == "png" and len(folders) > 1:
+        raise HpxferError("--format png: must have one results folder, got several; give one, or choose pdf")
     if followup is not None and len(folders) > 1:
         raise HpxferError("--write-followup: must have one results folder, got several; give one")
     target = output or _default_output(folders)
@@ -134,7 +138,7 @@ def _write_report(
     needs_figure: bool,
 ) -> Written:
     sweeps = [_judged_by(load_results(folder), hp, loss, base) for folder in folders]
-    sources = [] if form == "text" and followup is None and not full else [_source(results) for results in sweeps]
+    sources = [] if form == "text" and followup is None and not full else [_source(results, form) for results in sweeps]
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
     next_steps = [
         next_step(results, report, str(results.folder)) for results, report in zip(sweeps, reports, strict=True)
@@ -204,9 +208,9 @@ def _judged_by(results: Results, hp: str | None, loss: str | None, base: str | N
     return replace(results, spec=results.spec.model_copy(update={"judge": judge})) if named else results
 
 
-def _source(results: Results) -> Source:
+def _source(results: Results, form: str) -> Source:
     analysis = analyze(results)
-    figures, not_drawn = all_figures(results, analysis)
+    figures, not_drawn = ([], []) if form in PAGES else all_figures(results, analysis)
     return Source(results=results, analysis=analysis, figures=figures, not_drawn=not_drawn)
 
 
@@ -240,14 +244,14 @@ def _write(sources: Sequence[Source], form: str, target: Path, option: str) -> l
     writers: dict[Path, Callable[[IO[bytes]], object]] = {
         folder / f"{figure.name}.{kind}": partial(_save, figure, kind)
         for folder, figure in drawn.values()
-        for kind in FIGURE_FILES[form]
+        for kind in FIGURE_FILES.get(form, ())
     }
     path = target / f"report.{form}"
     links = {
         key: (folder / f"{figure.name}.png").relative_to(target).as_posix() for key, (folder, figure) in drawn.items()
     }
     document = _document(report, form, links)
-    writers[path] = lambda file: file.write(document.encode())
+    writers[path] = lambda file: file.write(document)
     try:
         for folder in {path.parent for path in writers}:
             folder.mkdir(parents=True, exist_ok=True)
@@ -259,14 +263,18 @@ def _write(sources: Sequence[Source], form: str, target: Path, option: str) -> l
     return [path, *dict.fromkeys(folder for folder, _ in drawn.values())]
 
 
-def _document(report: Report, form: str, links: dict[tuple[str, str], str]) -> str:
+def _document(report: Report, form: str, links: dict[tuple[str, str], str]) -> bytes:
     match form:
         case "html":
-            return to_html(report)
+            return to_html(report).encode()
         case "md":
-            return to_markdown(report, links)
+            return to_markdown(report, links).encode()
+        case "png":
+            return to_png(report)
+        case "pdf":
+            return to_pdf(report)
         case _:
-            return json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n"
+            return (json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n").encode()
 
 
 def _save(figure: DrawnFigure, kind: str, file: IO[bytes]) -> None:

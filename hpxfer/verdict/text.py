@@ -113,16 +113,16 @@ def move_text(finding: Finding) -> str | None:
 
     None without a move, and for a move whose interval is open on both sides.
     """
-    move = finding.move
-    if move is None or (move.low is None and move.high is None):
-        return None
-    if move.low is None:
-        by = f"at most {move.high:+.2f} octaves"
-    elif move.high is None:
-        by = f"at least {move.low:+.2f} octaves"
-    else:
-        by = f"{move.low:+.2f} to {move.high:+.2f} octaves"
-    return f"between {ends_text(finding)} the optimum moves by {by} ({CONFIDENCE:.0%})"
+    by = move_interval(finding)
+    return None if by is None else f"between {ends_text(finding)} the optimum moves by {by} octaves ({CONFIDENCE:.0%})"
+
+
+def move_interval(finding: Finding) -> str | None:
+    """Return the interval of the move, e.g. `-0.20 to +0.30` or `at least +1.20`; None as for `move_text`."""
+    low, high = (None, None) if finding.move is None else (finding.move.low, finding.move.high)
+    if low is None:
+        return None if high is None else f"at most {high:+.2f}"
+    return f"at least {low:+.2f}" if high is None else f"{low:+.2f} to {high:+.2f}"
 
 
 def ends_text(finding: Finding) -> str:

@@ -143,7 +143,8 @@ def test_the_drawing_of_loads_names_scales_and_axes() -> None:
     info = balance_info([BALANCE, replace(BALANCE, parameterization="a", lines=BALANCE.lines[:1])], "width")
     assert isinstance(info, BalanceInfo)
     figure = draw_balance(info)
-    assert {"log2 lr (octaves)", "load deviation (fair shares)", "32 (base)", "64", plain(info.title)} <= drawn_texts(figure)
+    named = {"log2 lr (octaves)", "load deviation (fair shares)", "32 (base)", "64", plain(info.title)}
+    assert named <= drawn_texts(figure)
     colors = [figure.axes[i].lines[-1].get_color() for i in (0, 1)]
     assert colors[0] == colors[1], "a scale has one color, whichever scales a panel has"
     assert not unlabeled(figure)
