@@ -96,7 +96,7 @@
     const fields = ["init_std", "lr", "eps", "weight_decay", "forward"];
     const table = make("table");
     const head = table.createTHead().insertRow();
-    for (const name of ["role", ...fields]) head.append(make("th", name, { scope: "col" }));
+    for (const name of ["role", ...fields]) head.append(make("th", name, { scope: "col", className: name === "role" ? "" : "number" }));
     const body = table.createTBody();
     for (const [role, values] of Object.entries(roles)) {
       const row = body.insertRow();
@@ -125,7 +125,7 @@
     }
     for (const name of ["multipliers", "conventions", "setting", "base_shape", "versions"]) {
       const value = cellOf(shared[name], row);
-      if (value) body.append(make("h4", name.replaceAll("_", " ")), facts(Object.entries(value)));
+      if (value && Object.keys(value).length) body.append(make("h4", name.replaceAll("_", " ")), facts(Object.entries(value)));
     }
     const dialog = document.getElementById("trial");
     if (!dialog.open) dialog.showModal();
@@ -157,7 +157,10 @@
     });
     const table = make("table");
     const head = table.createTHead().insertRow();
-    for (const [title, name] of shown) head.append(make("th", title, { scope: "col", className: name === KEPT ? "kept" : "" }));
+    const values = (name) => (Array.isArray(columns[name]) ? columns[name] : columns[name]?.values ?? []);
+    const numeric = (name) => values(name).every((value) => value === null || typeof value === "number");
+    const kinds = (name) => [numeric(name) && "number", name === KEPT && "kept"].filter(Boolean).join(" ");
+    for (const [title, name] of shown) head.append(make("th", title, { scope: "col", className: kinds(name) }));
     const body = table.createTBody();
     const wide = make("div", null, { className: "wide", tabIndex: 0 });
     wide.append(table);
@@ -176,7 +179,7 @@
         const line = make("tr");
         shown.forEach(([, name], index) => {
           const value = cellOf(columns[name], row);
-          const cell = make("td", index ? written(value) : null, { className: [typeof value === "number" && "number", name === KEPT && "kept"].filter(Boolean).join(" ") });
+          const cell = make("td", index ? written(value) : null, { className: kinds(name) });
           if (!index) cell.append(make("a", value.slice(0, 8), { href: `#trial=${value}`, title: value }));
           line.append(cell);
         });
