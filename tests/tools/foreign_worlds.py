@@ -80,7 +80,7 @@ class World:
         """Return a sweep. Equal worlds, seeds and draws give equal losses; other draws are other sweeps."""
         rng = np.random.default_rng([draw, zlib.crc32(self.name.encode()), seed])
         curves = _draw_curves(self, rng)
-        return WorldSweep(world=self, curves=curves, loss_IKS=_draw_losses(self, curves, rng))
+        return WorldSweep(world=self, curves=curves, loss_IKS=draw_losses(self, curves, rng))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -159,7 +159,8 @@ def _draw_curves(world: World, rng: np.random.Generator) -> Curves:
     )
 
 
-def _draw_losses(world: World, curves: Curves, rng: np.random.Generator) -> Floats:
+def draw_losses(world: World, curves: Curves, rng: np.random.Generator) -> Floats:
+    """Return losses (I, K, S) of a sweep with these noise-free curves: NaN is missing, +inf diverged."""
     x_K, noise = np.array(world.x), world.noise
     size = (world.num_shapes, len(x_K), world.seeds)
     u_IK1 = curves.octaves(x_K)[:, :, None]
