@@ -12,6 +12,7 @@ from hpxfer.analysis.statistics import STATISTICS, Inputs
 from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.host.output import json_ready
+from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line
 
 if TYPE_CHECKING:
@@ -93,7 +94,11 @@ def analyze(results: Results, loss: str | None = None) -> Analysis:
         loss=loss,
         reports=reports,
         statistics=statistics,
-        follow_up=FollowUp(yaml=None, why_not=diverged) if diverged else followup_sweep(results.spec, reports),
+        follow_up=(
+            FollowUp(yaml=None, is_needed=True, why_not=diverged)
+            if diverged
+            else followup_sweep(results.spec, reports, _without_loss(results, loss))
+        ),
         notes=(*notes, *_no_result(results)),
     )
 
@@ -112,6 +117,13 @@ def _lines(results: Results, loss: str) -> tuple[list[JudgedLine], list[str]]:
         else:
             out.append(judge_line(line, sweep=results.name, hp=hp, loss=loss))
     return out, notes
+
+
+def _without_loss(results: Results, loss: str) -> dict[str, list[float]]:
+    """Return the values of each HP of the grid at which a trial finished, but without a loss."""
+    cells = results.cells
+    ended = (cells["status"] == "finished") & cells[LOSS_COLUMNS[loss]].isna()
+    return {hp: cells.loc[ended, hp].dropna().unique().tolist() for hp in results.spec.grid if hp in cells}
 
 
 def _no_result(results: Results) -> list[str]:

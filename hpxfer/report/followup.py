@@ -13,7 +13,10 @@ DEFAULT_ROOT = "results"  # of `hpxfer run`, where the sweep names no storage
 
 
 def write_follow_up(results: Results, found: FollowUp, path: Path) -> str:
-    """Write a follow-up that there is to a new file, and return the next step. Raise HpxferError if it cannot."""
+    """Write a follow-up that there is to a new file. Return what it adds at what cost, and the next step.
+
+    Raise HpxferError if the file cannot be written.
+    """
     assert found.yaml is not None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -24,7 +27,13 @@ def write_follow_up(results: Results, found: FollowUp, path: Path) -> str:
     rename = _rename(results)
     default = results.spec.storage or Path(DEFAULT_ROOT).resolve()
     elsewhere = "" if _root(results) == str(default).rstrip("/") else f" --results {_root(results)}"
-    return f"Next: {f'{rename}; then: ' if rename else ''}hpxfer run {path}{elsewhere}"
+    return "\n".join(
+        [
+            f"{path} adds to the sweep: {'; '.join(found.added)}.",
+            *(f"To be added by hand: {addition}" for addition in found.not_added),
+            f"Next: {f'{rename}; then: ' if rename else ''}hpxfer run {path}{elsewhere}",
+        ]
+    )
 
 
 def _how_to_run(results: Results, found: FollowUp, path: Path) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpxfer.analysis.diverged import all_diverged
 from hpxfer.report.provenance import Progress
+from hpxfer.verdict.what_to_add import asks_nothing
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, TransferReport
@@ -35,7 +36,11 @@ def next_step(results: Results, report: TransferReport | None, folder: str) -> s
         if all(finding.verdict == "transfers" for finding in findings):
             which = "" if len(by_label) == 1 else f" --parameterization '{label}'"
             return f"Next: use the tuned {hp} in your own model, with the recipe of: hpxfer recipe {command}{which}"
-    if any(finding.verdict == "undecided" for finding in every):
+    judged = [finding for findings in by_label.values() for finding in findings] or every
+    if undecided := [finding for finding in judged if finding.verdict == "undecided"]:
+        wanted = [addition for finding in undecided for addition in finding.to_add if not addition.parameterization]
+        if wanted and all(map(asks_nothing, wanted)):
+            return f"Next: {wanted[0].text}."
         followup = f"hpxfer report {command} --write-followup more.yaml"
         return f"Next: write the sweep that would decide it, and run it: {followup}"
     if not by_label:

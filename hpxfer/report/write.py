@@ -153,7 +153,8 @@ def _write_report(
     except HpxferError as error:
         (not_written if needs_figure else warnings).append(str(error))
     if followup is not None and (why_not := sources[0].analysis.follow_up.why_not) is not None:
-        warnings.append(f"no follow-up is written: {why_not}")
+        is_needed = sources[0].analysis.follow_up.is_needed
+        (not_written if is_needed else warnings).append(f"{followup}: no follow-up is written: {why_not}")
     elif followup is not None:
         try:
             next_steps = [write_follow_up(sweeps[0], sources[0].analysis.follow_up, followup)]

@@ -54,6 +54,11 @@ def what_to_add(finding: Finding, grid: LossGrid) -> tuple[Addition, ...]:
     return tuple(out or _base_tie(rows) or _precision(finding, rows))
 
 
+def asks_nothing(addition: Addition) -> bool:
+    """Return whether no trial helps, so that the addition only says why."""
+    return not (addition.seeds or addition.values or addition.new_scales or addition.parameterization)
+
+
 def _wanted(lacks: Iterable[Lack]) -> list[Addition]:
     """Return what shapes lack, with one addition for all that lack values for the same reason."""
     by_reason: dict[str, list[Lack]] = {}

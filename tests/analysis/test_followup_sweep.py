@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,51 +14,63 @@ from hpxfer.analysis import FollowUp, followup_sweep, transfer_report
 from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.trial import DataRef, Expansion
-from hpxfer.verdict.findings import Addition, Finding
+from hpxfer.verdict.findings import Addition, Finding, Verdict
 from hpxfer.verdict.report import TransferReport
 
 DATA = DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128)
 SPEC = parse_sweep(edited(("lr: [0.01]", "lr: {log2: [-9, -4]}")))
 
 
-def asking(*additions: Addition, hp: str = "lr") -> list[TransferReport]:
-    """Return a report that is undecided and asks for these."""
-    finding = Finding(
+CONTROL_WANTED = Addition(text="the control sp on the same grid", parameterization="sp")
+
+
+def found(verdict: Verdict, *additions: Addition, parameterization: str = "completep-moe") -> Finding:
+    """Return a finding with this verdict that asks for these."""
+    return Finding(
         axis="width",
         scale_name="width",
-        parameterization="sp",
+        parameterization=parameterization,
         base_value=None,
         shapes=(),
         drift=None,
         noise_nats=None,
-        verdict="undecided",
+        verdict=verdict,
         reasons=(),
         to_add=additions,
     )
-    return [TransferReport(sweep="small", hp=hp, loss="validation", findings=(finding,))]
+
+
+def reports(*findings: Finding, hp: str = "lr") -> list[TransferReport]:
+    return [TransferReport(sweep="small", hp=hp, loss="validation", findings=findings)]
+
+
+def asking(*additions: Addition, hp: str = "lr") -> list[TransferReport]:
+    """Return a report that is undecided and asks for these."""
+    return reports(found("undecided", *additions), hp=hp)
 
 
 def ids(spec: SweepSpec) -> set[str]:
     return {trial.id for trial in Expansion(spec, DATA).trials()}
 
 
-def loaded(found: FollowUp) -> SweepSpec:
-    assert found.yaml is not None
-    return parse_sweep(found.yaml)
+def loaded(followup: FollowUp) -> SweepSpec:
+    assert followup.yaml is not None
+    return parse_sweep(followup.yaml)
 
 
 def test_values_and_seeds_are_added_and_every_trial_kept() -> None:
-    found = followup_sweep(
-        SPEC, asking(Addition(text="", values=(2.0**-11, 2.0**-10, 2.0**-9)), Addition(text="", seeds=5))
-    )
-    new = loaded(found)
+    followup = followup_sweep(SPEC, asking(Addition(text="", values=(2.0**-11, 2.0**-10)), Addition(text="", seeds=5)))
+    new = loaded(followup)
     assert new.name == SPEC.name  # so that it is run into the same folder
     assert new.grid["lr"].numbers() == tuple(2.0**x for x in range(-11, -3))
     assert new.seeds == (0, 1, 2, 3, 4)
     assert ids(SPEC) < ids(new)
-    assert found.added == ("lr: 2^-11, 2^-10 at every shape", "3 more seeds, 5 in all")
-    old, more = (len(list(Expansion(spec, DATA).cells())) for spec in (SPEC, new))
-    assert found.num_new_cells == more - old
+    # 3 arms, as both tables are one model at the base: 2 values of 2 seeds there, then 3 seeds of 8 values.
+    assert followup.added == (
+        "lr: 2^-11, 2^-10 at every shape (12 new trials)",
+        "3 more seeds, 5 in all (72 new trials)",
+    )
+    assert followup.num_new_trials == len(ids(new)) - len(ids(SPEC)) == 84
 
 
 def test_values_between_others_are_kept_to_the_last_bit() -> None:
@@ -68,8 +81,8 @@ def test_values_between_others_are_kept_to_the_last_bit() -> None:
 
 
 def test_a_shape_is_added_to_an_axis_of_values() -> None:
-    found = followup_sweep(SPEC, asking(Addition(text="", new_scales=(128.0, 256.0))))
-    new = loaded(found)
+    followup = followup_sweep(SPEC, asking(Addition(text="", new_scales=(128.0, 256.0))))
+    new = loaded(followup)
     assert new.axes["width"].values == (32.0, 64.0, 256.0)
     assert ids(SPEC) < ids(new)
     shapes = parse_sweep(edited(("width: [32, 64]", "width:\n    - {width: 64}"), ("lr: [0.01]", "lr: [0.01, 0.02]")))
@@ -79,31 +92,63 @@ def test_a_shape_is_added_to_an_axis_of_values() -> None:
 
 
 def test_a_shape_that_no_model_can_have_is_refused_with_the_reason() -> None:
-    found = followup_sweep(SPEC, asking(Addition(text="", new_scales=(100.0,)), Addition(text="", seeds=3)))
-    assert loaded(found).axes["width"].values == (32.0, 64.0)
-    (why,) = found.not_added
+    followup = followup_sweep(SPEC, asking(Addition(text="", new_scales=(100.0,)), Addition(text="", seeds=3)))
+    assert loaded(followup).axes["width"].values == (32.0, 64.0)
+    (why,) = followup.not_added
     assert "head_dim" in why
 
 
-@pytest.mark.parametrize(
-    ("additions", "why"),
-    [
-        (
-            (Addition(text="", values=(2.0**-9,), scales=(32.0,)),),
-            "everything needed is in this sweep: run it again",
-        ),
-        ((), "nothing that a sweep file can add"),
-    ],
-)
-def test_nothing_to_add_says_why(additions: tuple[Addition, ...], why: str) -> None:
-    found = followup_sweep(SPEC, asking(*additions))
-    assert (found.yaml, found.why_not) == (None, why)
+def test_what_has_no_result_is_run_again_with_the_same_sweep() -> None:
+    followup = followup_sweep(SPEC, asking(Addition(text="", values=(2.0**-9,), scales=(32.0,), instead=(2.0**-8.5,))))
+    assert loaded(followup) == SPEC
+    assert followup.added == ("lr: run again what has no result at 2^-9",)
+    assert followup.num_new_trials == 0
+
+
+def test_what_ended_without_a_loss_gets_another_value_in_its_place() -> None:
+    """The store holds such trials as finished, so that running the sweep again would train nothing."""
+    asked = Addition(text="", values=(2.0**-4,), scales=(64.0,), instead=(2.0**-4.5,))
+    followup = followup_sweep(SPEC, asking(asked), {"lr": [2.0**-4]})
+    assert followup.added == ("lr: 2^-4.5 at every shape (6 new trials)",)
+    nothing = followup_sweep(SPEC, asking(replace(asked, instead=())), {"lr": [2.0**-4]})
+    assert nothing.yaml is None
+    why = "lr 2^-4: trials ended there without a loss and are not run again; take it out"
+    assert (nothing.is_needed, nothing.why_not) == (True, why)
+
+
+def test_a_value_that_no_sweep_may_have_leaves_the_others() -> None:
+    spec = parse_sweep(edited(("lr: [0.01]", "beta1: [0.5, 0.75]"), ("hps:", "hps:\n  lr: 0.01")))
+    followup = followup_sweep(spec, asking(Addition(text="", values=(0.375, 1.125)), hp="beta1"))
+    assert loaded(followup).grid["beta1"].numbers() == (0.375, 0.5, 0.75)
+    (why,) = followup.not_added
+    assert "beta1 must be in [0, 1), got 1.125" in why
+
+
+@pytest.mark.parametrize("kind", ["refine", "grid"])
+def test_a_budget_is_raised_to_buy_what_is_added(kind: str) -> None:
+    spec = parse_sweep(
+        edited(("lr: [0.01]", "lr: {log2: [-9, -4]}"), ("seeds: 2", f"seeds: 2\nsearch: {{kind: {kind}, budget: 20}}"))
+    )
+    followup = followup_sweep(spec, asking(Addition(text="", values=(2.0**-10, 2.0**-11)), Addition(text="", seeds=4)))
+    new = loaded(followup)
+    assert new.search.budget == (20 // 2 + 2) * 4  # the points of before and two more, at four seeds
+    assert "with search.budget 24 instead of 20" in followup.added[0]
+    assert "with search.budget 48 instead of 24" in followup.added[1]
+
+
+def test_nothing_to_add_says_why() -> None:
+    followup = followup_sweep(SPEC, asking())
+    assert (followup.yaml, followup.is_needed) == (None, True)
+    assert followup.why_not == "nothing that a sweep file can add"
+    why = "nothing that a sweep can add: every HP value has exactly the same loss"
+    assert followup_sweep(SPEC, asking(Addition(text=why))).why_not == why
 
 
 def test_decided_sweeps_need_none() -> None:
     assert followup_sweep(SPEC, []).why_not == "no HP could be judged"
     decided = [TransferReport(sweep="small", hp="lr", loss="validation", findings=())]
-    assert followup_sweep(SPEC, decided).why_not == "no verdict is undecided or lacks a control"
+    followup = followup_sweep(SPEC, decided)
+    assert (followup.is_needed, followup.why_not) == (False, "no verdict is undecided or lacks a control")
 
 
 def test_a_missing_control_is_added_on_the_same_grid(tmp_path: Path) -> None:
@@ -113,21 +158,36 @@ def test_a_missing_control_is_added_on_the_same_grid(tmp_path: Path) -> None:
     first = planted_results(alone, tmp_path / "first", plan)
     (bare,) = transfer_report(first).findings
     assert (bare.verdict, bare.control) == ("transfers", None)
-    found = followup_sweep(alone, [transfer_report(first)])
-    assert found.added == ("parameterization sp on the same grid",)
-    assert loaded(found).parameterizations == SPEC.parameterizations
-    assert ids(alone) < ids(loaded(found))
-    second = planted_results(loaded(found), tmp_path / "second", plan)
+    followup = followup_sweep(alone, [transfer_report(first)])
+    assert followup.added == ("parameterization sp on the same grid (12 new trials)",)
+    assert loaded(followup).parameterizations == SPEC.parameterizations
+    assert ids(alone) < ids(loaded(followup))
+    second = planted_results(loaded(followup), tmp_path / "second", plan)
     ours, sp = transfer_report(second).findings
     assert ours.control is not None
     assert (ours.control.verdict, ours.control.worst_shape) == (sp.verdict, sp.shapes[-1].shape)
     assert followup_sweep(second.spec, [transfer_report(second)]).yaml is None
 
 
-def test_a_control_that_no_legal_sweep_has_leaves_the_rest() -> None:
-    found = followup_sweep(SPEC, asking(Addition(text="", parameterization="sp"), Addition(text="", seeds=3)))
-    assert loaded(found).parameterizations == SPEC.parameterizations
-    (why,) = found.not_added
+def test_a_control_comes_after_the_verdicts_and_is_never_added_to() -> None:
+    """It is not trained beside what is undecided or drifts, and its own verdict costs no trial."""
+    seeds = Addition(text="", seeds=3)
+    alone = parse_sweep(edited(("lr: [0.01]", "lr: {log2: [-9, -4]}"), ("[completep-moe, sp]", "[completep-moe]")))
+    first = followup_sweep(alone, reports(found("undecided", seeds, CONTROL_WANTED)))
+    assert first.added == ("1 more seeds, 3 in all (12 new trials)",)
+    assert followup_sweep(alone, reports(found("drifts"))).yaml is None
+    assert followup_sweep(alone, reports(found("transfers", CONTROL_WANTED))).added == (
+        "parameterization sp on the same grid (12 new trials)",
+    )
+    control = found("undecided", seeds, parameterization="sp")
+    assert followup_sweep(SPEC, reports(found("transfers"), control)).yaml is None
+    assert followup_sweep(SPEC, reports(control)).yaml is not None  # here it is what the sweep is about
+
+
+def test_a_control_that_no_legal_sweep_has_is_refused_with_the_reason() -> None:
+    followup = followup_sweep(SPEC, reports(found("transfers", CONTROL_WANTED)))
+    assert followup.yaml is None
+    (why,) = followup.not_added
     assert "sp stands twice" in why
 
 
@@ -137,7 +197,7 @@ def test_a_base_on_the_edge_gets_the_grid_that_decides(tmp_path: Path) -> None:
     first = planted_results(SPEC, tmp_path / "first", plan)
     report = transfer_report(first)
     assert {finding.verdict for finding in report.findings} == {"undecided"}
-    found = followup_sweep(first.spec, [report])
-    second = planted_results(loaded(found), tmp_path / "second", plan)
+    followup = followup_sweep(first.spec, [report])
+    second = planted_results(loaded(followup), tmp_path / "second", plan)
     assert "undecided" not in {finding.verdict for finding in transfer_report(second).findings}
     assert set(first.trials["trial_id"]) < set(second.trials["trial_id"])

@@ -8,14 +8,17 @@ from pathlib import Path
 
 from report_cases import Stub, bare_analysis, report_of, source, write_store
 
+from hpxfer.analysis import transfer_report
 from hpxfer.analysis.diverged import all_diverged
 from hpxfer.analysis.statistics.collapse import Collapse
 from hpxfer.analysis.statistics.improvement import Improvement, Step
 from hpxfer.report import make_report
 from hpxfer.report.analyses import analysis_tables, unknown
+from hpxfer.report.next_step import next_step
 from hpxfer.report.provenance import Progress
 from hpxfer.results import load_results
 from hpxfer.spec.sweep import PluginSpec
+from hpxfer.verdict.findings import Addition
 
 ONE_WIDTH = ("width: [32, 64]", "width: [32]")
 
@@ -171,3 +174,16 @@ def test_where_all_trials_diverged_the_next_step_names_the_lrs_and_what_a_plug_i
     assert all_diverged(load_results(write_store(tmp_path / "b"))) is None
     missing = load_results(write_store(tmp_path / "c", diverging=True, every=2))
     assert all_diverged(missing) is None
+
+
+def test_the_next_step_of_what_no_trial_decides_says_why(tmp_path: Path) -> None:
+    """A control that is undecided asks for nothing beside another parameterization that drifts."""
+    folder = write_store(tmp_path / "a")
+    results = load_results(folder)
+    report = transfer_report(results)
+    ours, control = report.findings
+    hopeless = Addition(text="nothing that a sweep can add: every HP value has exactly the same loss")
+    undecided = replace(ours, verdict="undecided", to_add=(hopeless,))
+    assert next_step(results, replace(report, findings=(undecided, control)), "a") == f"Next: {hopeless.text}."
+    drifts = (replace(ours, verdict="drifts"), replace(control, verdict="undecided"))
+    assert next_step(results, replace(report, findings=drifts), "a").startswith("Next: tune lr at the scale")

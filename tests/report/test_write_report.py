@@ -139,13 +139,17 @@ def test_after_a_follow_up_is_written_the_next_step_is_to_run_it(
     monkeypatch.chdir(tmp_path)
     default, elsewhere = (write_store(Path(root) / "small", one_seed) for root in ("results", "other"))
     renamed = write_store(Path("results") / "old", one_seed)
-    assert write_report([default], form="text", followup=Path("a.yaml")).next_steps == ("Next: hpxfer run a.yaml",)
-    assert write_report([elsewhere], form="text", followup=Path("b.yaml")).next_steps == (
-        f"Next: hpxfer run b.yaml --results {tmp_path / 'other'}",
-    )
-    assert write_report([renamed], form="text", followup=Path("c.yaml")).next_steps == (
-        f"Next: rename the results folder {tmp_path / 'results' / 'old'} to small; then: hpxfer run c.yaml",
-    )
+    adds = "adds to the sweep: 2 more seeds, 3 in all (36 new trials)."
+
+    def next_step_of(folder: Path, name: str) -> str:
+        first, last = write_report([folder], form="text", followup=Path(name)).next_steps[0].splitlines()
+        assert first == f"{name} {adds}"
+        return last
+
+    assert next_step_of(default, "a.yaml") == "Next: hpxfer run a.yaml"
+    assert next_step_of(elsewhere, "b.yaml") == f"Next: hpxfer run b.yaml --results {tmp_path / 'other'}"
+    rename = f"rename the results folder {tmp_path / 'results' / 'old'} to small"
+    assert next_step_of(renamed, "c.yaml") == f"Next: {rename}; then: hpxfer run c.yaml"
 
 
 def command(
@@ -220,19 +224,21 @@ def test_a_sweep_in_which_all_diverged_is_not_followed_up(
     folder, more = write_store(tmp_path / "small", diverging=True), tmp_path / "more.yaml"
     code, out, err = command(monkeypatch, capsys, folder, "--format", "text", "--write-followup", more)
     why = "all 36 trials diverged: look at the LRs, 0.001953 to 0.0625, as even the smallest may be too large"
-    assert code == 0
+    assert code == 2
     assert not more.exists()
     assert f"Next: find out why {why}.\n" in out
     assert "find out why trials diverge at every HP value" in out
     assert "--write-followup" not in out
-    assert f"warning: no follow-up is written: {why}\n" in err
+    assert err.startswith(f"hpxfer: {more}: no follow-up is written: {why}\n")
 
 
 def test_without_anything_undecided_there_is_no_follow_up(store: Path, tmp_path: Path) -> None:
     path = tmp_path / "more.yaml"
     found = write_report([store], output=tmp_path / "out", form="text", followup=path)
     assert not path.exists()
-    assert found.warnings[0].startswith("no follow-up is written: ")
+    why = "no verdict is undecided or lacks a control"
+    assert found.warnings == (f"{path}: no follow-up is written: {why}",)
+    assert found.not_written == ()
 
 
 def test_a_follow_up_of_several_folders_is_refused(store: Path, tmp_path: Path) -> None:
