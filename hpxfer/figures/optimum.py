@@ -15,7 +15,7 @@ from hpxfer.analysis import Drift, Finding, TransferReport
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import along, listed, octaves_of, widened, with_interval
+from hpxfer.figures.text import along, listed, misfits, octaves_of, with_interval
 from hpxfer.verdict.optimum import Kind, Optimum
 from hpxfer.verdict.thresholds import CONTROL
 
@@ -88,7 +88,7 @@ def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
         axis=axis,
         scale_name=findings[0].scale_name,
         lines=lines,
-        caption=f"{CAPTION} {widened(findings)}".rstrip(),
+        caption=f"{CAPTION} {misfits(findings)}".rstrip(),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.labels import scale_text
-from hpxfer.verdict.text import widened_text
+from hpxfer.verdict.text import misfit_text
 from hpxfer.verdict.thresholds import CONTROL
 
 
@@ -45,15 +45,15 @@ def octaves_of(hp: str) -> str:
     return f"log2 {hp} (octaves)"
 
 
-def widened(findings: Iterable[Finding]) -> str:
-    """Return by how much the errors of optima grew and why, as a sentence; empty where none did."""
-    grown = [
+def misfits(findings: Iterable[Finding]) -> str:
+    """Return by how much cells scatter about their fit more than seeds do, as a sentence; empty where none do."""
+    found = [
         f"{finding.parameterization} at {finding.name(shape)} {text}"
         for finding in findings
         for shape in finding.shapes
-        if (text := widened_text(shape.optimum))
+        if (text := misfit_text(shape.optimum))
     ]
-    return f"Errors are widened where cells scatter about the fit more than seeds do: {listed(grown)}." if grown else ""
+    return f"Cells scatter about the fit more than seeds do, which widens intervals: {listed(found)}." if found else ""
 
 
 def listed(phrases: Sequence[str], num: int = 4) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
-from hpxfer.figures.text import octaves_of, shape_name, widened
+from hpxfer.figures.text import misfits, octaves_of, shape_name
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.labels import loss_name
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
@@ -127,7 +127,7 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
 
 
 def _caption(findings: Sequence[Finding], panels: Sequence[Panel]) -> str:
-    """Return how to read the figure, and by how much errors were widened."""
+    """Return how to read the figure, and by how much errors were misfits."""
     shapes = [shape for panel in panels for shape in panel.series]
     parts = ["Loss against the HP at each shape: dots are means over seeds, the band is their range."]
     if any(shape.curve for shape in shapes):
@@ -135,7 +135,7 @@ def _caption(findings: Sequence[Finding], panels: Sequence[Panel]) -> str:
     if any(shape.lowest for shape in shapes):
         parts.append("A ring is the lowest measured mean.")
     parts.append("Where the optima lie above one another, the HP transfers.")
-    return " ".join([*parts, widened(findings)]).rstrip()
+    return " ".join([*parts, misfits(findings)]).rstrip()
 
 
 def axis_transfer_info(report: TransferReport, line: pd.DataFrame, axis: str) -> TransferInfo | str:

@@ -32,12 +32,12 @@ from hpxfer.verdict.text import (
     has_transferred,
     hp_text,
     interval_text,
+    misfit_text,
     move_text,
     optimum_text,
     regret_nats_text,
     verdict_line,
     verdict_text,
-    widened_text,
 )
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _section(source: Source, name: str) -> Section:
         progress_table=progress_table(results),
         failures=failures(results),
         provenance=provenance_table(results),
-        thresholds=threshold_table(),
+        thresholds=threshold_table(results),
         limits=limits(results, (*judged, *others)),
         sweep_yaml=dump_sweep(results.spec),
         source=source,
@@ -198,9 +198,9 @@ def _facts(hp: str, finding: Finding) -> Iterator[tuple[str, str]]:
     if has_transferred(finding) and finding.base_value is not None:
         yield f"transferred {hp}", hp_text(finding.base_value)
     yield "noise of a seed", "unknown" if finding.noise_nats is None else f"{finding.noise_nats:.2g} nats"
-    widened = [f"{finding.name(shape)} {text}" for shape in finding.shapes if (text := widened_text(shape.optimum))]
-    if widened:
-        yield "errors widened", f"{', '.join(widened)}, as cells scatter about the fit more than seeds do"
+    misfits = [f"{finding.name(shape)} {text}" for shape in finding.shapes if (text := misfit_text(shape.optimum))]
+    if misfits:
+        yield "scatter about the fit", f"more than seeds, which widens intervals: {', '.join(misfits)}"
 
 
 _SHAPE_COLUMNS = (
@@ -214,7 +214,7 @@ _SHAPE_COLUMNS = (
     Column(name="limit, nats", form="{:.2g}"),
     Column(name="optimum"),
     Column(name="95% interval"),
-    Column(name="error widened"),
+    Column(name="scatter about the fit over that of seeds"),
     Column(name="lowest measured loss, nats", form="{:.4f}"),
     Column(name="measured at"),
     Column(name="from the optimum to divergence, octaves", form="{:.1f}"),
@@ -243,7 +243,7 @@ def _shape(shape: ShapeFinding) -> tuple[Cell, ...]:
         shape.limit_nats,
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
-        widened_text(shape.optimum) or None,
+        misfit_text(shape.optimum) or None,
         shape.lowest_loss,
         None if shape.lowest_value is None else exponent_text(shape.lowest_value),
         shape.edge_octaves,

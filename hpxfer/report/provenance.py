@@ -12,11 +12,12 @@ from hpxfer.analysis import TransferReport
 from hpxfer.plan.cautions import CROSSING
 from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
+from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec.budget import budget_text
-from hpxfer.verdict import thresholds
 from hpxfer.verdict.labels import loss_name, scale_text
 from hpxfer.verdict.loss_grid import STATUSES
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict.rules import Rules
+from hpxfer.verdict.thresholds import CONTROL, MOVE_OCTAVES
 
 # Column of the trials -> its name in the report. The report says how many trials have each value.
 COLUMNS = {
@@ -103,21 +104,22 @@ def provenance_table(results: Results) -> Table:
     return text_table("Provenance", ("fact", "value"), facts)
 
 
-def threshold_table() -> Table:
+def threshold_table(results: Results) -> Table:
     """Return the numbers that a verdict depends on."""
+    rules = rules_of(results.spec)
     rows = (
-        (
-            "largest regret that counts as none",
-            f"{thresholds.REGRET_SHARE:.0%} of the loss or {thresholds.NUM_SE:g} standard errors",
-        ),
-        (
-            "largest move of an optimum that transfers",
-            f"{thresholds.MOVE_OCTAVES:g} octave from the smallest to the largest scale",
-        ),
-        ("error rate, one-sided", f"{thresholds.ERROR_RATE:.0%}"),
+        ("largest loss given up that counts as none", _limit_text(rules)),
+        ("move of an optimum that transfers", f"less than {MOVE_OCTAVES:g} octave between any two shapes"),
+        ("chance of a wrong verdict", f"at most {100 * rules.error:.3g}%"),
         ("control", CONTROL),
     )
     return text_table("What a verdict depends on", ("threshold", "value"), rows)
+
+
+def _limit_text(rules: Rules) -> str:
+    if rules.octaves is not None:
+        return f"what {rules.octaves:g} octaves from the shape's own optimum cost"
+    return f"{100 * (rules.loss or 0.0):.3g}% of the shape's best loss"
 
 
 def limits(results: Results, reports: tuple[TransferReport, ...]) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def _decide(hp: str, findings: Sequence[Finding]) -> list[str]:
         what = f"{hp} transfers with {_name(found[0])} along {_axes(found)}"
     chance = chance_text(found[0]) if len(found) == 1 else None
     likely = f" (probability {chance})" if chance else ""
-    return [f"Whether {what} is undecided{likely}: {_what_decides(found)}."]
+    return [f"Whether {what} is undecided{likely}. To decide, {_what_decides(found)}."]
 
 
 def _what_decides(found: Sequence[Finding]) -> str:

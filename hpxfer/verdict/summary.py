@@ -15,12 +15,12 @@ from hpxfer.verdict.text import (
     has_transferred,
     hp_text,
     interval_text,
+    misfit_text,
     move_text,
     number_text,
     optimum_text,
     regret_nats_text,
     verdict_line,
-    widened_text,
 )
 
 MAX_VERDICTS = 9  # lines of a summary; with the headline, the question and the rest in one line that makes twelve
@@ -31,7 +31,7 @@ COLUMNS = (
     ("scale", ""),
     ("optimum", ""),
     ("95% interval", ""),
-    ("error", "widened"),
+    ("scatter over", "that of seeds"),
     ("best loss,", "nats"),
     ("loss given up,", "nats"),
     ("share of", "the loss"),
@@ -110,7 +110,7 @@ def _row(shape: ShapeFinding) -> tuple[str, ...]:
         scale_text(shape.scale),
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
-        widened_text(shape.optimum) or NOTHING,
+        misfit_text(shape.optimum) or NOTHING,
         number_text(shape.best_loss, "{:.4f}"),
         regret_nats_text(shape),
         _positive(shape.regret_percent, "{:.2f}%"),

@@ -15,7 +15,7 @@ from hpxfer.verdict.thresholds import CONFIDENCE, NUM_SE
 SIGN = {"lower_edge": "<= ", "upper_edge": ">= "}
 NOTHING = "-"
 SAME_CELL = "same grid cell"
-WIDENED = 1.05  # a factor by which errors grew is named from here on: below it is rounding
+MISFIT = 1.05  # a misfit is named from here on: below it is rounding
 SURE = 0.999  # a probability closer to 0 or 1 than this is written as a bound
 
 
@@ -44,9 +44,9 @@ def exponent_text(value: float | None) -> str:
     return NOTHING if value is None else f"2^{math.log2(value):.4g}"
 
 
-def widened_text(optimum: Optimum) -> str:
-    """Return by how much the errors of an optimum grew, e.g. `2.3 times`; empty where they did not."""
-    return f"{optimum.misfit:.2g} times" if optimum.misfit is not None and optimum.misfit >= WIDENED else ""
+def misfit_text(optimum: Optimum) -> str:
+    """Return by how much cells scatter about the fit more than seeds do, e.g. `2.3 times`; empty where they do not."""
+    return f"{optimum.misfit:.2g} times" if optimum.misfit is not None and optimum.misfit >= MISFIT else ""
 
 
 def regret_nats_text(shape: ShapeFinding) -> str:

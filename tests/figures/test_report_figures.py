@@ -87,7 +87,7 @@ def test_a_bound_is_kept_as_one_and_drawn_as_an_arrow() -> None:
     assert len(arrows) == 5
 
 
-def test_optima_off_a_line_have_no_drift_and_widened_errors_are_said() -> None:
+def test_optima_off_a_line_have_no_drift_and_misfits_are_said() -> None:
     findings = tuple(
         replace(
             finding,
@@ -102,7 +102,7 @@ def test_optima_off_a_line_have_no_drift_and_widened_errors_are_said() -> None:
     assert all(line.slope is None for line in info.lines)
     assert "2.3 times" in info.caption
     assert "fitted drift" not in drawn_texts(draw_optimum(info))
-    assert "Errors are widened" not in optimum(BOTH).caption
+    assert "Cells scatter" not in optimum(BOTH).caption
 
 
 def test_no_optimum_no_figure() -> None:

@@ -84,6 +84,18 @@ def test_provenance_tells_versions_devices_dates_and_data(tmp_path: Path) -> Non
     assert "0123456789abcdef" in facts["data"]
 
 
+def test_what_a_verdict_depends_on_follows_the_sweep_file(tmp_path: Path) -> None:
+    def depends(folder: Path) -> dict[str, str]:
+        return {str(name): str(value) for name, value in report_of(folder).sections[0].thresholds.rows}
+
+    usual = depends(write_store(tmp_path / "a"))
+    assert usual["largest loss given up that counts as none"] == "1% of the shape's best loss"
+    assert usual["move of an optimum that transfers"] == "less than 1 octave between any two shapes"
+    judged = ("seeds: 2", "seeds: 2\njudge: {regret_limit: {octaves: 0.5}}")
+    octaves = depends(write_store(tmp_path / "b", judged))
+    assert octaves["largest loss given up that counts as none"].startswith("what 0.5 octaves from")
+
+
 def test_several_folders_stand_side_by_side(tmp_path: Path) -> None:
     report = report_of(write_store(tmp_path / "a"), write_store(tmp_path / "b", ("name: small", "name: other")))
     assert report.comparison is not None

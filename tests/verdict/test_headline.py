@@ -20,7 +20,7 @@ from hpxfer.verdict.text import (
     regret_nats_text,
     regret_text,
     verdict_line,
-    widened_text,
+    misfit_text,
 )
 
 SEEDS = Addition(text="3 seeds at every shape", seeds=3)
@@ -122,8 +122,8 @@ def test_a_drift_says_what_transferring_would_cost(worst: float, said: str) -> N
 def test_an_undecided_verdict_says_what_would_decide_it() -> None:
     open_ = finding("undecided", 0.02, transfer_chance=0.72, to_add=(SEEDS,))
     assert headline("lr", [open_]) == (
-        "Whether lr 2^-6 tuned at width 32 holds with completep-moe up to width 128 is undecided (probability 72.0%): "
-        "add 3 seeds at every shape."
+        "Whether lr 2^-6 tuned at width 32 holds with completep-moe up to width 128 is undecided (probability 72.0%). "
+        "To decide, add 3 seeds at every shape."
     )
 
 
@@ -196,10 +196,10 @@ def test_a_probability_is_never_certain(chance: float | None, text: str | None) 
     assert chance_text(replace(MINE, transfer_chance=chance)) == text
 
 
-def test_a_factor_that_widens_errors_is_printed_and_one_that_does_not_is_not() -> None:
-    assert widened_text(Optimum(kind="interior", misfit=2.31)) == "2.3 times"
-    assert widened_text(Optimum(kind="interior", misfit=1.0)) == ""
-    assert widened_text(Optimum(kind="interior")) == ""
+def test_a_misfit_is_printed_and_a_fit_that_is_good_is_not() -> None:
+    assert misfit_text(Optimum(kind="interior", misfit=2.31)) == "2.3 times"
+    assert misfit_text(Optimum(kind="interior", misfit=1.0)) == ""
+    assert misfit_text(Optimum(kind="interior")) == ""
 
 
 def test_the_line_of_a_verdict_ends_with_what_it_rests_on() -> None:
