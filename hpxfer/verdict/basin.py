@@ -1,4 +1,4 @@
-"""The width of a fitted basin, and the largest HP at which training is stable."""
+"""The drawn basin as a curve, its width, and the largest HP at which training is stable."""
 
 from __future__ import annotations
 
@@ -6,26 +6,45 @@ import math
 
 import numpy as np
 
-from hpxfer.verdict.estimate import Fitted
+from hpxfer.verdict.basins import Floats
+from hpxfer.verdict.estimate import Estimates
 from hpxfer.verdict.loss_grid import ShapeLosses
 
-STEPS = 1024  # the points at which a fitted basin is evaluated
+STEPS = 257  # the points at which a basin is evaluated for its width
+POINTS = 33  # of a curve
+BESIDE = 0.5  # octaves by which a curve goes beyond the fitted cells
 
 
-def basin_width(fitted: Fitted, i: int, share: float) -> float | None:
-    """Return over how many octaves the fitted loss of shape `i` exceeds its minimum by at most `share` of it.
+def basin_width(estimates: Estimates, i: int, share: float) -> float | None:
+    """Return over how many octaves the loss of row `i` exceeds its minimum by at most `share` of it.
 
-    None if the shape was not fitted, and if the basin is wider than the cells fitted: a width is never extrapolated.
+    The basin is the median of the draws. None without draws, and if the basin is wider than the cells fitted: a width
+    is never extrapolated.
     """
-    if fitted.fit is None or i not in fitted.at:
+    if not estimates.known(i):
         return None
-    f = fitted.at[i]
-    x = np.linspace(fitted.fit.low_F[f], fitted.fit.high_F[f], STEPS)
-    loss = fitted.fit.loss(f, x)
+    x = _cells(estimates, i)
+    fine = np.linspace(x[0], x[-1], STEPS)
+    loss = estimates.curve(i, fine)
     inside = np.flatnonzero(loss <= loss.min() + share * abs(loss.min()))
     if inside[0] == 0 or inside[-1] == STEPS - 1:
         return None
-    return float(x[inside[-1]] - x[inside[0]])
+    return float(fine[inside[-1]] - fine[inside[0]])
+
+
+def curve_of(estimates: Estimates, i: int) -> tuple[tuple[float, float], ...]:
+    """Return (log2 HP, loss in nats) of the median of the drawn basins of row `i`, around the fitted cells."""
+    if not estimates.known(i):
+        return ()
+    measured, x = estimates.measured(i), _cells(estimates, i)
+    low, high = max(x[0] - BESIDE, measured.low), min(x[-1] + BESIDE, measured.high)
+    fine = np.linspace(low, high, POINTS)
+    return tuple(zip(fine.tolist(), estimates.curve(i, fine).tolist(), strict=True))
+
+
+def _cells(estimates: Estimates, i: int) -> Floats:
+    measured = estimates.measured(i)
+    return measured.x_K[measured.cells_N]
 
 
 def stability_edge(row: ShapeLosses) -> float | None:

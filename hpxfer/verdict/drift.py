@@ -1,46 +1,61 @@
-"""Drift: how far the optimum moves per doubling of the scale. Bounds and unequal errors enter the estimate."""
+"""Drift and move: how the optimum changes with scale, read from joint draws of the optima.
+
+A draw beyond the measured HPs says only on which side the optimum lies. It counts as unbounded there, so that the end
+of an interval is open if bounds do not limit it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
-from hpxfer.verdict.bootstrap import scatter_ratio
-from hpxfer.verdict.loss_grid import Floats
-from hpxfer.verdict.thresholds import CONFIDENCE
+from hpxfer.verdict.basins import Floats
+from hpxfer.verdict.thresholds import CONFIDENCE, NOT_A_LINE
 
-# In octaves: a smaller error is not one of seeds, but the rounding of losses.
-TINY = 1e-9
-# Where the profile likelihood is evaluated: sinh of these, in standard errors from the slope without bounds. They are
-# dense close to it and reach out to 200 errors.
-SLOPES = np.linspace(-6.0, 6.0, 401)
-GOLDEN, GOLDEN_STEPS = (math.sqrt(5) - 1) / 2, 40
+ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+NORMAL_SE = stats.norm.cdf([-1, 1])
+TINY = 1e-9  # octaves squared: a smaller variance is rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The change of the optimum from one shape to the next larger one, in octaves, with its 95% interval."""
+
+    start: float  # scale
+    stop: float
+    octaves: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Slope of log2(optimum) against log2(scale), in octaves per doubling."""
+    """Slope of log2(optimum) against log2(scale), in octaves per doubling: the least-squares line through all optima.
+
+    The optima need not lie on a line. Then `is_line` is False, and `steps` say how they move.
+    """
 
     octaves_per_doubling: float
-    se: float | None  # None if neither the optima have errors nor three shapes a scatter
+    se: float | None  # None without the noise of seeds
     num_shapes: int  # that have an estimate
     left_out: tuple[str, ...] = ()  # shapes about which nothing is known
-    bounds: tuple[str, ...] = ()  # shapes that have a bound, which the likelihood includes
+    bounds: tuple[str, ...] = ()  # shapes of which only a bound is known
     low: float | None = None  # the ends of the 95% interval; None on an open side, and if there is no interval
     high: float | None = None
-    freedom: int | None = None  # degrees of freedom of `se`, as the interval is Student's
     doublings: float = 0.0  # from the smallest to the largest scale that the slope rests on
+    is_line: bool = True  # within the errors of the optima
+    steps: tuple[Step, ...] = ()
 
     def interval(self, confidence: float) -> tuple[float, float] | None:
         """Return the interval at another confidence, +-inf on an open side; None if there is no interval."""
-        if self.se is None or self.freedom is None or (self.low is None and self.high is None):
+        if self.se is None or (self.low is None and self.high is None):
             return None
-        at, known = (float(stats.t.ppf((1 + c) / 2, self.freedom)) for c in (confidence, CONFIDENCE))
-        slope, wider = self.octaves_per_doubling, at / known
+        wider = float(stats.norm.ppf((1 + confidence) / 2) / stats.norm.ppf((1 + CONFIDENCE) / 2))
+        slope = self.octaves_per_doubling
         return (
             -math.inf if self.low is None else slope - (slope - self.low) * wider,
             math.inf if self.high is None else slope + (self.high - slope) * wider,
@@ -48,15 +63,77 @@ class Drift:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observed:
-    """The optimum of one shape, as a drift is fitted to it, in log2 HP: an estimate, or a bound with `value` None."""
+class Move:
+    """How far the optimum moves over the measured shapes, in octaves. The interval holds 95%; None is an open end.
 
-    name: str
-    doublings: float  # log2 scale
-    value: float | None
-    se: float  # its standard error; for a bound, that of the fitted optimum behind it
-    low: float = -math.inf
-    high: float = math.inf
+    It covers the difference of the largest and the smallest shape, the largest difference of any two shapes, and that
+    of the line through all of them.
+    """
+
+    octaves: float  # from the smallest shape to the largest
+    low: float | None
+    high: float | None
+    is_line: bool  # whether the optima lie on a line in log2 scale, within their errors
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DrawnOptima:
+    """Draws of the optima of shapes, (B, I), in log2 HP, and the range that was measured at each shape."""
+
+    optimum_BI: Floats
+    first_I: Floats
+    last_I: Floats
+
+    @property
+    def lowest_BI(self) -> Floats:
+        """The smallest that each optimum may be, if it lies beyond the measured HPs: -inf below them."""
+        inside_BI = np.minimum(self.optimum_BI, self.last_I)
+        return np.where(self.optimum_BI < self.first_I, -np.inf, inside_BI)
+
+    @property
+    def highest_BI(self) -> Floats:
+        inside_BI = np.maximum(self.optimum_BI, self.first_I)
+        return np.where(self.optimum_BI > self.last_I, np.inf, inside_BI)
+
+    def sums(self, weights_IQ: Floats) -> tuple[Floats, Floats]:
+        """Return the smallest and the largest that weighted sums of the optima may be, (B, Q) each."""
+        up_IQ, down_IQ = np.maximum(weights_IQ, 0.0), np.minimum(weights_IQ, 0.0)
+        low_BQ = _dot(self.lowest_BI, up_IQ) + _dot(self.highest_BI, down_IQ)
+        high_BQ = _dot(self.highest_BI, up_IQ) + _dot(self.lowest_BI, down_IQ)
+        return low_BQ, high_BQ
+
+    @classmethod
+    def together(cls, parts: Sequence[DrawnOptima]) -> DrawnOptima:
+        """Return joint draws of shapes side by side."""
+        return cls(
+            optimum_BI=np.concatenate([part.optimum_BI for part in parts], axis=1),
+            first_I=np.concatenate([part.first_I for part in parts]),
+            last_I=np.concatenate([part.last_I for part in parts]),
+        )
+
+    def of(self, shapes: Sequence[int]) -> DrawnOptima:
+        """Return the draws of some of the shapes."""
+        at = list(shapes)
+        return DrawnOptima(optimum_BI=self.optimum_BI[:, at], first_I=self.first_I[at], last_I=self.last_I[at])
+
+
+def _dot(values_BI: Floats, weights_IQ: Floats) -> Floats:
+    """Return the matrix product in which an infinite value of weight 0 counts as 0."""
+    parts = np.where(weights_IQ != 0, np.where(weights_IQ != 0, values_BI[:, :, None], 0.0) * weights_IQ, 0.0)
+    return np.asarray(parts.sum(axis=1))
+
+
+def interval(low_B: Floats, high_B: Floats) -> tuple[float | None, float | None]:
+    """Return the ends of the 95% interval of draws that lie between `low_B` and `high_B`; None on an open side."""
+    low = float(np.quantile(low_B, ENDS[0], method="lower"))
+    high = float(np.quantile(high_B, ENDS[1], method="higher"))
+    return (low if math.isfinite(low) else None), (high if math.isfinite(high) else None)
+
+
+def half_width(draws_B: Floats) -> float:
+    """Return the standard error of what is drawn, from the middle 68% of the draws."""
+    low, high = np.quantile(draws_B, NORMAL_SE)
+    return float(high - low) / 2
 
 
 def fit_drift(scales: Sequence[float], log2_optima: Sequence[float], left_out: tuple[str, ...] = ()) -> Drift | None:
@@ -67,134 +144,100 @@ def fit_drift(scales: Sequence[float], log2_optima: Sequence[float], left_out: t
     if len(set(scales)) < 2:
         return None
     x, y = np.log2(scales), np.asarray(log2_optima)
-    dx, dy = x - x.mean(), y - y.mean()
-    spread = float(np.sum(dx**2))
-    slope = float(np.sum(dx * dy)) / spread
-    freedom = len(scales) - 2
-    se = (float(np.sum((dy - slope * dx) ** 2)) / freedom / spread) ** 0.5 if freedom else None
-    return _drift(slope, se, freedom, num_shapes=len(scales), left_out=left_out, doublings=float(np.ptp(x)))
-
-
-def fit_observed(
-    observed: Sequence[Observed], normal_BF: Floats, freedom: int, left_out: tuple[str, ...]
-) -> Drift | None:
-    """Return the drift of optima with errors, in one likelihood with those of which only a bound is known.
-
-    `normal_BF` are the draws of the shapes with an estimate, in their order. Weights are 1/se^2. The error of the slope
-    is that of the slopes of the draws, so errors that the shapes share count as shared. An optimum need not move along
-    a straight line: if the optima scatter about it more than the draws do, the error grows by the ratio.
-    None with fewer than two different scales that have an estimate.
-    """
-    points = [shape for shape in observed if shape.value is not None]
-    if len({point.doublings for point in points}) < 2:
-        return None
-    x = np.array([point.doublings for point in points])
-    y = np.array([point.value for point in points], dtype=float)
-    weight = 1 / np.maximum(np.array([point.se for point in points]), TINY) ** 2
-    slope, scatter = _line(x, y, weight)
-    slope_B, scatter_B = _line(x, normal_BF - y, weight)
-    low, high = (float(np.quantile(slope_B, stats.norm.cdf(side))) for side in (-1, 1))
-    se = (high - low) / 2
-    rng = np.random.default_rng(0)
-    tail_B = np.sqrt(freedom / rng.chisquare(freedom, len(scatter_B)))
-    ratio = scatter_ratio(float(scatter), scatter_B, tail_B) if len(points) > 2 else 1.0
-    if ratio > 1:
-        se, freedom = se * ratio, min(freedom, len(points) - 2)
-    kept = {
-        "num_shapes": len(points),
-        "left_out": left_out,
-        "bounds": tuple(shape.name for shape in observed if shape.value is None),
-        "doublings": float(np.ptp([shape.doublings for shape in observed])),
-    }
-    if len(points) == len(observed) or se <= TINY:
-        return _drift(float(slope), se, freedom, **kept)
-    wider = [replace(shape, se=shape.se * ratio) for shape in observed]
-    return _censored(wider, float(slope), se, freedom, **kept)
-
-
-def _line(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats]:
-    """Return the weighted slope of y (..., F) over x (F,), and the weighted sum of squares about the line."""
-    dx = x - np.average(x, weights=weight)
-    dy = y - np.average(y, weights=weight, axis=-1)[..., None]
-    slope = (dy * dx) @ weight / (weight @ dx**2)
-    return slope, ((dy - slope[..., None] * dx) ** 2) @ weight
-
-
-def _drift(slope: float, se: float | None, freedom: int, **kept: object) -> Drift:
-    half = None if se is None else se * float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+    lever = _lever(x)
+    slope, freedom = float(y @ lever), len(scales) - 2
+    se = None
+    if freedom:
+        rest = y - y.mean() - slope * (x - x.mean())
+        se = math.sqrt(float(rest @ rest) / freedom * float(lever @ lever))
+    half = None if se is None else se * float(stats.t.ppf(ENDS[1], freedom))
     return Drift(
         octaves_per_doubling=slope,
         se=se,
+        num_shapes=len(scales),
+        left_out=left_out,
         low=None if half is None else slope - half,
         high=None if half is None else slope + half,
-        freedom=None if se is None else freedom,
-        **kept,  # type: ignore[arg-type]
+        doublings=float(np.ptp(x)),
     )
 
 
-def _censored(observed: Sequence[Observed], start: float, se: float, freedom: int, **kept: object) -> Drift:
-    """Return the drift of greatest likelihood: normal about the line, with the probability of each bound (Tobit).
-
-    The interval holds the slopes whose profile log likelihood is within t^2 / 2 of the maximum. It is open on a side
-    where the profile never falls that far. The profile is concave, as the densities and their integrals are
-    log-concave, so the ends are unique.
-    """
-    slopes = start + se * np.sinh(SLOPES)
-    profile = _profile(observed, slopes)
-    best = int(np.argmax(profile))
-    allowed = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) ** 2 / 2
-    over = profile - (profile[best] - allowed)
-    ends: list[float | None] = []
-    for step in (-1, 1):
-        beyond = np.flatnonzero(over[best::step] < 0)
-        if not beyond.size:
-            ends.append(None)
-            continue
-        out = best + step * int(beyond[0])
-        at = over[out] / (over[out] - over[out - step])
-        ends.append(float(slopes[out] + at * (slopes[out - step] - slopes[out])))
-    halves = [abs(end - slopes[best]) for end in ends if end is not None]
+def draw_drift(
+    scales: Sequence[float], drawn: DrawnOptima, bounds: tuple[str, ...], left_out: tuple[str, ...]
+) -> Drift | None:
+    """Return the drift of drawn optima, in the order of the scales; None with fewer than two different scales."""
+    if len(set(scales)) < 2:
+        return None
+    x = np.log2(scales)
+    lever = _lever(x)
+    slope_B = drawn.optimum_BI @ lever
+    low, high = interval(*(ends[:, 0] for ends in drawn.sums(lever[:, None])))
     return Drift(
-        octaves_per_doubling=float(slopes[best]),
-        se=max(halves) / math.sqrt(2 * allowed) if halves else None,
-        low=ends[0],
-        high=ends[1],
-        freedom=freedom,
-        **kept,  # type: ignore[arg-type]
+        octaves_per_doubling=float(np.median(slope_B)),
+        se=half_width(slope_B),
+        num_shapes=len(scales) - len(bounds),
+        left_out=left_out,
+        bounds=bounds,
+        low=low,
+        high=high,
+        doublings=float(np.ptp(x)),
+        is_line=_is_line(x, drawn.optimum_BI),
+        steps=_steps(scales, drawn),
     )
 
 
-def _profile(observed: Sequence[Observed], slopes: Floats) -> Floats:
-    """Return the log likelihood at each slope, (G,), maximized over the intercept by golden-section search."""
-    x, value, se, low, high = (
-        np.array([getattr(shape, name) for shape in observed], dtype=float)
-        for name in ("doublings", "value", "se", "low", "high")
+def draw_move(drift: Drift, drawn: DrawnOptima) -> Move:
+    """Return the move of drawn optima, in the order of the scales."""
+    num = drawn.optimum_BI.shape[1]
+    later, earlier = np.tril_indices(num, -1)
+    weights = np.zeros((num, later.size))
+    weights[later, np.arange(later.size)], weights[earlier, np.arange(later.size)] = 1.0, -1.0
+    low_BQ, high_BQ = drawn.sums(weights)
+    widest_B = np.argmax(np.abs(drawn.optimum_BI[:, later] - drawn.optimum_BI[:, earlier]), axis=1)
+    at = np.arange(len(widest_B))
+    ends = int(np.flatnonzero((later == num - 1) & (earlier == 0))[0])
+    found = [interval(low_BQ[:, ends], high_BQ[:, ends]), interval(low_BQ[at, widest_B], high_BQ[at, widest_B])]
+    line = [None if end is None else end * drift.doublings for end in (drift.low, drift.high)]
+    lows, highs = [*(low for low, _ in found), line[0]], [*(high for _, high in found), line[1]]
+    return Move(
+        octaves=float(np.median(drawn.optimum_BI[:, -1] - drawn.optimum_BI[:, 0])),
+        low=None if None in lows else min(low for low in lows if low is not None),
+        high=None if None in highs else max(high for high in highs if high is not None),
+        is_line=drift.is_line,
     )
-    known, se = ~np.isnan(value), np.maximum(se, TINY)
-    away = slopes[:, None] * (x - x.mean())
-    ends = np.concatenate([_finite(end - away) for end in (value, low, high)], axis=1)
-    left, right = np.nanmin(ends, axis=1) - 8 * se.max(), np.nanmax(ends, axis=1) + 8 * se.max()
-
-    def likelihood(intercept: Floats) -> Floats:
-        mu = intercept[:, None] + away
-        seen = -(((np.where(known, value, 0.0) - mu) / se) ** 2) / 2
-        return np.asarray(np.where(known, seen, log_between((low - mu) / se, (high - mu) / se)).sum(axis=1))
-
-    for _ in range(GOLDEN_STEPS):
-        inner, outer = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
-        falls = likelihood(inner) > likelihood(outer)
-        left, right = np.where(falls, left, inner), np.where(falls, outer, right)
-    return np.asarray(likelihood((left + right) / 2))
 
 
-def _finite(ends: Floats) -> Floats:
-    return np.where(np.isfinite(ends), ends, np.nan)
+def _lever(x: Floats) -> Floats:
+    """Return the weights of values at x whose sum is the slope of their least-squares line."""
+    return np.asarray((x - x.mean()) / float(np.sum((x - x.mean()) ** 2)))
 
 
-def log_between(low: Floats, high: Floats) -> Floats:
-    """Return log(Phi(high) - Phi(low)), from the tail that both are closer to, so that no digits are lost."""
-    flip = low > 0
-    low, high = np.where(flip, -high, low), np.where(flip, -low, high)
-    below, above = special.log_ndtr(low), special.log_ndtr(high)
-    with np.errstate(invalid="ignore"):  # -inf minus -inf, where both are far out
-        return np.asarray(above + np.log1p(-np.exp(np.minimum(below - above, -1e-300))))
+def _is_line(x: Floats, optimum_BI: Floats) -> bool:
+    """Return whether the optima scatter about their line by no more than their errors explain (Hotelling's test)."""
+    if x.size < 3:
+        return True
+    centered = x - x.mean()
+    rest_BI = optimum_BI - optimum_BI.mean(axis=1, keepdims=True) - (optimum_BI @ _lever(x))[:, None] * centered
+    mean_I = np.median(rest_BI, axis=0)
+    sizes, axes = np.linalg.eigh(np.cov(rest_BI.T))
+    good = sizes > max(TINY, 1e-6 * float(sizes.max()))
+    if not good.any():
+        return bool(np.abs(mean_I).max() < math.sqrt(TINY))
+    squares = float((((mean_I @ axes)[good]) ** 2 / sizes[good]).sum())
+    return bool(stats.chi2.sf(squares, int(good.sum())) >= NOT_A_LINE)
+
+
+def _steps(scales: Sequence[float], drawn: DrawnOptima) -> tuple[Step, ...]:
+    num = len(scales)
+    weights = np.eye(num)[:, 1:] - np.eye(num)[:, :-1]
+    low_BQ, high_BQ = drawn.sums(weights)
+    change_BQ = np.diff(drawn.optimum_BI, axis=1)
+    return tuple(
+        Step(
+            start=scales[q],
+            stop=scales[q + 1],
+            octaves=float(np.median(change_BQ[:, q])),
+            **dict(zip(("low", "high"), interval(low_BQ[:, q], high_BQ[:, q]), strict=True)),  # type: ignore[arg-type]
+        )
+        for q in range(num - 1)
+    )

@@ -1,194 +1,217 @@
-"""Estimates: the optima of one parameterization along one axis, with their intervals, and the drift through them."""
+"""Estimates: the optima of one parameterization along one axis, with their intervals, and how they move with scale.
+
+All axes of a parameterization are estimated together, so that the base has one optimum on all of them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from hpxfer.verdict.bootstrap import Draws, SeedNoise, draw_optima, pool_noise
-from hpxfer.verdict.drift import Drift, Observed, fit_drift, fit_observed
-from hpxfer.verdict.local_fit import LocalFit, fit_local
-from hpxfer.verdict.loss_grid import Floats, LossGrid
-from hpxfer.verdict.optimum import Kind, Optimum, measured_optimum, open_because
+from hpxfer.verdict.basins import Floats, Ints, rise_of_each
+from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
+from hpxfer.verdict.loss_grid import LossGrid, ShapeLosses
+from hpxfer.verdict.measured import Measured, measure
+from hpxfer.verdict.noise import SeedNoise, seed_noise
+from hpxfer.verdict.optimum import Optimum, kind_at, measured_optimum, open_because, range_of
+from hpxfer.verdict.posterior import Posterior, posterior
+from hpxfer.verdict.thresholds import NUM_SE
 
 FLAT = "the loss does not bend by more than seeds differ: a wider grid or more seeds are needed"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Fitted:
-    """Losses and their fit, before the noise of seeds is known."""
-
-    grid: LossGrid
-    fit: LocalFit | None  # None if no shape has three stable cells
-
-    @cached_property
-    def at(self) -> dict[int, int]:
-        """The index of a shape in the grid -> its index in the fit, for each fitted shape."""
-        return {} if self.fit is None else {int(i): f for f, i in enumerate(self.fit.rows_F)}
+# With one seed, the noise is taken to be this share of the measured rises. It places the optimum, and no more.
+NOMINAL_NOISE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Estimates:
-    """What is known of one grid: its fit, the draws of the fitted optima, the optimum of each row, and the drift."""
+    """What is known of one grid: draws of its basins, the optimum of each row, and how it changes with scale."""
 
-    fitted: Fitted
-    draws: Draws | None  # None without noise of seeds, or without a fit
+    grid: LossGrid
+    posterior: Posterior  # of all shapes of this parameterization, along all axes
+    index_I: Ints  # the place of each row of the grid in the posterior
+    has_noise: bool  # whether a shape has two seeds; without, there are points and no intervals
     optima: tuple[Optimum, ...]  # in the order of the rows
     drift: Drift | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Bracket:
-    """The measured cells around the optimum of a fitted shape, in log2 HP."""
-
-    kind: Kind
-    here: float  # the cell closest to the fitted optimum
-    below: float | None  # the measured neighbor below; None if there is none
-    above: float | None
-    diverges_below: bool
-    diverges_above: bool
+    move: Move | None
 
     @property
-    def low(self) -> float:
-        """The lowest HP that the optimum may be: halfway to a worse neighbor, or as far as one that diverges."""
-        if self.below is None:
-            return -math.inf
-        return self.below if self.diverges_below else (self.below + self.here) / 2
+    def noise(self) -> SeedNoise | None:
+        """The noise of seeds; None with one seed."""
+        return self.posterior.noise if self.has_noise else None
 
-    @property
-    def high(self) -> float:
-        if self.above is None:
-            return math.inf
-        return self.above if self.diverges_above else (self.above + self.here) / 2
+    @cached_property
+    def optimum_BI(self) -> Floats:
+        """Draws of the optima, log2 HP; NaN at a shape about which nothing is known."""
+        return self.posterior.optimum_BI[:, self.index_I]
 
+    def measured(self, i: int) -> Measured:
+        """Return what was measured at a row of the grid."""
+        return self.posterior.rows[self.index_I[i]]
 
-def fit_grid(grid: LossGrid) -> Fitted:
-    """Return a grid with its fit."""
-    return Fitted(grid=grid, fit=fit_local(grid))
+    def known(self, i: int) -> bool:
+        """Return whether a row of the grid has draws."""
+        return self.posterior.known(int(self.index_I[i]))
+
+    def cell_losses(self, i: int, cells: Ints) -> Floats:
+        """Return draws of the mean losses of cells of a row, (B, cells), in nats."""
+        return self.posterior.cell_losses(int(self.index_I[i]), cells)
+
+    def curve(self, i: int, x: Floats) -> Floats:
+        """Return the median of the drawn basins of a row at log2 HPs, in nats."""
+        return np.asarray(np.median(self.posterior.curves(int(self.index_I[i]), x), axis=0))
+
+    def drawn(self, shapes: Sequence[int]) -> DrawnOptima:
+        """Return draws of the optima of some rows, with the range that was measured at each."""
+        ranges = [range_of(self.grid.rows[i]) for i in shapes]
+        return DrawnOptima(
+            optimum_BI=self.optimum_BI[:, list(shapes)],
+            first_I=np.array([first for first, _ in ranges]),
+            last_I=np.array([last for _, last in ranges]),
+        )
+
+    @cached_property
+    def lowest_BI(self) -> Floats:
+        """Draws of the lowest loss of each row, in nats: that of the basin, or of a measured cell that lies lower."""
+        out = np.full_like(self.optimum_BI, np.nan)
+        for i in range(len(self.grid.rows)):
+            if self.known(i):
+                cells_BN = self.cell_losses(i, self.measured(i).cells_N)
+                out[:, i] = np.minimum(self.posterior.level_BI[:, self.index_I[i]], cells_BN.min(axis=1))
+        return out
 
 
 def estimate_all(grids: Sequence[LossGrid]) -> tuple[Estimates, ...]:
     """Return the estimates of every grid. The noise of seeds is pooled over all of them."""
-    fits = [fit_grid(grid) for grid in grids]
-    noise = noise_of(fits)
-    return tuple(estimate(fitted, noise) for fitted in fits)
-
-
-def noise_of(fits: Iterable[Fitted]) -> SeedNoise | None:
-    """Return the noise of seeds, pooled over fits; None if no fitted shape has two seeds."""
-    return pool_noise([(fitted.grid, fitted.fit) for fitted in fits if fitted.fit is not None])
-
-
-def estimate(fitted: Fitted, noise: SeedNoise | None) -> Estimates:
-    """Return the optima and their drift. Without noise (one seed), only bounds have an interval."""
-    draws = None if fitted.fit is None or noise is None else draw_optima(fitted.grid, fitted.fit, noise)
-    curved = {i: f for i, f in fitted.at.items() if draws is None or not draws.flat_F[f]}
-    brackets = {i: _bracket(fitted, i, f) for i, f in curved.items()}
-    optima = tuple(_optimum(fitted, i, brackets.get(i), draws) for i in range(len(fitted.grid.rows)))
-    return Estimates(fitted=fitted, draws=draws, optima=optima, drift=_drift(fitted, optima, brackets, draws))
-
-
-def _bracket(fitted: Fitted, i: int, f: int) -> _Bracket:
-    assert fitted.fit is not None
-    x, grid = fitted.grid.x_K, fitted.grid
-    cells = np.flatnonzero(grid.basin_IK[i])
-    here = int(cells[np.argmin(np.abs(x[cells] - fitted.fit.optima()[f]))])
-    lost_K = grid.diverges_IK[i] | grid.cliffs_IK[i]
-    measured = np.flatnonzero(grid.num_seeds_IK[i])
-    below, above = measured[measured < here][-1:], measured[measured > here][:1]
-    diverges = [bool(beside.size) and bool(lost_K[beside[0]]) for beside in (below, above)]
-    kind: Kind = "interior"
-    if not below.size or not above.size:
-        kind = "upper_edge" if below.size else "lower_edge"
-    elif any(diverges):
-        kind = "at_divergence"
-    return _Bracket(
-        kind=kind,
-        here=float(x[here]),
-        below=float(x[below[0]]) if below.size else None,
-        above=float(x[above[0]]) if above.size else None,
-        diverges_below=diverges[0],
-        diverges_above=diverges[1],
+    distinct: dict[tuple[object, ...], ShapeLosses] = {}
+    for grid in grids:
+        for row in grid.rows:
+            distinct.setdefault(_key(row), row)
+    measured = dict(zip(distinct, measure(distinct.values()), strict=True))
+    noise = seed_noise(list(measured.values()))
+    arms: dict[str, list[tuple[object, ...]]] = {}
+    for key, row in distinct.items():
+        arms.setdefault(row.parameterization, []).append(key)
+    found = {
+        name: posterior([measured[key] for key in keys], noise or _nominal([measured[key] for key in keys]))
+        for name, keys in arms.items()
+    }
+    return tuple(
+        _estimate(
+            grid,
+            found[grid.parameterization],
+            np.array([arms[grid.parameterization].index(_key(row)) for row in grid.rows]),
+            has_noise=noise is not None,
+        )
+        for grid in grids
     )
 
 
-def _optimum(fitted: Fitted, i: int, bracket: _Bracket | None, draws: Draws | None) -> Optimum:
-    """Return the optimum of shape `i`. A shape with fewer than three stable cells has that of its medians, no error."""
-    grid, row = fitted.grid, fitted.grid.rows[i]
-    plain = measured_optimum(row)
-    if i in fitted.at and bracket is None:
-        return replace(plain, kind="none", log2_value=None, open_because=FLAT)
-    if bracket is None or fitted.fit is None:
+def _key(row: ShapeLosses) -> tuple[object, ...]:
+    """Return what tells shapes apart: the base is the same on every axis that has its trials."""
+    where = ("base",) if row.is_base else (row.axis, row.scale, row.shape)
+    return (row.parameterization, *where, row.cells)
+
+
+def _nominal(rows: Sequence[Measured]) -> SeedNoise:
+    """Return the noise that stands in for an unknown one."""
+    rises = [float(np.ptp(row.mean_K[row.cells_N])) for row in rows if row.cells_N.size]
+    sd = NOMINAL_NOISE * float(np.median(rises)) if rises else 1.0
+    return SeedNoise(variance=max(sd, 1e-6) ** 2, slope_variance=0.0, freedom=5.0)
+
+
+def _estimate(grid: LossGrid, found: Posterior, index_I: Ints, *, has_noise: bool) -> Estimates:
+    blank = Estimates(
+        grid=grid, posterior=found, index_I=index_I, has_noise=has_noise, optima=(), drift=None, move=None
+    )
+    optima = tuple(_optimum(blank, i) for i in range(len(grid.rows)))
+    drift, move = _drift(blank, optima)
+    return replace(blank, optima=optima, drift=drift, move=move)
+
+
+def best_cell(estimates: Estimates, i: int) -> int | None:
+    """Return the cell of a row with the lowest loss, as far as measured losses and basin tell; None without one.
+
+    No measured mean is lower by more than two standard errors: what was measured wins over what was fitted.
+    """
+    measured = estimates.measured(i)
+    lowest, cells_N = measured.lowest, measured.cells_N
+    if lowest is None or not estimates.known(i):
+        return lowest
+    expected_N = estimates.cell_losses(i, cells_N).mean(axis=0)
+    noise = estimates.posterior.noise
+    for n, cell in enumerate(cells_N):
+        octaves = float(measured.x_K[cell] - measured.x_K[lowest])
+        error = noise.difference_se(float(measured.num_K[cell]), float(measured.num_K[lowest]), octaves)
+        if measured.mean_K[cell] - measured.mean_K[lowest] > NUM_SE * error:
+            expected_N[n] = math.inf
+    return int(cells_N[np.argmin(expected_N)])
+
+
+def _optimum(estimates: Estimates, i: int) -> Optimum:
+    """Return the optimum of a row. A shape with fewer than three stable cells has that of its means, and no error."""
+    measured = estimates.measured(i)
+    plain = measured_optimum(measured)
+    best = best_cell(estimates, i)
+    if best is None or plain.kind == "none" or not estimates.known(i) or measured.lowest is None:
         return plain
-    f, fit = fitted.at[i], fitted.fit
-    x = grid.x_K[fit.cell_N[np.flatnonzero(fit.shape_N == f)]]
-    best = float(x[np.argmin(fit.loss(f, x))])
-    at = float(fit.optima()[f])
-    _, c, d = (float(part[f]) for part in fit.parts(fit.coefficients_P))
-    low, high = _interval(bracket, None if draws is None else draws.interval_2F[:, f])
-    measured = grid.x_K[np.flatnonzero(grid.num_seeds_IK[i])]
-    low = None if low is None or low < measured[0] else low  # an interval that leaves the grid is open there
-    high = None if high is None or high > measured[-1] else high
-    planned = list(np.log2([cell.value for cell in row.cells]))  # equal to the grid's x_K to the last bit
-    estimated = bracket.kind in ("interior", "at_divergence")
+    drawn = estimates.optimum_BI[:, i]
+    first, last = range_of(measured.row)
+    low, high = (float(end) for end in np.quantile(drawn, ENDS))
+    if estimates.has_noise and low < first and high > last:
+        return replace(plain, kind="none", log2_value=None, open_because=FLAT)
+    # The lowest measured cell decides whether the loss rises to both sides, so that no rise is only a fitted one.
+    at_edge = kind_at(measured, measured.lowest)
+    edge = at_edge in ("lower_edge", "upper_edge")
+    kind, shown = (at_edge, measured.lowest) if edge else (kind_at(measured, best), best)
+    inside = kind in ("interior", "at_divergence")
+    misfit = float(estimates.posterior.misfit_I[estimates.index_I[i]])
     return replace(
         plain,
-        kind=bracket.kind,
-        log2_value=_clipped(at, bracket) if estimated else bracket.here,
-        grid_value=row.cells[planned.index(best)].value,
-        open_because=open_because(bracket.kind, row, planned.index(bracket.here)),
-        low_log2=low,
-        high_log2=high,
-        se_log2=float(draws.se_F[f]) if draws is not None and bracket.kind == "interior" else None,
-        curvature=c + 3 * d * (at - float(fit.center_F[f])),
-        misfit=None if draws is None else draws.misfit,
+        kind=kind,
+        log2_value=float(np.median(drawn)) if inside else float(measured.x_K[shown]),
+        grid_value=measured.row.cells[shown].value,
+        open_because=open_because(kind, measured, shown),
+        low_log2=low if estimates.has_noise and low >= first else None,
+        high_log2=high if estimates.has_noise and high <= last else None,
+        se_log2=half_width(drawn) if estimates.has_noise and kind == "interior" else None,
+        curvature=octave_cost(estimates, i),
+        misfit=misfit if estimates.has_noise and misfit > 1 else None,
     )
 
 
-def _clipped(at: float, bracket: _Bracket) -> float:
-    low = bracket.here if bracket.diverges_below else bracket.low
-    high = bracket.here if bracket.diverges_above else bracket.high
-    return min(max(at, low), high)
+def octave_cost(estimates: Estimates, i: int, octaves: float = 1.0) -> float | None:
+    """Return what so many octaves from the optimum cost, in nats: the median over draws of the mean of both sides."""
+    if not estimates.known(i):
+        return None
+    at, found = int(estimates.index_I[i]), estimates.posterior
+    below_B, above_B = (_rise(found, at, away) for away in (-octaves, octaves))
+    return float(np.median((below_B + above_B) / 2))
 
 
-def _interval(bracket: _Bracket, drawn: Floats | None) -> tuple[float | None, float | None]:
-    """Return the 95% interval: that of the draws for an interior optimum; for others it holds the bracket too."""
-    if bracket.kind == "interior":
-        return (None, None) if drawn is None else (float(drawn[0]), float(drawn[1]))
-    low, high = bracket.low, bracket.high
-    if drawn is not None:
-        low, high = min(low, float(drawn[0])), max(high, float(drawn[1]))
-    low = bracket.below if bracket.diverges_below and bracket.below is not None else low
-    high = bracket.above if bracket.diverges_above and bracket.above is not None else high
-    return (low if math.isfinite(low) else None), (high if math.isfinite(high) else None)
+def _rise(found: Posterior, at: int, octaves: float) -> Floats:
+    away = np.full(len(found.optimum_BI), octaves)
+    return np.asarray(found.curvature_BI[:, at] * rise_of_each(away, found.form_BI[:, at]))
 
 
-def _drift(
-    fitted: Fitted, optima: Sequence[Optimum], brackets: dict[int, _Bracket], draws: Draws | None
-) -> Drift | None:
-    """Return the drift through all shapes with an estimate or a bound."""
-    rows = fitted.grid.rows
-    kinds = [optimum.kind for optimum in optima]
-    known = [i for i, kind in enumerate(kinds) if kind == "interior" and (draws is None or i in brackets)]
-    values = [value for i in known if (value := optima[i].log2_value) is not None]
-    if draws is None:
-        left_out = tuple(row.name for i, row in enumerate(rows) if i not in known)
-        return fit_drift([rows[i].scale for i in known], values, left_out=left_out)
-    observed = [
-        Observed(
-            name=row.name,
-            doublings=math.log2(row.scale),
-            value=optima[i].log2_value if i in known else None,
-            se=float(draws.se_F[fitted.at[i]]),
-            low=brackets[i].low,
-            high=brackets[i].high,
-        )
-        for i, row in enumerate(rows)
-        if i in brackets
-    ]
-    left_out = tuple(row.name for i, row in enumerate(rows) if i not in brackets)
-    return fit_observed(observed, draws.normal_BF[:, [fitted.at[i] for i in known]], draws.freedom, left_out)
+def _drift(estimates: Estimates, optima: Sequence[Optimum]) -> tuple[Drift | None, Move | None]:
+    """Return drift and move over all shapes with draws; without noise, the drift over those with an estimate."""
+    rows = estimates.grid.rows
+    inside = [i for i, optimum in enumerate(optima) if optimum.kind == "interior"]
+    if not estimates.has_noise:
+        values = [value for i in inside if (value := optima[i].log2_value) is not None]
+        left_out = tuple(row.name for i, row in enumerate(rows) if i not in inside)
+        return fit_drift([rows[i].scale for i in inside], values, left_out=left_out), None
+    known = [i for i in range(len(rows)) if estimates.known(i) and optima[i].kind != "none"]
+    known.sort(key=lambda i: rows[i].scale)
+    drawn = estimates.drawn(known)
+    drift = draw_drift(
+        [rows[i].scale for i in known],
+        drawn,
+        bounds=tuple(rows[i].name for i in known if i not in inside),
+        left_out=tuple(row.name for i, row in enumerate(rows) if i not in known),
+    )
+    return drift, None if drift is None else draw_move(drift, drawn)

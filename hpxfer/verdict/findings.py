@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hpxfer.verdict.drift import Drift
+from hpxfer.verdict.drift import Drift, Move
 from hpxfer.verdict.labels import shape_label
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.regret import RegretTrend
@@ -23,14 +23,14 @@ class ShapeFinding:
     scale: float
     is_base: bool
     optimum: Optimum
-    best_value: float | None  # the HP of the grid with the lowest fitted loss, so that a lucky median is not followed
-    best_loss: float | None
+    best_value: float | None  # the best HP of the grid; no measured mean is lower by 2 standard errors
+    best_loss: float | None  # its mean over seeds
     transferred: Transferred  # how the transferred HP did; `missing` also if the base has no HP to transfer
     transferred_loss: float | None  # +inf if it diverged
     regret_nats: float | None  # +inf if it diverged
     regret_percent: float | None  # of best_loss
     regret_noise_units: float | None  # in standard deviations of one seed
-    regret_se_nats: float | None  # from differences of HPs within seeds, see `noise.paired_noise`
+    regret_se_nats: float | None  # of the difference of two cell means, also where both are one cell
     num_seeds: int
     num_diverged: int  # trials
     num_missing: int  # trials that failed or were not run
@@ -41,26 +41,13 @@ class ShapeFinding:
     same_cell: bool = False  # the transferred HP is the best one of this shape, so that nothing is compared
     regret_low_nats: float | None = None  # the ends of the 95% interval of the regret
     regret_high_nats: float | None = None
+    over_chance: float | None = None  # the probability that the regret exceeds its limit
     limit_nats: float | None = None  # the largest regret that counts as none
     octave_nats: float | None = None  # what one octave from this shape's own optimum costs
     regret_octave_share: float | None = None  # the regret as a share of that
     lowest_value: float | None = None  # the HP with the lowest measured mean
     lowest_loss: float | None = None  # that mean
     curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, fitted loss in nats), empty without a fit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Move:
-    """How far the optimum moves over the measured shapes, in octaves. The interval holds 95%; None is an open end.
-
-    It covers the difference of the largest and the smallest shape, the largest difference of any two shapes, and, where
-    the optima lie on a line, the line's.
-    """
-
-    octaves: float  # from the smallest shape to the largest
-    low: float | None
-    high: float | None
-    is_line: bool  # whether the optima lie on a line in log2 scale, within their errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +90,7 @@ class Finding:
     to_add: tuple[Addition, ...] = ()  # what an undecided verdict needs, and the control if there is none
     control: Control | None = None  # None if this axis has no control, or if this is the control
     move: Move | None = None  # None with fewer than two shapes whose optimum is known at all
+    move_chance: float | None = None  # the probability that two optima differ by MOVE_OCTAVES or more
     transfer_chance: float | None = None  # the probability that the HP transfers; None without a noise floor
 
     @property

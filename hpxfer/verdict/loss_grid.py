@@ -21,15 +21,12 @@ from numpy.typing import NDArray
 
 from hpxfer.errors import HpxferError
 from hpxfer.verdict.labels import shape_label
-from hpxfer.verdict.thresholds import CLIFF_RATIO, MIN_POINTS
 
 COLUMNS = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status")
 TRIAL = "trial_id"  # a further column, which results have and a line written by hand may lack
 STATUSES = ("finished", "diverged", "stopped", "failed", "missing")
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-# Rounds of the two-way means of cells and seeds. Complete cells need one round; a hole is filled to 1e-9 in 40.
-ROUNDS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,104 +163,6 @@ class LossGrid:
             for cell in row.cells:
                 for seed, loss in zip(cell.seeds, cell.losses, strict=True):
                     out[i, at_value[cell.value], at_seed[seed]] = loss
-        return out
-
-    @cached_property
-    def num_seeds_IK(self) -> NDArray[np.int64]:
-        """The number of seeds with a result, diverged ones included."""
-        return np.asarray(np.sum(~np.isnan(self.loss_IKS), axis=2))
-
-    @cached_property
-    def unstable_IK(self) -> Bools:
-        """True where a seed diverged. The mean loss there is +inf, whatever the other seeds gave."""
-        return np.asarray(np.isinf(self.loss_IKS).any(axis=2))
-
-    @cached_property
-    def diverges_IK(self) -> Bools:
-        """True where at least half of the seeds diverged, so that the median is +inf."""
-        num_diverged_IK = np.isinf(self.loss_IKS).sum(axis=2)
-        return np.asarray((num_diverged_IK > 0) & (2 * num_diverged_IK >= self.num_seeds_IK))
-
-    @cached_property
-    def stable_IK(self) -> Bools:
-        """True where there is a result and no seed diverged."""
-        return np.asarray((self.num_seeds_IK > 0) & ~self.unstable_IK)
-
-    @cached_property
-    def _two_way(self) -> tuple[Floats, Floats]:
-        """The means of cells and the effects of seeds (zero on average) whose sums fit a basin's losses best."""
-        known_IKS = self.basin_IK[:, :, None] & ~np.isnan(self.loss_IKS)
-        loss_IKS = np.where(known_IKS, self.loss_IKS, 0.0)
-        per_cell_IK = np.maximum(known_IKS.sum(2), 1)
-        per_seed_IS = np.maximum(known_IKS.sum(1), 1)
-        mean_IK = loss_IKS.sum(2) / per_cell_IK
-        effect_IS = np.zeros_like(loss_IKS[:, 0])
-        whole = bool(np.all(known_IKS == known_IKS.any(2, keepdims=True) & known_IKS.any(1, keepdims=True)))
-        for _ in range(1 if whole else ROUNDS):
-            effect_IS = np.where(known_IKS, loss_IKS - mean_IK[:, :, None], 0.0).sum(1) / per_seed_IS
-            has_IS = known_IKS.any(1)
-            effect_IS -= np.where(has_IS, effect_IS.sum(1, keepdims=True) / np.maximum(has_IS.sum(1)[:, None], 1), 0.0)
-            effect_IS = np.where(has_IS, effect_IS, 0.0)
-            mean_IK = np.where(known_IKS, loss_IKS - effect_IS[:, None, :], 0.0).sum(2) / per_cell_IK
-        return np.where(self.basin_IK, mean_IK, np.nan), effect_IS
-
-    @property
-    def mean_IK(self) -> Floats:
-        """Mean losses of the cells of a basin, in nats; NaN elsewhere.
-
-        Where a seed is missing, its effect on the mean is taken from its other cells.
-        """
-        return self._two_way[0]
-
-    @cached_property
-    def residual_IKS(self) -> Floats:
-        """A seed's loss minus the mean of its cell and the effect of the seed, scaled to the variance of one seed.
-
-        NaN where a cell has fewer than two seeds.
-        """
-        mean_IK, effect_IS = self._two_way
-        seeds_IK1 = self.num_seeds_IK[:, :, None]
-        grow = np.sqrt(seeds_IK1 / np.maximum(seeds_IK1 - 1, 1))
-        residual_IKS: Floats = (self.loss_IKS - mean_IK[:, :, None] - effect_IS[:, None, :]) * grow
-        return np.where(seeds_IK1 > 1, residual_IKS, np.nan)
-
-    @cached_property
-    def raw_IK(self) -> Floats:
-        """Mean losses of the stable cells, in nats, over whichever seeds each has; NaN elsewhere."""
-        sums_IK = np.where(self.stable_IK, np.nansum(self.loss_IKS, axis=2), np.nan)
-        return np.asarray(sums_IK / np.maximum(self.num_seeds_IK, 1))
-
-    @cached_property
-    def lowest_I(self) -> NDArray[np.intp]:
-        """The index of the stable cell with the lowest mean, per shape; 0 where no cell is stable."""
-        return np.asarray(np.argmin(np.where(self.stable_IK, self.raw_IK, np.inf), axis=1))
-
-    @cached_property
-    def cliffs_IK(self) -> Bools:
-        """True for stable cells whose loss is too high for a basin: training blew up, but ended with a number."""
-        if self.x_K.size < MIN_POINTS:
-            return np.zeros_like(self.stable_IK)
-        rise_IK = self.raw_IK - np.take_along_axis(self.raw_IK, self.lowest_I[:, None], axis=1)
-        distance_IK = np.abs(self.x_K - self.x_K[self.lowest_I][:, None])
-        known_IK = self.stable_IK & (distance_IK > 0)
-        if not known_IK.any():
-            return known_IK
-        # Next to the lowest cell, a rise is mostly noise: that distance counts as two steps.
-        distance_IK = np.maximum(distance_IK, 2 * float(np.median(np.diff(self.x_K))))
-        bend_IK = np.where(known_IK, rise_IK / distance_IK**2, 0.0)
-        return np.asarray(bend_IK > CLIFF_RATIO * float(np.median(bend_IK[known_IK])))
-
-    @cached_property
-    def basin_IK(self) -> Bools:
-        """True for the stable cells around the lowest one of a shape, up to an unstable cell or a cliff."""
-        open_IK = self.unstable_IK | self.cliffs_IK
-        out = np.zeros_like(self.stable_IK)
-        for i, lowest in enumerate(self.lowest_I):
-            below = np.flatnonzero(open_IK[i, :lowest])
-            above = np.flatnonzero(open_IK[i, lowest:])
-            start = below[-1] + 1 if below.size else 0
-            stop = lowest + above[0] if above.size else self.x_K.size
-            out[i, start:stop] = self.stable_IK[i, start:stop]
         return out
 
 

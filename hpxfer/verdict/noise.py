@@ -1,73 +1,107 @@
-"""The noise floor: how large a difference between two HP values the choice of seeds alone can make."""
+"""Seed noise: how far losses differ by the choice of seeds alone, and how this changes along the HP.
+
+The trials of a seed share their batches and initial draws. So a seed is lucky at one HP and at the next: its losses
+differ from the mean of all seeds by a level, which no difference of HPs sees, by a slope in log2 HP, which moves its
+optimum, and by noise of its own in every trial:
+
+    loss = mean of the cell + level of the seed + slope of the seed * octaves + noise of the trial
+
+The variances of the slope and of the noise follow from the likelihood that knows neither means nor levels (REML;
+Patterson and Thompson 1971, Biometrika 58, 545). They are averaged over a few ratios of the two, by their likelihood.
+The noise is pooled over all shapes and parameterizations of a line.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
+from hpxfer.verdict.basins import Floats
+from hpxfer.verdict.measured import Measured
 
-# The variance of a median over that of a mean, for normal noise and many seeds. It is lower for few: 1.35 at three.
-MEDIAN_VARIANCE = math.pi / 2
-
-
-def cells_near_optimum(row: ShapeLosses, *values: float | None) -> tuple[SeedLosses, ...]:
-    """Return the cells whose noise matters for a regret: the best one, its two neighbors, and those at `values`.
-
-    Other cells do not count: far up the basin, close to divergence, seeds scatter more than where HPs are compared.
-    """
-    finite = [cell for cell in row.cells if cell.finite and not cell.censored]
-    if not finite:
-        return ()
-    best = min(range(len(finite)), key=lambda i: (finite[i].median, i))
-    return tuple(cell for i, cell in enumerate(finite) if abs(i - best) <= 1 or cell.value in values)
+RATIOS = np.array([0.0, 0.3, 1.0, 3.0])  # of the slope per octave to the noise of a trial
+RATIO_WEIGHTS = np.array([0.45, 0.3, 0.15, 0.1])  # beforehand
+SPREAD = 10.0  # octaves squared, summed over five cells at factor 2: what the slope of a line is divided by
+ROUNDING = 1e-9
+LEAST = 1e-6  # nats: the noise where all seeds agree to the last digit
 
 
-def seed_noise(cells: Iterable[SeedLosses]) -> float | None:
-    """Return the standard deviation of one seed's loss, in nats, pooled over cells; None if no cell has two seeds."""
-    finite = [cell.finite for cell in cells]
-    freedom = sum(len(losses) - 1 for losses in finite if losses)
-    if freedom == 0:
+@dataclass(frozen=True, kw_only=True)
+class SeedNoise:
+    """The noise of seeds of a line."""
+
+    variance: float  # of one trial, nats squared, without the level of its seed
+    slope_variance: float  # of a seed, (nats per octave) squared
+    freedom: float  # degrees of freedom of what moves an optimum
+
+    @property
+    def sd(self) -> float:
+        return math.sqrt(self.variance)
+
+    def difference_se(self, num_a: float, num_b: float, octaves: float) -> float:
+        """Return the standard error of the difference of two cell means with so many seeds, so many octaves apart."""
+        shared = self.slope_variance * octaves**2 / max(min(num_a, num_b), 1)
+        return math.sqrt(self.variance * (1 / max(num_a, 1) + 1 / max(num_b, 1)) + shared)
+
+
+def seed_noise(rows: Sequence[Measured]) -> SeedNoise | None:
+    """Return the noise of seeds, pooled over shapes; None if no shape has two seeds."""
+    parts = [part for measured in rows if (part := _observations(measured)) is not None]
+    found = [_likelihood(parts, ratio) for ratio in RATIOS]
+    num = found[0][2]
+    if num == 0:
         return None
-    squares = sum(float(np.var(losses)) * len(losses) for losses in finite if losses)
-    return math.sqrt(squares / freedom)
+    log = np.array([likelihood for _, likelihood, _ in found]) + np.log(RATIO_WEIGHTS)
+    weight = np.exp(log - log.max())
+    weight /= weight.sum()
+    variances = np.array([variance for variance, _, _ in found])
+    variance, slope = float(weight @ variances), float(weight @ (variances * RATIOS**2))
+    share = slope / max(slope + variance / SPREAD, LEAST**2)
+    seeds = sum(int(part[1].max()) for part in parts)
+    freedom = 1 / (share**2 / max(seeds, 1) + (1 - share) ** 2 / num)  # Satterthwaite 1946
+    return SeedNoise(variance=max(variance, LEAST**2), slope_variance=slope, freedom=freedom)
 
 
-def paired_noise(shapes: Iterable[Sequence[SeedLosses]]) -> float | None:
-    """Return the standard deviation of one seed's loss, without the part that it adds to all cells of a shape alike.
-
-    The trials of a seed share their batches and initial draws, so much of its effect cancels in a difference of two
-    HPs. The result is pooled over `shapes`; each holds the cells that a regret there rests on. A seed counts if every
-    cell of the shape has it. None if no shape has two such seeds and two cells.
-    """
-    squares, freedom = 0.0, 0
-    for cells in shapes:
-        losses = [cell.by_seed for cell in cells]
-        seeds = [seed for seed in sorted(losses[0]) if _in_all(losses, seed)] if losses else []
-        if len(seeds) > 1 and len(cells) > 1:
-            table = np.array([[cell[seed] for seed in seeds] for cell in losses])
-            rest = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
-            squares += float((rest**2).sum())
-            freedom += (len(cells) - 1) * (len(seeds) - 1)
-    return math.sqrt(squares / freedom) if freedom else None
+def _observations(measured: Measured) -> tuple[Floats, Floats, Floats, Floats] | None:
+    """Return cell, seed, octaves and loss of each trial near the optimum; None with fewer than two seeds."""
+    if measured.lowest is None:
+        return None
+    loss_NS = measured.loss_KS[measured.cells_N]
+    cell, seed = np.nonzero(np.isfinite(loss_NS))
+    _, seed = np.unique(seed, return_inverse=True)
+    if not seed.size or seed.max() < 1:
+        return None
+    octaves = measured.x_K[measured.cells_N] - measured.x_K[measured.lowest]
+    loss = loss_NS[np.isfinite(loss_NS)] - float(measured.mean_K[measured.lowest])
+    return cell.astype(float), seed.astype(float), octaves[cell], loss
 
 
-def _in_all(losses: Sequence[Mapping[int, float]], seed: int) -> bool:
-    return all(math.isfinite(cell.get(seed, math.inf)) for cell in losses)
-
-
-def difference_se(noise: float, a: SeedLosses, b: SeedLosses) -> float:
-    """Return the standard error of the difference of the medians of two cells, in nats; 0 for a cell and itself.
-
-    `noise` is `paired_noise`, or `seed_noise`, which is larger, where seeds are not paired.
-    """
-    if a == b:
-        return 0.0
-    return noise * math.sqrt(_median_variance(len(a.finite)) + _median_variance(len(b.finite)))
-
-
-def _median_variance(num_seeds: int) -> float:
-    """Return an upper bound of the variance of a median, in units of one seed's. The median of two is their mean."""
-    return (MEDIAN_VARIANCE if num_seeds > 2 else 1.0) / num_seeds
+def _likelihood(parts: Sequence[tuple[Floats, Floats, Floats, Floats]], ratio: float) -> tuple[float, float, int]:
+    """Return the variance of a trial at this ratio, its log likelihood, and the number of independent differences."""
+    squares, log_volume, num = 0.0, 0.0, 0
+    for cell, seed, octaves, loss in parts:
+        num_cells = int(cell.max()) + 1
+        design = np.zeros((loss.size, num_cells + int(seed.max())))
+        at = np.arange(loss.size)
+        design[at, cell.astype(int)] = 1.0
+        later = seed > 0
+        design[at[later], num_cells + seed[later].astype(int) - 1] = 1.0
+        same = (seed[:, None] == seed).astype(float)
+        covariance = np.eye(loss.size) + ratio**2 * same * np.outer(octaves, octaves)
+        inverse = np.linalg.inv(covariance)
+        projected = design.T @ inverse
+        sizes, axes = np.linalg.eigh(projected @ design)
+        good = sizes > ROUNDING
+        explained = float(((axes.T @ (projected @ loss))[good] ** 2 / sizes[good]).sum())
+        free = loss.size - int(good.sum())
+        if free <= 0:
+            continue
+        squares += max(float(loss @ inverse @ loss) - explained, 0.0)
+        log_volume += float(np.linalg.slogdet(covariance)[1]) + float(np.log(sizes[good]).sum())
+        num += free
+    if num == 0:
+        return 0.0, 0.0, 0
+    return squares / num, -0.5 * num * math.log(max(squares, LEAST**2)) - 0.5 * log_volume, num

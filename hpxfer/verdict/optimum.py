@@ -1,13 +1,16 @@
-"""The optimum of the losses of one shape: an estimate if the grid brackets it, a bound if it does not."""
+"""The optimum of the losses of one shape: an estimate if the measured cells bracket it, a bound if they do not."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
+import numpy as np
+
+from hpxfer.verdict.loss_grid import ShapeLosses
+from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.thresholds import MIN_POINTS
 
 Kind = Literal["interior", "lower_edge", "upper_edge", "at_divergence", "none"]
@@ -19,8 +22,8 @@ class Optimum:
 
     What `log2_value` is depends on `kind`:
 
-    - `interior`: the lowest point of the fit (`local_fit`).
-    - `at_divergence`: the same, but no further out than the last HP at which no seed diverged.
+    - `interior`: the median of the draws. The loss rises from the lowest measured cell to both sides.
+    - `at_divergence`: the same, where the next measured cell diverges.
     - `lower_edge`: the HP at the lower edge of the grid, an upper bound of the optimum.
     - `upper_edge`: the HP at the upper edge of the grid, a lower bound of the optimum.
     - `none`: None.
@@ -30,15 +33,15 @@ class Optimum:
 
     kind: Kind
     log2_value: float | None = None
-    grid_value: float | None = None  # the HP of the grid with the lowest fitted loss; without a fit, lowest median
+    grid_value: float | None = None  # the best HP of the grid: no measured mean is lower by 2 standard errors
     open_because: str | None = None  # why a better HP may exist where nothing was measured; None if it is bracketed
     seed_low_log2: float | None = None  # the range of the optima of single seeds; None with fewer than two of them
     seed_high_log2: float | None = None
     low_log2: float | None = None
     high_log2: float | None = None
     se_log2: float | None = None  # None without two seeds, and for a bound
-    curvature: float | None = None  # nats per octave squared: loss = lowest + curvature * octaves^2
-    misfit: float | None = None  # the factor by which errors grew, as cells scatter about the fit more than seeds do
+    curvature: float | None = None  # nats: what one octave from the optimum costs, the mean of both sides
+    misfit: float | None = None  # the factor by which cells scatter about any basin more than seeds do, if it is not 1
 
     @property
     def bracketed(self) -> bool:
@@ -46,79 +49,73 @@ class Optimum:
         return self.open_because is None
 
 
-def find_optimum(values: Sequence[float], losses: Sequence[float | None]) -> Optimum:
-    """Return the optimum of losses over ascending HP values > 0: the vertex of the parabola through the lowest three.
-
-    A loss is +inf for a value that diverged and None without a result. Of equal losses, the lower HP is the optimum.
-    """
-    measured = [i for i, loss in enumerate(losses) if loss is not None]
-    at = {i: loss for i in measured if (loss := losses[i]) is not None and math.isfinite(loss)}
-    if len(at) < MIN_POINTS:
-        have = "1 HP value has" if len(at) == 1 else f"{len(at)} HP values have"
+def measured_optimum(measured: Measured) -> Optimum:
+    """Return the optimum of the mean losses of a shape, without a fit, and the range of the optima of single seeds."""
+    row = measured.row
+    if row.cells == () or not np.isfinite(measured.mean_K).sum() >= MIN_POINTS or measured.lowest is None:
+        count = int((measured.num_K > 0).sum())
+        have = "1 HP value has" if count == 1 else f"{count} HP values have"
         return Optimum(kind="none", open_because=f"{have} a finite loss, {MIN_POINTS} are needed")
-    best = min(at, key=lambda i: (at[i], i))
-    low, high = ([i for i in measured if i < best][-1:], [i for i in measured if i > best][:1])
-    kind: Kind = "interior"
-    log2_value = math.log2(values[best])
-    if not low or not high:
-        kind = "upper_edge" if low else "lower_edge"
-    elif low[0] not in at or high[0] not in at:
-        kind = "at_divergence"
-    else:
-        log2_value = _vertex(*((math.log2(values[i]), at[i]) for i in (low[0], best, high[0])))
+    best = measured.lowest
+    kind = kind_at(measured, best)
+    per_seed = [found for s in range(measured.loss_KS.shape[1]) if (found := _lowest(measured, s)) is not None]
     return Optimum(
         kind=kind,
-        log2_value=log2_value,
-        grid_value=values[best],
-        open_because=_open_because(kind, values, losses, best),
+        log2_value=float(measured.x_K[best]),
+        grid_value=row.cells[best].value,
+        open_because=open_because(kind, measured, best),
+        seed_low_log2=min(per_seed) if len(per_seed) > 1 else None,
+        seed_high_log2=max(per_seed) if len(per_seed) > 1 else None,
     )
 
 
-def open_because(kind: Kind, row: ShapeLosses, best: int) -> str | None:
+def kind_at(measured: Measured, best: int) -> Kind:
+    """Return what the best cell is, by the measured cells beside it."""
+    at = np.flatnonzero(measured.has_result_K)
+    below, above = at[at < best][-1:], at[at > best][:1]
+    if not below.size or not above.size:
+        return "upper_edge" if below.size else "lower_edge"
+    return "at_divergence" if measured.diverges_K[below[0]] or measured.diverges_K[above[0]] else "interior"
+
+
+def open_because(kind: Kind, measured: Measured, best: int) -> str | None:
     """Return why an HP better than that of cell `best` may exist where nothing was measured; None if none can."""
-    better = _better_off_axis(row, row.cells[best])
-    values, losses = [cell.value for cell in row.cells], [cell.median for cell in row.cells]
-    return better or _open_because(kind, values, losses, best)
-
-
-def measured_optimum(row: ShapeLosses) -> Optimum:
-    """Return the optimum of the medians of a shape, without a fit, and the range of the optima of its single seeds."""
-    values = [cell.value for cell in row.cells]
-    optimum = find_optimum(values, [cell.median for cell in row.cells])
-    if optimum.grid_value is None:
-        return optimum
-    best = row.cell(optimum.grid_value)
-    if best and (better := _better_off_axis(row, best)):
-        optimum = replace(optimum, open_because=better)
-    per_seed = [find_optimum(values, row.seed_losses(seed)).log2_value for seed in row.seeds]
-    found = [log2_value for log2_value in per_seed if log2_value is not None]
-    if len(found) < 2:
-        return optimum
-    return replace(optimum, seed_low_log2=min(found), seed_high_log2=max(found))
-
-
-def _better_off_axis(row: ShapeLosses, best: SeedLosses) -> str | None:
+    row = measured.row
     for cell in row.off_axis:
-        if best.median is not None and cell.median is not None and cell.median < best.median:
+        if cell.finite and float(np.mean(cell.finite)) < measured.mean_K[best]:
             return f"HP {cell.value:g}, which a log2 axis cannot show, has a lower loss"
-    return None
-
-
-def _vertex(left: tuple[float, float], mid: tuple[float, float], right: tuple[float, float]) -> float:
-    """Return the x at which the parabola through three points (x, y) is lowest.
-
-    `mid` is the lowest point and `left` is strictly higher. The parabola therefore opens upward, and its vertex lies
-    between the midpoints of the two intervals: there is nothing to clip.
-    """
-    before, after = mid[0] - left[0], right[0] - mid[0]
-    fall, rise = (left[1] - mid[1]) / before, (right[1] - mid[1]) / after
-    return mid[0] + 0.5 * (after * fall - before * rise) / (fall + rise)
-
-
-def _open_because(kind: Kind, values: Sequence[float], losses: Sequence[float | None], best: int) -> str | None:
     for beside in (best - 1, best + 1):
-        if 0 <= beside < len(values) and losses[beside] is None:
-            return f"HP {values[beside]:.4g} next to the best one has no result"
+        if 0 <= beside < len(row.cells) and not measured.has_result_K[beside]:
+            return f"HP {row.cells[beside].value:.4g} next to the best one has no result"
     if kind in ("lower_edge", "upper_edge"):
         return f"the optimum is on the {kind.removesuffix('_edge')} edge of the grid"
     return None
+
+
+def _lowest(measured: Measured, seed: int) -> float | None:
+    """Return the optimum of one seed: the vertex of the parabola through its lowest loss and the two beside it."""
+    loss_K = measured.loss_KS[:, seed]
+    at = np.flatnonzero(~np.isnan(loss_K))
+    if np.isfinite(loss_K[at]).sum() < MIN_POINTS:
+        return None
+    best = int(np.argmin(loss_K[at]))
+    if best in (0, at.size - 1) or not np.isfinite(loss_K[at[best - 1 : best + 2]]).all():
+        return float(measured.x_K[at[best]])
+    return vertex(measured.x_K[at[best - 1 : best + 2]].tolist(), loss_K[at[best - 1 : best + 2]].tolist())
+
+
+def vertex(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return the x at which the parabola through three points is lowest. The middle point is the lowest one.
+
+    The first point is strictly higher. The parabola therefore opens upward, and its vertex lies between the midpoints
+    of the two intervals: there is nothing to clip.
+    """
+    before, after = x[1] - x[0], x[2] - x[1]
+    fall, rise = (y[0] - y[1]) / before, (y[2] - y[1]) / after
+    return x[1] + 0.5 * (after * fall - before * rise) / (fall + rise)
+
+
+def range_of(row: ShapeLosses) -> tuple[float, float]:
+    """Return the smallest and the largest measured log2 HP of a shape; (inf, -inf) if nothing was measured."""
+    x = [cell.log2 for cell in row.cells if cell.losses]
+    return min(x, default=math.inf), max(x, default=-math.inf)

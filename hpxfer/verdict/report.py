@@ -16,12 +16,13 @@ from hpxfer.verdict.headline import headline
 from hpxfer.verdict.judge import with_control
 from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.optimum import Optimum
+from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.summary import full_text, summary_text
 from hpxfer.verdict.transfer import finding_of
 
 EDGES = ("lower_edge", "upper_edge", "at_divergence")
 OF_FINDING = ("axis", "parameterization", "scale_name", "verdict")
-OF_SHAPE = tuple(field.name for field in fields(ShapeFinding) if field.name != "optimum")
+OF_SHAPE = tuple(field.name for field in fields(ShapeFinding) if field.name not in ("optimum", "curve"))
 OF_OPTIMUM = tuple(field.name for field in fields(Optimum) if field.name != "kind")
 
 
@@ -94,19 +95,19 @@ class JudgedLine:
     @cached_property
     def by_key(self) -> dict[tuple[str, str], Estimates]:
         """Its estimates by axis and parameterization."""
-        return {estimates.fitted.grid.key: estimates for estimates in self.estimates}
+        return {estimates.grid.key: estimates for estimates in self.estimates}
 
 
-def judge_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> JudgedLine:
+def judge_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str, rules: Rules = DEFAULT_RULES) -> JudgedLine:
     """Return the report on a line, with its estimates. The noise of seeds is pooled over the whole line."""
     estimates = estimate_all(loss_grids(line))
-    findings = [finding_of(found) for found in estimates]
+    findings = [finding_of(found, rules) for found in estimates]
     findings.sort(key=lambda finding: (finding.axis, finding.is_control, finding.parameterization))
     compared = tuple(with_control(finding, findings) for finding in findings)
     report = TransferReport(sweep=sweep, hp=hp, loss=loss, findings=compared)
     return JudgedLine(report=report, estimates=estimates)
 
 
-def report_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str) -> TransferReport:
+def report_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str, rules: Rules = DEFAULT_RULES) -> TransferReport:
     """Return the report on a line, a frame as `Results.line` gives it."""
-    return judge_line(line, sweep=sweep, hp=hp, loss=loss).report
+    return judge_line(line, sweep=sweep, hp=hp, loss=loss, rules=rules).report

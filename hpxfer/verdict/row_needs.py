@@ -91,6 +91,17 @@ class Row:
         low, high = sorted((self.exponents[self.lowest], self.exponents[second]))
         return low, high
 
+    @property
+    def is_misfit(self) -> bool:
+        """Whether its cells scatter about any basin by more than seeds do."""
+        return self.shape.optimum.misfit is not None and self.shape.optimum.misfit >= NOT_NOISE
+
+    @property
+    def interval_octaves(self) -> float:
+        """The width of the interval of its optimum, infinite if it is open."""
+        low, high = self.shape.optimum.low_log2, self.shape.optimum.high_log2
+        return math.inf if low is None or high is None else high - low
+
     def loss(self, index: int) -> float:
         """Return the finite loss of a cell."""
         loss = self.losses[index]
@@ -129,7 +140,8 @@ def why_hopeless(row: Row) -> str | None:
     if row.is_constant:
         return f"{row.name}: every HP value has exactly the same loss, so the HP may have no effect there"
     octaves = row.exponents[-1] - row.exponents[0] if row.cells else 0.0
-    if len(row.finite) >= MIN_POINTS and octaves >= FLAT_OCTAVES and len(_open_sides(row)) == 2:
+    risen = any(_has_risen(row, upper=upper) for upper in (False, True)) if row.finite else True
+    if len(row.finite) >= MIN_POINTS and octaves >= FLAT_OCTAVES and not risen:
         return f"{row.name}: over {octaves:g} octaves the loss does not bend by more than seeds differ"
     return None
 
@@ -146,6 +158,18 @@ def values_lacking(row: Row) -> Iterator[Lack]:
         yield row.lacking(values, f"beyond the {'upper' if upper else 'lower'} edge of the grid")
     if row.shape.optimum.kind == "at_divergence" and (value := _below_divergence(row)) is not None:
         yield row.lacking((value,), "between the best one and the one that diverges")
+
+
+def values_to_see_rise(row: Row) -> Iterator[Lack]:
+    """Yield the values beyond an end at which the loss has not been seen to rise, although the optimum is inside."""
+    if len(row.finite) < MIN_POINTS or row.exponents[-1] - row.exponents[0] >= FLAT_OCTAVES:
+        return
+    for upper in (False, True):
+        if not _has_risen(row, upper=upper):
+            values = beyond(row.exponents, _steps_beyond(row, upper=upper), upper=upper)
+            yield row.lacking(
+                values, f"beyond the {'upper' if upper else 'lower'} edge, where the loss has hardly risen"
+            )
 
 
 def value_between_ties(row: Row) -> Lack | None:
@@ -270,9 +294,9 @@ def values_to_sharpen(row: Row) -> Lack | None:
 
 def seeds_cannot_mend(row: Row) -> bool:
     """Return whether the interval of an optimum is wider than the noise of seeds makes it."""
-    optimum = row.shape.optimum
-    if optimum.misfit is not None and optimum.misfit >= NOT_NOISE:
+    if row.is_misfit:
         return True
+    optimum = row.shape.optimum
     low, high, at = optimum.low_log2, optimum.high_log2, row.lowest
     if (
         low is None

@@ -12,9 +12,9 @@ REGRET_SHARE = 0.01
 # say little about the slope beyond them, and nothing is claimed there.
 MOVE_OCTAVES = 1.0
 
-# The chance, per side, of "transfers" for an optimum that moved by exactly MOVE_OCTAVES, and of "drifts" for such a
-# one. The verdict therefore rests on the 98% interval of the move.
-ERROR_RATE = 0.01
+# The largest chance of being wrong at which a verdict is said: "transfers" if the HP transfers with a chance of at
+# least 98%, "drifts" if it is that sure that one regret exceeds its limit, or that two optima differ by MOVE_OCTAVES.
+ERROR_RATE = 0.02
 
 # The confidence of every interval that a report prints or a figure draws, e.g. that of an optimum, a drift or a fit.
 CONFIDENCE = 0.95
@@ -22,24 +22,32 @@ CONFIDENCE = 0.95
 # How many standard errors a difference must exceed to count as seen. 95% of normal errors lie within two.
 NUM_SE = 2.0
 
-# A parabola has three coefficients.
+# The fewest cells with a loss that an optimum is claimed from.
 MIN_POINTS = 3
 
-# How far from the lowest point of a basin cells are fitted: 2.5 octaves, five points of the usual octave grid. Further
-# out the loss has risen by 6% and more, and is no longer a parabola with a small cubic part.
+# How far from the lowest measured cell the losses tell where the optimum is: 2.5 octaves, five points of the usual
+# octave grid. Further out the loss has risen by 6% and more, and real basins have walls.
 LOCAL_OCTAVES = 2.5
 
-# The points on each side of the lowest one that are fitted however far out they are: on a coarse grid, LOCAL_OCTAVES
-# alone would leave too few for a parabola.
+# The points on each side of the lowest one that count however far out they are: on a coarse grid, LOCAL_OCTAVES alone
+# would leave too few.
 LOCAL_POINTS = 2
 
-# A cell is a cliff, outside of the basin, if its rise over its squared distance is this many times the median one:
-# training blew up without a NaN. For an asymmetry that a cubic can follow, the ratio stays below three.
-CLIFF_RATIO = 8.0
+# A cell may stand behind a wall, where training blew up without a NaN, if its rise over its squared distance is this
+# many times the median one. Skewed basins without a wall reach five.
+WALL_RATIO = 8.0
 
-# If the scatter about a fit (of cells about basins, of optima about a line) has a lower chance than this under the
-# noise of seeds, all errors grow by the ratio of the two, as the Particle Data Group scales them (RPP 2024, 5.2.2).
-MISFIT_CHANCE = 0.05
+# A trial is a spike, and left out, if it ends this many times the typical noise above the lowest seed of its cell...
+SPIKE_NOISES = 8.0
+
+# ... and above this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
+SPIKE_SHARE = 0.5
+
+# Cells scatter about every basin more than seeds do, and a report says so, if chance explains it more rarely than this.
+MISFIT_CHANCE = 0.01
+
+# Optima do not lie on a line if their scatter about it has a lower chance than this under their errors.
+NOT_A_LINE = 0.01
 
 # The rises of the loss, as fractions of it, at which the width of a basin is measured.
 WIDTH_SHARES = (0.0025, 0.01)
@@ -47,7 +55,10 @@ WIDTH_SHARES = (0.0025, 0.01)
 # Loss curves of several shapes count as one while they differ by less than this fraction of the loss.
 COLLAPSE_SHARE = REGRET_SHARE
 
-# The number of draws of the bootstrap. The 2.5% quantile of 2,000 draws is known to within 6% of a standard error.
+# The chance of rejecting curves that are one, in each window of steps.
+COLLAPSE_ERROR = 0.01
+
+# The number of draws of the optima. The 2.5% quantile of 2,000 draws is known to within 6% of a standard error.
 NUM_DRAWS = 2000
 
 # The name of the parameterization that all others are compared with.

@@ -4,35 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from hpxfer.verdict.basin import basin_width, stability_edge
-from hpxfer.verdict.estimate import Estimates, estimate_all
+import numpy as np
+
+from hpxfer.verdict.basin import basin_width, curve_of, stability_edge
+from hpxfer.verdict.chances import chances
+from hpxfer.verdict.drift import ENDS
+from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_cost
 from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred
 from hpxfer.verdict.judge import judge
-from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
-from hpxfer.verdict.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
-from hpxfer.verdict.optimum import Optimum
+from hpxfer.verdict.loss_grid import LossGrid
+from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.regret import regret_trend
+from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import WIDTH_SHARES
 from hpxfer.verdict.what_to_add import what_to_add
 
 
-def find(grids: Sequence[LossGrid]) -> tuple[Finding, ...]:
+@dataclass(frozen=True, kw_only=True)
+class _Cells:
+    """The cells of a row that a regret compares, as indices; None where there is none."""
+
+    best: int | None
+    moved: int | None  # that of the transferred HP
+
+
+def find(grids: Sequence[LossGrid], rules: Rules = DEFAULT_RULES) -> tuple[Finding, ...]:
     """Return the finding of each grid, not yet compared with the control. The noise of seeds is pooled over all."""
-    return tuple(finding_of(estimates) for estimates in estimate_all(grids))
+    return tuple(finding_of(estimates, rules) for estimates in estimate_all(grids))
 
 
-def finding_of(estimates: Estimates) -> Finding:
+def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
     """Return the finding of one parameterization along one axis, not yet compared with the control."""
-    grid, optima = estimates.fitted.grid, estimates.optima
-    base_value = _base_value(grid, optima)
-    near = [cells_near_optimum(row, base_value) for row in grid.rows]
-    noise = seed_noise(cell for cells in near for cell in cells)
-    paired = paired_noise(near)
-    shapes = tuple(
-        _shape(estimates, i, base_value, noise, noise if paired is None else paired) for i in range(len(grid.rows))
-    )
+    grid = estimates.grid
+    base = next((i for i, row in enumerate(grid.rows) if row.is_base), None)
+    base_value = None if base is None else _base_value(estimates, base)
+    cells = [_cells(estimates, i, base_value) for i in range(len(grid.rows))]
+    shapes = tuple(_shape(estimates, i, cells[i], rules) for i in range(len(grid.rows)))
+    noise = estimates.noise
     finding = Finding(
         axis=grid.axis,
         scale_name=grid.scale_name,
@@ -40,7 +50,8 @@ def finding_of(estimates: Estimates) -> Finding:
         base_value=base_value,
         shapes=shapes,
         drift=estimates.drift,
-        noise_nats=noise,
+        move=estimates.move,
+        noise_nats=None if noise is None else noise.sd,
         verdict="undecided",
         reasons=(),
         regret_trend=regret_trend(
@@ -50,72 +61,116 @@ def finding_of(estimates: Estimates) -> Finding:
             [shape.regret_se_nats for shape in shapes],
         ),
     )
-    verdict, reasons = judge(finding)
+    if base is not None and noise is not None:
+        finding = _with_chances(finding, estimates, base, cells[base].moved)
+    verdict, reasons = judge(finding, rules)
     to_add = what_to_add(finding, grid) if verdict == "undecided" else ()
     needs = tuple(f"to decide: {addition.text}" for addition in to_add)
-    return replace(finding, verdict=verdict, reasons=(*reasons, *needs, *_notes(grid, optima)), to_add=to_add)
+    return replace(finding, verdict=verdict, reasons=(*reasons, *needs, *_notes(estimates)), to_add=to_add)
 
 
-def _base_value(grid: LossGrid, optima: Sequence[Optimum]) -> float | None:
-    """Return the HP that is transferred: the best of the base by the fit.
+def _base_value(estimates: Estimates, base: int) -> float | None:
+    """Return the HP that is transferred: the best of the base.
 
-    A search that refines each shape by itself tries other HPs at each. If not every shape has the best HP of the fit,
-    but every shape has the one with the lowest measured loss at the base, that one is transferred.
+    A search that refines each shape by itself tries other HPs at each. If not every shape has the best HP, but every
+    shape has the one with the lowest measured loss at the base, that one is transferred.
     """
-    base = next((i for i, row in enumerate(grid.rows) if row.is_base), None)
-    fitted_best = None if base is None else optima[base].grid_value
-    if base is None or fitted_best is None or all(row.cell(fitted_best) for row in grid.rows):
-        return fitted_best
-    finite = [cell for cell in grid.rows[base].cells if cell.median is not None and math.isfinite(cell.median)]
-    lowest = min(finite, key=lambda cell: cell.median or 0.0, default=None)
-    everywhere = lowest is not None and all(row.cell(lowest.value) for row in grid.rows)
-    return lowest.value if lowest is not None and everywhere else fitted_best
+    rows = estimates.grid.rows
+    best = estimates.optima[base].grid_value
+    if best is None:
+        cell = best_cell(estimates, base)
+        best = None if cell is None else rows[base].cells[cell].value
+    if best is None or all(row.cell(best) for row in rows):
+        return best
+    lowest = estimates.measured(base).lowest
+    measured = best if lowest is None else rows[base].cells[lowest].value
+    return measured if all(row.cell(measured) for row in rows) else best
 
 
-def _shape(
-    estimates: Estimates, i: int, base_value: float | None, noise: float | None, difference_noise: float | None
-) -> ShapeFinding:
-    """Return the finding at shape `i`. A regret compares measured cells; nothing is interpolated."""
-    row, optimum = estimates.fitted.grid.rows[i], estimates.optima[i]
-    best_loss, best_value, best = _best(row, optimum)
-    moved = row.cell(base_value)
-    moved_loss = moved.median if moved else None
+def _cells(estimates: Estimates, i: int, base_value: float | None) -> _Cells:
+    """Return the cells that the regret of a row compares. The transferred HP is the best where it measured lower."""
+    measured, row = estimates.measured(i), estimates.grid.rows[i]
+    best = best_cell(estimates, i)
+    moved = next((k for k, cell in enumerate(row.cells) if cell.value == base_value), None)
+    if best is not None and moved is not None and measured.stable_K[moved]:
+        best = moved if measured.mean_K[moved] <= measured.mean_K[best] else best
+    return _Cells(best=best, moved=moved)
+
+
+def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFinding:
+    """Return the finding at row `i`. A regret compares means of measured cells; nothing is interpolated."""
+    measured, row, optimum = estimates.measured(i), estimates.grid.rows[i], estimates.optima[i]
+    best_loss = None if cells.best is None else float(measured.mean_K[cells.best])
+    moved_loss = _loss(measured, cells.moved)
     regret = _regret(best_loss, moved_loss)
-    se = None
-    if difference_noise is not None and best and moved and regret is not None and math.isfinite(regret):
-        se = difference_se(difference_noise, moved, best)
     finite = regret if regret is not None and math.isfinite(regret) else None
+    se = None
+    if finite is not None and estimates.noise is not None and cells.best is not None and cells.moved is not None:
+        octaves = float(measured.x_K[cells.moved] - measured.x_K[cells.best])
+        nums = (float(measured.num_K[k]) for k in (cells.moved, cells.best))
+        se = estimates.noise.difference_se(*nums, octaves)
+    sd = None if estimates.noise is None else estimates.noise.sd
     edge, at = stability_edge(row), optimum.log2_value
+    octave = octave_cost(estimates, i)
     return ShapeFinding(
         shape=row.shape,
         scale=row.scale,
         is_base=row.is_base,
         optimum=optimum,
-        best_value=best_value,
+        best_value=None if cells.best is None else row.cells[cells.best].value,
         best_loss=best_loss,
-        transferred=_transferred(moved),
+        transferred=_transferred(moved_loss),
         transferred_loss=moved_loss,
         regret_nats=regret,
-        regret_percent=100 * finite / best_loss if finite is not None and best_loss else None,
-        regret_noise_units=finite / noise if finite is not None and noise else None,
+        regret_percent=100 * finite / abs(best_loss) if finite is not None and best_loss else None,
+        regret_noise_units=finite / sd if finite is not None and sd else None,
         regret_se_nats=se,
         num_seeds=len(row.seeds),
         num_diverged=row.num_diverged,
         num_missing=row.num_missing,
-        width_quarter_octaves=basin_width(estimates.fitted, i, WIDTH_SHARES[0]),
-        width_one_octaves=basin_width(estimates.fitted, i, WIDTH_SHARES[1]),
+        width_quarter_octaves=basin_width(estimates, i, WIDTH_SHARES[0]),
+        width_one_octaves=basin_width(estimates, i, WIDTH_SHARES[1]),
         edge_log2=edge,
         edge_octaves=edge - at if edge is not None and at is not None else None,
+        same_cell=cells.best is not None and cells.best == cells.moved,
+        limit_nats=_limit(estimates, i, best_loss, rules),
+        octave_nats=octave,
+        regret_octave_share=finite / octave if finite is not None and octave else None,
+        lowest_value=None if measured.lowest is None else row.cells[measured.lowest].value,
+        lowest_loss=None if measured.lowest is None else float(measured.mean_K[measured.lowest]),
+        curve=curve_of(estimates, i) if optimum.kind in ("interior", "at_divergence") else (),
     )
 
 
-def _best(row: ShapeLosses, optimum: Optimum) -> tuple[float | None, float | None, SeedLosses | None]:
-    """Return the loss, the HP and the cell of the lowest fitted loss; without a fit, of the lowest median."""
-    chosen = row.cell(optimum.grid_value)
-    if chosen is not None and chosen.median is not None and not chosen.censored:
-        return chosen.median, chosen.value, chosen
-    measured = [(cell.median, cell.value, cell) for cell in row.cells if cell.finite and not cell.censored]
-    return min(measured, default=(None, None, None), key=lambda found: found[:2])
+def _limit(estimates: Estimates, i: int, best_loss: float | None, rules: Rules) -> float | None:
+    """Return the largest regret in nats that counts as none."""
+    if rules.loss is not None:
+        return None if best_loss is None else rules.loss * abs(best_loss)
+    return octave_cost(estimates, i, rules.octaves or 0.0)
+
+
+def _with_chances(finding: Finding, estimates: Estimates, base: int, cell: int | None) -> Finding:
+    found = None
+    if cell is not None:
+        found = chances(estimates, base, cell, [shape.limit_nats for shape in finding.shapes])
+    if found is None:
+        return finding
+    shapes = []
+    for i, shape in enumerate(finding.shapes):
+        if math.isnan(found.over_I[i]) or shape.regret_nats is None:
+            shapes.append(shape)
+            continue
+        low, high = np.quantile(found.regret_BI[:, i], ENDS, method="nearest").tolist()
+        over = float(found.over_I[i])
+        shapes.append(replace(shape, regret_low_nats=low, regret_high_nats=high, over_chance=over))
+    return replace(finding, shapes=tuple(shapes), transfer_chance=found.transfers, move_chance=found.moved)
+
+
+def _loss(measured: Measured, cell: int | None) -> float | None:
+    """Return the mean loss of a cell, +inf if at least half of its seeds diverged, None without a result."""
+    if cell is None or not measured.has_result_K[cell]:
+        return None
+    return math.inf if measured.diverges_K[cell] else float(measured.mean_K[cell])
 
 
 def _regret(best_loss: float | None, moved_loss: float | None) -> float | None:
@@ -125,17 +180,25 @@ def _regret(best_loss: float | None, moved_loss: float | None) -> float | None:
     return None if best_loss is None else moved_loss - best_loss
 
 
-def _transferred(moved: SeedLosses | None) -> Transferred:
-    if moved is None or moved.median is None:
+def _transferred(moved_loss: float | None) -> Transferred:
+    if moved_loss is None:
         return "missing"
-    return "diverged" if moved.censored else "measured"
+    return "diverged" if moved_loss == math.inf else "measured"
 
 
-def _notes(grid: LossGrid, optima: Sequence[Optimum]) -> list[str]:
+def _notes(estimates: Estimates) -> list[str]:
     """Return what a reader should know besides the verdict."""
-    notes = []
-    if any(row.is_base and optimum.kind == "at_divergence" for row, optimum in zip(grid.rows, optima, strict=True)):
+    grid, notes = estimates.grid, []
+    if any(row.is_base and at.kind == "at_divergence" for row, at in zip(grid.rows, estimates.optima, strict=True)):
         notes.append("the base optimum sits next to divergence: a finer grid would place it better")
+    if spikes := sum(estimates.measured(i).num_spikes for i in range(len(grid.rows))):
+        notes.append(f"left out as spikes, far above the other seeds of their cells: {spikes} trials")
+    for row, optimum in zip(grid.rows, estimates.optima, strict=True):
+        if optimum.misfit is not None:
+            notes.append(
+                f"{row.name}: cells scatter about every basin {optimum.misfit:.2g} times as much as seeds do; "
+                "the intervals are wider by what that allows"
+            )
     if missing := sum(row.num_missing for row in grid.rows):
         notes.append(f"{missing} of {sum(row.num_trials for row in grid.rows)} trials have no result")
     if values := sorted({cell.value for row in grid.rows for cell in row.off_axis}):

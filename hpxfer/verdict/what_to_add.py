@@ -22,36 +22,41 @@ from hpxfer.verdict.row_needs import (
     seeds_cannot_mend,
     value_between_ties,
     values_lacking,
+    values_to_see_rise,
     values_to_sharpen,
     values_wanted,
     why_hopeless,
 )
-from hpxfer.verdict.thresholds import ERROR_RATE, MOVE_OCTAVES, NUM_SE, REGRET_SHARE
+from hpxfer.verdict.rules import DEFAULT_RULES, Rules
+from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 
 MIN_SEEDS = 3  # with two, an unlucky run cannot be distinguished from noise
 MAX_SEEDS = 20  # with more, a longer axis or a finer grid says more at lower cost
+HOPELESS_SEEDS = 2 * MAX_SEEDS  # where more are needed, no follow-up asks for seeds
+LONG_AXIS = 64  # the largest ratio of two scales on an axis that a follow-up makes longer
 SEED_MARGIN = 1.25  # without one, about half of all follow-ups would just miss
+WIDE_SHARE = 0.7  # of the widest interval of an optimum: an interval as wide as that is to blame too
 MAX_GROWTH = 3  # at most so many times the seeds per follow-up: how many decide is itself known from few seeds
 
 
-def what_to_add(finding: Finding, grid: LossGrid) -> tuple[Addition, ...]:
+def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) -> tuple[Addition, ...]:
     """Return what an undecided finding on the losses of a grid needs, the most urgent first.
 
-    Seeds are counted only once everything planned has been run.
+    Nothing else is asked for before everything planned that counts has been run.
     """
     rows = [Row.of(finding, shape, row) for shape, row in zip(finding.shapes, grid.rows, strict=True)]
     if again := [addition for row in rows if (addition := cells_to_run_again(row)) is not None]:
         return tuple(again)
     hopeless = [why for row in rows if (why := why_hopeless(row)) is not None]
     if hopeless and len(hopeless) == len(rows):
-        return (Addition(text=f"nothing that a sweep can add: {hopeless[0]}"),)
+        return (_nothing(hopeless[0]),)
     out = _wanted(lack for row in rows if why_hopeless(row) is None for lack in values_lacking(row))
     if len(rows) < 2:
         text = f"a shape beyond the base, at four times its {finding.scale_name} or more"
         out.append(Addition(text=text, new_scales=tuple(4 * row.shape.scale for row in rows)))
     if _num_seeds(finding) < 2:
         out.append(Addition(text=f"{MIN_SEEDS} seeds at every shape", seeds=MIN_SEEDS))
-    return tuple(out or _base_tie(rows) or _precision(finding, rows))
+    return tuple(out or _within_noise(finding, rows, rules) or _base_tie(rows) or _precision(finding, rows, rules))
 
 
 def asks_nothing(addition: Addition) -> bool:
@@ -75,86 +80,114 @@ def _base_tie(rows: Sequence[Row]) -> list[Addition]:
     return _wanted(lack for row in rows if row.shape.is_base and (lack := value_between_ties(row)) is not None)
 
 
-def _precision(finding: Finding, rows: Sequence[Row]) -> list[Addition]:
+def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addition]:
+    """Return the seeds without which no regret can be said to be within its limit, and the value between a tie."""
+    now = _num_seeds(finding)
+    wide = [NUM_SE * (shape.regret_se_nats or 0.0) / shape.limit_nats for shape in _others(finding) if shape.limit_nats]
+    factor = max(wide, default=0.0)
+    # What is likely to drift is decided by a regret far over its limit, and needs no small error.
+    if factor <= 1 or (finding.transfer_chance or 0.0) < rules.error:
+        return []
+    needed = math.ceil(SEED_MARGIN * now * factor**2)
+    if needed > HOPELESS_SEEDS:
+        limit = min(shape.limit_nats for shape in _others(finding) if shape.limit_nats)
+        return [
+            _nothing(
+                f"about {needed} seeds decide, as the noise of one is {finding.noise_nats:.2g} nats and the "
+                f"limit {limit:.2g}; a longer run or more validation tokens lower the noise"
+            )
+        ]
+    return [*_base_tie(rows), *_more_seeds(now, needed)]
+
+
+def _more_seeds(now: int, needed: int) -> list[Addition]:
+    seeds = min(max(needed, now + 1, MIN_SEEDS), MAX_SEEDS)
+    return [Addition(text=f"{seeds} seeds instead of {now} at every shape", seeds=seeds)] if seeds > now else []
+
+
+def _nothing(why: str) -> Addition:
+    return Addition(text=f"nothing that a sweep can add: {why}")
+
+
+def _precision(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addition]:
     """Return what narrows the intervals of a finding whose grid lacks nothing: cells, seeds, or a longer axis."""
-    now, factor = _num_seeds(finding), error_factor(finding)
-    seeds = _seeds_that_decide(now, factor)
-    doubtful = [row for row in rows if _in_doubt(row.shape)] or list(rows)
-    sharpened = [row for row in doubtful if seeds is None or factor <= 1 or seeds_cannot_mend(row)]
+    now, factor = _num_seeds(finding), error_factor(finding, rules)
+    doubtful = _in_doubt(finding, rows, rules)
+    if wider := _wanted(lack for row in doubtful for lack in values_to_see_rise(row)):
+        return wider
+    needed = math.ceil(SEED_MARGIN * now * factor**2) if factor < HOPELESS_SEEDS else HOPELESS_SEEDS + 1
+    mended = needed <= MAX_SEEDS and now < MAX_SEEDS
+    sharpened = [row for row in doubtful if not mended or seeds_cannot_mend(row)]
     if finer := _wanted(lack for row in sharpened if (lack := values_to_sharpen(row)) is not None):
         return finer
-    if seeds is not None:
-        return [Addition(text=f"{seeds} seeds instead of {now} at every shape", seeds=seeds)]
+    if bad := [row for row in doubtful if row.is_misfit]:
+        return [_nothing(f"{bad[0].name}: its cells scatter about every basin more than seeds do; look at its trials")]
+    if mended or (now < MAX_SEEDS and not _is_near_limit(finding)):
+        return _more_seeds(now, min(needed, MAX_GROWTH * now))
     largest = max(row.shape.scale for row in rows)
+    if not _is_near_limit(finding) or largest >= LONG_AXIS * min(row.shape.scale for row in rows):
+        return [_nothing(f"{now} seeds do not decide, nor would a finer grid")]
     why = f"the optimum's move or a regret is so close to its limit that {MAX_SEEDS} seeds would not decide"
     text = f"a shape at {finding.scale_name} {scale_text(2 * largest)}, twice the largest: {why}"
     return [Addition(text=text, new_scales=(2 * largest,))]
 
 
-def _seeds_that_decide(now: int, factor: float) -> int | None:
-    """Return the number of seeds that lowers errors by a factor, with a margin; None if that is more than MAX_SEEDS."""
-    if now >= MAX_SEEDS or now * factor**2 > MAX_SEEDS:
-        return None
-    seeds = max(now + 1, MIN_SEEDS, math.ceil(SEED_MARGIN * now * factor**2))
-    return min(seeds, MAX_GROWTH * now, MAX_SEEDS)
+def _is_near_limit(finding: Finding) -> bool:
+    """Return whether the move or a regret is known well, and its limit lies within what is known."""
+    move = finding.move
+    if move is not None and move.low is not None and move.high is not None:
+        size = max(-move.low, move.high)
+        if size > MOVE_OCTAVES > size - (move.high - move.low) and move.high - move.low <= MOVE_OCTAVES:
+            return True
+    return any(
+        ends is not None and ends[0] <= limit < ends[1] and ends[1] - ends[0] <= limit
+        for shape in _others(finding)
+        if (ends := _regret_ends(shape)) is not None and (limit := shape.limit_nats) is not None
+    )
 
 
-def error_factor(finding: Finding) -> float:
-    """Return the factor by which errors must fall to decide a finding if its estimates stay; 1 if they need not."""
-    needed = [1.0, *(_regret_factor(shape) for shape in finding.shapes if not shape.is_base)]
-    chance = finding.transfer_chance
-    if chance is not None:
-        sure, seen = stats.norm.ppf(1 - ERROR_RATE), abs(stats.norm.ppf(chance))
-        needed.append(sure / seen if seen > 0 else math.inf)
-    else:
-        needed.append(_move_factor(finding))
-    return float(max(needed))
+def error_factor(finding: Finding, rules: Rules) -> float:
+    """Return the factor by which errors must fall to decide a finding if its estimates stay; 1 if they need not.
+
+    An interval must shrink until it is clear of its limit. Where all are, the chance of a transfer is read as a normal
+    distance in standard errors, which doubles if all errors halve.
+    """
+    needed = [_shrink(_regret_ends(shape), shape.limit_nats) for shape in _others(finding)]
+    if finding.move is not None and finding.move.low is not None and finding.move.high is not None:
+        low, high = finding.move.low, finding.move.high
+        needed += [_shrink((low, high), MOVE_OCTAVES), _shrink((-high, -low), MOVE_OCTAVES)]
+    factor = max(needed, default=0.0)
+    if factor > 1 or finding.transfer_chance is None:
+        return max(factor, 1.0)
+    distance = abs(_distance(finding.transfer_chance))
+    return max(1.0, _distance(1 - rules.error) / distance) if distance else math.inf
 
 
-def _move_factor(finding: Finding) -> float:
-    low, high = _move_ends(finding)
-    if low is None or high is None or max(-low, high) <= MOVE_OCTAVES:
-        return 1.0
-    room = abs(abs(low + high) / 2 - MOVE_OCTAVES)
-    return (high - low) / 2 / room if room else math.inf
-
-
-def _move_ends(finding: Finding) -> tuple[float | None, float | None]:
-    if finding.move is not None:
-        return finding.move.low, finding.move.high
-    interval = None if finding.drift is None else finding.drift.interval(1 - 2 * ERROR_RATE)
-    if interval is None or finding.drift is None or not all(map(math.isfinite, interval)):
-        return None, None
-    return interval[0] * finding.drift.doublings, interval[1] * finding.drift.doublings
-
-
-def _regret_factor(shape: ShapeFinding) -> float:
-    """Return the factor by which the error of a regret must fall to be clear of its limit."""
-    limit, ends = limit_of(shape), regret_ends(shape)
-    if limit is None or ends is None or ends[1] <= limit:
+def _shrink(ends: tuple[float, float] | None, limit: float | None) -> float:
+    """Return the factor by which an interval must shrink about its middle to be clear of a limit; 0 if it is."""
+    if ends is None or limit is None or not ends[0] <= limit <= ends[1]:
         return 0.0
-    half, room = (ends[1] - ends[0]) / 2, abs((shape.regret_nats or 0.0) - limit)
-    return half / room if room else math.inf
+    room = abs(sum(ends) / 2 - limit)
+    return (ends[1] - ends[0]) / 2 / room if room else math.inf
 
 
-def _in_doubt(shape: ShapeFinding) -> bool:
-    """Return whether the interval of a regret holds its limit."""
-    limit, ends = limit_of(shape), regret_ends(shape)
-    return not shape.is_base and limit is not None and ends is not None and ends[0] <= limit < ends[1]
+def _regret_ends(shape: ShapeFinding) -> tuple[float, float] | None:
+    low, high = shape.regret_low_nats, shape.regret_high_nats
+    return None if low is None or high is None or not math.isfinite(high) else (low, high)
 
 
-def limit_of(shape: ShapeFinding) -> float | None:
-    """Return the largest regret that counts as none, in nats; None where nothing was measured."""
-    if shape.limit_nats is not None or shape.best_loss is None:
-        return shape.limit_nats
-    return REGRET_SHARE * abs(shape.best_loss)
+def _distance(chance: float) -> float:
+    return float(stats.norm.ppf(min(max(chance, 1e-9), 1 - 1e-9)))
 
 
-def regret_ends(shape: ShapeFinding) -> tuple[float, float] | None:
-    """Return the interval of a regret in nats; None without a finite regret or its error."""
-    regret, se = shape.regret_nats, shape.regret_se_nats
-    if regret is None or not math.isfinite(regret):
-        return None
-    if shape.regret_low_nats is not None and shape.regret_high_nats is not None:
-        return shape.regret_low_nats, shape.regret_high_nats
-    return None if se is None else (regret - NUM_SE * se, regret + NUM_SE * se)
+def _others(finding: Finding) -> list[ShapeFinding]:
+    return [shape for shape in finding.shapes if not shape.is_base]
+
+
+def _in_doubt(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Row]:
+    """Return the shapes to blame: those whose regret may be over its limit, or those whose optimum is known least."""
+    found = [row for row in rows if rules.error / 2 < (row.shape.over_chance or 0.0) < 1 - rules.error]
+    if found:
+        return found
+    widths = [row.interval_octaves for row in rows]
+    return [row for row, width in zip(rows, widths, strict=True) if width >= WIDE_SHARE * max(widths)]

@@ -34,7 +34,7 @@ class SeedSpread:
 def seed_spreads(inputs: Inputs) -> Sequence[SeedSpread]:
     out = []
     for estimates in inputs.judged.estimates if inputs.judged else ():
-        for row in estimates.fitted.grid.rows:
+        for row in estimates.grid.rows:
             losses = row.cells[2].finite
             if len(losses) < 2:
                 out.append(SeedSpread(parameterization=row.parameterization, shape=row.shape, why_not="one seed"))

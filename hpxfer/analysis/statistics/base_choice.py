@@ -25,7 +25,7 @@ def _bases(inputs: Inputs) -> list[BaseReading]:
 
 def _of_line(line: JudgedLine, unscaled: set[str], flops: Mapping[tuple[str, str], float | None]) -> list[BaseReading]:
     """Return the readings of one line. Grids without a base are read too, as the noise of seeds is pooled over all."""
-    grids = [estimates.fitted.grid for estimates in line.estimates]
+    grids = [estimates.grid for estimates in line.estimates]
     finding_of = {finding.key: finding for finding in line.report.findings}
     readings = read_bases(grids, [finding_of[grid.key] for grid in grids], line.hp)
     return [

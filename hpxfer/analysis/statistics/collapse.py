@@ -17,7 +17,7 @@ from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import TrainedShape, Transferred, transferred
 from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.loss_grid import Bools, Floats
-from hpxfer.verdict.thresholds import COLLAPSE_SHARE, ERROR_RATE
+from hpxfer.verdict.thresholds import COLLAPSE_ERROR, COLLAPSE_SHARE
 
 WINDOWS = 48  # at most as many windows are averaged over: a figure shows no more
 PERSIST = 3  # windows in a row that must differ, as a single one differs by chance
@@ -150,7 +150,7 @@ def _apart(loss_ISW: Floats, centers: Floats) -> dict[str, Any]:
     """Return the spread over shapes, the part of it due to seeds, and where shapes part.
 
     All shapes of a seed see the same batches. Noise is therefore the loss minus the means of shapes and of seeds,
-    pooled over POOL windows on either side. An F test rejects a window of equal curves with ERROR_RATE. Curves part
+    pooled over POOL windows on either side. An F test rejects a window of equal curves with COLLAPSE_ERROR. Curves part
     where it rejects PERSIST windows in a row.
     """
     num_shapes, num_seeds, _ = loss_ISW.shape
@@ -166,7 +166,7 @@ def _apart(loss_ISW: Floats, centers: Floats) -> dict[str, Any]:
         return out | {"why_no_noise": "one seed: how much of the spread is due to seeds is unknown"}
     residual_ISW = loss_ISW - mean_IW[:, None] - loss_ISW.mean(0) + loss_ISW.mean((0, 1))
     noise_W, freedom_W = _pooled(residual_ISW)
-    limit_W = np.sqrt(stats.f.ppf(1 - ERROR_RATE, num_shapes - 1, freedom_W))
+    limit_W = np.sqrt(stats.f.ppf(1 - COLLAPSE_ERROR, num_shapes - 1, freedom_W))
     out["noise_nats"] = tuple(noise_W.tolist())
     out["parts_at"] = _first(spread_W > limit_W * noise_W + ROUNDING, centers)
     return out

@@ -20,7 +20,8 @@ import numpy as np
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.verdict.estimate import Estimates, Fitted
+from hpxfer.verdict.basins import rise_of_each
+from hpxfer.verdict.estimate import Estimates
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.thresholds import CONFIDENCE
 
@@ -68,35 +69,33 @@ class FastTransfer:
 
 def fast_transfer(estimates: Estimates, hp: str) -> FastTransfer:
     """Return the regrets of the smaller shapes' optima at the largest shape, and how they fall with scale."""
-    fitted, draws, rows = estimates.fitted, estimates.draws, estimates.fitted.grid.rows
+    rows = estimates.grid.rows
     last, largest = rows[-1], len(rows) - 1
     blank = FastTransfer(
         axis=last.axis, scale_name=last.scale_name, parameterization=last.parameterization, hp=hp, largest=last.shape
     )
-    inside = [i for i in fitted.at if estimates.optima[i].kind == "interior"]
+    inside = [i for i, optimum in enumerate(estimates.optima) if optimum.kind == "interior"]
     if largest not in inside:
         return replace(blank, why_not="the largest shape has no optimum inside the grid")
-    smaller = [i for i in inside if rows[i].scale < last.scale]
-    losses = {i: _lowest(fitted, i) for i in (*smaller, largest)}
-    smaller = [i for i in smaller if losses[i] > losses[largest]]
+    losses = np.median(estimates.lowest_BI, axis=0)
+    smaller = [i for i in inside if rows[i].scale < last.scale and losses[i] > losses[largest]]
     if len({rows[i].scale for i in smaller}) < 2:
         return replace(blank, why_not="fewer than two smaller shapes have an optimum inside the grid and a higher loss")
-    regret_I = _regrets(fitted, smaller, None)[0]
-    gap_I = np.array([losses[i] for i in smaller]) - losses[largest]
+    regret_BI = _regrets(estimates, smaller)
+    regret_I = np.median(regret_BI, axis=0)
+    gap_I = losses[smaller] - losses[largest]
     x, target = np.log2([rows[i].scale for i in smaller]), math.log2(last.scale)
     gap_slope = float(_slope(x, np.log2(gap_I)[None])[0])
     regret_slope = float(_slope(x, np.log2(np.maximum(regret_I, ROUNDING))[None])[0])
     power, gap_power = (float(_power(x, target, np.array([at]))[0]) for at in (regret_slope / 2, gap_slope))
     low_I = high_I = None
     drawn: dict[str, float | bool | None] = {}
-    if draws is not None:
+    if estimates.has_noise:
         ends = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-        regret_BI = _regrets(fitted, smaller, draws.normal_BF)
         low_I, high_I = np.quantile(regret_BI, ends, axis=0)
-        of_smaller, of_largest = [fitted.at[i] for i in smaller], [fitted.at[largest]]
-        distance_BI = draws.normal_BF[:, of_smaller] - draws.normal_BF[:, of_largest]
-        change_BI = draws.change_BF[:, of_smaller] - draws.change_BF[:, of_largest]
-        log_BI = [np.log2(np.maximum(nats_BI, ROUNDING)) for nats_BI in (regret_BI, gap_I + change_BI)]
+        distance_BI = estimates.optimum_BI[:, smaller] - estimates.optimum_BI[:, [largest]]
+        gap_BI = estimates.lowest_BI[:, smaller] - estimates.lowest_BI[:, [largest]]
+        log_BI = [np.log2(np.maximum(nats_BI, ROUNDING)) for nats_BI in (regret_BI, gap_BI)]
         power_B, gap_B = (_power(x, target, _slope(x, y) / by) for y, by in zip(log_BI, (2, 1), strict=True))
         seen = bool(np.prod(np.quantile(distance_BI, ends, axis=0), 0).max() > 0)
         drawn = _answer(power_B, 2 * power_B - gap_B, seen=seen)
@@ -145,21 +144,11 @@ def _power(x: Floats, target: float, slope_B: Floats) -> Floats:
     return np.interp(-slope_B, -slope_P, POWERS)
 
 
-def _lowest(fitted: Fitted, i: int) -> float:
-    assert fitted.fit is not None
-    f = fitted.at[i]
-    return float(fitted.fit.loss(f, fitted.fit.optima()[f : f + 1])[0])
-
-
-def _regrets(fitted: Fitted, smaller: Sequence[int], draws_BF: Floats | None) -> Floats:
-    """Return the regrets, (B, I), by the curvature of the largest shape's basin at its lowest point."""
-    assert fitted.fit is not None
-    fit, f = fitted.fit, fitted.at[len(fitted.grid.rows) - 1]
-    optima_BF = fit.optima()[None] if draws_BF is None else draws_BF
-    _, c, d = (float(part[f]) for part in fit.parts(fit.coefficients_P))
-    curvature = max(c + 3 * d * float(fit.optima()[f] - fit.center_F[f]), 0.0)
-    distance_BI = optima_BF[:, [fitted.at[i] for i in smaller]] - optima_BF[:, f : f + 1]
-    return np.asarray(curvature * distance_BI**2)
+def _regrets(estimates: Estimates, smaller: Sequence[int]) -> Floats:
+    """Return draws of the regrets of the smaller shapes' optima at the largest shape, (B, I), by its drawn basins."""
+    found, at = estimates.posterior, int(estimates.index_I[-1])
+    distance_BI = estimates.optimum_BI[:, list(smaller)] - estimates.optimum_BI[:, -1:]
+    return np.asarray(found.curvature_BI[:, at, None] * rise_of_each(distance_BI, found.form_BI[:, at]))
 
 
 def _slope(x: Floats, y_BI: Floats) -> Floats:

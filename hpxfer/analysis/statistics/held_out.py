@@ -13,9 +13,8 @@ from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.power_law_fit import fit_power
 from hpxfer.analysis.statistics.scaling_fit import LAW_SHAPES, pooled_noise
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.verdict.bootstrap import SeedNoise, scatter_ratio
-from hpxfer.verdict.drift import TINY
-from hpxfer.verdict.estimate import Fitted, estimate, fit_grid, noise_of
+from hpxfer.verdict.drift import interval
+from hpxfer.verdict.estimate import Estimates, estimate_all
 from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
 from hpxfer.verdict.thresholds import CONFIDENCE
 
@@ -49,16 +48,15 @@ class HeldOut:
     why_not: str | None = None  # why there is neither prediction
 
 
-def without_largest(grid: LossGrid) -> Fitted | None:
-    """Return the fit of all shapes but the largest; None if there is only one."""
-    return fit_grid(LossGrid(rows=grid.rows[:-1])) if len(grid.rows) > 1 else None
+def without_largest(grid: LossGrid) -> LossGrid | None:
+    """Return all shapes of a grid but the largest; None if there is only one."""
+    return LossGrid(rows=grid.rows[:-1]) if len(grid.rows) > 1 else None
 
 
-def held_out(whole: Fitted, rest: Fitted | None, value: float | None, noise: SeedNoise | None, hp: str) -> HeldOut:
+def held_out(whole: Estimates, rest: Estimates | None, value: float | None, hp: str) -> HeldOut:
     """Return the largest shape of a grid as the others predict it, and as it was measured.
 
-    `rest` is the fit without the largest shape, and `noise` is the noise of seeds pooled over such fits. `value` is the
-    transferred HP, at which losses are compared.
+    `rest` are the estimates without the largest shape. `value` is the transferred HP, at which losses are compared.
     """
     rows = whole.grid.rows
     last = rows[-1]
@@ -73,54 +71,36 @@ def held_out(whole: Fitted, rest: Fitted | None, value: float | None, noise: See
     )
     if len(rows) < 3 or rest is None:
         return replace(blank, why_not=f"{len(rows) - 1} smaller shapes, 2 are needed")
-    out = _loss(_hp(blank, whole, rest, noise), rows, value)
+    out = _loss(_hp(blank, whole, rest), rows, value)
     both = out.why_no_hp and out.why_no_loss
     return replace(out, why_not=f"HP: {out.why_no_hp}; loss: {out.why_no_loss}") if both else out
 
 
-def _hp(blank: HeldOut, whole: Fitted, rest: Fitted, noise: SeedNoise | None) -> HeldOut:
+def _hp(blank: HeldOut, whole: Estimates, rest: Estimates) -> HeldOut:
     """Return `blank` with the optimum as the line through the other shapes' optima predicts it, and as measured."""
-    rows = whole.grid.rows
-    smaller = estimate(rest, noise)
-    optima, draws = smaller.optima, smaller.draws
-    measured = estimate(whole, noise).optima[-1]
+    rows, measured = whole.grid.rows, whole.optima[-1]
     blank = replace(
         blank,
         measured_log2=measured.log2_value if measured.kind == "interior" else None,
         measured_low=measured.low_log2,
         measured_high=measured.high_log2,
     )
-    known = [i for i, found in enumerate(optima) if found.kind == "interior" and found.log2_value is not None]
+    known = [i for i, found in enumerate(rest.optima) if found.kind == "interior"]
     if len({rows[i].scale for i in known}) < 2:
         return replace(blank, why_no_hp=f"{len(known)} smaller shapes have an optimum inside the grid, 2 are needed")
     x = np.log2([rows[i].scale for i in known])
-    y = np.array([optima[i].log2_value for i in known])
-    target = math.log2(rows[-1].scale)
-    errors = [se for i in known if (se := optima[i].se_log2) is not None]
-    at_known = [rest.at[i] for i in known if i in rest.at]
-    if draws is None or len(errors) < len(known) or len(at_known) < len(known):
-        predicted = float(_ahead(x, y, np.ones_like(x), target)[0])
-        return replace(blank, predicted_log2=predicted, regret_nats=_regret(rows[-1], predicted))
-    weight = 1 / np.maximum(np.array(errors), TINY) ** 2
-    predicted, scatter = (float(number) for number in _ahead(x, y, weight, target))
-    drawn_B, scatter_B = _ahead(x, draws.normal_BF[:, at_known] - y, weight, target)
-    tail_B = np.sqrt(draws.freedom / np.random.default_rng(0).chisquare(draws.freedom, len(scatter_B)))
-    ratio = scatter_ratio(scatter, scatter_B, tail_B) if len(known) > 2 else 1.0
-    freedom = min(draws.freedom, len(known) - 2) if ratio > 1 else draws.freedom
-    low, high = (float(np.quantile(drawn_B, stats.norm.cdf(side))) for side in (-1, 1))
-    se = ratio * (high - low) / 2
-    t = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+    ahead_B = _ahead(x, rest.optimum_BI[:, known], np.ones_like(x), math.log2(rows[-1].scale))[0]
+    predicted = float(np.median(ahead_B))
+    blank = replace(blank, predicted_log2=predicted, regret_nats=_regret(rows[-1], predicted))
+    if not rest.has_noise:
+        return blank
+    low, high = interval(ahead_B, ahead_B)
     agrees = None
-    if blank.measured_log2 is not None and measured.se_log2 is not None:
-        agrees = bool(abs(blank.measured_log2 - predicted) <= t * math.hypot(se, measured.se_log2))
-    return replace(
-        blank,
-        predicted_log2=predicted,
-        predicted_low=predicted - t * se,
-        predicted_high=predicted + t * se,
-        hp_agrees=agrees,
-        regret_nats=_regret(rows[-1], predicted),
-    )
+    if blank.measured_log2 is not None:
+        # The draws of both are independent enough to pair them as they come.
+        below, above = interval(*[ahead_B - whole.optimum_BI[:, -1]] * 2)
+        agrees = below is not None and above is not None and below <= 0 <= above
+    return replace(blank, predicted_low=low, predicted_high=high, hp_agrees=agrees)
 
 
 def _ahead(x: Floats, y: Floats, weight: Floats, target: float) -> tuple[Floats, Floats]:
@@ -203,10 +183,10 @@ def _held_out(inputs: Inputs) -> list[HeldOut]:
     line = inputs.judged
     if line is None:
         return []
-    rests = {key: without_largest(estimates.fitted.grid) for key, estimates in line.by_key.items()}
-    noise = noise_of(rest for rest in rests.values() if rest is not None)
+    grids = {key: rest for key, found in line.by_key.items() if (rest := without_largest(found.grid)) is not None}
+    rests = dict(zip(grids, estimate_all(list(grids.values())), strict=True))
     return [
-        held_out(line.by_key[finding.key].fitted, rests[finding.key], finding.base_value, noise, line.hp)
+        held_out(line.by_key[finding.key], rests.get(finding.key), finding.base_value, line.hp)
         for finding in line.report.findings
     ]
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.joint_regression import Regression, regression
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict.bootstrap import Draws, SeedNoise
-from hpxfer.verdict.drift import Observed
-from hpxfer.verdict.estimate import Estimates, Fitted, estimate, fit_grid, noise_of
-from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
+from hpxfer.verdict.drift import DrawnOptima, half_width, interval
+from hpxfer.verdict.estimate import Estimates
+from hpxfer.verdict.loss_grid import Floats
+from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.report import JudgedLine
+
+LEAST_ERROR = 0.02  # octaves: shapes with a smaller error weigh no more
 
 # The dimensions of a shape. Of dimensions that move together, the first one here gets the slope.
 DIMENSIONS = (
@@ -64,64 +64,73 @@ class JointDrift:
     slopes: tuple[JointSlope, ...] = ()
     base_log2: float | None = None  # the fitted optimum at the base
     points: tuple[JointPoint, ...] = ()
-    freedom: int | None = None
     confounded: tuple[str, ...] = ()  # dimensions that move only together with those that have a slope
     left_out: tuple[str, ...] = ()  # shapes about which nothing is known
     why_not: str | None = None
 
 
-def joint_drift(fitted: Fitted, shapes: Sequence[Shape], noise: SeedNoise | None, hp: str) -> JointDrift:
-    """Return the joint drift of one parameterization.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DistinctShapes:
+    """The distinct shapes of one parameterization over all axes, the base first, and draws of their optima."""
 
-    The rows of the fitted grid are its distinct shapes over all axes, the base first, and `shapes` their dimensions.
+    parameterization: str
+    names: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    optima: tuple[Optimum, ...]
+    drawn: DrawnOptima
+    has_noise: bool
+
+
+def joint_drift(distinct: DistinctShapes, hp: str) -> JointDrift:
+    """Return the joint drift of one parameterization: the weighted regression of every draw of the optima.
+
+    A shape weighs 1 / error^2. An optimum beyond the measured HPs counts as unbounded there.
     """
-    rows = fitted.grid.rows
-    blank = JointDrift(parameterization=fitted.grid.parameterization, hp=hp)
-    names = moving(shapes)
+    blank = JointDrift(parameterization=distinct.parameterization, hp=hp)
+    names = moving(distinct.shapes)
     if len(names) < 2:
         return replace(blank, why_not="fewer than two dimensions move: the drift along the axis says it all")
-    found = estimate(fitted, noise)
-    if found.draws is None:
-        return replace(blank, why_not="one seed, or no shape with three stable HPs: optima have no error to weigh by")
-    table = np.array([[_number(shape, name) for name in names] for shape in shapes])
+    if not distinct.has_noise:
+        return replace(blank, why_not="one seed: optima have no error to weigh by")
+    table = np.array([[_number(shape, name) for name in names] for shape in distinct.shapes])
     doublings = np.log2(table / table[0])
-    observed = _observed(found, found.draws)
-    known = [i for i, shape in observed.items() if shape.value is not None]
-    kept, confounded = _independent(doublings[known], names)
-    left_out = tuple(row.shape for i, row in enumerate(rows) if i not in observed)
+    known = [i for i, optimum in enumerate(distinct.optima) if optimum.kind != "none"]
+    inside = [i for i in known if distinct.optima[i].kind == "interior"]
+    kept, confounded = _independent(doublings[inside], names)
+    left_out = tuple(name for i, name in enumerate(distinct.names) if i not in known)
     blank = replace(blank, confounded=confounded, left_out=left_out)
     if not kept:
-        why = f"{len(known)} shapes have an optimum inside the grid: too few to tell dimensions apart"
+        why = f"{len(inside)} shapes have an optimum inside the grid: too few to tell dimensions apart"
         return replace(blank, why_not=why)
-    design = np.column_stack([np.ones(len(rows)), doublings[:, kept]])
-    normal_BF = found.draws.normal_BF[:, [fitted.at[i] for i in known]]
-    fit = regression(design[list(observed)], list(observed.values()), normal_BF, found.draws.freedom)
-    return _filled(blank, [names[k] for k in kept], design, observed, fit)
-
-
-def _filled(
-    blank: JointDrift, names: Sequence[str], design: Floats, observed: dict[int, Observed], found: Regression
-) -> JointDrift:
-    """Return `blank` with the result of the regression over the observed shapes."""
+    design = np.column_stack([np.ones(len(known)), doublings[known][:, kept]])
+    drawn = distinct.drawn.of(known)
+    error_I = np.array([half_width(draws_B) for draws_B in drawn.optimum_BI.T])
+    root_I = 1 / np.maximum(error_I, LEAST_ERROR)
+    solve_PI = np.linalg.pinv(design * root_I[:, None]) * root_I
+    draws_BP = drawn.optimum_BI @ solve_PI.T
+    at_P = np.median(draws_BP, axis=0)
+    low_BP, high_BP = drawn.sums(solve_PI.T)
+    slopes = []
+    for p, k in enumerate(kept, start=1):
+        low, high = interval(low_BP[:, p], high_BP[:, p])
+        slope = float(at_P[p])
+        se = half_width(draws_BP[:, p])
+        slopes.append(JointSlope(dimension=names[k], octaves_per_doubling=slope, se=se, low=low, high=high))
     return replace(
         blank,
-        slopes=tuple(
-            JointSlope(dimension=name, octaves_per_doubling=float(slope), se=se, low=low, high=high)
-            for name, slope, (se, low, high) in zip(names, found.at_P[1:], found.ends, strict=True)
-        ),
-        base_log2=float(found.at_P[0]),
+        slopes=tuple(slopes),
+        base_log2=float(at_P[0]),
         points=tuple(
             JointPoint(
-                shape=shape.name,
-                doublings=tuple(design[i, 1:].tolist()),
-                log2_value=shape.value,
-                low=shape.low if math.isfinite(shape.low) else None,
-                high=shape.high if math.isfinite(shape.high) else None,
-                fitted_log2=float(design[i] @ found.at_P),
+                shape=distinct.names[i],
+                doublings=tuple(design[n, 1:].tolist()),
+                log2_value=distinct.optima[i].log2_value if i in inside else None,
+                low=distinct.optima[i].low_log2,
+                high=distinct.optima[i].high_log2,
+                fitted_log2=float(design[n] @ at_P),
             )
-            for i, shape in observed.items()
+            for n, i in enumerate(known)
         ),
-        freedom=found.freedom,
     )
 
 
@@ -139,30 +148,6 @@ def _number(shape: Shape, name: str) -> float:
     return float(getattr(shape, name))
 
 
-def _observed(found: Estimates, draws: Draws) -> dict[int, Observed]:
-    """Return the estimate of each fitted shape that bends, or the bounds of its optimum, by its index in the grid.
-
-    All draws of an optimum far beyond the grid end at the same limit, which makes its error look small. The error of a
-    bound is therefore at least that of the surest estimate.
-    """
-    at, rows = found.fitted.at, found.fitted.grid.rows
-    known = {i: optimum for i, optimum in enumerate(found.optima) if optimum.kind != "none" and i in at}
-    se = {i: float(draws.se_F[at[i]]) for i in known}
-    surest = min((se[i] for i, optimum in known.items() if optimum.kind == "interior"), default=0.0)
-    out = {}
-    for i, optimum in known.items():
-        inside = optimum.kind == "interior"
-        out[i] = Observed(
-            name=rows[i].shape,
-            doublings=0.0,
-            value=optimum.log2_value if inside else None,
-            se=se[i] if inside else max(se[i], surest),
-            low=-math.inf if optimum.low_log2 is None else optimum.low_log2,
-            high=math.inf if optimum.high_log2 is None else optimum.high_log2,
-        )
-    return out
-
-
 def _independent(doublings: Floats, names: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
     """Return the columns that add to the rank, the first ones first, and the names of the others."""
     kept: list[int] = []
@@ -178,19 +163,30 @@ def _joint(inputs: Inputs) -> list[JointDrift]:
 
 
 def _of_line(line: JudgedLine, inputs: Inputs) -> list[JointDrift]:
-    """Return the joint drift of each parameterization. Seeds' noise is pooled over all of them."""
-    distinct: dict[str, dict[Shape, ShapeLosses]] = {}
+    """Return the joint drift of each parameterization."""
+    arms: dict[str, list[Estimates]] = {}
     for estimates in line.estimates:
-        grid = estimates.fitted.grid
-        for row in sorted(grid.rows, key=lambda row: not row.is_base):
-            distinct.setdefault(grid.parameterization, {}).setdefault(inputs.shapes[row.axis, row.shape], row)
-    fits = []
-    for found in distinct.values():
-        ordered = sorted(found.items(), key=lambda pair: not pair[1].is_base)
-        grid = LossGrid(rows=tuple(row for _, row in ordered))
-        fits.append((fit_grid(grid), [shape for shape, _ in ordered]))
-    noise = noise_of(fitted for fitted, _ in fits)
-    return [joint_drift(fitted, shapes, noise, line.hp) for fitted, shapes in fits]
+        arms.setdefault(estimates.grid.parameterization, []).append(estimates)
+    return [joint_drift(distinct_shapes(found, inputs), line.hp) for found in arms.values()]
+
+
+def distinct_shapes(found: Sequence[Estimates], inputs: Inputs) -> DistinctShapes:
+    """Return the distinct shapes of the axes of one parameterization. Their draws are joint."""
+    places: dict[Shape, tuple[Estimates, int]] = {}
+    for estimates in found:
+        rows = estimates.grid.rows
+        for i in sorted(range(len(rows)), key=lambda i: not rows[i].is_base):
+            places.setdefault(inputs.shapes[rows[i].axis, rows[i].shape], (estimates, i))
+    ordered = sorted(places.items(), key=lambda item: not item[1][0].grid.rows[item[1][1]].is_base)
+    at = [place for _, place in ordered]
+    return DistinctShapes(
+        parameterization=found[0].grid.parameterization,
+        names=tuple(estimates.grid.rows[i].shape for estimates, i in at),
+        shapes=tuple(shape for shape, _ in ordered),
+        optima=tuple(estimates.optima[i] for estimates, i in at),
+        drawn=DrawnOptima.together([estimates.drawn([i]) for estimates, i in at]),
+        has_noise=found[0].has_noise,
+    )
 
 
 JOINT = Statistic(

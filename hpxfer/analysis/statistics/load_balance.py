@@ -76,7 +76,7 @@ def load_balance(
 def _balances(inputs: Inputs) -> list[LoadBalance]:
     if inputs.judged is None:
         return []
-    grids = [estimates.fitted.grid for estimates in inputs.judged.estimates]
+    grids = [estimates.grid for estimates in inputs.judged.estimates]
     cells = [cell for grid in grids for row in grid.rows for cell in (*row.off_axis, *row.cells)]
     curves = _deviations(inputs.results.curves, {trial for cell in cells for _, trial in cell.trials})
     return [load_balance(grid, curves, inputs.shapes, inputs.hp) for grid in grids]

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpxfer.verdict.bootstrap import RANDOM_SEED, scatter_ratio
 from hpxfer.verdict.loss_grid import Floats
+from hpxfer.verdict.posterior import RANDOM_SEED
 
 # log2 of the exponents that are searched, evenly spaced: 12 per factor of two.
 LOG2_EXPONENTS = np.linspace(-8.0, 2.0, 121)
 FINE = 0.1  # of a step between them: the second, finer search is over this distance
 LAW_DRAWS = 1000
+# If the scatter about a law has a lower chance than this under the noise of seeds, all errors grow by the ratio of the
+# two, as the Particle Data Group scales them (RPP 2024, 5.2.2).
+SCATTER_CHANCE = 0.05
 COEFFICIENTS = 3
 
 
@@ -134,3 +137,14 @@ def _linear(u: Floats, y_RN: Floats, weight: Floats, exponent: float | Floats) -
     height, floor = np.where(floor < 0, np.maximum(alone, 0.0), height), np.maximum(floor, 0.0)
     residual_RN = y_RN - floor[:, None] - height[:, None] * falls
     return floor, height, (residual_RN**2) @ weight
+
+
+def scatter_ratio(found: float, drawn_B: Floats, tail_B: Floats) -> float:
+    """Return sqrt(found / mean of draws) if fewer than SCATTER_CHANCE of the draws, with their tails, reach `found`.
+
+    Otherwise return 1: the scatter is within chance.
+    """
+    usual = float(drawn_B.mean())
+    if usual <= 0 or found <= usual or float(np.mean(drawn_B * tail_B**2 >= found)) >= SCATTER_CHANCE:
+        return 1.0
+    return math.sqrt(found / usual)

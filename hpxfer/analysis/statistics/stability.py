@@ -65,7 +65,7 @@ def stability_map(grid: LossGrid, finding: Finding, hp: str) -> StabilityMap:
 
 def _maps(inputs: Inputs) -> list[StabilityMap]:
     return [
-        stability_map(line.by_key[finding.key].fitted.grid, finding, line.hp)
+        stability_map(line.by_key[finding.key].grid, finding, line.hp)
         for line in inputs.lines
         for finding in line.report.findings
     ]

@@ -106,7 +106,7 @@ def _trained(inputs: Inputs, key: Key, value: float | None) -> tuple[TrainedShap
     nothing = SeedLosses(value=value, seeds=(), losses=(), num_missing=0)
     return tuple(
         TrainedShape(row=row, cell=row.cell(value) or nothing, shape=inputs.shapes[row.axis, row.shape])
-        for row in inputs.judged.by_key[key].fitted.grid.rows
+        for row in inputs.judged.by_key[key].grid.rows
     )
 
 

@@ -1,0 +1,174 @@
+"""Measured: the losses of one shape as arrays, without spikes, and which of its cells tell where the optimum is.
+
+Array letters: K HP values ascending, S seeds, N fitted cells, which are some of the K.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hpxfer.verdict.basins import Floats, Ints
+from hpxfer.verdict.loss_grid import Bools, ShapeLosses
+from hpxfer.verdict.thresholds import LOCAL_OCTAVES, LOCAL_POINTS, SPIKE_NOISES, SPIKE_SHARE, WALL_RATIO
+
+# The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
+RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
+TINY = 1e-9  # octaves
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """The losses of one shape in nats, K planned HP values by S seeds: NaN without a result, +inf where one diverged.
+
+    Spikes are NaN: trials that ended far above the other seeds of their cell.
+    """
+
+    row: ShapeLosses
+    x_K: Floats  # log2 of the HP values
+    loss_KS: Floats
+    num_spikes: int = 0
+
+    @cached_property
+    def num_K(self) -> Ints:
+        """The number of finite losses of each cell."""
+        return np.asarray(np.isfinite(self.loss_KS).sum(axis=1))
+
+    @cached_property
+    def diverges_K(self) -> Bools:
+        """True where at least half of the seeds diverged."""
+        num_K = np.isinf(self.loss_KS).sum(axis=1)
+        return np.asarray((num_K > 0) & (num_K >= self.num_K))
+
+    @cached_property
+    def stable_K(self) -> Bools:
+        """True where there is a result and no seed diverged."""
+        return np.asarray((self.num_K > 0) & ~np.isinf(self.loss_KS).any(axis=1))
+
+    @cached_property
+    def mean_K(self) -> Floats:
+        """The mean over the finite losses of each cell, NaN without one."""
+        sums_K = np.where(np.isfinite(self.loss_KS), self.loss_KS, 0.0).sum(axis=1)
+        return np.where(self.num_K > 0, sums_K / np.maximum(self.num_K, 1), np.nan)
+
+    @cached_property
+    def lowest(self) -> int | None:
+        """The cell with the lowest mean of those where no seed diverged; of equal ones, that with the smallest HP."""
+        return int(np.argmin(np.where(self.stable_K, self.mean_K, np.inf))) if self.stable_K.any() else None
+
+    @cached_property
+    def has_result_K(self) -> Bools:
+        """True where a seed finished or diverged."""
+        return np.asarray(~np.isnan(self.loss_KS).all(axis=1)) if self.loss_KS.size else np.zeros(len(self.x_K), bool)
+
+    @cached_property
+    def _ends(self) -> tuple[int | None, int | None]:
+        """The closest unstable cell below the lowest one, and above."""
+        assert self.lowest is not None
+        bad = np.flatnonzero(np.isinf(self.loss_KS).any(axis=1))
+        below, above = bad[bad < self.lowest], bad[bad > self.lowest]
+        return (int(below[-1]) if below.size else None), (int(above[0]) if above.size else None)
+
+    @cached_property
+    def cells_N(self) -> Ints:
+        """The cells that are fitted: the stable ones around the lowest one, within LOCAL_OCTAVES or LOCAL_POINTS of it.
+
+        Further out the loss says little about the minimum, and real basins have walls.
+        """
+        if self.lowest is None:
+            return np.zeros(0, dtype=np.int64)
+        start, stop = self._ends
+        cells = np.flatnonzero(self.stable_K)
+        cells = cells[(cells > (-1 if start is None else start)) & (cells < (len(self.x_K) if stop is None else stop))]
+        at = int(np.flatnonzero(cells == self.lowest)[0])
+        keep = np.abs(self.x_K[cells] - self.x_K[self.lowest]) <= LOCAL_OCTAVES + TINY
+        keep[max(at - LOCAL_POINTS, 0) : at + LOCAL_POINTS + 1] = True
+        return cells[keep]
+
+    @property
+    def low(self) -> float:
+        """The lowest log2 HP at which the optimum may be: an HP that diverges. Without one, -inf."""
+        return -math.inf if self._ends[0] is None else float(self.x_K[self._ends[0]])
+
+    @property
+    def high(self) -> float:
+        return math.inf if self._ends[1] is None else float(self.x_K[self._ends[1]])
+
+    @cached_property
+    def wall(self) -> int | None:
+        """The first fitted cell above the lowest one that rises far more steeply than the others: perhaps a wall.
+
+        Behind it training has blown up, but ended with a number. Then the cell says nothing about the minimum but that
+        it lies below. None if there is no such cell.
+        """
+        x, y = self.x_K[self.cells_N], self.mean_K[self.cells_N]
+        at = int(np.argmin(y))
+        bend = (y - y[at]) / np.maximum(np.abs(x - x[at]), TINY) ** 2
+        for k in range(max(at + 1, LOCAL_POINTS), x.size):
+            others = np.concatenate([bend[:at], bend[at + 1 : k]])
+            if others.size and bend[k] > WALL_RATIO * float(np.median(others)):
+                return k
+        return None
+
+
+def measure(rows: Iterable[ShapeLosses]) -> tuple[Measured, ...]:
+    """Return what was measured at each shape. What counts as a spike rests on the noise of seeds of all of them."""
+    plain = [_plain(row) for row in rows]
+    noise = _typical_noise(plain)
+    return tuple(plain) if noise is None else tuple(_without_spikes(measured, noise) for measured in plain)
+
+
+def _plain(row: ShapeLosses) -> Measured:
+    seeds = row.seeds
+    loss_KS = np.full((len(row.cells), len(seeds)), np.nan)
+    for k, cell in enumerate(row.cells):
+        for seed, loss in zip(cell.seeds, cell.losses, strict=True):
+            loss_KS[k, seeds.index(seed)] = loss
+    x_K = np.log2(np.array([cell.value for cell in row.cells], dtype=float))
+    return Measured(row=row, x_K=np.asarray(x_K), loss_KS=loss_KS)
+
+
+def _leveled(measured: Measured) -> Floats:
+    """Return the losses of stable cells without the level that a seed adds to all of them; NaN elsewhere."""
+    stable_KS = np.where(measured.stable_K[:, None], measured.loss_KS, np.nan)
+    levels = [_median(column) for column in (stable_KS - np.array([[_median(cell)] for cell in stable_KS])).T]
+    return np.asarray(stable_KS - np.nan_to_num(np.array(levels)))
+
+
+def _median(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else math.nan
+
+
+def _typical_noise(rows: Sequence[Measured]) -> float | None:
+    """Return the noise of seeds by the median of the ranges of cells, which few spikes do not change."""
+    found = []
+    for measured in rows:
+        for cell in _leveled(measured):
+            known = cell[~np.isnan(cell)]
+            if known.size > 1:
+                found.append(float(np.ptp(known)) / RANGES[min(known.size, max(RANGES))])
+    return float(np.median(found)) if found else None
+
+
+def _without_spikes(measured: Measured, noise: float) -> Measured:
+    """Return the losses without those that lie far above the lowest seed of their cell.
+
+    A lucky seed is never so far below the others that it counts. A whole cell is never removed.
+    """
+    leveled_KS = _leveled(measured)
+    if measured.lowest is None or noise <= 0:
+        return measured
+    lowest_K = np.array([[np.nanmin(cell) if (~np.isnan(cell)).any() else math.nan] for cell in leveled_KS])
+    rise_K = measured.mean_K - measured.mean_K[measured.lowest]
+    medians = np.array([_median(cell) for cell in leveled_KS])
+    rise_K = np.minimum(rise_K, medians - np.nanmin(medians))
+    far_KS = leveled_KS - lowest_K > np.maximum(SPIKE_NOISES * noise, SPIKE_SHARE * rise_K[:, None])
+    if not far_KS.any():
+        return measured
+    kept = np.where(far_KS, np.nan, measured.loss_KS)
+    return Measured(row=measured.row, x_K=measured.x_K, loss_KS=kept, num_spikes=int(far_KS.sum()))

@@ -1,0 +1,353 @@
+"""The posterior: what the losses of all shapes of one parameterization say about where each basin lies.
+
+Every form of the library (`basins`) is placed at every position around the measured cells of a shape. The likelihood of
+its losses, with the level and the curvature of the basin integrated out, weighs form and position. Draws of these
+weights are what every answer is read from: optima, moves, regrets, and the chance that the HP transfers.
+
+    loss of a cell = level + curvature * rise(form, log2 HP - optimum) + tolerance * rise + noise of its seeds
+
+- The tolerance says how well a form of the library describes a real basin. It is a share of the measured rise above the
+  lowest cell, and grows with the distance from it. So cells far up a wall cannot move an optimum. It is drawn too,
+  because the losses of all shapes tell how well the library fits them.
+- The forms of the shapes of one parameterization are equal, similar or unrelated (`COHERENCE`), and the losses say
+  which. What is wrong with a shared form is wrong alike at all shapes and cancels in a move. If the asymmetry changes
+  with the scale, the forms are unrelated, and the intervals are wider.
+- Noise: a cell is a mean over seeds, and seeds are lucky along the HP (`noise`). Its variance is estimated, so that
+  residuals follow Student's t.
+- A cell that rises far more steeply than the others may stand behind a wall. Half of the draws leave it out.
+- A form that is skewed may put its minimum a little to one side of the real one, alike at all shapes (`SKEW_ERROR`).
+
+Array letters: F shapes that are fitted, T forms, M positions, N fitted cells, H tolerances, B draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy import special
+
+from hpxfer.verdict.basins import COHERENCE, PRIOR_T, SIMILAR_TT, SKEW_T, Floats, Ints, rise_of_all, rise_of_each
+from hpxfer.verdict.measured import Measured
+from hpxfer.verdict.noise import SeedNoise
+from hpxfer.verdict.thresholds import MISFIT_CHANCE, NUM_DRAWS
+
+TOLERANCES = np.array([0.02, 0.06, 0.2])  # of the rise
+TOLERANCE_WEIGHTS = np.array([0.5, 0.35, 0.15])
+NEAR = 1.5  # octaves from the lowest cell up to which the tolerance is that share; beyond, it grows with the square
+CURVATURE_SPREAD = 1.0  # of log curvature about that of the measured rises, standard deviation
+OUTSIDE = 1.0  # octaves beyond the measured cells at which a position is 1/e as likely beforehand
+BEYOND = 4.0  # octaves beyond the measured cells that positions reach
+COARSE, FINE, MOST = 0.25, 0.06, 160  # octaves between positions in the search and after it, and the most of these
+FEWEST = 48
+NEGLIGIBLE_FORM, NEGLIGIBLE_POSITION = 8.0, 10.0  # below the largest log weight by so much, in the search
+SKEW_ERROR = 0.04  # octaves per unit of skew, standard deviation
+WALL_SHARE = 0.5  # of the draws that leave out the cell behind a wall
+ROUNDING = 1e-14  # nats squared
+RANDOM_SEED = 20260121  # fixed, so that equal losses give equal answers
+MIN_CELLS = 2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Posterior:
+    """Draws of the basins of shapes, B each. A shape with fewer than two stable cells has NaN."""
+
+    rows: tuple[Measured, ...]
+    noise: SeedNoise
+    optimum_BI: Floats  # log2 HP
+    level_BI: Floats  # the loss at the optimum, nats
+    curvature_BI: Floats  # nats per octave squared, at the optimum
+    form_BI: Ints
+    tolerance_B: Floats
+    misfit_I: Floats  # the factor by which cells scatter about the best basin more than seeds do; 1 within chance
+
+    def known(self, i: int) -> bool:
+        """Whether shape `i` has draws."""
+        return not bool(np.isnan(self.optimum_BI[0, i]))
+
+    def curves(self, i: int, x: Floats) -> Floats:
+        """Return the losses of the drawn basins of shape `i` at log2 HPs, (B, len(x)), in nats."""
+        rise = rise_of_each(x[None, :] - self.optimum_BI[:, i, None], self.form_BI[:, i])
+        return np.asarray(self.level_BI[:, i, None] + self.curvature_BI[:, i, None] * rise)
+
+    def cell_losses(self, i: int, cells: Ints) -> Floats:
+        """Return draws of the mean losses that cells of shape `i` would have with any number of seeds, (B, cells).
+
+        What was measured counts as far as the drawn basin is allowed to differ from it. An HP where seeds diverged has
+        +inf, and one without a result has the loss of the basin.
+        """
+        measured = self.rows[i]
+        x, y, num = measured.x_K[cells], measured.mean_K[cells], measured.num_K[cells]
+        drawn = self.curves(i, x)
+        stable = measured.stable_K[cells]
+        spread = self.tolerance_B[:, None] * _slack(measured, x, np.where(stable, y, 0.0))
+        variance = self.noise.variance / np.maximum(num, 1)
+        share = spread**2 / (spread**2 + variance)
+        rng = np.random.default_rng([RANDOM_SEED, 7, i])
+        noise = np.sqrt(share * variance) * rng.standard_normal(drawn.shape)
+        out = np.where(stable, drawn + share * (np.where(stable, y, 0.0) - drawn) + noise, drawn)
+        return np.where(measured.diverges_K[cells], np.inf, out)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Cells:
+    """The fitted cells of a shape, or those below a wall."""
+
+    x_N: Floats
+    y_N: Floats  # means, above the lowest
+    num_N: Floats
+    slack_N: Floats  # the tolerance of a share of one, nats
+    low: float
+    high: float
+    octaves_N: Floats  # from the lowest cell
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Weights:
+    """The log weights of the forms and positions of a shape at each tolerance, and what draws a level and curvature."""
+
+    m_M: Floats
+    step: float
+    log_HTM: Floats
+    curvature_HTM: Floats
+    precision_HTM: Floats
+    cross_HTM: Floats
+    ones_H: Floats
+    mean_H: Floats
+
+
+def posterior(rows: Sequence[Measured], noise: SeedNoise) -> Posterior:
+    """Return draws of the basins of shapes, which are those of one parameterization."""
+    fitted = [i for i, measured in enumerate(rows) if measured.cells_N.size >= MIN_CELLS]
+    behind = any(rows[i].wall is not None for i in fitted)
+    parts = [_draw(rows, fitted, noise, walls=False, num=NUM_DRAWS - int(NUM_DRAWS * WALL_SHARE * behind))]
+    if behind:
+        parts.append(_draw(rows, fitted, noise, walls=True, num=int(NUM_DRAWS * WALL_SHARE)))
+    optimum, level, curvature, form, tolerance = (np.concatenate([part[k] for part in parts]) for k in range(5))
+    return Posterior(
+        rows=tuple(rows),
+        noise=noise,
+        optimum_BI=optimum,
+        level_BI=level,
+        curvature_BI=curvature,
+        form_BI=form.astype(np.int64),
+        tolerance_B=tolerance,
+        misfit_I=parts[0][5],
+    )
+
+
+def _draw(rows: Sequence[Measured], fitted: Sequence[int], noise: SeedNoise, *, walls: bool, num: int) -> list[Floats]:
+    """Return draws of optima, levels, curvatures, forms and tolerances, and the misfit of each shape."""
+    out = [np.full((num, len(rows)), np.nan) for _ in range(3)]
+    form_BI = np.zeros((num, len(rows)))
+    misfit_I = np.ones(len(rows))
+    if not fitted:
+        return [*out, form_BI, np.full(num, TOLERANCES[0]), misfit_I]
+    cells = [_cells(rows[i], walls=walls) for i in fitted]
+    usual = _usual_curvature(cells)
+    searched = [_search(found, noise, usual) for found in cells]
+    forms = np.flatnonzero(np.any([log_TM.max(1) > log_TM.max() - NEGLIGIBLE_FORM for _, log_TM in searched], axis=0))
+    weights = [_weigh(found, noise, usual, forms, *at) for found, at in zip(cells, searched, strict=True)]
+    rng = np.random.default_rng([RANDOM_SEED, int(walls)])
+    kind_B, tolerance_B, shared_B = _draw_shared(weights, forms, num)
+    skew_error_B = SKEW_ERROR * rng.standard_normal(num)
+    for i, found, weight in zip(fitted, cells, weights, strict=True):
+        form_B = _draw_forms(weight, forms, kind_B, tolerance_B, shared_B, rng)
+        m_B, curvature_B, level_B = _draw_basins(weight, form_B, tolerance_B, rng)
+        form_BI[:, i] = forms[form_B]
+        out[0][:, i] = np.clip(m_B + skew_error_B * SKEW_T[forms[form_B]], found.low, found.high)
+        out[1][:, i] = level_B + float(np.min(rows[i].mean_K[rows[i].cells_N]))
+        out[2][:, i] = curvature_B
+        misfit_I[i] = _misfit(found, noise, forms, weight)
+    return [*out, form_BI, TOLERANCES[tolerance_B], misfit_I]
+
+
+def _cells(measured: Measured, *, walls: bool) -> _Cells:
+    stop = measured.cells_N.size
+    high = measured.high
+    if (wall := measured.wall) is not None:
+        stop = wall if walls else wall + 1
+        high = float(measured.x_K[measured.cells_N[wall]]) if walls else high
+    at = measured.cells_N[:stop]
+    x_N, y_N = measured.x_K[at], measured.mean_K[at]
+    return _Cells(
+        x_N=x_N,
+        y_N=y_N - y_N.min(),
+        num_N=measured.num_K[at].astype(float),
+        slack_N=_slack(measured, x_N, y_N),
+        low=measured.low,
+        high=high,
+        octaves_N=x_N - measured.x_K[measured.lowest],
+    )
+
+
+def _slack(measured: Measured, x: Floats, y: Floats) -> Floats:
+    """Return the tolerance of cells in nats if it is a share of one."""
+    assert measured.lowest is not None
+    distance = np.abs(x - measured.x_K[measured.lowest]) / NEAR
+    rise = np.maximum(y - float(measured.mean_K[measured.lowest]), 0.0)
+    return np.asarray(rise * np.maximum(1.0, distance) ** 2)
+
+
+def _usual_curvature(cells: Sequence[_Cells]) -> float:
+    """Return the median over shapes of the median curvature of the measured rises within two octaves."""
+    found = []
+    for part in cells:
+        distance = np.abs(part.octaves_N)
+        near = (distance > 0) & (distance <= 2.1)
+        near = near if near.any() else distance > 0
+        if near.any():
+            found.append(float(np.median(part.y_N[near] / distance[near] ** 2)))
+    return max(float(np.median(found)), 1e-9) if found else 1e-9
+
+
+def _search(cells: _Cells, noise: SeedNoise, usual: float) -> tuple[Floats, Floats]:
+    """Return coarse positions, and the log weights of all forms there at the largest tolerance, (T, M)."""
+    low = max(cells.x_N[0] - BEYOND, cells.low)
+    high = min(cells.x_N[-1] + BEYOND, cells.high)
+    m_M, rise_TMN = _coarse(cells.x_N.tobytes(), float(low), float(high))
+    log_TM = _evidence(cells, rise_TMN, noise, float(TOLERANCES[-1]), usual)[0]
+    return m_M, log_TM + np.log(PRIOR_T)[:, None] + _outside(cells, m_M)
+
+
+@lru_cache(maxsize=64)
+def _coarse(x_bytes: bytes, low: float, high: float) -> tuple[Floats, Floats]:
+    x_N = np.frombuffer(x_bytes)
+    m_M = np.arange(low, high + COARSE / 2, COARSE)
+    return m_M, rise_of_all(x_N[None, :] - m_M[:, None], np.arange(PRIOR_T.size))
+
+
+def _outside(cells: _Cells, m_M: Floats) -> Floats:
+    beyond = np.maximum(np.maximum(cells.x_N[0] - m_M, m_M - cells.x_N[-1]), 0.0)
+    return np.asarray(-beyond / OUTSIDE)
+
+
+def _weigh(cells: _Cells, noise: SeedNoise, usual: float, forms: Ints, m_C: Floats, log_TC: Floats) -> _Weights:
+    """Return the weights of forms at the positions that the search found to matter, more closely spaced."""
+    top_C = log_TC[forms].max(axis=0)
+    good = np.flatnonzero(top_C > top_C.max() - NEGLIGIBLE_POSITION)
+    low, high = m_C[max(good[0] - 1, 0)], m_C[min(good[-1] + 1, m_C.size - 1)]
+    high = max(high, low + FINE)
+    m_M = np.linspace(low, high, int(min(max(FEWEST, (high - low) / FINE), MOST)))
+    rise_TMN = rise_of_all(cells.x_N[None, :] - m_M[:, None], forms)
+    found = [_evidence(cells, rise_TMN, noise, float(tolerance), usual) for tolerance in TOLERANCES]
+    return _Weights(
+        m_M=m_M,
+        step=float(m_M[1] - m_M[0]),
+        log_HTM=np.array([part[0] for part in found]) + _outside(cells, m_M),
+        curvature_HTM=np.array([part[1] for part in found]),
+        precision_HTM=np.array([part[2] for part in found]),
+        cross_HTM=np.array([part[3] for part in found]),
+        ones_H=np.array([part[4] for part in found]),
+        mean_H=np.array([part[5] for part in found]),
+    )
+
+
+def _evidence(
+    cells: _Cells, rise_TMN: Floats, noise: SeedNoise, tolerance: float, usual: float
+) -> tuple[Floats, Floats, Floats, Floats, float, float]:
+    """Return the log likelihood of each form and position, (T, M), and the moments that level and curvature follow.
+
+    The level is integrated out with a flat prior. The log of the curvature has a normal prior about the usual one.
+    """
+    shared = noise.slope_variance * np.outer(cells.octaves_N, cells.octaves_N) / cells.num_N.mean()
+    own = noise.variance / cells.num_N + (tolerance * cells.slack_N) ** 2 + ROUNDING
+    root_NN = np.linalg.cholesky(np.linalg.inv(shared + np.diag(own)))
+    y_N, ones_N = cells.y_N @ root_NN, root_NN.sum(axis=0)
+    ones, mean = float(ones_N @ ones_N), float(ones_N @ y_N)
+    shape = rise_TMN.shape[:2]
+    rise_PN = rise_TMN.reshape(-1, cells.y_N.size) @ root_NN
+    cross_P, with_y_P = rise_PN @ ones_N, rise_PN @ y_N
+    rise_PN *= rise_PN
+    precision_P = np.maximum(rise_PN.sum(axis=1) - cross_P**2 / ones, 1e-12)
+    with_y_P -= cross_P * (mean / ones)
+    curvature_P = with_y_P / precision_P
+    squares_P = np.maximum(float(y_N @ y_N) - mean**2 / ones - with_y_P * curvature_P, 0.0)
+    z_P = with_y_P / np.sqrt(precision_P)
+    above_P = np.maximum(z_P, 0.0)
+    num = noise.freedom + max(cells.y_N.size - 2, 1)
+    log_P = (
+        float(np.log(np.diag(root_NN)).sum())
+        - 0.5 * math.log(ones)
+        - 0.5 * np.log1p(above_P**2)
+        - 0.5 * num * np.log1p(squares_P / noise.freedom)
+    )
+    size_P = np.sqrt((1 + above_P**2) / precision_P)
+    log_P -= 0.5 * (np.log(size_P / usual) / CURVATURE_SPREAD) ** 2
+    small = z_P < 3
+    log_P[small] += special.log_ndtr(z_P[small])
+    return (*(v.reshape(shape) for v in (log_P, curvature_P, precision_P, cross_P)), ones, mean)
+
+
+def _draw_shared(weights: Sequence[_Weights], forms: Ints, num: int) -> tuple[Ints, Ints, Ints]:
+    """Return draws of how the forms of shapes are related, of the tolerance, and of the form they are related to."""
+    prior_T = PRIOR_T[forms]
+    log_CHT = np.log(COHERENCE)[:, None, None] + np.log(TOLERANCE_WEIGHTS)[:, None] + np.log(prior_T)
+    for weight in weights:
+        top = weight.log_HTM.max(axis=(1, 2))
+        each_HT = np.exp(weight.log_HTM - top[:, None, None]).sum(axis=2)
+        related = (each_HT, each_HT @ SIMILAR_TT[np.ix_(forms, forms)].T, (each_HT @ prior_T)[:, None])
+        log_CHT = log_CHT + np.array([np.broadcast_to(np.log(part + 1e-300), each_HT.shape) for part in related])
+        log_CHT = log_CHT + top[:, None]
+    chance = np.exp(log_CHT - log_CHT.max())
+    sums = np.cumsum(chance)
+    at_B = np.minimum(np.searchsorted(sums, sums[-1] * (np.arange(num) + 0.5) / num), chance.size - 1)
+    kind_B, tolerance_B, shared_B = np.unravel_index(at_B, log_CHT.shape)
+    return kind_B, tolerance_B, shared_B
+
+
+def _pick(weight_BP: Floats, rng: np.random.Generator) -> Ints:
+    """Return one index of P by its weight for each of B draws."""
+    sums_BP = np.cumsum(weight_BP, axis=1)
+    below_BP = sums_BP < (rng.uniform(size=len(sums_BP)) * sums_BP[:, -1])[:, None]
+    return np.asarray(np.minimum(below_BP.sum(axis=1), weight_BP.shape[1] - 1))
+
+
+def _draw_forms(
+    weight: _Weights, forms: Ints, kind_B: Ints, tolerance_B: Ints, shared_B: Ints, rng: np.random.Generator
+) -> Ints:
+    """Return draws of the form of one shape, as indices of `forms`."""
+    each_HT = np.exp(weight.log_HTM - weight.log_HTM.max(axis=(1, 2), keepdims=True)).sum(axis=2)
+    out = shared_B.copy()
+    near_TT = SIMILAR_TT[np.ix_(forms, forms)]
+    for kind, related in ((1, near_TT[shared_B]), (2, np.broadcast_to(PRIOR_T[forms], (kind_B.size, forms.size)))):
+        at = np.flatnonzero(kind_B == kind)
+        if at.size:
+            out[at] = _pick(related[at] * each_HT[tolerance_B[at]], rng)
+    return out
+
+
+def _draw_basins(
+    weight: _Weights, form_B: Ints, tolerance_B: Ints, rng: np.random.Generator
+) -> tuple[Floats, Floats, Floats]:
+    """Return draws of the position, curvature and level of the basin of one shape."""
+    log_BM = weight.log_HTM[tolerance_B, form_B]
+    at_B = _pick(np.exp(log_BM - log_BM.max(axis=1, keepdims=True)), rng)
+    index = (tolerance_B, form_B, at_B)
+    m_B = weight.m_M[at_B] + rng.uniform(-0.5, 0.5, at_B.size) * weight.step
+    root_B = np.sqrt(weight.precision_HTM[index])
+    below_B = special.ndtr(-weight.curvature_HTM[index] * root_B)
+    uniform_B = np.clip(below_B + (1 - below_B) * rng.uniform(size=at_B.size), 1e-12, 1 - 1e-12)
+    curvature_B = np.maximum(weight.curvature_HTM[index] + special.ndtri(uniform_B) / root_B, 0.0)
+    ones_B = weight.ones_H[tolerance_B]
+    level_B = (weight.mean_H[tolerance_B] - weight.cross_HTM[index] * curvature_B) / ones_B
+    return m_B, curvature_B, level_B + rng.standard_normal(at_B.size) / np.sqrt(ones_B)
+
+
+def _misfit(cells: _Cells, noise: SeedNoise, forms: Ints, weight: _Weights) -> float:
+    """Return the factor by which cells scatter about the basin that fits best more than seeds do; 1 within chance."""
+    free = cells.y_N.size - 3
+    if free < 1:
+        return 1.0
+    form, at = np.unravel_index(int(np.argmax(weight.log_HTM[0])), weight.log_HTM[0].shape)
+    rise_N = rise_of_all(cells.x_N - weight.m_M[at], forms[form : form + 1])[0]
+    design = np.column_stack([np.ones(cells.y_N.size), rise_N]) / np.sqrt(noise.variance / cells.num_N)[:, None]
+    y_N = cells.y_N / np.sqrt(noise.variance / cells.num_N)
+    residual_N = y_N - design @ np.linalg.lstsq(design, y_N, rcond=None)[0]
+    ratio = float(residual_N @ residual_N) / free
+    if special.fdtrc(free, noise.freedom, ratio) >= MISFIT_CHANCE:
+        return 1.0
+    return math.sqrt(ratio)
