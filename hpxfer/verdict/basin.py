@@ -10,7 +10,7 @@ from hpxfer.verdict.basins import Floats
 from hpxfer.verdict.estimate import Estimates
 from hpxfer.verdict.loss_grid import ShapeLosses
 
-STEPS = 257  # the points at which a basin is evaluated for its width
+STEPS = 129  # the points at which a basin is evaluated for its width
 POINTS = 33  # of a curve
 BESIDE = 0.5  # octaves by which a curve goes beyond the fitted cells
 
@@ -18,7 +18,7 @@ BESIDE = 0.5  # octaves by which a curve goes beyond the fitted cells
 def basin_width(estimates: Estimates, i: int, share: float) -> float | None:
     """Return over how many octaves the loss of row `i` exceeds its minimum by at most `share` of it.
 
-    The basin is the median of the draws. None without draws, and if the basin is wider than the cells fitted: a width
+    The basin is the mean of the draws. None without draws, and if the basin is wider than the cells fitted: a width
     is never extrapolated.
     """
     if not estimates.known(i):
@@ -33,7 +33,7 @@ def basin_width(estimates: Estimates, i: int, share: float) -> float | None:
 
 
 def curve_of(estimates: Estimates, i: int) -> tuple[tuple[float, float], ...]:
-    """Return (log2 HP, loss in nats) of the median of the drawn basins of row `i`, around the fitted cells."""
+    """Return (log2 HP, loss in nats) of the mean of the drawn basins of row `i`, around the fitted cells."""
     if not estimates.known(i):
         return ()
     measured, x = estimates.measured(i), _cells(estimates, i)

@@ -36,7 +36,7 @@ def chances(estimates: Estimates, base: int, cell: int, limits: Sequence[float |
     measured = estimates.measured(base)
     cells_N = np.union1d(measured.cells_N, [cell])
     limit_I = np.array([np.nan if limit is None else limit for limit in limits])
-    losses_BN = estimates.cell_losses(base, cells_N)
+    losses_BN = estimates.cell_losses(base)[:, cells_N]
     chosen = int(np.flatnonzero(cells_N == cell)[0])
     chosen_B = np.argmin(losses_BN, axis=1)
     draws = np.arange(len(losses_BN))
@@ -68,5 +68,5 @@ def _losses_at(estimates: Estimates, i: int, x_N: Floats) -> Floats:
     ]
     if found:
         cells: Ints = np.array([k for _, k in found])
-        out[:, [n for n, _ in found]] = estimates.cell_losses(i, cells)
+        out[:, [n for n, _ in found]] = estimates.cell_losses(i)[:, cells]
     return out

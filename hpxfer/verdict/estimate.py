@@ -56,13 +56,13 @@ class Estimates:
         """Return whether a row of the grid has draws."""
         return self.posterior.known(int(self.index_I[i]))
 
-    def cell_losses(self, i: int, cells: Ints) -> Floats:
-        """Return draws of the mean losses of cells of a row, (B, cells), in nats."""
-        return self.posterior.cell_losses(int(self.index_I[i]), cells)
+    def cell_losses(self, i: int) -> Floats:
+        """Return draws of the mean losses of the cells of a row, (B, K), in nats."""
+        return self.posterior.cell_losses(int(self.index_I[i]))
 
     def curve(self, i: int, x: Floats) -> Floats:
-        """Return the median of the drawn basins of a row at log2 HPs, in nats."""
-        return np.asarray(np.median(self.posterior.curves(int(self.index_I[i]), x), axis=0))
+        """Return the mean of the drawn basins of a row at log2 HPs, in nats."""
+        return self.posterior.mean_curve(int(self.index_I[i]), x)
 
     def drawn(self, shapes: Sequence[int]) -> DrawnOptima:
         """Return draws of the optima of some rows, with the range that was measured at each."""
@@ -79,7 +79,7 @@ class Estimates:
         out = np.full_like(self.optimum_BI, np.nan)
         for i in range(len(self.grid.rows)):
             if self.known(i):
-                cells_BN = self.cell_losses(i, self.measured(i).cells_N)
+                cells_BN = self.cell_losses(i)[:, self.measured(i).cells_N]
                 out[:, i] = np.minimum(self.posterior.level_BI[:, self.index_I[i]], cells_BN.min(axis=1))
         return out
 
@@ -141,7 +141,7 @@ def best_cell(estimates: Estimates, i: int) -> int | None:
     lowest, cells_N = measured.lowest, measured.cells_N
     if lowest is None or not estimates.known(i):
         return lowest
-    expected_N = estimates.cell_losses(i, cells_N).mean(axis=0)
+    expected_N = estimates.cell_losses(i)[:, cells_N].mean(axis=0)
     noise = estimates.posterior.noise
     for n, cell in enumerate(cells_N):
         octaves = float(measured.x_K[cell] - measured.x_K[lowest])

@@ -79,10 +79,10 @@ def _verdicts(findings: Sequence[Finding]) -> list[str]:
 
 
 def _beside_control(finding: Finding) -> str:
-    chance, control = chance_text(finding), finding.control
-    likely = "" if chance is None else f"; probability that it transfers {chance}"
+    chance, control, line = chance_text(finding), finding.control, verdict_line(finding)
+    likely = "" if chance is None or "probability" in line else f"; probability {chance} that it transfers"
     beside = "" if control is None else f"; control {control.parameterization}: {control.verdict}"
-    return f"{finding.axis} | {verdict_line(finding)}{likely}{beside}"
+    return f"{finding.axis} | {line}{likely}{beside}"
 
 
 def _section(finding: Finding, hp: str) -> list[str]:
@@ -97,7 +97,7 @@ def _section(finding: Finding, hp: str) -> list[str]:
         f"{finding.axis} | {verdict_line(finding)}",
         *(f"  - {reason}" for reason in finding.reasons),
         f"  transferred {hp}: {transferred}; seed noise: {noise}",
-        *([f"  probability that it transfers: {chance}"] if chance else []),
+        *([f"  probability: {chance} that it transfers"] if chance else []),
         f"  drift: {drift_text(finding)}",
         *(f"  {row}" for row in table),
     ]

@@ -113,16 +113,16 @@ def move_text(finding: Finding) -> str | None:
 
     None without a move, and for a move whose interval is open on both sides.
     """
-    by = move_interval(finding)
-    return None if by is None else f"between {ends_text(finding)} the optimum moves by {by} octaves ({CONFIDENCE:.0%})"
+    by = move_interval(finding, " octaves")
+    return None if by is None else f"between {ends_text(finding)} the optimum moves by {by} ({CONFIDENCE:.0%})"
 
 
-def move_interval(finding: Finding) -> str | None:
-    """Return the interval of the move, e.g. `-0.20 to +0.30` or `at least +1.20`; None as for `move_text`."""
+def move_interval(finding: Finding, unit: str = "") -> str | None:
+    """Return the interval of the move, e.g. `-0.20 to +0.30` or `-1.20 or less`; None as for `move_text`."""
     low, high = (None, None) if finding.move is None else (finding.move.low, finding.move.high)
     if low is None:
-        return None if high is None else f"at most {high:+.2f}"
-    return f"at least {low:+.2f}" if high is None else f"{low:+.2f} to {high:+.2f}"
+        return None if high is None else f"{high:+.2f}{unit} or less"
+    return f"{low:+.2f}{unit} or more" if high is None else f"{low:+.2f} to {high:+.2f}{unit}"
 
 
 def ends_text(finding: Finding) -> str:
@@ -134,16 +134,25 @@ def ends_text(finding: Finding) -> str:
 def drift_text(finding: Finding) -> str:
     """Return the drift with its 95% interval, e.g. `+0.20 [-0.01, +0.41] octaves per doubling of width (5 shapes)`."""
     drift = finding.drift
-    if finding.move is not None and not finding.move.is_line:
-        return "not a line: no single drift describes how the optimum moves"
     if drift is None:
         return "unknown: fewer than two shapes have an interior optimum"
-    ends = "[" + ", ".join(NOTHING if end is None else f"{end:+.2f}" for end in (drift.low, drift.high)) + "] "
-    interval = "" if drift.low is None and drift.high is None else ends
+    if not drift.is_line:
+        steps = [
+            f"{_with_ends(step.octaves, step.low, step.high)} from {scale_text(step.start)} to {scale_text(step.stop)}"
+            for step in drift.steps
+        ]
+        return f"not a line; in octaves, by {finding.scale_name}: {', '.join(steps)}"
     bounds = f", bounds at {', '.join(drift.bounds)}" if drift.bounds else ""
     without = f", without {', '.join(drift.left_out)}" if drift.left_out else ""
-    slope = f"{drift.octaves_per_doubling:+.2f} {interval}octaves per doubling of {finding.scale_name}"
-    return f"{slope} ({drift.num_shapes} shapes{bounds}{without})"
+    slope = _with_ends(drift.octaves_per_doubling, drift.low, drift.high)
+    return f"{slope} octaves per doubling of {finding.scale_name} ({drift.num_shapes} shapes{bounds}{without})"
+
+
+def _with_ends(value: float, low: float | None, high: float | None) -> str:
+    """Return a number with its interval, e.g. `+0.20 [-0.01, +0.41]`. An end that nothing bounds is `open`."""
+    if low is None and high is None:
+        return f"{value:+.2f}"
+    return f"{value:+.2f} [{', '.join('open' if end is None else f'{end:+.2f}' for end in (low, high))}]"
 
 
 def chance_text(finding: Finding) -> str | None:
@@ -189,17 +198,20 @@ def conclusion(finding: Finding) -> str | None:
         return lost_text(finding)
     if finding.verdict == "undecided" and (why := _open_question(finding)):
         return why
+    if finding.verdict == "undecided":
+        chance = chance_text(finding)
+        return None if chance is None else f"probability {chance} that it transfers"
     if worst is None or worst.regret_nats is None:
         return None
     if worst.regret_nats == math.inf:
         return f"diverges at {finding.name(worst)}"
-    if worst.regret_nats > 0:
-        return f"{regret_nats_text(worst)} nats lost at {finding.name(worst)}"
-    return move_text(finding) if finding.verdict == "drifts" else lost_text(finding)
+    return (
+        f"{regret_nats_text(worst)} nats lost at {finding.name(worst)}" if worst.regret_nats > 0 else move_text(finding)
+    )
 
 
 def _open_question(finding: Finding) -> str | None:
-    """Return in a few words why a finding is undecided; None if the size of the regret is the reason."""
+    """Return in a few words what an undecided finding lacks; None if it lacks nothing but a clearer answer."""
     for shape in finding.shapes:
         if shape.is_base and shape.optimum.open_because:
             return f"base: {shape.optimum.open_because}"
@@ -210,6 +222,10 @@ def _open_question(finding: Finding) -> str | None:
     for shape in finding.shapes:
         if shape.regret_nats is None:
             return f"{finding.name(shape)}: no result at the transferred HP"
+    for shape in finding.shapes:
+        error = NUM_SE * (shape.regret_se_nats or 0.0)
+        if not shape.is_base and shape.limit_nats is not None and error > shape.limit_nats:
+            return f"loss given up known to +- {error:.2g} nats, limit {shape.limit_nats:.2g}"
     return None if finding.drift or finding.move else "drift unknown"
 
 
