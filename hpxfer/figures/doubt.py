@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
 from hpxfer.analysis import Analysis
 from hpxfer.figures import style
@@ -32,6 +33,7 @@ MOST_PANELS = 6
 LOOKS = 8  # at the trials of a sweep, at equal steps of FLOPs
 LEAST = 1e-4  # smaller doubts are drawn here: no estimate is that sure
 MOST = 0.5  # the doubt where nothing is known
+TICKS = (LEAST, 1e-3, 1e-2, 1e-1, MOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +154,8 @@ def draw_doubt(info: DoubtInfo) -> Figure:
                 if path.panel == panel:
                     color, marker = look_of[path.name]
                     x, y = ([point[i] for point in path.points] for i in range(2))
-                    axes.plot(x, [max(LEAST, doubt) for doubt in y], color=color, marker=marker, markersize=4)
+                    shown = [max(LEAST, doubt) for doubt in y]
+                    axes.plot(x, shown, color=color, marker=marker, markersize=4, drawstyle="steps-post")
             _frame(axes, info.error, furthest)
         style.legend_below(figure, list(_handles(names, look_of, info.error)), columns=4)
     return figure
@@ -162,8 +165,12 @@ def _frame(axes: Axes, error: float, furthest: float) -> None:
     axes.axhline(error, color=INK, alpha=FAINT, linestyle="--", linewidth=1.2)
     axes.axvline(1.0, color=INK, alpha=FAINT, linestyle=":", linewidth=1.2)
     axes.set_yscale("log")
-    axes.set_ylim(0.7 * LEAST, 1.0)
+    axes.yaxis.set_major_locator(FixedLocator(TICKS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda doubt, _: f"{doubt:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(0.7 * LEAST, 1.4 * MOST)
     axes.set_xlim(0.0, 1.03 * furthest)
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_xlabel("FLOPs spent, as a share of the whole grid")
     axes.set_ylabel("doubt: chance of a wrong verdict")
 

@@ -43,4 +43,4 @@ class Doubt:
 
 def doubts(grids: Sequence[LossGrid], rules: Rules) -> tuple[Doubt, ...]:
     """Return the doubt about each line, judged by these rules."""
-    return tuple(Doubt(finding=finding) for finding in find(grids))
+    return tuple(Doubt(finding=finding) for finding in find(grids, rules))
