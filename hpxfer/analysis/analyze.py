@@ -12,6 +12,7 @@ from hpxfer.analysis.statistics import STATISTICS, Inputs
 from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.host.output import json_ready
+from hpxfer.search.verdict_rules import rules_of
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line
 
@@ -115,7 +116,7 @@ def _lines(results: Results, loss: str) -> tuple[list[JudgedLine], list[str]]:
         if line.empty:
             notes.append(f"{hp}: no trial lies on a line of it, so nothing can be said about its transfer")
         else:
-            out.append(judge_line(line, sweep=results.name, hp=hp, loss=loss))
+            out.append(judge_line(line, sweep=results.name, hp=hp, loss=loss, rules=rules_of(spec)))
     return out, notes
 
 

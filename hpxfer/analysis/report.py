@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpxfer.search.verdict_rules import rules_of
 from hpxfer.verdict.report import TransferReport, report_line
 
 if TYPE_CHECKING:
@@ -14,4 +15,4 @@ def transfer_report(results: Results, hp: str | None = None, loss: str | None = 
     """Return the report on one HP of a sweep. By default the sweep names the HP, and the loss it is judged by."""
     hp = hp or results.spec.judged_hp
     loss = loss or results.spec.judge.loss
-    return report_line(results.line(hp, loss), sweep=results.name, hp=hp, loss=loss)
+    return report_line(results.line(hp, loss), sweep=results.name, hp=hp, loss=loss, rules=rules_of(results.spec))

@@ -16,10 +16,10 @@ MAX_STEPS = 3  # values beyond an edge per follow-up
 NEAR_OCTAVES = 2.0  # cells farther from the lowest one hardly move the estimate of an optimum
 FLAT_OCTAVES = 8.0  # over so many octaves without a basin, the HP does not matter or the noise is too large
 SAME_SHARE = 1e-12  # losses with a smaller relative difference count as exactly equal
-# Errors that grew by this factor, or an interval this much wider than noise makes it, are not the fault of noise.
-NOT_NOISE = 2.0
+NOT_NOISE = 2.0  # an interval this many times as wide as noise makes it is not the fault of noise
+MISFIT = 3.0  # nor is a scatter of cells about every basin that is this many times that of seeds
 RISE_SE = 3.0  # a rise of more standard errors is no noise, at the end of a row that noise alone makes long
-DIVERGENCE_GAP = 0.4  # octaves between the best value and the one that diverges that are halved once more
+EDGE_GAP = 0.4  # octaves between the best value and one that diverges or has no loss, which are halved once more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Row:
     @property
     def is_misfit(self) -> bool:
         """Whether its cells scatter about any basin by more than seeds do."""
-        return self.shape.optimum.misfit is not None and self.shape.optimum.misfit >= NOT_NOISE
+        return self.shape.optimum.misfit is not None and self.shape.optimum.misfit >= MISFIT
 
     @property
     def interval_octaves(self) -> float:
@@ -191,7 +191,7 @@ def cells_to_run_again(row: Row) -> Addition | None:
     values = tuple(row.cells[i].value for i in lost)
     beside = () if row.lowest is None else (row.lowest - 1, row.lowest + 1)
     halves = [
-        between(*sorted((row.exponents[i], row.exponents[row.lowest])), row.exponents)
+        between(*sorted((row.exponents[i], row.exponents[row.lowest])), row.exponents, least=EDGE_GAP)
         for i in beside
         if row.lowest is not None and i in lost and row.losses[i] is None
     ]
@@ -277,7 +277,7 @@ def _below_divergence(row: Row) -> float | None:
     for beside in (row.lowest + 1, row.lowest - 1):
         if 0 <= beside < len(row.losses) and row.losses[beside] == math.inf:
             low, high = sorted((row.exponents[row.lowest], row.exponents[beside]))
-            return between(low, high, row.exponents, least=DIVERGENCE_GAP)
+            return between(low, high, row.exponents, least=EDGE_GAP)
     return None
 
 

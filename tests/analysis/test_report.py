@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from planted_sweeps import Planted, plant
 
 from hpxfer.analysis import TransferReport, report_line, transfer_report
 from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec.sweep import RegretLimit
+from hpxfer.verdict.findings import ShapeFinding
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.transfer import find
 
@@ -136,6 +139,10 @@ class Stored:
     spec: SweepSpec
     asked: list[tuple[str, str]]
 
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
     def line(self, hp: str, loss: str, /) -> pd.DataFrame:
         self.asked.append((hp, loss))
         return line(STAYS)
@@ -149,6 +156,20 @@ def test_transfer_report_judges_what_the_sweep_says_unless_told() -> None:
     assert (by_default.sweep, by_default.hp, by_default.loss) == ("quickstart", "lr", "validation")
     assert (told.hp, told.loss) == ("init_scale", "final_window")
     assert "training loss over the last steps" in told.to_text()
+
+
+@pytest.mark.parametrize(
+    ("limit", "share"),
+    [({"loss": 0.01}, lambda shape: 0.01 * shape.best_loss), ({"octaves": 1.0}, lambda shape: shape.octave_nats)],
+)
+def test_the_sweep_says_which_regret_counts_as_none(
+    limit: dict[str, float], share: Callable[[ShapeFinding], float]
+) -> None:
+    """The default is 1% of the loss, so the second case shows that the key reaches the verdict."""
+    spec = load_sweep(QUICKSTART)
+    judge = spec.judge.model_copy(update={"regret_limit": RegretLimit(**limit)})
+    (finding,) = transfer_report(Stored(spec.model_copy(update={"judge": judge}), [])).findings
+    assert [shape.limit_nats for shape in finding.shapes] == pytest.approx([share(shape) for shape in finding.shapes])
 
 
 def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
