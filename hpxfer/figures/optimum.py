@@ -93,7 +93,9 @@ def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
 
 
 def _drift(drift: Drift | None) -> str:
-    return "unknown" if drift is None else with_interval(drift.octaves_per_doubling, drift.low, drift.high)
+    if drift is None or (drift.bounds and drift.low is None and drift.high is None):
+        return "unknown"
+    return with_interval(drift.octaves_per_doubling, drift.low, drift.high)
 
 
 def _line(finding: Finding) -> OptimumLine:
@@ -104,7 +106,7 @@ def _line(finding: Finding) -> OptimumLine:
     )
     known = [(np.log2(scale), y, at.se_log2) for scale, y, at in points if at.kind not in BOUNDS]
     center = None
-    is_line = finding.move is None or finding.move.is_line
+    is_line = finding.drift is None or finding.drift.is_line
     if is_line and finding.drift is not None and known:
         exact = any(se is None for *_, se in known)
         weight = [1.0 if exact or se is None else max(se, TINY) ** -2 for *_, se in known]

@@ -150,7 +150,7 @@ def _draw_line(axes: Axes, broken: BrokenAxis, finding: Finding, color: str, mar
     axes.plot(x, y, color=color, marker=marker, markersize=6, linewidth=1.4, label=finding.parameterization, zorder=3)
     for at, shape in zip(x, known, strict=True):
         if (interval := _interval(shape)) is not None:
-            low, high = map(broken.at, interval)
+            low, high = (broken.at(end(shape.regret_nats or 0.0, *interval)) for end in (min, max))
             axes.plot([at, at], [low, high], color=color, linewidth=1.6, marker="_", markersize=7, zorder=3)
     for shape in filter(_diverges, finding.shapes):
         at = float(np.log2(shape.scale)) + shift

@@ -62,11 +62,11 @@ def listed(phrases: Sequence[str], num: int = 4) -> str:
 
 
 def with_interval(value: float, low: float | None, high: float | None, form: str = "+.2f") -> str:
-    """Return a number with its 95% interval, e.g. `+0.20 [-0.01, +0.41]`. A missing end is written `-`."""
+    """Return a number with its 95% interval, e.g. `+0.20 [-0.01, +0.41]`. An end that nothing bounds is `open`."""
     if low is None and high is None:
         return f"{value:{form}}"
     # No-break spaces keep the interval in one line of a title.
-    ends = ",\u00a0".join("-" if end is None else f"{end:{form}}" for end in (low, high))
+    ends = ",\u00a0".join("open" if end is None else f"{end:{form}}" for end in (low, high))
     return f"{value:{form}}\u00a0[{ends}]"
 
 

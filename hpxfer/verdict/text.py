@@ -136,6 +136,8 @@ def drift_text(finding: Finding) -> str:
     drift = finding.drift
     if drift is None:
         return "unknown: fewer than two shapes have an interior optimum"
+    if drift.bounds and drift.low is None and drift.high is None:
+        return f"unknown: of {', '.join(drift.bounds)} only bounds are known"
     if not drift.is_line:
         steps = [
             f"{_with_ends(step.octaves, step.low, step.high)} from {scale_text(step.start)} to {scale_text(step.stop)}"

@@ -51,13 +51,13 @@ class Stub:
 def planted(trial: Trial, *, fails: bool = False, diverges: bool = False) -> TrialResult:
     """Return a result whose optimum drifts for sp and stays for others.
 
-    Far above its optimum a trial diverges; everywhere if `diverges`.
+    At the largest LR a trial diverges; everywhere if `diverges`.
     """
     sp = trial.parameterization is not None and trial.parameterization.name == "sp"
     doublings = math.log2(trial.shape.width / trial.base.width)
-    away = math.log2(trial.hps.lr) + 6.5 + (0.8 * doublings if sp else 0.0)
+    away = math.log2(trial.hps.lr) + 6.5 + (1.4 * doublings if sp else 0.0)
     loss = 3.0 - 0.1 * doublings + 0.02 * away**2 + 0.003 * math.sin(37 * away + 11 * trial.seed + 5 * doublings)
-    status = "failed" if fails else "diverged" if away > 2.4 or diverges else "finished"
+    status = "failed" if fails else "diverged" if math.log2(trial.hps.lr) > -4.5 or diverges else "finished"
     done = status == "finished"
     steps = tuple(range(0, 200, 10))
     values = tuple(loss + 2.0 * math.exp(-step / 40) for step in steps)

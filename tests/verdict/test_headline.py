@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpxfer.verdict.drift import Drift, Step
 from hpxfer.verdict.findings import Addition, Control, Finding, Move, ShapeFinding, Verdict
 from hpxfer.verdict.headline import headline
 from hpxfer.verdict.optimum import Optimum
@@ -16,11 +17,11 @@ from hpxfer.verdict.text import (
     conclusion,
     drift_text,
     has_transferred,
+    misfit_text,
     move_text,
     regret_nats_text,
     regret_text,
     verdict_line,
-    misfit_text,
 )
 
 SEEDS = Addition(text="3 seeds at every shape", seeds=3)
@@ -181,11 +182,10 @@ def test_a_regret_is_compared_with_what_one_octave_costs() -> None:
 def test_a_move_names_its_ends_octaves_and_confidence() -> None:
     assert move_text(MINE) == "between width 32 and 128 the optimum moves by -0.20 to +0.30 octaves (95%)"
     beyond = replace(MINE, move=Move(octaves=2.0, low=1.2, high=None, is_line=True))
-    assert "by at least +1.20 octaves" in str(move_text(beyond))
+    assert "by +1.20 octaves or more (95%)" in str(move_text(beyond))
     below = replace(MINE, move=Move(octaves=-2.0, low=None, high=-1.2, is_line=True))
-    assert "by at most -1.20 octaves" in str(move_text(below))
+    assert "by -1.20 octaves or less (95%)" in str(move_text(below))
     assert move_text(replace(MINE, move=Move(octaves=0.0, low=None, high=None, is_line=True))) is None
-    assert drift_text(replace(MINE, move=Move(octaves=0.0, low=-1.0, high=1.0, is_line=False))).startswith("not a line")
 
 
 @pytest.mark.parametrize(
@@ -207,4 +207,22 @@ def test_the_line_of_a_verdict_ends_with_what_it_rests_on() -> None:
     control = Control(parameterization="sp", verdict="drifts", worst_shape="w128", worst_regret_nats=0.13)
     assert verdict_line(replace(MINE, control=control)) == "completep-moe: transfers (at most 0.02 nats lost)"
     assert verdict_line(SP) == "sp: drifts (0.13 +- 0.004 nats lost at width 128)"
-    assert conclusion(finding("undecided", -0.01)) == "no loss measured"
+    assert conclusion(finding("undecided", -0.01, transfer_chance=0.965)) == "probability 96.5% that it transfers"
+    noisy = (MINE.shapes[0], shape(128.0, -0.01, regret_se_nats=0.02, limit_nats=0.025))
+    assert conclusion(finding("undecided", None, shapes=noisy)) == "loss given up known to +- 0.04 nats, limit 0.025"
+
+
+def test_a_drift_has_its_interval_and_optima_off_a_line_their_steps() -> None:
+    line = Drift(octaves_per_doubling=-0.75, se=0.1, num_shapes=3, low=None, high=-0.41, bounds=("w256",))
+    assert drift_text(replace(MINE, drift=line)) == (
+        "-0.75 [open, -0.41] octaves per doubling of width (3 shapes, bounds at w256)"
+    )
+    steps = (
+        Step(start=32.0, stop=64.0, octaves=1.3, low=1.0, high=1.6),
+        Step(start=64.0, stop=128.0, octaves=0.0, low=-0.2, high=0.2),
+    )
+    assert drift_text(replace(MINE, drift=replace(line, is_line=False, steps=steps))) == (
+        "not a line; in octaves, by width: +1.30 [+1.00, +1.60] from 32 to 64, +0.00 [-0.20, +0.20] from 64 to 128"
+    )
+    assert drift_text(MINE).startswith("unknown")
+    assert drift_text(replace(MINE, drift=replace(line, high=None))) == "unknown: of w256 only bounds are known"
