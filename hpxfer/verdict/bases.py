@@ -15,24 +15,24 @@ as their base, answers whether that HP transfers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from hpxfer.verdict.findings import Finding, ShapeFinding, Verdict
+from hpxfer.verdict.basins import Floats
+from hpxfer.verdict.drift import ENDS, Step
+from hpxfer.verdict.estimate import Estimates
+from hpxfer.verdict.findings import Finding, Verdict
 from hpxfer.verdict.labels import shape_label
-from hpxfer.verdict.loss_grid import Floats, LossGrid
-from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.thresholds import CONFIDENCE, ERROR_RATE, MOVE_OCTAVES, NUM_DRAWS
+from hpxfer.verdict.loss_grid import LossGrid
+from hpxfer.verdict.rules import DEFAULT_RULES, Rules
+from hpxfer.verdict.thresholds import MOVE_OCTAVES
 from hpxfer.verdict.transfer import find
 
 Trend = Literal["shrinking", "constant", "growing", "turning", "unknown"]
 MIN_STEPS = 2
-RANDOM_SEED = 20261122  # fixed, so that equal losses give equal intervals
-ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,20 +91,26 @@ class BaseReading:
         return shape_label(self.scale_name, row.scale)
 
 
-def read_bases(grids: Sequence[LossGrid], findings: Sequence[Finding], hp: str) -> tuple[BaseReading, ...]:
-    """Return what each shape would do as the base, for every grid of the line of an HP, in the order of the grids.
+def read_bases(
+    estimates: Sequence[Estimates], findings: Sequence[Finding], hp: str, rules: Rules = DEFAULT_RULES
+) -> tuple[BaseReading, ...]:
+    """Return what each shape would do as the base, for every grid of the line of an HP, in the order of the estimates.
 
-    `findings` are those on the grids as they are, in the same order.
+    `findings` are those on the same grids, in the same order and judged by the same rules.
     """
+    grids = [each.grid for each in estimates]
     shapes = dict.fromkeys(row.shape for grid in grids for row in grid.rows)
-    found = {shape: {finding.key: finding for finding in _find_from(grids, findings, shape)} for shape in shapes}
-    return tuple(_reading(whole, [found[shape.shape][whole.key] for shape in whole.shapes], hp) for whole in findings)
+    found = {shape: {start.key: start for start in _find_from(grids, findings, shape, rules)} for shape in shapes}
+    return tuple(
+        _reading(each, whole, [found[shape.shape][whole.key] for shape in whole.shapes], hp, rules)
+        for each, whole in zip(estimates, findings, strict=True)
+    )
 
 
-def _find_from(grids: Sequence[LossGrid], findings: Sequence[Finding], shape: str) -> Sequence[Finding]:
+def _find_from(grids: Sequence[LossGrid], findings: Sequence[Finding], shape: str, rules: Rules) -> Sequence[Finding]:
     """Return the findings from a base. They are known if it is the base and the smallest shape of every axis."""
     judged = from_base(grids, shape)
-    return findings if [grid.rows for grid in judged] == [grid.rows for grid in grids] else find(judged)
+    return findings if [grid.rows for grid in judged] == [grid.rows for grid in grids] else find(judged, rules)
 
 
 def from_base(grids: Sequence[LossGrid], shape: str) -> tuple[LossGrid, ...]:
@@ -118,17 +124,19 @@ def from_base(grids: Sequence[LossGrid], shape: str) -> tuple[LossGrid, ...]:
     return tuple(out)
 
 
-def _reading(whole: Finding, starts: Sequence[Finding], hp: str) -> BaseReading:
-    """Return the reading of one grid, from the finding on all of it and the findings from each of its shapes on."""
-    optimum_BI = _optimum_draws(whole.shapes)
+def _reading(estimates: Estimates, whole: Finding, starts: Sequence[Finding], hp: str, rules: Rules) -> BaseReading:
+    """Return the reading of one grid, from what is known of all of it and the findings from each of its shapes on."""
+    optimum_BI = _optimum_draws(estimates)
     doublings = np.log2([shape.scale for shape in whole.shapes])
-    last = len(starts) - 1
+    step_from = {} if whole.drift is None else {step.start: step for step in whole.drift.steps}
+    following = [*(shape.scale for shape in whole.shapes[1:]), None]
+    steps = [step_from.get(shape.scale) for shape in whole.shapes]
     bases = tuple(
-        _tuned_at(start, None if i == last else _step(optimum_BI[:, i], optimum_BI[:, i + 1]), largest=i == last)
-        for i, start in enumerate(starts)
+        _tuned_at(start, step if step is not None and step.stop == after else None, largest=after is None)
+        for start, step, after in zip(starts, steps, following, strict=True)
     )
     transferring = [i for i, row in enumerate(bases) if row.verdict == "transfers"]
-    stopping = [i for i in transferring if _stops(optimum_BI, doublings, i)]
+    stopping = [i for i in transferring if _stops(optimum_BI, doublings, i, rules)]
     reading = BaseReading(
         axis=whole.axis,
         parameterization=whole.parameterization,
@@ -148,11 +156,10 @@ def _name(start: Finding) -> str:
     return start.name(start.shapes[0])
 
 
-def _tuned_at(finding: Finding, step: tuple[float, float, float] | None, *, largest: bool) -> TunedAt:
-    """Return the row of the base of a finding, with the step to the next shape, if there is one."""
+def _tuned_at(finding: Finding, step: Step | None, *, largest: bool) -> TunedAt:
+    """Return the row of the base of a finding, with the step to the next shape, if it is known."""
     base = next(shape for shape in finding.shapes if shape.is_base)
     last = finding.shapes[-1]
-    octaves, low, high = step or (None, None, None)
     return TunedAt(
         shape=base.shape,
         scale=base.scale,
@@ -163,35 +170,16 @@ def _tuned_at(finding: Finding, step: tuple[float, float, float] | None, *, larg
         loss_given_up_low=last.regret_low_nats,
         loss_given_up_high=last.regret_high_nats,
         limit_nats=last.limit_nats,
-        octaves_to_next=octaves,
-        octaves_low=low,
-        octaves_high=high,
+        octaves_to_next=None if step is None else step.octaves,
+        octaves_low=None if step is None else step.low,
+        octaves_high=None if step is None else step.high,
     )
 
 
-def _optimum_draws(shapes: Sequence[ShapeFinding]) -> Floats:
+def _optimum_draws(estimates: Estimates) -> Floats:
     """Return draws of log2 of the optima, (draws, shapes); NaN at a shape whose optimum is not known."""
-    normal_BI = np.random.default_rng(RANDOM_SEED).standard_normal((NUM_DRAWS, len(shapes)))
-    center, se = (
-        np.array(part, dtype=float) for part in zip(*(_normal(shape.optimum) for shape in shapes), strict=True)
-    )
-    return np.asarray(center + se * normal_BI)
-
-
-def _normal(optimum: Optimum) -> tuple[float, float]:
-    """Return the center and the standard error of an optimum; NaN if either is not known."""
-    if optimum.kind != "interior" or optimum.log2_value is None or optimum.se_log2 is None:
-        return math.nan, math.nan
-    return optimum.log2_value, optimum.se_log2
-
-
-def _step(here_B: Floats, next_B: Floats) -> tuple[float, float, float] | None:
-    """Return the step between the optima of two neighbors in octaves with its interval; None if it is not known."""
-    octaves_B = next_B - here_B
-    if np.isnan(octaves_B).any():
-        return None
-    low, high = np.quantile(octaves_B, ENDS)
-    return float(np.median(octaves_B)), float(low), float(high)
+    known = [estimates.has_noise and optimum.kind != "none" for optimum in estimates.optima]
+    return np.where(known, estimates.optimum_BI, np.nan)
 
 
 def _trend(optimum_BI: Floats, doublings: Floats) -> Trend:
@@ -215,7 +203,7 @@ def _trend(optimum_BI: Floats, doublings: Floats) -> Trend:
     return "constant" if max(-low, high) < MOVE_OCTAVES else "unknown"
 
 
-def _stops(optimum_BI: Floats, doublings: Floats, i: int) -> bool:
+def _stops(optimum_BI: Floats, doublings: Floats, i: int, rules: Rules) -> bool:
     """Return whether the optimum is seen to stop at shape `i`, so that this base differs from the smallest one.
 
     From a later shape on, the optimum has less room to move. If it moved at one pace everywhere, a late base would seem
@@ -232,7 +220,7 @@ def _stops(optimum_BI: Floats, doublings: Floats, i: int) -> bool:
     before_B = optimum_BI[:, i] - optimum_BI[:, 0]
     pace_after_B = np.abs(after_B) / (doublings[-1] - doublings[i])
     pace_before_B = np.abs(before_B) / (doublings[i] - doublings[0])
-    if np.mean(pace_after_B < pace_before_B) >= 1 - ERROR_RATE:
+    if np.mean(pace_after_B < pace_before_B) >= 1 - rules.error:
         return True
     low, high = np.quantile(after_B, ENDS)
     return bool(low <= 0 <= high) and optimum_BI.shape[1] - 1 - i >= MIN_STEPS

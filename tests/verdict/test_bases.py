@@ -13,8 +13,9 @@ from hpxfer.scaling.evaluate import evaluate, evaluate_globals, parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.verdict.bases import BaseReading, from_base, read_bases
+from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.loss_grid import loss_grids
-from hpxfer.verdict.transfer import find
+from hpxfer.verdict.transfer import find, finding_of
 
 NUM_SWEEPS = 20
 STOPS = (-6.3, -5.1, -5.1, -5.1)
@@ -34,8 +35,8 @@ def planted(optima: Sequence[float], luck: int = 7) -> pd.DataFrame:
 
 
 def reading(frame: pd.DataFrame) -> BaseReading:
-    grids = loss_grids(frame)
-    (found,) = read_bases(grids, find(grids), "lr")
+    estimates = estimate_all(loss_grids(frame))
+    (found,) = read_bases(estimates, [finding_of(each) for each in estimates], "lr")
     return found
 
 
@@ -53,9 +54,10 @@ def test_a_drift_that_stops_recommends_the_shape_at_which_it_stops() -> None:
 
 @pytest.mark.parametrize("octaves", [0.5, 0.7, 1.0, 1.2])
 def test_a_drift_that_never_stops_recommends_no_base(octaves: float) -> None:
-    for found in readings([-7.0 + octaves * i for i in range(4)]):
-        assert found.recommended is None
-        assert found.trend in ("constant", "unknown")
+    found = readings([-7.0 + octaves * i for i in range(4)])
+    assert {each.recommended for each in found} == {None}
+    # A trend is a statement at 95%: one in twenty may be wrong.
+    assert sum(each.trend not in ("constant", "unknown") for each in found) <= NUM_SWEEPS * 0.05
 
 
 def test_a_short_rest_of_an_axis_is_no_stop() -> None:
@@ -96,8 +98,7 @@ def test_steps_that_grow_and_steps_that_turn_are_named() -> None:
 
 
 def test_a_row_is_the_verdict_on_the_shapes_from_its_base_on() -> None:
-    grids = loss_grids(planted(STOPS))
-    (found,) = read_bases(grids, find(grids), "lr")
+    grids, found = loss_grids(planted(STOPS)), reading(planted(STOPS))
     for row in found.bases[:-1]:
         (finding,) = find(from_base(grids, row.shape))
         assert (finding.verdict, finding.base_value) == (row.verdict, row.tuned_value)

@@ -12,22 +12,27 @@ from hpxfer.model.cost import train_flops
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
+from hpxfer.search.verdict_rules import rules_of
 from hpxfer.verdict.bases import BaseReading, read_bases
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.report import JudgedLine
+from hpxfer.verdict.rules import Rules
 
 
 def _bases(inputs: Inputs) -> list[BaseReading]:
     unscaled = {choice.label() for choice in inputs.results.expansion.choices if not scales_training(choice)}
     flops = _trial_flops(inputs)
-    return [reading for line in inputs.lines for reading in _of_line(line, unscaled, flops)]
+    rules = rules_of(inputs.results.spec)
+    return [reading for line in inputs.lines for reading in _of_line(line, rules, unscaled, flops)]
 
 
-def _of_line(line: JudgedLine, unscaled: set[str], flops: Mapping[tuple[str, str], float | None]) -> list[BaseReading]:
+def _of_line(
+    line: JudgedLine, rules: Rules, unscaled: set[str], flops: Mapping[tuple[str, str], float | None]
+) -> list[BaseReading]:
     """Return the readings of one line. Grids without a base are read too, as the noise of seeds is pooled over all."""
     grids = [estimates.grid for estimates in line.estimates]
     finding_of = {finding.key: finding for finding in line.report.findings}
-    readings = read_bases(grids, [finding_of[grid.key] for grid in grids], line.hp)
+    readings = read_bases(line.estimates, [finding_of[grid.key] for grid in grids], line.hp, rules)
     return [
         _no_base(grid, line.hp) if grid.parameterization in unscaled else _with_flops(reading, grid, flops)
         for reading, grid in zip(readings, grids, strict=True)

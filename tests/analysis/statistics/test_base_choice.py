@@ -78,10 +78,16 @@ def test_a_row_says_what_the_report_from_that_base_says(
 def test_init_scale_is_no_hp_to_tune_at_the_smallest_width(
     readings: dict[tuple[str, str, str], BaseReading],
 ) -> None:
-    """Its optimum rises from width to width. The HP of width 32 is not shown to transfer, that of width 64 is."""
+    """Its optimum rises from width to width: the HP of width 32 gives up too much, that of width 64 does not."""
     found = readings["init_scale", "width", "completep-moe"]
-    assert found.transfers_from == "width 64"
+    smallest, second, *_ = found.bases
     assert [row.octaves_to_next > 0 for row in found.bases[:-1] if row.octaves_to_next is not None] == [True] * 3
+    assert found.transfers_from != "width 32"
+    assert smallest.loss_given_up_low is not None
+    assert second.loss_given_up_high is not None
+    assert smallest.limit_nats is not None
+    assert second.loss_given_up_high < smallest.limit_nats < smallest.loss_given_up_low
+    assert (smallest.transfer_chance or 0.0) < 0.02 < 0.9 < (second.transfer_chance or 0.0)
 
 
 def test_the_report_says_which_axes_it_leaves_out(results: Results) -> None:
