@@ -13,7 +13,6 @@ from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.host.output import json_ready
 from hpxfer.search.verdict_rules import rules_of
-from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line
 
 if TYPE_CHECKING:
@@ -96,9 +95,7 @@ def analyze(results: Results, loss: str | None = None) -> Analysis:
         reports=reports,
         statistics=statistics,
         follow_up=(
-            FollowUp(yaml=None, is_needed=True, why_not=diverged)
-            if diverged
-            else followup_sweep(results.spec, reports, _without_loss(results, loss))
+            FollowUp(yaml=None, is_needed=True, why_not=diverged) if diverged else followup_sweep(results.spec, reports)
         ),
         notes=(*notes, *_no_result(results)),
     )
@@ -118,13 +115,6 @@ def _lines(results: Results, loss: str) -> tuple[list[JudgedLine], list[str]]:
         else:
             out.append(judge_line(line, sweep=results.name, hp=hp, loss=loss, rules=rules_of(spec)))
     return out, notes
-
-
-def _without_loss(results: Results, loss: str) -> dict[str, list[float]]:
-    """Return the values of each HP of the grid at which a trial finished, but without a loss."""
-    cells = results.cells
-    ended = (cells["status"] == "finished") & cells[LOSS_COLUMNS[loss]].isna()
-    return {hp: cells.loc[ended, hp].dropna().unique().tolist() for hp in results.spec.grid if hp in cells}
 
 
 def _no_result(results: Results) -> list[str]:

@@ -70,19 +70,14 @@ class _Draft:
         return True
 
 
-def followup_sweep(
-    spec: SweepSpec, reports: Sequence[TransferReport], without_loss: Mapping[str, Collection[float]] | None = None
-) -> FollowUp:
-    """Return the sweep with everything added that the findings of the reports need.
-
-    `without_loss` are the values of each HP at which trials ended without a loss. They are not run again.
-    """
+def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport]) -> FollowUp:
+    """Return the sweep with everything added that the findings of the reports need."""
     needs = list(_needs(reports))
     if not needs:
         why = "no verdict is undecided or lacks a control" if reports else "no HP could be judged"
         return FollowUp(yaml=None, why_not=why)
     draft = _Draft(spec=spec)
-    _add_values(draft, needs, without_loss or {})
+    _add_values(draft, needs)
     _add_seeds(draft, needs)
     _add_shapes(draft, needs)
     _add_parameterizations(draft, needs)
@@ -129,18 +124,11 @@ def _additions(needs: Sequence[Need]) -> list[tuple[str, Finding, Addition]]:
     return [(hp, finding, addition) for hp, finding, addition in needs if addition is not None]
 
 
-def _add_values(draft: _Draft, needs: Sequence[Need], without_loss: Mapping[str, Collection[float]]) -> None:
+def _add_values(draft: _Draft, needs: Sequence[Need]) -> None:
     """Add HP values to the grid, and say which of its cells are run again."""
     for hp, grid in draft.spec.grid.items():
-        old, lost = grid.numbers(), tuple(without_loss.get(hp, ()))
-        wanted: set[float] = set()
-        for addition in (addition for name, _, addition in _additions(needs) if name == hp):
-            gone = [value for value in addition.values if _among(value, lost)]
-            wanted |= {value for value in addition.values if value not in gone} | set(addition.instead if gone else ())
-            if gone and not addition.instead:
-                draft.not_added.append(
-                    f"{hp} {_listed(gone)}: trials ended there without a loss and are not run again; take it out"
-                )
+        old = grid.numbers()
+        wanted = {value for name, _, addition in _additions(needs) if name == hp for value in addition.values}
         again = [value for value in sorted(wanted) if _among(value, old)]
         if again:
             draft.added.append(f"{hp}: run again what has no result at {_listed(again)}")

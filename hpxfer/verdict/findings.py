@@ -58,7 +58,6 @@ class Addition:
     seeds: int | None = None  # in all
     values: tuple[float, ...] = ()  # HPs to add to the grid
     scales: tuple[float, ...] = ()  # the shapes at which to add them, or to run them again
-    instead: tuple[float, ...] = ()  # HPs to add where `values` were run and have no loss all the same
     new_scales: tuple[float, ...] = ()  # shapes to add
     parameterization: str | None = None  # to add, on the same grid
 

@@ -36,7 +36,8 @@ class SeedLosses:
     value: float
     seeds: tuple[int, ...]
     losses: tuple[float, ...]
-    num_missing: int  # seeds that failed or were not run
+    num_missing: int  # seeds without a loss: they failed, were not run, or are among `num_lost`
+    num_lost: int = 0  # seeds that finished without a loss, and are not run again
     trials: tuple[tuple[int, str], ...] = ()  # (seed, id) of every planned trial; empty if the line names none
 
     @property
@@ -201,12 +202,14 @@ def _shape(trials: list[dict[str, Any]]) -> ShapeLosses:
 
 def _cell(value: float, trials: list[dict[str, Any]]) -> SeedLosses:
     loss_of = {int(trial["seed"]): loss for trial in trials if (loss := _loss(trial)) is not None}
+    num_finished = sum(trial["status"] in ("finished", "diverged") for trial in trials)
     seeds = tuple(sorted(loss_of))
     return SeedLosses(
         value=value,
         seeds=seeds,
         losses=tuple(loss_of[seed] for seed in seeds),
         num_missing=len(trials) - len(seeds),
+        num_lost=num_finished - len(seeds),
         trials=tuple(sorted((int(trial["seed"]), str(trial[TRIAL])) for trial in trials if TRIAL in trial)),
     )
 

@@ -102,6 +102,10 @@ class Row:
         low, high = self.shape.optimum.low_log2, self.shape.optimum.high_log2
         return math.inf if low is None or high is None else high - low
 
+    def can_run(self, index: int) -> bool:
+        """Return whether a cell has trials that another run gives a result."""
+        return self.cells[index].num_missing > self.cells[index].num_lost
+
     def loss(self, index: int) -> float:
         """Return the finite loss of a cell."""
         loss = self.losses[index]
@@ -146,6 +150,17 @@ def why_hopeless(row: Row) -> str | None:
     return None
 
 
+def why_lost(row: Row) -> str | None:
+    """Return why losses that no run can have leave the verdict open; None if they do not."""
+    lost = [i for i, loss in enumerate(row.losses) if loss is None and not row.can_run(i)]
+    for i in lost:
+        if row.cells[i].value == row.transferred:
+            return f"{row.name}: {value_text(row.transferred)}, the transferred HP, ended without a loss"
+        if row.shape.is_base and row.lowest is not None and abs(i - row.lowest) == 1:
+            return f"{row.name}: {value_text(row.cells[i].value)}, next to the best HP, ended without a loss"
+    return None
+
+
 def values_lacking(row: Row) -> Iterator[Lack]:
     """Yield the new HP values that one shape lacks. Every planned cell that counts has a result."""
     if not row.cells:
@@ -156,8 +171,10 @@ def values_lacking(row: Row) -> Iterator[Lack]:
     for upper in _open_sides(row):
         values = beyond(row.exponents, _steps_beyond(row, upper=upper), upper=upper)
         yield row.lacking(values, f"beyond the {'upper' if upper else 'lower'} edge of the grid")
-    if row.shape.optimum.kind == "at_divergence" and (value := _below_divergence(row)) is not None:
-        yield row.lacking((value,), "between the best one and the one that diverges")
+    if row.shape.optimum.kind == "at_divergence" and (found := _toward(row, math.inf)) is not None:
+        yield row.lacking((found[0],), "between the best one and the one that diverges")
+    if (found := _toward(row, None)) is not None:
+        yield row.lacking((found[0],), f"for a smaller range, as {value_text(found[1])} ended without a loss")
 
 
 def values_to_see_rise(row: Row) -> Iterator[Lack]:
@@ -181,24 +198,13 @@ def value_between_ties(row: Row) -> Lack | None:
 
 
 def cells_to_run_again(row: Row) -> Addition | None:
-    """Return the cells without a result on which the verdict rests; None if there are none.
-
-    `instead` holds the values halfway to them from the lowest cell, should they give no loss again.
-    """
+    """Return the cells on which the verdict rests and that a further run gives a result; None if there are none."""
     lost = _without_result(row)
     if not lost:
         return None
     values = tuple(row.cells[i].value for i in lost)
-    beside = () if row.lowest is None else (row.lowest - 1, row.lowest + 1)
-    halves = [
-        between(*sorted((row.exponents[i], row.exponents[row.lowest])), row.exponents, least=EDGE_GAP)
-        for i in beside
-        if row.lowest is not None and i in lost and row.losses[i] is None
-    ]
-    found = tuple(value for value in halves if value is not None)
-    or_else = f"; where that cannot be had, HP {_values_text(found)} instead" if found else ""
-    text = f"{row.name}: run again what has no result, HP {_values_text(values)}{or_else}"
-    return Addition(text=text, values=values, scales=(row.shape.scale,), instead=found)
+    text = f"{row.name}: run again what has no result, HP {_values_text(values)}"
+    return Addition(text=text, values=values, scales=(row.shape.scale,))
 
 
 def _without_result(row: Row) -> list[int]:
@@ -207,7 +213,7 @@ def _without_result(row: Row) -> list[int]:
     These are the transferred HP, the cells around the lowest one, and all cells if fewer than three have a finite loss.
     Around the lowest one a cell also counts if less than half of its seeds have a result.
     """
-    missing = [i for i, loss in enumerate(row.losses) if loss is None]
+    missing = [i for i, loss in enumerate(row.losses) if loss is None and row.can_run(i)]
     if row.lowest is None or len(row.finite) < MIN_POINTS:
         return missing
     at = row.exponents[row.lowest]
@@ -218,7 +224,7 @@ def _without_result(row: Row) -> list[int]:
             found.add(i)
             i += direction
     thin = [i for i in row.finite if abs(i - row.lowest) <= 1 and len(row.cells[i].losses) < row.cells[i].num_missing]
-    return sorted({*found, *thin})
+    return sorted({*found, *(i for i in thin if row.can_run(i))})
 
 
 def _until_three(row: Row) -> Lack:
@@ -233,7 +239,7 @@ def _until_three(row: Row) -> Lack:
 def _open_sides(row: Row) -> list[bool]:
     """Return the sides on which a better HP may lie beyond the grid, False for below and True for above.
 
-    A side is closed if its last value diverged, or if its loss is above the lowest one by more than noise can make it:
+    A side is closed if its last value has no loss, or one that is above the lowest one by more than noise can make it:
     where the interval of the optimum is open all the same, noise is to blame, and not the grid.
     """
     optimum = row.shape.optimum
@@ -247,8 +253,8 @@ def _open_sides(row: Row) -> list[bool]:
 def _has_risen(row: Row, *, upper: bool) -> bool:
     """Return whether the last value on a side diverged or is worse than the lowest one by more than noise."""
     at = -1 if upper else 0
-    if row.losses[at] == math.inf:
-        return True
+    if row.losses[at] == math.inf or (upper and row.losses[at] is None):
+        return True  # what ends without a loss is next to what diverges
     end = row.finite[at]
     assert row.lowest is not None
     rise = row.loss(end) - row.loss(row.lowest)
@@ -270,14 +276,14 @@ def _steps_beyond(row: Row, *, upper: bool) -> int:
     return min(max(math.ceil(lowest / step_at(row.exponents, upper=upper) + 0.5), 1), MAX_STEPS)
 
 
-def _below_divergence(row: Row) -> float | None:
-    """Return the HP value between the lowest cell and the neighbor that diverges; None if there is no room for one."""
-    if row.lowest is None:
-        return None
-    for beside in (row.lowest + 1, row.lowest - 1):
-        if 0 <= beside < len(row.losses) and row.losses[beside] == math.inf:
+def _toward(row: Row, loss: float | None) -> tuple[float, float] | None:
+    """Return the value between the lowest cell and a neighbor with this loss, and the neighbor's; None without room."""
+    for beside in () if row.lowest is None else (row.lowest + 1, row.lowest - 1):
+        assert row.lowest is not None
+        if 0 <= beside < len(row.losses) and row.losses[beside] == loss:
             low, high = sorted((row.exponents[row.lowest], row.exponents[beside]))
-            return between(low, high, row.exponents, least=EDGE_GAP)
+            value = between(low, high, row.exponents, least=EDGE_GAP)
+            return None if value is None else (value, row.cells[beside].value)
     return None
 
 
@@ -289,7 +295,7 @@ def values_to_sharpen(row: Row) -> Lack | None:
     at = row.exponents[row.lowest]
     found = [between(*sorted((at, row.exponents[i])), row.exponents) for i in beside]
     values = [value for value in found if value is not None]
-    return row.lacking(values, "next to the best one, where seeds alone do not decide") if values else None
+    return row.lacking(values, "next to the best one, to place the optimum") if values else None
 
 
 def seeds_cannot_mend(row: Row) -> bool:

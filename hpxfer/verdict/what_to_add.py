@@ -26,6 +26,7 @@ from hpxfer.verdict.row_needs import (
     values_to_sharpen,
     values_wanted,
     why_hopeless,
+    why_lost,
 )
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
@@ -56,6 +57,8 @@ def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) 
         out.append(Addition(text=text, new_scales=tuple(4 * row.shape.scale for row in rows)))
     if _num_seeds(finding) < 2:
         out.append(Addition(text=f"{MIN_SEEDS} seeds at every shape", seeds=MIN_SEEDS))
+    if not out and (lost := [why for row in rows if (why := why_lost(row)) is not None]):
+        return (_nothing(lost[0]),)
     return tuple(out or _within_noise(finding, rows, rules) or _base_tie(rows) or _precision(finding, rows, rules))
 
 
@@ -117,7 +120,7 @@ def _precision(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addi
         return wider
     needed = math.ceil(SEED_MARGIN * now * factor**2) if factor < HOPELESS_SEEDS else HOPELESS_SEEDS + 1
     mended = needed <= MAX_SEEDS and now < MAX_SEEDS
-    sharpened = [row for row in doubtful if not mended or seeds_cannot_mend(row)]
+    sharpened = [row for row in doubtful if needed >= 2 * now or not mended or seeds_cannot_mend(row)]
     if finer := _wanted(lack for row in sharpened if (lack := values_to_sharpen(row)) is not None):
         return finer
     if bad := [row for row in doubtful if row.is_misfit]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,21 +98,10 @@ def test_a_shape_that_no_model_can_have_is_refused_with_the_reason() -> None:
 
 
 def test_what_has_no_result_is_run_again_with_the_same_sweep() -> None:
-    followup = followup_sweep(SPEC, asking(Addition(text="", values=(2.0**-9,), scales=(32.0,), instead=(2.0**-8.5,))))
+    followup = followup_sweep(SPEC, asking(Addition(text="", values=(2.0**-9,), scales=(32.0,))))
     assert loaded(followup) == SPEC
     assert followup.added == ("lr: run again what has no result at 2^-9",)
     assert followup.num_new_trials == 0
-
-
-def test_what_ended_without_a_loss_gets_another_value_in_its_place() -> None:
-    """The store holds such trials as finished, so that running the sweep again would train nothing."""
-    asked = Addition(text="", values=(2.0**-4,), scales=(64.0,), instead=(2.0**-4.5,))
-    followup = followup_sweep(SPEC, asking(asked), {"lr": [2.0**-4]})
-    assert followup.added == ("lr: 2^-4.5 at every shape (6 new trials)",)
-    nothing = followup_sweep(SPEC, asking(replace(asked, instead=())), {"lr": [2.0**-4]})
-    assert nothing.yaml is None
-    why = "lr 2^-4: trials ended there without a loss and are not run again; take it out"
-    assert (nothing.is_needed, nothing.why_not) == (True, why)
 
 
 def test_a_value_that_no_sweep_may_have_leaves_the_others() -> None:

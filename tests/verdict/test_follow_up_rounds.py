@@ -12,7 +12,7 @@ from planted_sweeps import cell_of
 
 from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.lattice import MIN_GAP
-from hpxfer.verdict.loss_grid import LossGrid, ShapeLosses
+from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
 from hpxfer.verdict.transfer import find
 
 Truth = Callable[[float, float], float]  # (doublings of the scale, log2 HP) -> loss without noise, +inf if it diverges
@@ -35,12 +35,13 @@ class Sweep:
     def num_trials(self) -> int:
         return len(self.scales) * len(self.exponents) * self.seeds
 
-    def cell(self, doublings: float, exponent: float) -> list[float]:
+    def cell(self, doublings: float, exponent: float) -> SeedLosses:
+        value = 2.0**exponent
         if self.lost(doublings, exponent):
-            return [math.nan] * self.seeds
+            return SeedLosses(value=value, seeds=(), losses=(), num_missing=self.seeds, num_lost=self.seeds)
         place = [self.draw, round(doublings * 8), round((exponent + 64) * 1024)]
         noise = [float(np.random.default_rng([*place, seed]).standard_normal()) for seed in range(self.seeds)]
-        return [self.truth(doublings, exponent) + self.noise * one for one in noise]
+        return cell_of(value, [self.truth(doublings, exponent) + self.noise * one for one in noise])
 
     def grid(self) -> LossGrid:
         rows = []
@@ -53,7 +54,7 @@ class Sweep:
                 shape=f"w{scale:g}",
                 is_base=not rows,
                 parameterization="planted",
-                cells=tuple(cell_of(2.0**x, self.cell(doublings, x)) for x in self.exponents),
+                cells=tuple(self.cell(doublings, x) for x in self.exponents),
             )
             rows.append(row)
         return LossGrid(rows=tuple(rows))
@@ -62,10 +63,9 @@ class Sweep:
         """Return the sweep that the follow-up of this finding is. Everything that is asked for must be new."""
         exponents, seeds, scales = set(self.exponents), self.seeds, set(self.scales)
         for addition in finding.to_add:
-            there = [value for value in addition.values if math.log2(value) in self.exponents]
-            again = [(scale, value) for scale in addition.scales for value in there]
-            assert all(self.lost(math.log2(scale / 32), math.log2(value)) for scale, value in again)
-            exponents |= {math.log2(value) for value in (addition.instead if there else addition.values)}
+            new = {math.log2(value) for value in addition.values}
+            assert not new & set(self.exponents)
+            exponents |= new
             assert addition.seeds is None or addition.seeds > self.seeds
             seeds = max(seeds, addition.seeds or 0)
             assert not set(addition.new_scales) & scales

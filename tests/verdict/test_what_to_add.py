@@ -38,8 +38,22 @@ def test_a_base_on_the_edge_asks_for_values_beyond_it() -> None:
 
 def test_a_missing_cell_is_named() -> None:
     found = finding(with_status(line(STAYS), "missing", scale=64.0, value=2.0**-6))
-    text = "width 64: run again what has no result, HP value 2^-6; where that cannot be had, HP value 2^-6.5 instead"
-    assert found.to_add == (Addition(text=text, values=(2.0**-6,), scales=(64.0,), instead=(2.0**-6.5,)),)
+    text = "width 64: run again what has no result, HP value 2^-6"
+    assert found.to_add == (Addition(text=text, values=(2.0**-6,), scales=(64.0,)),)
+
+
+def test_what_ended_without_a_loss_at_the_top_asks_for_a_smaller_range() -> None:
+    """It is finished, and so no run trains it again. Values beyond it would do no better."""
+    frame = line({"sp": lambda _: -5.0}, seeds=3)
+    frame.loc[(frame["value"] == 2.0**-4) & (frame["scale"] == 128.0), "loss"] = math.nan
+    (grid,) = loss_grids(frame)
+    (more,) = what_to_add(find([grid])[0], grid)
+    assert more.text == "width 128: HP value 2^-4.5, for a smaller range, as 2^-4 ended without a loss"
+    failed = with_status(frame, "failed", value=2.0**-4, scale=128.0)
+    (grid,) = loss_grids(failed)
+    assert [more.text for more in what_to_add(find([grid])[0], grid)] == [
+        "width 128: run again what has no result, HP value 2^-4"
+    ]
 
 
 @pytest.mark.parametrize(
