@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from foreign_worlds import World, values
-from verdict_cost import jobs, text_of
+from verdict_cost import draw_paths, jobs, text_of
 from verdict_cost_cases import planted_flops, published_cases, world_case
 from verdict_cost_measure import RULES, Cost, cost_of, play, row_of
 from verdict_cost_paths import MOST, grid_flops, mean_paths, three_paths
@@ -74,6 +75,16 @@ def test_published_sweeps_are_replayed_in_every_order_of_their_seeds() -> None:
     assert {trial.seed for trial in first} == {0}
     assert {trial.seed for trial in second} == {1}
     assert all(set(all_flops(case.lines)) <= case.outcomes.keys() for case in cases)
+
+
+def test_the_figure_says_after_how_many_flops_each_search_is_sure(tmp_path: Path) -> None:
+    case = world_case(STAYS, 0)
+    cost = cost_of(case)
+    paths = {"grid": [(0.5, 0.4), (1.0, 0.01)], "refine": [(1.0, 0.3)], "verdict": list(cost.path)}
+    draw_paths([replace(cost, paths=paths)], tmp_path / "doubt.svg")
+    text = (tmp_path / "doubt.svg").read_text()
+    assert "grid 100% of" in text
+    assert "refine not reached" in text
 
 
 def test_what_is_measured_is_named() -> None:

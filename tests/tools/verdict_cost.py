@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from docs_markdown import table
 from foreign_worlds import World
 from verdict_cost_cases import PUBLISHED, published_cases, world_case
 from verdict_cost_measure import RULES, Cost, cost_of, row_of
-from verdict_cost_paths import mean_paths, three_paths
+from verdict_cost_paths import Point, mean_paths, three_paths
 from world_list import SIX, WORLDS, random_worlds
 
 import hpxfer
@@ -110,8 +110,15 @@ def draw_paths(costs: Sequence[Cost], path: Path) -> None:
     info = doubt_info(paths, RULES.error)
     if isinstance(info, str):
         raise SystemExit(info)
+    reached = [f"{one.name} {_reached(one.points)}" for one in paths]
+    title = f"FLOPs until the mean doubt is {RULES.error:g}: {', '.join(reached)}"
     with path.open("wb") as file:
-        write_svg(draw_doubt(info), "verdict cost", file)
+        write_svg(draw_doubt(replace(info, title=title)), "verdict cost", file)
+
+
+def _reached(points: Sequence[Point]) -> str:
+    share = next((share for share, doubt in points if doubt <= RULES.error), None)
+    return "not reached" if share is None else f"{share:.0%} of the grid's"
 
 
 def main(arguments: Sequence[str]) -> None:
