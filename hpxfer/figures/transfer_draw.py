@@ -30,7 +30,7 @@ MARKERS: dict[Kind, str] = {
     "lower_edge": "<",
     "upper_edge": ">",
 }
-TITLE_CHARACTERS = 46
+TITLE_CHARACTERS = 42
 
 
 def draw_transfer(info: TransferInfo) -> Figure:

@@ -37,7 +37,7 @@ MOST_CARDS = 12  # rows of the table
 HEADLINE_CHARACTERS = 74
 FACT_CHARACTERS = 138
 HEADLINE, TABLE, FACT = FONT + 2, 6.8, SMALL - 1.5  # points; a wide table is smaller
-MONO = 0.605  # the width of a character of the table, in its size
+MONO = 0.635  # the width of a character of the table, in its size; small letters are rounded up to whole pixels
 LEADING = 1.45  # from one line of text to the next, in its size
 # A verdict's shape, and its color, which says nothing that the shape and the word do not.
 BADGES: dict[Verdict, tuple[str, str]] = {

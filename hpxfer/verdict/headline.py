@@ -93,7 +93,7 @@ def _what_decides(found: Sequence[Finding]) -> str:
     if len(needs) == 1 and not needs[0].values:
         return f"add {needs[0].text}"
     if needs:
-        return "run the sweep that `hpxfer report --write-followup` writes"
+        return "run the follow-up sweep: hpxfer report --write-followup"
     return "see the reasons in the full report"
 
 

@@ -29,7 +29,8 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     """Return the verdict on the shapes of a finding, and its reasons.
 
     - `drifts` if one shape diverges at the transferred HP, or if a single statement is sure: that one regret exceeds
-      its limit, or that two optima differ by MOVE_OCTAVES. A base that is not bracketed does not prevent it.
+      its limit, and was measured, or that two optima differ by MOVE_OCTAVES. A base that is not bracketed does not
+      prevent it.
     - `transfers` if it is sure that all regrets are within their limits and no two optima differ by MOVE_OCTAVES, and
       nothing else is in doubt. The regret at a shape whose own optimum is not bracketed is a lower bound, and the
       reasons say so.
@@ -57,7 +58,7 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     worst = finding.worst
     limit = "" if worst.limit_nats is None else f", within the limit of {worst.limit_nats:.2g}"
     why = f"worst shape {finding.name(worst)}: {regret_text(worst)}{limit}"
-    still = (f"{text}: less than {MOVE_OCTAVES:g}",) if (text := move_text(finding)) else ()
+    still = (f"{text}: less than {MOVE_OCTAVES:g} octave",) if (text := move_text(finding)) else ()
     return "transfers", (why, *still, *_caveats(finding, others))
 
 
@@ -66,6 +67,8 @@ def _why_drifts(finding: Finding, shape: ShapeFinding, rules: Rules) -> str | No
         return f"{finding.name(shape)}: diverges at the transferred HP"
     if shape.over_chance is None or shape.over_chance < 1 - rules.error:
         return None
+    if (shape.regret_nats or 0.0) <= NUM_SE * (shape.regret_se_nats or 0.0):
+        return None  # what was measured does not show it
     limit = f"over the limit of {shape.limit_nats:.2g} ({_sure(shape.over_chance)})"
     return f"{finding.name(shape)}: {regret_text(shape)}, {limit}"
 
@@ -73,7 +76,7 @@ def _why_drifts(finding: Finding, shape: ShapeFinding, rules: Rules) -> str | No
 def _moved(finding: Finding) -> str:
     chance = _sure(finding.move_chance or 0.0)
     moved = move_text(finding) or "the optimum moves"
-    return f"{moved}; two shapes differ by {MOVE_OCTAVES:g} or more ({chance})"
+    return f"{moved}; two shapes differ by {MOVE_OCTAVES:g} octave or more ({chance})"
 
 
 def _sure(chance: float) -> str:
@@ -103,7 +106,7 @@ def _uncertain(finding: Finding, others: Sequence[ShapeFinding], rules: Rules) -
     out = [f"probability {finding.transfer_chance:.1%} that the HP transfers, {1 - rules.error:.0%} is needed"]
     if (finding.move_chance or 0.0) > rules.error / 2:
         moved = move_text(finding) or "the move is not bounded"
-        out.append(f"{moved}: perhaps more than {MOVE_OCTAVES:g}")
+        out.append(f"{moved}: perhaps more than {MOVE_OCTAVES:g} octave")
     out += [
         f"{finding.name(shape)}: {regret_text(shape)}, perhaps over the limit of {shape.limit_nats:.2g}"
         for shape in others

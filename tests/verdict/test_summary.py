@@ -38,7 +38,7 @@ def test_the_summary_names_what_to_do_the_verdict_and_the_control() -> None:
         (
             line({"sp": lambda _: -10.0}),
             "Whether lr transfers with sp along width is undecided",
-            "run the sweep that `hpxfer report --write-followup` writes.",
+            "run the follow-up sweep: hpxfer report --write-followup.",
         ),
         (
             with_status(line(STAYS), "missing", scale=64.0),
