@@ -1,16 +1,15 @@
-"""Drift: published optima give the published slopes."""
+"""Drift and move: published optima give the published slopes; intervals follow from joint draws of the optima."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpxfer.verdict.drift import Drift, Observed, fit_drift, fit_observed
+from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift
 
 
 def test_published_learning_rates_over_width() -> None:
@@ -47,92 +46,146 @@ def test_a_planted_slope_is_found(slope: float, start: float, scales: set[int]) 
     assert drift.se == pytest.approx(0.0, abs=1e-5)
 
 
-def seen(*optima: float | None, se: float = 0.1, low: float = -math.inf, high: float = math.inf) -> list[Observed]:
-    """Return optima at a doubling each; None is a bound [low, high]."""
-    return [
-        Observed(
-            name=f"width {k}",
-            doublings=float(k),
-            value=value,
-            se=se,
-            low=-math.inf if value is not None else low,
-            high=math.inf if value is not None else high,
-        )
-        for k, value in enumerate(optima)
-    ]
+def drawn(
+    *optima: float, se: float = 0.1, first: float = -100.0, last: float = 100.0, num: int = 4000, luck: int = 0
+) -> DrawnOptima:
+    """Return independent normal draws of optima, which were measured between `first` and `last`."""
+    rng = np.random.default_rng(luck)
+    size = len(optima)
+    return DrawnOptima(
+        optimum_BI=np.array(optima) + se * rng.standard_normal((num, size)),
+        first_I=np.full(size, first),
+        last_I=np.full(size, last),
+    )
 
 
-def fitted_to(observed: list[Observed], freedom: int = 1000) -> Drift | None:
-    points = [point for point in observed if point.value is not None]
-    rng = np.random.default_rng(0)
-    noise = rng.standard_normal((4000, len(points))) * [point.se for point in points]
-    return fit_observed(observed, noise + [point.value for point in points], freedom, ())
+def drift_of(found: DrawnOptima) -> Drift:
+    """Return the drift of shapes a doubling apart."""
+    scales = [2.0**i for i in range(found.optimum_BI.shape[1])]
+    drift = draw_drift(scales, found, (), ())
+    assert drift is not None
+    return drift
+
+
+def move_of(found: DrawnOptima) -> Move:
+    return draw_move(drift_of(found), found)
 
 
 def test_the_interval_of_known_errors() -> None:
-    drift = fitted_to(seen(0.0, 0.5, 1.0, 1.5, 2.0))
-    assert drift is not None
-    assert drift.octaves_per_doubling == pytest.approx(0.5)
+    drift = drift_of(drawn(0.0, 0.5, 1.0, 1.5, 2.0))
+    assert drift.octaves_per_doubling == pytest.approx(0.5, abs=0.005)
     assert drift.se == pytest.approx(0.1 / math.sqrt(10), rel=0.05)
     assert drift.low is not None
     assert drift.high is not None
-    assert (drift.high - drift.low) / 2 == pytest.approx(1.96 * 0.1 / math.sqrt(10), rel=0.05)
+    assert (drift.high - drift.low) / 2 == pytest.approx(1.96 * 0.1 / math.sqrt(10), rel=0.07)
     wide = drift.interval(0.98)
     assert wide is not None
     assert (wide[1] - wide[0]) / (drift.high - drift.low) == pytest.approx(2.326 / 1.96, rel=0.01)
 
 
-def test_few_degrees_of_freedom_widen_the_interval() -> None:
-    many, few = fitted_to(seen(0.0, 0.0, 0.0)), fitted_to(seen(0.0, 0.0, 0.0), freedom=3)
-    assert many is not None
-    assert few is not None
-    assert many.high is not None
-    assert few.high is not None
-    assert few.high / many.high == pytest.approx(3.18 / 1.96, rel=0.05)
+@given(
+    slope=st.floats(-1, 1),
+    start=st.floats(-9, -3),
+    octaves=st.floats(-5, 5),
+    num=st.integers(2, 5),
+)
+@settings(deadline=None, max_examples=30)
+def test_a_shift_of_all_optima_changes_no_drift_and_no_move(
+    slope: float, start: float, octaves: float, num: int
+) -> None:
+    found = drawn(*(start + slope * i for i in range(num)), num=500)
+    shifted = DrawnOptima(
+        optimum_BI=found.optimum_BI + octaves, first_I=found.first_I + octaves, last_I=found.last_I + octaves
+    )
+    assert drift_of(shifted).octaves_per_doubling == pytest.approx(drift_of(found).octaves_per_doubling, abs=1e-9)
+    one, other = move_of(found), move_of(shifted)
+    assert (other.octaves, other.low, other.high) == pytest.approx((one.octaves, one.low, one.high), abs=1e-9)
 
 
-def test_an_optimum_with_a_large_error_counts_little() -> None:
-    observed = [*seen(0.0, 0.0, 0.0, 0.0), replace(seen(3.0, se=10.0)[0], doublings=4.0)]
-    drift = fitted_to(observed)
-    assert drift is not None
-    assert drift.octaves_per_doubling == pytest.approx(0.0, abs=0.01)
+@given(optima=st.lists(st.floats(-9, -3), min_size=3, max_size=5))
+@settings(deadline=None, max_examples=30)
+def test_a_move_covers_its_ends_the_widest_pair_and_the_line(optima: list[float]) -> None:
+    found = drawn(*optima, se=0.05, num=500)
+    move = move_of(found)
+    assert move.low is not None
+    assert move.high is not None
+    widest = max(((b - a) for i, a in enumerate(optima) for b in optima[i:]), key=abs)
+    slope = float(np.polyfit(range(len(optima)), optima, 1)[0]) * (len(optima) - 1)
+    for octaves in (optima[-1] - optima[0], widest, slope):
+        assert move.low - 0.15 <= octaves <= move.high + 0.15  # three errors of a difference
+    assert move.octaves == pytest.approx(optima[-1] - optima[0], abs=0.02)
 
 
-def test_scatter_beyond_the_errors_widens_the_interval() -> None:
-    drift = fitted_to(seen(0.0, 1.0, -1.0, 1.0, 0.0, se=0.01))
-    assert drift is not None
-    assert drift.freedom == 3
-    assert drift.low is not None
-    assert drift.low < -0.5
+def test_a_move_that_stops_is_no_line_and_its_interval_holds_the_first_step() -> None:
+    found = drawn(-6.4, -5.1, -5.1, -5.1, -5.1)
+    drift, move = drift_of(found), move_of(found)
+    assert (drift.is_line, move.is_line) == (False, False)
+    assert move.low is not None
+    assert move.high is not None
+    assert move.low < 1.3 < move.high
+    first, *others = drift.steps
+    assert first.octaves == pytest.approx(1.3, abs=0.02)
+    assert first.low is not None
+    assert first.low > 0.9
+    for step in others:
+        assert step.octaves == pytest.approx(0.0, abs=0.02)
+        assert step.low is not None
+        assert step.high is not None
+        assert step.low < 0.0 < step.high
 
 
-def test_a_bound_pulls_the_slope_and_a_needless_one_does_not() -> None:
-    free = fitted_to(seen(0.0, -0.1, -0.2))
-    idle = fitted_to(seen(0.0, -0.1, -0.2, None, high=5.0))
-    pulled = fitted_to(seen(0.0, -0.1, -0.2, None, high=-2.0))
-    assert free is not None
-    assert idle is not None
-    assert pulled is not None
-    assert idle.octaves_per_doubling == pytest.approx(free.octaves_per_doubling, abs=0.01)
-    assert idle.low == pytest.approx(free.low, abs=0.01)
-    assert idle.bounds == ("width 3",)
-    assert pulled.octaves_per_doubling < -0.3
-    assert pulled.high is not None
-    assert pulled.high < free.octaves_per_doubling
+def test_lines_are_called_lines_and_bent_ones_are_not() -> None:
+    """The test for a line is one of 1%. The optima that it sees scatter by their errors."""
+    rng = np.random.default_rng(0)
+    straight = [drawn(*(0.5 * np.arange(4.0) + 0.1 * rng.standard_normal(4)), luck=i) for i in range(100)]
+    bent = [drawn(*(np.array([0.0, 0.8, 0.0, 0.8]) + 0.1 * rng.standard_normal(4)), luck=i) for i in range(100)]
+    assert sum(not drift_of(found).is_line for found in straight) <= 4
+    assert sum(not drift_of(found).is_line for found in bent) >= 95
 
 
-def test_a_range_is_a_bound_on_both_sides() -> None:
-    drift = fitted_to(seen(0.0, 0.0, None, low=3.9, high=4.1))
-    assert drift is not None
-    assert drift.octaves_per_doubling > 1.0
+def test_draws_that_share_their_error_move_exactly() -> None:
+    """What is wrong alike at all shapes cancels."""
+    shared = 0.5 * np.random.default_rng(0).standard_normal((4000, 1))
+    found = DrawnOptima(
+        optimum_BI=shared + np.array([-6.0, -5.5, -5.0]), first_I=np.full(3, -99.0), last_I=np.full(3, 99.0)
+    )
+    move = move_of(found)
+    assert (move.low, move.high) == pytest.approx((1.0, 1.0))
+    assert move.is_line
 
 
-def test_two_estimates_at_different_scales_are_needed() -> None:
-    assert fitted_to(seen(0.0, None, None, high=-1.0)) is None
-    assert fitted_to([]) is None
+def test_an_optimum_beyond_the_grid_leaves_its_side_open() -> None:
+    below = drawn(-6.0, -7.0, -9.5, first=-9.0, last=-3.0)
+    drift, move = drift_of(below), move_of(below)
+    assert (drift.low, move.low) == (None, None)
+    assert drift.high is not None
+    assert drift.high < -1.0
+    assert move.high is not None
+    assert move.high < -1.0
+    inside = move_of(drawn(-6.0, -7.0, -8.5, first=-9.0, last=-3.0))
+    assert inside.low is not None
+    above = move_of(drawn(-6.0, -5.0, -2.5, first=-9.0, last=-3.0))
+    assert above.low is not None
+    assert above.low > 1.0
+    assert above.high is None
 
 
-def test_a_bound_far_in_the_tail_stays_finite() -> None:
-    drift = fitted_to(seen(0.0, 0.0, None, se=1e-3, high=-300.0))
-    assert drift is not None
-    assert math.isfinite(drift.octaves_per_doubling)
+def test_a_sum_without_the_open_optimum_is_bounded() -> None:
+    found = drawn(-6.0, -6.0, -9.5, first=-9.0, last=-3.0)
+    low_BQ, high_BQ = found.sums(np.array([[-1.0], [1.0], [0.0]]))
+    assert np.isfinite(low_BQ).all()
+    assert low_BQ == pytest.approx(high_BQ)
+    steps = drift_of(found).steps
+    assert (steps[0].low is None, steps[1].low is None) == (False, True)
+
+
+def test_two_different_scales_are_needed() -> None:
+    assert draw_drift([32.0], drawn(0.0), (), ()) is None
+    assert draw_drift([32.0, 32.0], drawn(0.0, 1.0), (), ()) is None
+    assert draw_drift([], drawn(), (), ()) is None
+
+
+def test_parts_of_joint_draws_stay_joint() -> None:
+    found = drawn(-6.0, -5.0, -4.0)
+    parts = DrawnOptima.together([found.of([0]), found.of([2])])
+    assert np.array_equal(parts.optimum_BI, found.optimum_BI[:, [0, 2]])
