@@ -196,7 +196,9 @@ def _series(row: ShapeLosses, finding: Finding) -> Series:
             x_low=optimum.low_log2,
             x_high=optimum.high_log2,
         )
-    measured = found.lowest_value is not None and found.lowest_loss is not None
+    lowest = None
+    if found.lowest_value is not None and found.lowest_loss is not None:
+        lowest = (math.log2(found.lowest_value), found.lowest_loss)
     return Series(
         name=shape_name(row.scale, row.is_base),
         scale=row.scale,
@@ -207,7 +209,7 @@ def _series(row: ShapeLosses, finding: Finding) -> Series:
         censored=tuple(cell.log2 for cell in row.cells if cell.censored),
         optimum=mark,
         curve=curve,
-        lowest=(math.log2(found.lowest_value), found.lowest_loss) if measured else None,
+        lowest=lowest,
     )
 
 

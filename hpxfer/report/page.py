@@ -62,7 +62,7 @@ def draw_page(section: Section, *, whole: bool = True) -> Figure:
     with style.look():
         heights = (MARGIN + head, middle, foot, MARGIN + (rest - middle if whole else 0.0))
         figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained", facecolor="white")
-        parts = figure.subfigures(4, 1, height_ratios=heights)
+        parts = figure.subfigures(4, 1, height_ratios=heights, squeeze=False)[:, 0]
         _draw_text(parts[0], MARGIN, [f"hpxfer report: {section.name}"], SMALL)
         _draw_text(parts[0], MARGIN + 0.3, headline, HEADLINE, fontweight="bold")
         if shown is not None:
@@ -143,8 +143,8 @@ def _draw_table(part: SubFigure, lines: Sequence[str], cards: Sequence[Card], po
 def _table(cards: Sequence[Card]) -> list[str]:
     """Return the verdicts as aligned text, with the intervals of the optima and of their move."""
     titles = ("axis", "parameterization", "verdict", "base: optimum, 95%", "largest: optimum, 95%")
-    rows = [(*titles, "move, octaves, 95%", "loss given up, nats", "probability")]
-    rows += [_row(card.finding) for card in cards[:MOST_CARDS]]
+    head = (*titles, "move, octaves, 95%", "loss given up, nats", "probability")
+    rows = [head, *(_row(card.finding) for card in cards[:MOST_CARDS])]
     more = [f"and {len(cards) - MOST_CARDS} more verdicts"] if len(cards) > MOST_CARDS else []
     return [f"   {line}" for line in (*aligned(rows), *more)]  # room for the shape of a verdict
 
