@@ -1,4 +1,4 @@
-"""Losses: medians over seeds, divergence, what counts as no data, means without a missing seed, and basins."""
+"""Losses: medians over seeds, divergence, what counts as no data, and the same losses as arrays."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from planted_lines import MOVES, STAYS, grid_of, line, with_status
+from planted_lines import MOVES, STAYS, line, with_status
 from planted_sweeps import cell_of
 
 from hpxfer.errors import HpxferError
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
-
-NAN, INF = math.nan, math.inf
 
 
 def rows(frame: pd.DataFrame) -> list[ShapeLosses]:
@@ -98,56 +96,23 @@ def test_a_line_becomes_arrays() -> None:
     assert np.isinf(data.loss_IKS[2, 5]).all()
 
 
-def test_a_missing_lucky_seed_does_not_move_the_mean_of_its_cell() -> None:
-    mean = np.array([4.0, 1.0, 0.0, 1.0, 4.0])
-    whole = mean[:, None] + np.array([-0.5, 0.2, 0.3])
-    hole = whole.copy()
-    hole[1, 0] = NAN
-    assert grid_of(hole.tolist()).mean_IK[0] == pytest.approx(mean, abs=1e-8)
-    assert float(np.nanmean(hole[1])) == pytest.approx(1.25)  # what the mean of the cell alone would say
-    assert grid_of(hole.tolist()).residual_IKS[0][~np.isnan(hole)] == pytest.approx(0.0, abs=1e-8)
+def test_the_base_of_a_grid_and_its_names() -> None:
+    grid, other = loss_grids(line({**MOVES, **STAYS}))
+    assert (grid.key, other.key) == (("width", "completep-moe"), ("width", "sp"))
+    assert grid.scale_name == "width"
+    assert [row.name for row in grid.rows] == ["width 32", "width 64", "width 128"]
+    assert grid.rows[0].cell(2.0**-6) is grid.rows[0].cells[3]
+    assert grid.rows[0].cell(0.3) is None
+    assert grid.rows[0].seed_losses(1)[0] == grid.rows[0].cells[0].by_seed[1]
 
 
-def test_residuals_have_the_variance_of_one_seed() -> None:
-    rng = np.random.default_rng(0)
-    noise = 0.01 * rng.standard_normal((4000, 5, 3)) + rng.standard_normal((4000, 1, 3))
-    data = grid_of(*(noise + (np.arange(5.0)[:, None] - 2) ** 2).tolist())
-    assert np.std(data.residual_IKS) == pytest.approx(0.01 * math.sqrt(4 / 5), rel=0.02)  # the level takes one of five
-
-
-def test_a_basin_ends_where_a_seed_diverged() -> None:
-    data = grid_of([[3.0, 3.1], [2.0, 2.1], [1.0, 1.1], [2.0, INF], [2.5, 2.6]])
-    assert data.basin_IK[0].tolist() == [True, True, True, False, False]
-    assert data.diverges_IK[0].tolist() == [False, False, False, True, False]
-    assert np.isnan(data.mean_IK[0, 3:]).all()
-
-
-def test_one_seed_in_three_is_unstable_and_no_divergence() -> None:
-    data = grid_of([[3.0] * 3, [2.0] * 3, [2.5, 2.5, INF]])
-    assert data.unstable_IK[0].tolist() == [False, False, True]
-    assert not data.diverges_IK.any()
-
-
-def test_a_loss_that_blew_up_is_a_cliff_and_a_steep_side_is_none() -> None:
-    quadratic = [[0.02 * (x - 3) ** 2] for x in range(7)]
-    assert not grid_of(quadratic).cliffs_IK.any()
-    steep = [[0.02 * (x - 3) ** 2 * (1 + 0.3 * (x - 3))] for x in range(7)]
-    assert not grid_of(steep).cliffs_IK.any()
-    blown = [*quadratic[:5], [4.0], [300.0]]
-    assert grid_of(blown).cliffs_IK[0].tolist() == [False] * 5 + [True] * 2
-    assert grid_of(blown).basin_IK[0].tolist() == [True] * 5 + [False] * 2
-
-
-def test_noise_alone_rarely_makes_a_cliff() -> None:
-    rng = np.random.default_rng(1)
-    losses = 3 + 0.01 * rng.standard_normal((500, 7, 3))
-    cut = np.array([grid_of(sweep.tolist()).cliffs_IK.any() for sweep in losses])
-    assert cut.mean() < 0.05
-
-
-def test_cells_without_results_are_no_cells() -> None:
-    data = grid_of([[NAN, NAN], [2.0, NAN], [1.0, 1.1], [2.0, 2.1]])
-    assert data.basin_IK[0].tolist() == [False, True, True, True]
-    assert data.num_seeds_IK[0].tolist() == [0, 1, 2, 2]
-    assert np.isnan(data.residual_IKS[0, 1]).all()  # one seed says nothing of noise
-    assert not grid_of([[NAN], [NAN]]).basin_IK.any()
+def test_rows_may_have_seeds_and_values_of_their_own() -> None:
+    frame = line(STAYS, seeds=3)
+    frame = frame[~((frame["scale"] == 64.0) & ((frame["seed"] == 0) | (frame["value"] == 2.0**-9)))]
+    (data,) = loss_grids(frame)
+    assert data.rows[1].seeds == (1, 2)
+    assert len(data.rows[1].cells) == 5
+    assert data.loss_IKS.shape == (3, 6, 3)
+    assert np.isnan(data.loss_IKS[1, :, 0]).all()
+    assert np.isnan(data.loss_IKS[1, 0]).all()
+    assert np.isfinite(data.loss_IKS[1, 1:, 1:]).all()

@@ -1,88 +1,139 @@
-"""The noise floor: pooled over cells, and the error of a difference against a simulation."""
+"""The noise of seeds: pooled over shapes, without the level that a seed adds to all its losses, and with its slope."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from planted_sweeps import cell_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planted_lines import grid_of
+from scipy import stats
 
-from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
-from hpxfer.verdict.noise import cells_near_optimum, difference_se, paired_noise, seed_noise
+from hpxfer.verdict.basins import Floats
+from hpxfer.verdict.measured import measure
+from hpxfer.verdict.noise import LEAST, SeedNoise, seed_noise
 
-
-def cell(value: float, *losses: float) -> SeedLosses:
-    return cell_of(value, losses)
-
-
-def row(*cells: SeedLosses) -> ShapeLosses:
-    return ShapeLosses(
-        axis="width", scale_name="width", scale=1.0, shape="w", is_base=True, parameterization="sp", cells=cells
-    )
+RISES = 0.02 * (np.arange(7.0) - 3.1) ** 2
 
 
-def test_noise_is_pooled_with_its_degrees_of_freedom() -> None:
-    # within-cell sums of squares 2 (1 degree of freedom) and 6 (3 degrees), and a cell that has none
-    cells = [cell(1, 1.0, 3.0), cell(2, 1.0, 1.0, 2.0, 4.0), cell(3, 9.0)]
-    assert seed_noise(cells) == pytest.approx(math.sqrt(8 / 4))
+def losses(
+    noise: float, *, shapes: int = 4, seeds: int = 3, level: float = 0.0, slope: float = 0.0, luck: int = 0
+) -> Floats:
+    """Return losses of shapes, (I, K, S), of a parabola with the noise of seeds."""
+    rng = np.random.default_rng(luck)
+    u = np.arange(7.0)[:, None] - 3
+    found = 3 + RISES[:, None] + noise * rng.standard_normal((shapes, 7, seeds))
+    found = found + level * rng.standard_normal((shapes, 1, seeds))
+    return np.asarray(found + slope * rng.standard_normal((shapes, 1, seeds)) * u)
 
 
-def test_a_diverged_seed_adds_no_noise() -> None:
-    assert seed_noise([cell(1, 1.0, 3.0, math.inf)]) == pytest.approx(math.sqrt(2))
+def noise_of(loss_IKS: Floats) -> SeedNoise | None:
+    return seed_noise(measure(grid_of(*loss_IKS.tolist()).rows))
 
 
-def test_one_seed_has_no_noise_floor() -> None:
-    assert seed_noise([cell(1, 1.0), cell(2, 2.0), cell(3)]) is None
+def known(loss_IKS: Floats) -> SeedNoise:
+    noise = noise_of(loss_IKS)
+    assert noise is not None
+    return noise
+
+
+def median_sd(found: Sequence[SeedNoise]) -> float:
+    return float(np.median([noise.sd for noise in found]))
+
+
+def test_the_noise_is_the_planted_one_whatever_the_levels_of_the_seeds() -> None:
+    calm, lucky = ([known(losses(0.01, level=level, luck=i)) for i in range(40)] for level in (0.0, 0.5))
+    assert median_sd(calm) == pytest.approx(0.01, rel=0.1)
+    assert [noise.sd for noise in lucky] == pytest.approx([noise.sd for noise in calm], rel=0.05)
+
+
+def test_a_slope_of_a_seed_is_told_from_the_noise_of_its_trials() -> None:
+    """Half of the published seeds' luck is a slope in log2 LR."""
+    found = [known(losses(0.005, shapes=6, slope=0.015, luck=i)) for i in range(30)]
+    slopes = [math.sqrt(noise.slope_variance) for noise in found]
+    assert np.median(slopes) == pytest.approx(0.015, rel=0.3)
+    assert median_sd(found) == pytest.approx(0.005, rel=0.3)
+    without = [known(losses(0.005, shapes=6, luck=i)) for i in range(30)]
+    assert np.median([noise.slope_variance for noise in without]) < 0.05 * np.median(slopes) ** 2
+
+
+@pytest.mark.parametrize("octaves", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_the_error_of_a_difference_is_that_of_a_simulation(seeds: int, octaves: float) -> None:
+    rng = np.random.default_rng(0)
+    noise = SeedNoise(variance=0.01**2, slope_variance=0.004**2, freedom=10.0)
+    slope = 0.004 * rng.standard_normal((40_000, seeds))
+    trials = 0.01 * rng.standard_normal((2, 40_000, seeds))
+    difference = (trials[0] - trials[1] + slope * octaves).mean(axis=1)
+    assert noise.difference_se(seeds, seeds, octaves) == pytest.approx(float(difference.std()), rel=0.02)
+
+
+def test_a_cell_compared_with_itself_has_the_error_of_a_comparison() -> None:
+    noise = SeedNoise(variance=0.01**2, slope_variance=1.0, freedom=10.0)
+    assert noise.difference_se(4, 4, 0.0) == pytest.approx(0.01 * math.sqrt(0.5))
+    assert noise.difference_se(1, 4, 0.0) == pytest.approx(0.01 * math.sqrt(1.25))
+
+
+def test_one_seed_has_no_noise() -> None:
+    assert noise_of(losses(0.01, seeds=1)) is None
     assert seed_noise([]) is None
+    assert noise_of(np.full((2, 7, 3), np.inf)) is None
+    lone = losses(0.01)
+    lone[:, :, 1:] = np.nan
+    assert noise_of(lone) is None
 
 
-def test_only_cells_that_a_regret_rests_on_count() -> None:
-    far, left, best, right, moved = cell(1, 9.0), cell(2, 4.0), cell(3, 3.0), cell(4, 4.0), cell(5, 8.0)
-    diverged = cell(6, math.inf)
-    whole = row(far, left, best, right, moved, diverged)
-    assert cells_near_optimum(whole, 5) == (left, best, right, moved)
-    assert cells_near_optimum(whole, 6) == (left, best, right)
-    assert cells_near_optimum(row(diverged, cell(7)), 6) == ()
+def test_seeds_that_agree_to_the_last_digit_have_the_least_noise() -> None:
+    noise = known(losses(0.0))
+    assert noise.sd == pytest.approx(LEAST, rel=1e-6)
 
 
-def test_a_cell_does_not_differ_from_itself() -> None:
-    assert difference_se(1.0, cell(1, 3.0, 4.0), cell(1, 3.0, 4.0)) == 0.0
+def test_a_diverged_seed_and_a_spike_add_no_noise() -> None:
+    whole = losses(0.01)
+    for bad in (math.inf, 3.9, 1e9):
+        changed = whole.copy()
+        changed[1, 3, 0] = bad
+        assert known(changed).sd == pytest.approx(known(whole).sd, rel=0.25)
+    assert float(np.nanstd(np.where(changed > 10, np.nan, changed), axis=2).mean()) > 0  # the seeds do differ
 
 
-def test_the_error_of_two_seeds_is_the_mean_s() -> None:
-    assert difference_se(2.0, cell(1, 3.0, 4.0), cell(2, 3.0, 4.0)) == pytest.approx(2.0)
-    assert difference_se(2.0, cell(1, 3.0), cell(2, 3.0, 4.0)) == pytest.approx(2.0 * math.sqrt(1.5))
+def test_degrees_of_freedom_count_what_levels_and_means_leave() -> None:
+    """Of the 15 losses near an optimum, means and levels take 5 + 2. Slopes have at most a degree per later seed."""
+    freedom = [known(losses(0.01, shapes=4, luck=i)).freedom for i in range(20)]
+    assert min(freedom) > 4 * 2
+    assert max(freedom) <= 4 * (15 - 7) + 4 * 2  # Satterthwaite's bound: both together
+    slopes = known(losses(1e-5, shapes=4, slope=0.02))
+    assert 2 <= slopes.freedom <= 4 * 2 * 1.05  # the slopes move the optimum, not the noise of the many trials
 
 
-@pytest.mark.parametrize("num_seeds", [1, 2, 3, 4, 5])
-def test_the_error_bounds_a_simulated_one(num_seeds: int) -> None:
-    draws = np.random.default_rng(0).standard_normal((40_000, 2, num_seeds))
-    true = float(np.std(np.diff(np.median(draws, axis=2), axis=1)))
-    claimed = difference_se(1.0, cell(1, *[1.0] * num_seeds), cell(2, *[1.0] * num_seeds))
-    assert 0.99 * true <= claimed <= 1.2 * true
+def test_an_interval_by_its_freedom_covers() -> None:
+    """Student's t of the difference of two cell means, as a simulation has it. The negative twin is a normal law."""
+    covered = {"t": 0, "normal": 0}
+    for i in range(200):
+        found = losses(0.01, shapes=1, seeds=2, luck=i)
+        noise = known(found)
+        difference = float(found[0, 3].mean() - found[0, 4].mean() - RISES[3] + RISES[4])
+        se = noise.difference_se(2, 2, 1.0)
+        covered["t"] += abs(difference) <= se * stats.t.ppf(0.975, noise.freedom)
+        covered["normal"] += abs(difference) <= se * stats.norm.ppf(0.975)
+    assert covered["t"] >= 0.92 * 200
+    assert covered["normal"] < 0.92 * 200
 
 
-def test_what_a_seed_adds_to_every_cell_is_no_noise_of_a_difference() -> None:
-    lucky = [cell(1, 1.0, 3.0), cell(2, 1.5, 3.5), cell(3, 5.0, 7.0)]
-    assert paired_noise([lucky]) == pytest.approx(0.0, abs=1e-12)
-    assert seed_noise(lucky) == pytest.approx(math.sqrt(2))
+@given(constant=st.floats(-5, 5), power=st.integers(-3, 3))
+@settings(deadline=None, max_examples=20)
+def test_a_shift_changes_no_noise_and_a_scale_scales_it(constant: float, power: int) -> None:
+    found = losses(0.01)
+    whole, shifted, scaled = known(found), known(found + constant), known(found * 2.0**power)
+    assert shifted.sd == pytest.approx(whole.sd, rel=1e-6)
+    assert shifted.slope_variance == pytest.approx(whole.slope_variance, rel=1e-6)
+    assert scaled.sd == pytest.approx(whole.sd * 2.0**power, rel=1e-9)
+    assert scaled.freedom == pytest.approx(whole.freedom, rel=1e-9)
 
 
-@pytest.mark.parametrize("luck", [0.0, 1.0])
-def test_paired_noise_is_the_planted_one_whatever_the_luck_of_the_seeds(luck: float) -> None:
-    rng = np.random.default_rng(1)
-    shapes = []
-    for _ in range(2000):
-        seeds = luck * rng.standard_normal(3)
-        shapes.append([cell(k, *(k + seeds + 0.1 * rng.standard_normal(3))) for k in range(1, 4)])
-    assert paired_noise(shapes) == pytest.approx(0.1, rel=0.05)
-    unpaired = seed_noise(found for cells in shapes for found in cells)
-    assert unpaired == pytest.approx(math.hypot(0.1, luck), rel=0.05)
-
-
-def test_seeds_that_a_cell_lacks_are_left_out() -> None:
-    whole = [cell(1, 1.0, 3.0, 9.0), cell(2, 2.0, 4.5, math.inf)]
-    assert paired_noise([whole]) == pytest.approx(paired_noise([[cell(1, 1.0, 3.0), cell(2, 2.0, 4.5)]]))
-    assert paired_noise([whole]) == pytest.approx(0.25)
-    assert paired_noise([[cell(1, 1.0, 2.0)], [], [cell(1, 1.0), cell(2, 2.0)]]) is None
+def test_the_order_of_shapes_does_not_matter() -> None:
+    found = losses(0.01)
+    assert known(found[::-1]).sd == pytest.approx(known(found).sd, rel=1e-9)
