@@ -25,11 +25,9 @@ from hpxfer.report import Source, make_report, to_html
 from hpxfer.report.write import garbage_collection_paused
 from hpxfer.results import Results, load_results
 from hpxfer.spec import parse_sweep
-from hpxfer.verdict.bootstrap import draw_optima
-from hpxfer.verdict.estimate import fit_grid, noise_of
+from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.loss_grid import loss_grids
 
-DRAWS = 1000
 SWEEP = """\
 name: large
 model:
@@ -65,22 +63,18 @@ def measure(seeds: int, folder: Path) -> Times:
     with _timed(times, "load"):
         results = load_results(folder)
     times["trials"] = float(len(results.trials))
-    _measure_bootstrap(results, times)
+    _measure_estimate(results, times)
     with garbage_collection_paused():
         _measure_report(results, folder, times)
     times["report_command"] = _command(folder)
     return {name: round(value, 2) for name, value in times.items()}
 
 
-def _measure_bootstrap(results: Results, times: Times) -> None:
-    """Add the time of the draws that give every interval of one HP."""
+def _measure_estimate(results: Results, times: Times) -> None:
+    """Add the time of the posterior that gives every optimum and verdict of one HP."""
     line = results.line("lr", "validation")
-    with _timed(times, f"bootstrap_{DRAWS}"):
-        fits = [fit_grid(grid) for grid in loss_grids(line)]
-        noise = noise_of(fits)
-        for fitted in fits:
-            if fitted.fit is not None and noise is not None:
-                draw_optima(fitted.grid, fitted.fit, noise, DRAWS)
+    with _timed(times, "estimate"):
+        estimate_all(loss_grids(line))
 
 
 def _measure_report(results: Results, folder: Path, times: Times) -> None:

@@ -52,6 +52,6 @@ def test_the_times_come_with_the_size_of_the_sweep(tmp_path: Path, monkeypatch: 
     times = measure(1, tmp_path / "large")
     assert times["trials"] == 5 * 15  # 10 LRs and 6 scales share a point; the base once, two widths for both tables
     assert all(value >= 0 for value in times.values())
-    parts = {"imports", "load", "bootstrap_1000", "load_curves", "analyze"}
+    parts = {"imports", "load", "estimate", "load_curves", "analyze"}
     parts |= {"make_figures", "draw_figures", "transfer_figure", "page"}
     assert set(times) == {"trials", "report_command", *parts}

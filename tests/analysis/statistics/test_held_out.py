@@ -9,13 +9,13 @@ import pytest
 from planted_sweeps import Planted, plant
 
 from hpxfer.analysis.statistics.held_out import HeldOut, _law, held_out, without_largest
-from hpxfer.verdict.estimate import fit_grid, noise_of
+from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.loss_grid import LossGrid, loss_grids
 
 
 def of(grid: LossGrid, value: float | None = 2.0**-6) -> HeldOut:
-    rest = without_largest(grid)
-    return held_out(fit_grid(grid), rest, value, None if rest is None else noise_of([rest]), "lr")
+    (whole,), smaller = estimate_all([grid]), without_largest(grid)
+    return held_out(whole, None if smaller is None else estimate_all([smaller])[0], value, "lr")
 
 
 def predicted(kind: Planted, seed: int, value: float = 2.0**-6) -> HeldOut:
