@@ -48,7 +48,7 @@ def between(low: float, high: float, exponents: Sequence[float], least: float = 
 def proposed(exponent: float, exponents: Sequence[float], gap: float) -> float:
     """Return the HP value at an exponent: exactly there among powers of two, else a simple number close to it."""
     if all(_is_short(other) for other in (*exponents, exponent)):
-        return 2.0 ** (round(exponent * FRACTIONS) / FRACTIONS)
+        return float(2.0 ** (round(exponent * FRACTIONS) / FRACTIONS))
     value = 2.0**exponent
     for digits in range(MAX_DIGITS):
         simple = float(f"{value:.{digits}e}")

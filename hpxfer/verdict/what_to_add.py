@@ -15,9 +15,8 @@ from scipy import stats
 from hpxfer.verdict.findings import Addition, Finding, ShapeFinding
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import LossGrid
+from hpxfer.verdict.row import Lack, Row
 from hpxfer.verdict.row_needs import (
-    Lack,
-    Row,
     cells_to_run_again,
     seeds_cannot_mend,
     value_between_ties,
@@ -37,7 +36,7 @@ HOPELESS_SEEDS = 2 * MAX_SEEDS  # where more are needed, no follow-up asks for s
 LONG_AXIS = 64  # the largest ratio of two scales on an axis that a follow-up makes longer
 SEED_MARGIN = 1.25  # without one, about half of all follow-ups would just miss
 WIDE_SHARE = 0.7  # of the widest interval of an optimum: an interval as wide as that is to blame too
-MAX_GROWTH = 3  # at most so many times the seeds per follow-up: how many decide is itself known from few seeds
+MAX_GROWTH = 4  # at most so many times the seeds per follow-up: how many decide is itself known from few seeds
 
 
 def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) -> tuple[Addition, ...]:
@@ -100,7 +99,7 @@ def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[A
                 f"limit {limit:.2g}; a longer run or more validation tokens lower the noise"
             )
         ]
-    return [*_base_tie(rows), *_more_seeds(now, needed)]
+    return [*_base_tie(rows), *_more_seeds(now, min(needed, MAX_GROWTH * now))]
 
 
 def _more_seeds(now: int, needed: int) -> list[Addition]:
