@@ -46,12 +46,15 @@ def chances(estimates: Estimates, base: int, cell: int, limits: Sequence[float |
         for regret_BI, loss_B in zip(regrets, (at_BN[:, chosen], at_BN[draws, chosen_B]), strict=True):
             regret_BI[:, i] = np.maximum(loss_B - estimates.lowest_BI[:, i], 0.0)
     apart_BII = np.abs(estimates.optimum_BI[:, rows, None] - estimates.optimum_BI[:, None, rows]) >= MOVE_OCTAVES
+    # Where no basin is seen, the prior alone says where the optimum is. That shows no move.
+    bending = np.array([estimates.optima[i].kind != "none" for i in rows])
+    surest = apart_BII[:, bending][:, :, bending].mean(axis=0)
     stays_B = ~apart_BII.any(axis=(1, 2))
     over = [regret_BI > limit_I for regret_BI in regrets]
     known_I = np.isin(np.arange(len(limit_I)), rows)
     return Chances(
         transfers=float(min((stays_B & ~over_BI[:, rows].any(axis=1)).mean() for over_BI in over)),
-        moved=float(apart_BII.mean(axis=0).max()),
+        moved=float(surest.max(initial=0.0)),
         over_I=np.where(known_I, np.minimum(*(over_BI.mean(axis=0) for over_BI in over)), np.nan),
         regret_BI=regrets[0],
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from scipy import stats
 
 from hpxfer.verdict.basins import Floats, Ints, rise_of_each
 from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
@@ -19,11 +20,12 @@ from hpxfer.verdict.measured import Measured, measure
 from hpxfer.verdict.noise import SeedNoise, seed_noise
 from hpxfer.verdict.optimum import Optimum, kind_at, measured_optimum, open_because, range_of
 from hpxfer.verdict.posterior import Posterior, posterior
-from hpxfer.verdict.thresholds import NUM_SE
+from hpxfer.verdict.thresholds import FLAT_CHANCE, NUM_SE
 
 FLAT = "the loss does not bend by more than seeds differ: a wider grid or more seeds are needed"
 # With one seed, the noise is taken to be this share of the measured rises. It places the optimum, and no more.
 NOMINAL_NOISE = 0.05
+ROUNDING = 1e-12  # nats: means that differ by less are equal
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -161,12 +163,13 @@ def _optimum(estimates: Estimates, i: int) -> Optimum:
     drawn = estimates.optimum_BI[:, i]
     first, last = range_of(measured.row)
     low, high = (float(end) for end in np.quantile(drawn, ENDS))
-    if estimates.has_noise and low < first and high > last:
+    if estimates.has_noise and ((low < first and high > last) or not bends(estimates, i)):
         return replace(plain, kind="none", log2_value=None, open_because=FLAT)
-    # The lowest measured cell decides whether the loss rises to both sides, so that no rise is only a fitted one.
-    at_edge = kind_at(measured, measured.lowest)
-    edge = at_edge in ("lower_edge", "upper_edge")
-    kind, shown = (at_edge, measured.lowest) if edge else (kind_at(measured, best), best)
+    low, high = min(low, last), max(high, first)  # beyond the measured HPs nothing is claimed but the side
+    # The lowest measured cells decide whether the loss rises to both sides, so that no rise is only a fitted one.
+    lowest = np.flatnonzero(measured.stable_K & (measured.mean_K <= measured.mean_K[measured.lowest] + ROUNDING))
+    shown = next((int(k) for k in lowest if kind_at(measured, int(k)) in ("lower_edge", "upper_edge")), best)
+    kind = kind_at(measured, shown)
     inside = kind in ("interior", "at_divergence")
     misfit = float(estimates.posterior.misfit_I[estimates.index_I[i]])
     return replace(
@@ -181,6 +184,18 @@ def _optimum(estimates: Estimates, i: int) -> Optimum:
         curvature=octave_cost(estimates, i),
         misfit=misfit if estimates.has_noise and misfit > 1 else None,
     )
+
+
+def bends(estimates: Estimates, i: int) -> bool:
+    """Return whether the mean losses of a row differ by more than seeds explain (F test)."""
+    measured, noise = estimates.measured(i), estimates.posterior.noise
+    y, num = measured.mean_K[measured.cells_N], measured.num_K[measured.cells_N]
+    if y.size < 2:
+        return False
+    if measured.low > -math.inf or measured.high < math.inf:
+        return True  # training diverges on one side, which no noise explains
+    squares = float(num @ (y - float(num @ y) / float(num.sum())) ** 2) / noise.variance
+    return bool(stats.f.sf(squares / (y.size - 1), y.size - 1, noise.freedom) < FLAT_CHANCE)
 
 
 def octave_cost(estimates: Estimates, i: int, octaves: float = 1.0) -> float | None:

@@ -51,9 +51,29 @@ class Measured:
 
     @cached_property
     def mean_K(self) -> Floats:
-        """The mean over the finite losses of each cell, NaN without one."""
-        sums_K = np.where(np.isfinite(self.loss_KS), self.loss_KS, 0.0).sum(axis=1)
-        return np.where(self.num_K > 0, sums_K / np.maximum(self.num_K, 1), np.nan)
+        """The mean loss of each cell, NaN without a finite one.
+
+        A seed adds its level to all cells of a shape. Where a seed is missing, its level is taken from its other cells:
+        the means and levels are those whose sums fit the losses best.
+        """
+        finite_KS = np.isfinite(self.loss_KS)
+        if not finite_KS.any():
+            return np.full(len(self.x_K), np.nan)
+        sums_K = np.where(finite_KS, self.loss_KS, 0.0).sum(axis=1)
+        plain_K = np.where(self.num_K > 0, sums_K / np.maximum(self.num_K, 1), np.nan)
+        cells = np.flatnonzero(self.stable_K)
+        known_CS = finite_KS[cells]
+        if not known_CS.any() or known_CS.all() or (known_CS.any(axis=0) == known_CS.all(axis=0)).all():
+            return plain_K
+        cell_N, seed_N = np.nonzero(known_CS)
+        design = np.zeros((cell_N.size, cells.size + known_CS.shape[1]))
+        design[np.arange(cell_N.size), cell_N] = 1.0
+        design[np.arange(cell_N.size), cells.size + seed_N] = 1.0
+        start = float(np.nanmin(plain_K))
+        found = np.linalg.lstsq(design, self.loss_KS[cells][known_CS] - start, rcond=None)[0]
+        has_seed = known_CS.any(axis=0)
+        plain_K[cells] = start + found[: cells.size] + float(found[cells.size :][has_seed].mean())
+        return plain_K
 
     @cached_property
     def lowest(self) -> int | None:

@@ -60,7 +60,8 @@ def seed_noise(rows: Sequence[Measured]) -> SeedNoise | None:
     variances = np.array([variance for variance, _, _ in found])
     variance, slope = float(weight @ variances), float(weight @ (variances * RATIOS**2))
     share = slope / max(slope + variance / SPREAD, LEAST**2)
-    seeds = sum(int(part[1].max()) for part in parts)
+    # Shapes share seeds, and perhaps their luck: half as many independent slopes as there are curves.
+    seeds = sum(int(part[1].max()) for part in parts) / 2
     freedom = 1 / (share**2 / max(seeds, 1) + (1 - share) ** 2 / num)  # Satterthwaite 1946
     return SeedNoise(variance=max(variance, LEAST**2), slope_variance=slope, freedom=freedom)
 

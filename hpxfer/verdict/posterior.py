@@ -44,7 +44,7 @@ BEYOND = 4.0  # octaves beyond the measured cells that positions reach
 COARSE, FINE, MOST = 0.25, 0.06, 160  # octaves between positions in the search and after it, and the most of these
 FEWEST = 48
 NEGLIGIBLE_FORM, NEGLIGIBLE_POSITION = 8.0, 10.0  # below the largest log weight by so much, in the search
-SKEW_ERROR = 0.04  # octaves per unit of skew, standard deviation
+SKEW_ERROR = 0.05  # octaves per unit of skew, standard deviation
 WALL_SHARE = 0.5  # of the draws that leave out the cell behind a wall
 ROUNDING = 1e-14  # nats squared
 RANDOM_SEED = 20260121  # fixed, so that equal losses give equal answers
@@ -221,7 +221,7 @@ def _search(cells: _Cells, noise: SeedNoise, usual: float) -> tuple[Floats, Floa
     low = max(cells.x_N[0] - BEYOND, cells.low)
     high = min(cells.x_N[-1] + BEYOND, cells.high)
     m_M, rise_TMN = _coarse(cells.x_N.tobytes(), float(low), float(high))
-    log_TM = _evidence(cells, rise_TMN, noise, float(TOLERANCES[-1]), usual)[0]
+    log_TM = _evidence(cells, rise_TMN, noise, float(TOLERANCES[-1]), usual, COARSE)[0]
     return m_M, log_TM + np.log(PRIOR_T)[:, None] + _outside(cells, m_M)
 
 
@@ -245,10 +245,11 @@ def _weigh(cells: _Cells, noise: SeedNoise, usual: float, forms: Ints, m_C: Floa
     high = max(high, low + FINE)
     m_M = np.linspace(low, high, int(min(max(FEWEST, (high - low) / FINE), MOST)))
     rise_TMN = rise_of_all(cells.x_N[None, :] - m_M[:, None], forms)
-    found = [_evidence(cells, rise_TMN, noise, float(tolerance), usual) for tolerance in TOLERANCES]
+    step = float(m_M[1] - m_M[0])
+    found = [_evidence(cells, rise_TMN, noise, float(tolerance), usual, step) for tolerance in TOLERANCES]
     return _Weights(
         m_M=m_M,
-        step=float(m_M[1] - m_M[0]),
+        step=step,
         log_HTM=np.array([part[0] for part in found]) + _outside(cells, m_M),
         curvature_HTM=np.array([part[1] for part in found]),
         precision_HTM=np.array([part[2] for part in found]),
@@ -259,14 +260,16 @@ def _weigh(cells: _Cells, noise: SeedNoise, usual: float, forms: Ints, m_C: Floa
 
 
 def _evidence(
-    cells: _Cells, rise_TMN: Floats, noise: SeedNoise, tolerance: float, usual: float
+    cells: _Cells, rise_TMN: Floats, noise: SeedNoise, tolerance: float, usual: float, step: float
 ) -> tuple[Floats, Floats, Floats, Floats, float, float]:
     """Return the log likelihood of each form and position, (T, M), and the moments that level and curvature follow.
 
     The level is integrated out with a flat prior. The log of the curvature has a normal prior about the usual one.
+    Positions are `step` octaves apart. A basin between two of them misses cells by what the step changes on its flanks.
     """
     shared = noise.slope_variance * np.outer(cells.octaves_N, cells.octaves_N) / cells.num_N.mean()
-    own = noise.variance / cells.num_N + (tolerance * cells.slack_N) ** 2 + ROUNDING
+    flank_N = 2 * usual * (np.abs(cells.octaves_N) + 0.5) * step
+    own = noise.variance / cells.num_N + (tolerance * cells.slack_N) ** 2 + flank_N**2 / 12 + ROUNDING
     root_NN = np.linalg.cholesky(np.linalg.inv(shared + np.diag(own)))
     y_N, ones_N = cells.y_N @ root_NN, root_NN.sum(axis=0)
     ones, mean = float(ones_N @ ones_N), float(ones_N @ y_N)

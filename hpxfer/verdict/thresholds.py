@@ -43,6 +43,9 @@ SPIKE_NOISES = 8.0
 # ... and above this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
 SPIKE_SHARE = 0.5
 
+# A shape has a basin if noise alone would scatter its mean losses so far more rarely than this.
+FLAT_CHANCE = 0.01
+
 # Cells scatter about every basin more than seeds do, and a report says so, if chance explains it more rarely than this.
 MISFIT_CHANCE = 0.01
 

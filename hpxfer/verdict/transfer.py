@@ -161,6 +161,7 @@ def _with_chances(finding: Finding, estimates: Estimates, base: int, cell: int |
             shapes.append(shape)
             continue
         low, high = np.quantile(found.regret_BI[:, i], ENDS, method="nearest").tolist()
+        low, high = min(low, shape.regret_nats), max(high, shape.regret_nats)  # what was measured is possible
         over = float(found.over_I[i])
         shapes.append(replace(shape, regret_low_nats=low, regret_high_nats=high, over_chance=over))
     return replace(finding, shapes=tuple(shapes), transfer_chance=found.transfers, move_chance=found.moved)
