@@ -109,7 +109,7 @@ def test_the_judged_hp_is_the_best_measured_one_and_the_others_are_the_base_ones
     assert made.init == outcome.spec.model.base_init()
     fitted = made.file.fitted
     assert (fitted.hp, fitted.value, fitted.loss, fitted.open_because) == ("lr", 2.0**-7, "validation", None)
-    assert fitted.optimum == pytest.approx(2.0**-6.8)
+    assert math.log2(fitted.optimum or 0.0) == pytest.approx(-6.8, abs=0.02)
     assert fitted.optimum_of_seeds == pytest.approx((2.0**-6.8, 2.0**-6.8))
     assert fitted.loss_nats == pytest.approx(3.0 + 0.04 * 0.2**2 + 0.004)
 
@@ -162,9 +162,18 @@ def test_every_axis_has_its_range_and_verdict() -> None:
     assert (width.scale_name, width.range, width.dims) == ("width", (32.0, 128.0), {"width": (32.0, 128.0)})
     assert width.verdict == "transfers"
     assert width.largest_regret_nats == pytest.approx(0.0)
-    assert width.noise_nats == pytest.approx(0.001 * math.sqrt(2))
     moved = {"depth": (2.0, 4.0), "num_experts": (4.0, 8.0), "num_active": (1.0, 2.0)}
     assert (axes["free"].scale_name, axes["free"].dims) == ("hidden weights", moved)
+
+
+def test_the_noise_is_that_of_trials_without_the_level_of_their_seed() -> None:
+    def wobble(cell: Cell) -> float:
+        return basin(cell) + 0.001 * cell.trial.seed * (-1) ** round(math.log2(cell.trial.hps.lr))
+
+    width, level = (build(results(loss)).file.fitted.axes["width"] for loss in (wobble, basin))
+    squares = 5 * 0.002**2 - (0.002**2) / 5  # of the differences of two seeds at five HPs, about their mean
+    assert width.noise_nats == pytest.approx(math.sqrt(squares / 4 / 2), rel=0.05)
+    assert (level.noise_nats or 0.0) < 1e-5  # a level that a seed adds to all of its trials is no noise
 
 
 def test_a_shape_without_a_result_at_the_transferred_hp_widens_no_range() -> None:
