@@ -19,6 +19,7 @@ from hpxfer.search.verdict_doubts import MIN_SEEDS, Doubt
 from hpxfer.search.verdict_lines import ArmKey, LineShape, VerdictLine, arm_of
 from hpxfer.trial import Trial
 from hpxfer.verdict.findings import ShapeFinding
+from hpxfer.verdict.thresholds import NUM_SE
 
 COARSE_OCTAVES = 1.0  # between the values of the first round, and around the best value of the second
 NEAR_OCTAVES = 1.5  # how far from an optimum a trial still tells where it lies
@@ -185,6 +186,7 @@ def _gaps(
     line: VerdictLine, doubt: Doubt, outcomes: Mapping[str, Outcome], purse: Purse
 ) -> Iterator[tuple[Trial, float]]:
     """Yield (trial, FLOPs) of the trials without which no verdict can be said."""
+    findings = {found.shape: found for found in doubt.finding.shapes}
     for shape in line.shapes:
         best, values = lowest(shape, outcomes, purse), tuple(shape.trials)
         wanted = [] if best is None else list(_neighbors(values, best))
@@ -196,6 +198,23 @@ def _gaps(
         num_seeds = max(purse.num_seeds(trials) for trials in shape.trials.values())
         if num_seeds < MIN_SEEDS <= len(at_best):
             yield at_best[num_seeds], shape.flops
+        if doubt.chance > 0.5 and shape.name in findings:
+            for trial in _to_be_sure(shape, findings[shape.name], doubt.finding.base_value, purse):
+                yield trial, shape.flops
+
+
+def _to_be_sure(shape: LineShape, found: ShapeFinding, base_value: float | None, purse: Purse) -> Iterator[Trial]:
+    """Yield more seeds of the transferred HP and of the best one if their difference is not known to the limit.
+
+    No more than as many as there are: the noise is better known after them.
+    """
+    if found.is_base or not found.limit_nats or NUM_SE * (found.regret_se_nats or 0.0) <= found.limit_nats:
+        return
+    lacking = (NUM_SE * (found.regret_se_nats or 0.0) / found.limit_nats) ** 2
+    for value in dict.fromkeys((base_value, found.best_value)):
+        trials = shape.trials.get(value or 0.0, ())
+        have = purse.num_seeds(trials)
+        yield from trials[have : min(2 * have, math.ceil(have * lacking))]
 
 
 def _neighbors(values: tuple[float, ...], best: float) -> Iterator[float]:

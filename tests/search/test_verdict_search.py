@@ -15,6 +15,7 @@ from hpxfer.search import Outcome
 from hpxfer.search.verdict import VerdictSearch
 from hpxfer.search.verdict_doubts import Doubt, doubts
 from hpxfer.search.verdict_lines import all_flops, lines_of_grid
+from hpxfer.search.verdict_plan import Purse, more_trials
 from hpxfer.search.verdict_rounds import LOOKS, MAX_ROUNDS
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec.budget import budget_text
@@ -134,6 +135,29 @@ def test_one_seed_at_a_shape_decides_nothing() -> None:
     largest = {trial.id for trial in expansion.trials() if trial.shape.width == 128 and trial.seed > 0}
     (bare,) = doubts([lines[0].grid(outcomes, outcomes.keys() - largest)], rules_of(expansion.spec))
     assert (whole.verdict, bare.verdict) == ("transfers", "undecided")
+
+
+@pytest.mark.parametrize(("error", "num_seeds"), [(0.001, 2), (0.5, 3)])
+def test_a_loss_given_up_that_is_not_known_to_the_limit_gets_seeds_where_it_is_measured(
+    error: float, num_seeds: int
+) -> None:
+    expansion = verdict_expansion()
+    line = next(line for line in lines_of_grid(expansion) if not line.is_control)
+    purse = Purse(budget=18)
+    for shape in line.shapes:
+        for trials in shape.trials.values():
+            assert all(purse.buy(trial) for trial in trials[:2])
+    outcomes = {trial.id: STAYS(trial) for trial in expansion.trials()}
+    (doubt,) = doubts([line.grid(outcomes, purse.asked)], rules_of(expansion.spec))
+    assert doubt.finding.base_value is not None
+    unsure = replace(
+        doubt.finding,
+        transfer_chance=0.9,
+        shapes=tuple(replace(shape, regret_se_nats=error) for shape in doubt.finding.shapes),
+    )
+    list(more_trials(line, Doubt(finding=unsure), outcomes, purse, 0.0))
+    largest = line.shapes[-1].trials[doubt.finding.base_value]
+    assert purse.num_seeds(largest) == num_seeds
 
 
 @settings(max_examples=15)
