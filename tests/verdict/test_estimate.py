@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from foreign_worlds import Noise, World
 from planted_lines import GRID, MOVES, STAYS, line, with_status
 from planted_sweeps import Planted, plant
-from verdict_counts import measure
+from verdict_counts import Answer, measure, report
 from world_list import line as moving
 
 from hpxfer.analysis import Optimum, report_line
 from hpxfer.verdict.estimate import FLAT
+from hpxfer.verdict.findings import ShapeFinding
+from hpxfer.verdict.loss_grid import LossGrid, loss_grids
 from hpxfer.verdict.transfer import find
 
 
@@ -23,21 +26,30 @@ def optima(*args: object, **kwargs: object) -> list[Optimum]:
 
 
 @pytest.mark.parametrize("seeds", [2, 3])
-def test_intervals_cover_as_often_as_they_say(seeds: int) -> None:
-    """300 optima, but of 60 sweeps: with 120 independent ones, 97 in 100 samples lie in this range."""
+def test_intervals_cover_at_least_as_often_as_they_say(seeds: int) -> None:
+    """The form of a basin is not known, so intervals cover parabolas more often. Half as wide they would not cover."""
     world = World(name="moves", offsets=moving(0.25, 5), centered=True, base=-6.0, seeds=seeds, noise=Noise(sd=0.01))
-    rates = measure(world, range(60)).rates()
-    assert rates["optimum_coverage"] == pytest.approx(0.95, abs=0.045)
-    assert rates["drift_coverage"] is not None
-    assert rates["drift_coverage"] >= 0.88
+    rates = measure(world, range(40)).rates()
+    assert (rates["optimum_coverage"] or 0.0) >= 0.93
+    assert (rates["drift_coverage"] or 0.0) >= 0.9
+    halved = measure(world, range(40), half_as_wide).rates()
+    assert (halved["optimum_coverage"] or 0.0) < 0.93
+
+
+def half_as_wide(grid: LossGrid) -> Answer:
+    answer = report(grid)
+    optima = tuple(
+        None if ends is None else ((3 * ends[0] + ends[1]) / 4, (ends[0] + 3 * ends[1]) / 4) for ends in answer.optima
+    )
+    return replace(answer, optima=optima)
 
 
 def test_intervals_cover_where_a_seed_s_luck_is_smooth() -> None:
     """The negative twin: with residuals of cells taken as independent, they would not."""
     kind = Planted(noise=0.002, luck_slope=0.006, seeds=3)
     luck = Noise(sd=0.002, luck_slope=0.006, luck_shared=False)
-    rates = measure(World(name="smooth luck", offsets=moving(0.0, 5), noise=luck, base=-6.0), range(60)).rates()
-    assert rates["optimum_coverage"] == pytest.approx(0.95, abs=0.045)
+    rates = measure(World(name="smooth luck", offsets=moving(0.0, 5), noise=luck, base=-6.0), range(40)).rates()
+    assert (rates["optimum_coverage"] or 0.0) >= 0.9
     naive = []
     for seed in range(60):
         sweep = plant(kind, seed)
@@ -71,21 +83,21 @@ def test_a_bound_is_open_on_one_side() -> None:
     top = optima({"sp": lambda doublings: -6.0 - 2.0 * doublings})[-1]
     assert (top.kind, top.log2_value, top.low_log2, top.se_log2) == ("lower_edge", -9.0, None, None)
     assert top.high_log2 is not None
-    assert top.high_log2 >= -8.5
+    assert -9.0 <= top.high_log2 < -8.0  # beyond the grid nothing is claimed but the side
     other = optima({"sp": lambda doublings: -6.0 + 2.0 * doublings})[-1]
     assert (other.kind, other.log2_value, other.high_log2) == ("upper_edge", -4.0, None)
     assert other.low_log2 is not None
-    assert other.low_log2 <= -4.5
+    assert -5.0 < other.low_log2 <= -4.0
 
 
 def test_next_to_divergence_the_optimum_lies_before_it() -> None:
     for optimum in optima(STAYS, diverges_above=0.9):
         assert optimum.kind == "at_divergence"
         assert optimum.log2_value is not None
-        assert optimum.log2_value <= -6.0
-        assert optimum.high_log2 == -5.0  # the HP that diverges
+        assert optimum.log2_value == pytest.approx(-6.2, abs=0.35)
         assert optimum.low_log2 is not None
-        assert optimum.low_log2 <= -6.5
+        assert optimum.high_log2 is not None
+        assert optimum.low_log2 < -6.2 < optimum.high_log2 <= -5.0  # the HP that diverges
 
 
 def test_a_basin_that_does_not_bend_has_no_optimum_and_says_so() -> None:
@@ -94,13 +106,25 @@ def test_a_basin_that_does_not_bend_has_no_optimum_and_says_so() -> None:
         assert (optimum.kind, optimum.log2_value, optimum.open_because) == ("none", None, FLAT)
 
 
-def test_one_lucky_cell_does_not_move_the_best_value() -> None:
-    frame = line(STAYS, scales=(32.0, 64.0), noise=0.002, curvature=0.02, seeds=3)
-    lucky = (frame["value"] == 2.0**-5) & (frame["scale"] == 64.0)
-    frame.loc[lucky, "loss"] -= 0.031  # below all others, against a parabola through the rest
-    top = report_line(frame, sweep="planted", hp="lr", loss="validation").findings[0].shapes[-1]
-    assert frame.loc[frame["scale"] == 64.0].groupby("value")["loss"].median().idxmin() == 2.0**-5
-    assert top.best_value == 2.0**-6
+def top_with_lower(nats: float) -> ShapeFinding:
+    """Return the larger shape if all seeds measured so much less at 2^-5, where the optimum is 2^-6.2."""
+    frame = line(STAYS, scales=(32.0, 64.0), noise=0.01, curvature=0.008, seeds=3)
+    frame.loc[(frame["value"] == 2.0**-5) & (frame["scale"] == 64.0), "loss"] -= nats
+    return find(loss_grids(frame))[0].shapes[-1]
+
+
+def test_a_cell_that_is_lucky_within_its_error_does_not_move_the_best_value() -> None:
+    lucky = top_with_lower(0.01)
+    assert lucky.lowest_value == 2.0**-5
+    assert lucky.best_value == 2.0**-6
+    assert lucky.best_loss is not None
+    assert lucky.lowest_loss is not None
+    assert lucky.regret_se_nats is not None
+    assert 0 < lucky.best_loss - lucky.lowest_loss <= 2 * lucky.regret_se_nats
+
+
+def test_a_cell_that_measured_lower_by_far_is_the_best_whatever_the_basin_says() -> None:
+    assert top_with_lower(0.06).best_value == 2.0**-5
 
 
 def test_a_missing_seed_changes_an_optimum_little() -> None:
