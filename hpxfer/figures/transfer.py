@@ -253,5 +253,6 @@ def _y_limits(every: Sequence[Series], regrets: Sequence[float]) -> tuple[float,
     rise = float(np.median(rises))
     height = max(rise, min(max(regrets, default=0.0), MAX_STRETCH * rise)) or MIN_HEIGHT
     low, top = min(min(shape.y_min) for shape in known), max(bests) + HEADROOM * height
-    low = max(low, min(bests) - height)  # a single seed far below does not flatten the row
+    low = min([low, *(shape.optimum.y for shape in known if shape.optimum)])
+    low = max(low, min(bests) - height)  # a single seed or a fit far below does not flatten the row
     return low - MARGIN * (top - low), top

@@ -126,7 +126,7 @@ def test_optima_are_marked_and_bounds_are_marked_as_bounds() -> None:
 def fitted(frame: pd.DataFrame) -> TransferInfo:
     """Return the figure of findings that have a fitted curve and a lowest measured mean at every shape."""
     found = report_line(frame, sweep="planted", hp="lr", loss="validation")
-    curve = ((-7.0, 3.1), (-6.0, 2.9), (-5.0, 3.3))
+    curve = ((-7.0, 3.1), (-6.0, 2.7), (-5.0, 3.3))
     filled = [
         replace(
             finding,
@@ -153,6 +153,7 @@ def test_a_star_lies_on_its_curve_and_the_lowest_mean_is_marked() -> None:
         assert shape.curve
         assert shape.lowest == (-7.0, 3.1)
         assert shape.optimum.y == pytest.approx(np.interp(shape.optimum.x, *zip(*shape.curve, strict=True)))
+        assert info.panels[0].y_low < shape.optimum.y, "a star below all dots is on the picture"
     assert {"fitted curve", "lowest measured mean"} <= texts(info)
     assert "completep-moe at width 32 2.3 times" in info.caption
     plain = info_of(planted(labels=("completep-moe",)))
