@@ -14,6 +14,7 @@ from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.lattice import MIN_GAP
 from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
 from hpxfer.verdict.transfer import find
+from hpxfer.verdict.what_to_add import asks_nothing
 
 Truth = Callable[[float, float], float]  # (doublings of the scale, log2 HP) -> loss without noise, +inf if it diverges
 OCTAVES = tuple(float(x) for x in range(-9, -3))
@@ -156,6 +157,9 @@ def test_proposed_values_lie_on_the_grid_and_not_beside_another(name: str) -> No
 @pytest.mark.parametrize("draw", range(3))
 def test_a_world_without_a_basin_is_given_up(draw: int) -> None:
     played = rounds(Sweep(truth=basin(curvature=0.0), noise=0.01, draw=draw), 6)
+    last, finding = played[-1]
+    assert finding.verdict == "undecided"
+    assert all(asks_nothing(addition) for addition in finding.to_add)
     assert len(played) <= 4
     assert all(addition.seeds is None for _, finding in played for addition in finding.to_add)
-    assert played[-1][0].num_trials <= 108  # twice the sweep
+    assert last.num_trials <= 108  # twice the sweep
