@@ -77,9 +77,6 @@ def _base_value(estimates: Estimates, base: int) -> float | None:
     """
     rows = estimates.grid.rows
     best = estimates.optima[base].grid_value
-    if best is None:
-        cell = best_cell(estimates, base)
-        best = None if cell is None else rows[base].cells[cell].value
     if best is None or all(row.cell(best) for row in rows):
         return best
     lowest = estimates.measured(base).lowest
