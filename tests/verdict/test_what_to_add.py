@@ -141,7 +141,8 @@ def test_cells_that_scatter_about_any_basin_ask_for_cells_at_that_shape() -> Non
     (grid,) = loss_grids(line(STAYS, seeds=3))
     found = find([grid])[0]
     bad = replace(found.shapes[2], optimum=replace(found.shapes[2].optimum, misfit=4.0))
-    fits = [replace(shape, optimum=replace(shape.optimum, misfit=1.0)) for shape in found.shapes[:2]]
+    known = {"misfit": 1.0, "low_log2": -6.21, "high_log2": -6.19}
+    fits = [replace(shape, optimum=replace(shape.optimum, **known)) for shape in found.shapes[:2]]
     (cells,) = what_to_add(replace(found, shapes=(*fits, bad), transfer_chance=0.97), grid)
     assert (cells.values, cells.scales) == ((2.0**-6.5, 2.0**-5.5), (128.0,))
 
