@@ -1,7 +1,8 @@
 """A public sweep of others: learning rates of a MoE model at two widths, with one seed.
 
 The final macro losses of marin's sweep of 2026-04-25 over multipliers of its LR formula, with residual updates scaled
-by 1 / sqrt(depth): `.agents/logbooks/moe-depth-mup-lr-sweep.md` of marin-community/marin, commit 05768c5 (Apache-2.0). The
+by 1 / sqrt(depth): in
+`.agents/logbooks/moe-depth-mup-lr-sweep.md` of marin-community/marin, commit 05768c5 (Apache-2.0). The
 largest multiplier at the larger width had not ended.
 """
 
