@@ -1,0 +1,211 @@
+"""What was measured at a shape: spikes, walls, the cells that tell where the optimum is, and cells without a result."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planted_lines import grid_of
+
+from hpxfer.verdict.basins import Floats
+from hpxfer.verdict.measured import Measured, measure
+
+NAN, INF = math.nan, math.inf
+X = np.arange(-9.0, -2.0)
+
+
+def shape(*cells: list[float], x: Floats | None = None) -> Measured:
+    """Return what was measured at one shape from the losses of its cells, one per seed."""
+    log2 = range(len(cells)) if x is None else x.tolist()
+    return measure(grid_of(list(cells), log2_values=log2).rows)[0]
+
+
+def parabola(
+    noise: float = 0.005, *, shapes: int = 3, seeds: int = 3, curvature: float = 0.02, luck: int = 0
+) -> Floats:
+    """Return losses (I, K, S) of basins with their optimum at 2^-6.2."""
+    rng = np.random.default_rng(luck)
+    mean_K = 3 + curvature * (X + 6.2) ** 2
+    return np.asarray(mean_K[:, None] + noise * rng.standard_normal((shapes, X.size, seeds)))
+
+
+def all_of(loss_IKS: Floats) -> tuple[Measured, ...]:
+    return measure(grid_of(*loss_IKS.tolist(), log2_values=X.tolist()).rows)
+
+
+def spikes(loss_IKS: Floats) -> list[list[bool]]:
+    """Return which losses are left out as spikes."""
+    return [
+        (np.isnan(m.loss_KS) & ~np.isnan(loss)).tolist() for m, loss in zip(all_of(loss_IKS), loss_IKS, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("nats", [0.3, 2.0, 1e9])
+@pytest.mark.parametrize("k", [0, 3, 6])
+def test_a_trial_far_above_its_cell_is_a_spike(nats: float, k: int) -> None:
+    loss = parabola()
+    loss[1, k, 2] += nats
+    expected = np.zeros(loss.shape, dtype=bool)
+    expected[1, k, 2] = True
+    assert spikes(loss) == expected.tolist()
+    assert [found.num_spikes for found in all_of(loss)] == [0, 1, 0]
+
+
+def test_noise_alone_makes_no_spike() -> None:
+    """300 sweeps of normal noise. A lucky trial, far below the others, is none either."""
+    assert sum(found.num_spikes for luck in range(100) for found in all_of(parabola(luck=luck))) == 0
+    assert sum(found.num_spikes for luck in range(100) for found in all_of(parabola(seeds=2, luck=luck))) <= 2
+    loss = parabola()
+    loss[1, 3, 2] -= 0.3
+    assert sum(found.num_spikes for found in all_of(loss)) <= 2  # of three, the other two now lie far above
+
+
+def test_spikes_in_a_tenth_of_the_trials_are_seen() -> None:
+    """Where more than half of the cells hold one, as in one sweep of these 20, spikes cannot be told from noise."""
+    rng = np.random.default_rng(0)
+    missed, false = [], 0
+    for luck in range(20):
+        loss = parabola(luck=luck, seeds=4)
+        hit = rng.uniform(size=loss.shape) < 0.1
+        hit[:, :, 0] = False  # a cell of nothing but spikes cannot be told from a bad HP
+        found = np.array(spikes(loss + 0.3 * hit))
+        missed.append(int((hit & ~found).sum()))
+        false += int((found & ~hit).sum())
+    assert sum(num > 0 for num in missed) <= 1
+    assert false == 0
+
+
+def test_a_whole_cell_is_never_removed() -> None:
+    loss = parabola()
+    loss[1, 3] += 5.0
+    assert np.array(spikes(loss)).sum() == 0
+    assert all((np.isfinite(found.loss_KS).any(axis=1)).all() for found in all_of(loss))
+
+
+def test_seeds_far_up_a_wall_differ_without_being_spikes() -> None:
+    loss = parabola()
+    loss[:, 6] = [5.0, 5.6, 6.1]
+    assert np.array(spikes(loss)).sum() == 0
+
+
+@given(levels=st.lists(st.floats(-2, 2), min_size=3, max_size=3), luck=st.integers(0, 50))
+@settings(deadline=None, max_examples=30)
+def test_the_level_of_a_seed_changes_no_spike_decision(levels: list[float], luck: int) -> None:
+    loss = parabola(luck=luck)
+    loss[0, 2, 1] += 0.4
+    assert spikes(loss + np.array(levels)) == spikes(loss)
+
+
+@given(
+    levels=st.lists(st.floats(-2, 2), min_size=3, max_size=3),
+    holes=st.sets(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=3),
+)
+@settings(deadline=None, max_examples=30)
+def test_the_level_of_a_seed_changes_no_difference_of_means(levels: list[float], holes: set[tuple[int, int]]) -> None:
+    """A cell that lacks a seed is not shifted by what the seed adds to the other cells."""
+    loss = parabola(noise=0.0, shapes=1)
+    for k, s in holes:
+        loss[0, k, s] = NAN
+    (plain,), (leveled,) = all_of(loss), all_of(loss + np.array(levels))
+    if not np.isfinite(loss[0]).any(axis=1).all():
+        return
+    assert plain.mean_K - plain.mean_K[0] == pytest.approx(3 + 0.02 * (X + 6.2) ** 2 - 3 - 0.02 * 2.8**2, abs=1e-9)
+    assert leveled.mean_K - leveled.mean_K[0] == pytest.approx(plain.mean_K - plain.mean_K[0], abs=1e-8)
+
+
+def test_a_missing_lucky_seed_does_not_move_the_mean_of_its_cell() -> None:
+    mean = np.array([4.0, 1.0, 0.0, 1.0, 4.0])
+    whole = mean[:, None] + np.array([-0.5, 0.2, 0.3])
+    hole = whole.copy()
+    hole[1, 0] = NAN
+    assert shape(*hole.tolist()).mean_K == pytest.approx(mean, abs=1e-8)
+    assert float(np.nanmean(hole[1])) == pytest.approx(1.25)  # what the mean of the cell alone would say
+
+
+def test_a_seed_that_diverged_makes_its_cell_unstable_and_half_of_them_diverged() -> None:
+    found = shape([3.0] * 3, [2.0] * 3, [2.5, 2.5, INF], [2.5, INF, INF], [NAN] * 3)
+    assert found.stable_K.tolist() == [True, True, False, False, False]
+    assert found.diverges_K.tolist() == [False, False, False, True, False]
+    assert found.has_result_K.tolist() == [True, True, True, True, False]
+    assert found.num_K.tolist() == [3, 3, 2, 1, 0]
+    assert np.isnan(found.mean_K[4])
+    assert shape([3.0, INF], [2.0, 2.0]).diverges_K.tolist() == [True, False]
+
+
+def test_the_optimum_lies_between_the_closest_cells_that_diverge() -> None:
+    found = shape([INF] * 2, [3.0] * 2, [2.0] * 2, [3.0] * 2, [3.5, INF], [1.0, 1.0])
+    assert found.lowest == 5  # beyond a cell that diverges training may be stable again
+    cut = shape([INF] * 2, [3.0] * 2, [2.0] * 2, [3.0] * 2, [3.5, INF], [5.0, 5.0])
+    assert (cut.lowest, cut.low, cut.high) == (2, 0.0, 4.0)
+    assert cut.cells_N.tolist() == [1, 2, 3]
+    free = shape([3.0], [2.0], [3.0])
+    assert (free.low, free.high) == (-INF, INF)
+
+
+def test_the_fitted_cells_are_those_near_the_lowest_one() -> None:
+    rise = [[3 + 0.02 * (k - 5.2) ** 2] for k in range(11)]
+    assert shape(*rise).cells_N.tolist() == [3, 4, 5, 6, 7]
+    fine = np.arange(0.0, 8.0, 0.5)
+    found = shape(*[[3 + 0.02 * (x - 4.1) ** 2] for x in fine], x=fine)
+    assert fine[found.cells_N].tolist() == [1.5 + 0.5 * k for k in range(11)]
+    coarse = np.arange(0.0, 14.0, 2.0)
+    found = shape(*[[3 + 0.02 * (x - 6.1) ** 2] for x in coarse], x=coarse)
+    assert coarse[found.cells_N].tolist() == [2.0, 4.0, 6.0, 8.0, 10.0]
+
+
+def test_nothing_stable_leaves_no_cells() -> None:
+    for cells in ([[INF]] * 3, [[NAN]] * 3):
+        found = shape(*cells)
+        assert (found.lowest, found.cells_N.size) == (None, 0)
+    one = shape([INF], [2.0], [NAN])
+    assert (one.lowest, one.cells_N.tolist()) == (1, [1])
+
+
+def test_a_cell_that_blew_up_is_a_wall_and_a_steep_side_is_none() -> None:
+    u = np.arange(7.0) - 3.1
+    assert shape(*(3 + 0.02 * u**2)[:, None].tolist()).wall is None
+    steep = 0.02 * u**2 * (1 + 0.3 * u.clip(0))
+    assert shape(*(3 + steep)[:, None].tolist()).wall is None
+    blown = 3 + 0.02 * u**2
+    blown[5] += 1.0
+    found = shape(*blown[:, None].tolist())
+    assert found.wall is not None
+    assert found.cells_N[found.wall] == 5
+    below = blown[::-1]
+    assert shape(*below[:, None].tolist()).wall is None  # small HPs do not blow up
+
+
+def test_noise_alone_rarely_makes_a_wall() -> None:
+    walls = [found.wall is not None for luck in range(100) for found in all_of(parabola(noise=0.002, luck=luck))]
+    assert np.mean(walls) < 0.05
+
+
+def test_of_equal_means_the_smallest_hp_is_the_lowest() -> None:
+    assert shape([3.0], [2.0], [2.0], [3.0]).lowest == 1
+
+
+@given(
+    losses=st.lists(
+        st.lists(st.one_of(st.floats(-5, 50), st.just(INF), st.just(NAN)), min_size=2, max_size=2),
+        min_size=1,
+        max_size=7,
+    )
+)
+@settings(deadline=None, max_examples=100)
+def test_the_laws_of_what_was_measured(losses: list[list[float]]) -> None:
+    found = shape(*losses)
+    stable = np.flatnonzero(found.stable_K)
+    assert (found.lowest is None) == (stable.size == 0)
+    assert set(found.cells_N) <= set(stable)
+    if found.lowest is not None:
+        assert found.lowest in found.cells_N
+        assert found.mean_K[found.lowest] == min(found.mean_K[stable])
+        assert found.low < found.x_K[found.lowest] < found.high
+        assert found.wall is None or found.cells_N[found.wall] > found.lowest
+    given_KS = np.array(losses)[:, ~np.isnan(losses).all(axis=0)]  # a seed without a result is none
+    kept = ~np.isnan(found.loss_KS)
+    assert np.array_equal(found.loss_KS[kept], given_KS[kept])
+    assert found.num_spikes == int((~np.isnan(given_KS) & ~kept).sum())
