@@ -33,7 +33,8 @@ class ShapeFinding:
     regret_se_nats: float | None  # of the difference of two cell means, also where both are one cell
     num_seeds: int
     num_diverged: int  # trials
-    num_missing: int  # trials that failed or were not run
+    num_missing: int  # trials without a loss: they failed, were not run, or are among `num_lost`
+    num_lost: int = 0  # trials that finished without a loss, and are not run again
     width_quarter_octaves: float | None = None  # loss within 0.25% of its minimum; None: wider than the fit
     width_one_octaves: float | None = None  # loss within 1%
     edge_log2: float | None = None  # the largest HP at which all seeds are finite; None if none diverged, -inf if all

@@ -86,7 +86,7 @@ def _decide(hp: str, findings: Sequence[Finding]) -> list[str]:
 
 def _what_decides(found: Sequence[Finding]) -> str:
     needs = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
-    if any(shape.num_missing for finding in found for shape in finding.shapes):
+    if any(shape.num_missing > shape.num_lost for finding in found for shape in finding.shapes):
         return "run the sweep again, as trials that it needs have no result"
     if all(_only_diverged(finding) for finding in found):
         return "find out why trials diverge at every HP value"

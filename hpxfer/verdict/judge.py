@@ -148,9 +148,9 @@ def with_control(finding: Finding, findings: Sequence[Finding]) -> Finding:
 
 
 def _uncontrolled(finding: Finding) -> Finding:
-    """Return a finding with the request for a control. A finding that drifts needs none: its axis moves optima."""
+    """Return a finding that says that it has no control. One that transfers asks for it: staying may be no merit."""
     why = f"no control ({CONTROL}) in this sweep: whether this axis moves any optimum is not known"
-    if finding.verdict == "drifts":
+    if finding.verdict != "transfers":
         return replace(finding, reasons=(*finding.reasons, why))
     more = Addition(text=f"the control {CONTROL} on the same grid", parameterization=CONTROL)
     reasons = (*finding.reasons, why, f"to compare: {more.text}")

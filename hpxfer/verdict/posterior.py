@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from scipy import special
@@ -34,19 +34,12 @@ from hpxfer.verdict.basins import COHERENCE, PRIOR_T, SIMILAR_TT, SKEW_T, Floats
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise
 from hpxfer.verdict.thresholds import MISFIT_CHANCE, NUM_DRAWS
+from hpxfer.verdict.weights import TOLERANCES, Cells, Weights, fitted_cells, search, slack, usual_curvature, weigh
 
-TOLERANCES = np.array([0.02, 0.06, 0.2])  # of the rise
-TOLERANCE_WEIGHTS = np.array([0.5, 0.35, 0.15])
-NEAR = 1.5  # octaves from the lowest cell up to which the tolerance is that share; beyond, it grows with the square
-CURVATURE_SPREAD = 1.0  # of log curvature about that of the measured rises, standard deviation
-OUTSIDE = 1.0  # octaves beyond the measured cells at which a position is 1/e as likely beforehand
-BEYOND = 4.0  # octaves beyond the measured cells that positions reach
-COARSE, FINE, MOST = 0.25, 0.06, 160  # octaves between positions in the search and after it, and the most of these
-FEWEST = 48
-NEGLIGIBLE_FORM, NEGLIGIBLE_POSITION = 8.0, 10.0  # below the largest log weight by so much, in the search
+TOLERANCE_WEIGHTS = np.array([0.5, 0.35, 0.15])  # beforehand, in the order of TOLERANCES
+NEGLIGIBLE_FORM = 8.0  # a form whose log weight is this far below the largest one at every shape is left out
 SKEW_ERROR = 0.05  # octaves per unit of skew, standard deviation
 WALL_SHARE = 0.5  # of the draws that leave out the cell behind a wall
-ROUNDING = 1e-14  # nats squared
 RANDOM_SEED = 20260121  # fixed, so that equal losses give equal answers
 MIN_CELLS = 2
 THINNED = 8  # a mean curve is that of every eighth draw
@@ -94,7 +87,7 @@ class Posterior:
             measured = self.rows[i]
             drawn = self.curves(i, measured.x_K)
             y_K = np.where(measured.stable_K, measured.mean_K, 0.0)
-            spread = self.tolerance_B[:, None] * _slack(measured, measured.x_K, y_K)
+            spread = self.tolerance_B[:, None] * slack(measured, measured.x_K, y_K)
             variance_K = self.noise.variance / np.maximum(measured.num_K, 1)
             share = spread**2 / (spread**2 + variance_K)
             rng = np.random.default_rng([RANDOM_SEED, 7, i])
@@ -102,33 +95,6 @@ class Posterior:
             out = np.where(measured.stable_K, drawn + share * (y_K - drawn) + noise, drawn)
             self._cell_losses[i] = np.where(measured.diverges_K, np.inf, out)
         return self._cell_losses[i]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Cells:
-    """The fitted cells of a shape, or those below a wall."""
-
-    x_N: Floats
-    y_N: Floats  # means, above the lowest
-    num_N: Floats
-    slack_N: Floats  # the tolerance of a share of one, nats
-    low: float
-    high: float
-    octaves_N: Floats  # from the lowest cell
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Weights:
-    """The log weights of the forms and positions of a shape at each tolerance, and what draws a level and curvature."""
-
-    m_M: Floats
-    step: float
-    log_HTM: Floats
-    curvature_HTM: Floats
-    precision_HTM: Floats
-    cross_HTM: Floats
-    ones_H: Floats
-    mean_H: Floats
 
 
 def posterior(rows: Sequence[Measured], noise: SeedNoise) -> Posterior:
@@ -158,11 +124,11 @@ def _draw(rows: Sequence[Measured], fitted: Sequence[int], noise: SeedNoise, *, 
     misfit_I = np.ones(len(rows))
     if not fitted:
         return [*out, form_BI, np.full(num, TOLERANCES[0]), misfit_I]
-    cells = [_cells(rows[i], walls=walls) for i in fitted]
-    usual = _usual_curvature(cells)
-    searched = [_search(found, noise, usual) for found in cells]
+    cells = [fitted_cells(rows[i], walls=walls) for i in fitted]
+    usual = usual_curvature(cells)
+    searched = [search(found, noise, usual) for found in cells]
     forms = np.flatnonzero(np.any([log_TM.max(1) > log_TM.max() - NEGLIGIBLE_FORM for _, log_TM in searched], axis=0))
-    weights = [_weigh(found, noise, usual, forms, *at) for found, at in zip(cells, searched, strict=True)]
+    weights = [weigh(found, noise, usual, forms, *at) for found, at in zip(cells, searched, strict=True)]
     rng = np.random.default_rng([RANDOM_SEED, int(walls)])
     kind_B, tolerance_B, shared_B = _draw_shared(weights, forms, num)
     skew_error_B = SKEW_ERROR * rng.standard_normal(num)
@@ -177,127 +143,7 @@ def _draw(rows: Sequence[Measured], fitted: Sequence[int], noise: SeedNoise, *, 
     return [*out, form_BI, TOLERANCES[tolerance_B], misfit_I]
 
 
-def _cells(measured: Measured, *, walls: bool) -> _Cells:
-    stop = measured.cells_N.size
-    high = measured.high
-    if (wall := measured.wall) is not None:
-        stop = wall if walls else wall + 1
-        high = float(measured.x_K[measured.cells_N[wall]]) if walls else high
-    at = measured.cells_N[:stop]
-    x_N, y_N = measured.x_K[at], measured.mean_K[at]
-    return _Cells(
-        x_N=x_N,
-        y_N=y_N - y_N.min(),
-        num_N=measured.num_K[at].astype(float),
-        slack_N=_slack(measured, x_N, y_N),
-        low=measured.low,
-        high=high,
-        octaves_N=x_N - measured.x_K[measured.lowest],
-    )
-
-
-def _slack(measured: Measured, x: Floats, y: Floats) -> Floats:
-    """Return the tolerance of cells in nats if it is a share of one."""
-    assert measured.lowest is not None
-    distance = np.abs(x - measured.x_K[measured.lowest]) / NEAR
-    rise = np.maximum(y - float(measured.mean_K[measured.lowest]), 0.0)
-    return np.asarray(rise * np.maximum(1.0, distance) ** 2)
-
-
-def _usual_curvature(cells: Sequence[_Cells]) -> float:
-    """Return the median over shapes of the median curvature of the measured rises within two octaves."""
-    found = []
-    for part in cells:
-        distance = np.abs(part.octaves_N)
-        near = (distance > 0) & (distance <= 2.1)
-        near = near if near.any() else distance > 0
-        if near.any():
-            found.append(float(np.median(part.y_N[near] / distance[near] ** 2)))
-    return max(float(np.median(found)), 1e-9) if found else 1e-9
-
-
-def _search(cells: _Cells, noise: SeedNoise, usual: float) -> tuple[Floats, Floats]:
-    """Return coarse positions, and the log weights of all forms there at the largest tolerance, (T, M)."""
-    low = max(cells.x_N[0] - BEYOND, cells.low)
-    high = min(cells.x_N[-1] + BEYOND, cells.high)
-    m_M, rise_TMN = _coarse(cells.x_N.tobytes(), float(low), float(high))
-    log_TM = _evidence(cells, rise_TMN, noise, float(TOLERANCES[-1]), usual, COARSE)[0]
-    return m_M, log_TM + np.log(PRIOR_T)[:, None] + _outside(cells, m_M)
-
-
-@lru_cache(maxsize=64)
-def _coarse(x_bytes: bytes, low: float, high: float) -> tuple[Floats, Floats]:
-    x_N = np.frombuffer(x_bytes)
-    m_M = np.arange(low, high + COARSE / 2, COARSE)
-    return m_M, rise_of_all(x_N[None, :] - m_M[:, None], np.arange(PRIOR_T.size))
-
-
-def _outside(cells: _Cells, m_M: Floats) -> Floats:
-    beyond = np.maximum(np.maximum(cells.x_N[0] - m_M, m_M - cells.x_N[-1]), 0.0)
-    return np.asarray(-beyond / OUTSIDE)
-
-
-def _weigh(cells: _Cells, noise: SeedNoise, usual: float, forms: Ints, m_C: Floats, log_TC: Floats) -> _Weights:
-    """Return the weights of forms at the positions that the search found to matter, more closely spaced."""
-    top_C = log_TC[forms].max(axis=0)
-    good = np.flatnonzero(top_C > top_C.max() - NEGLIGIBLE_POSITION)
-    low, high = m_C[max(good[0] - 1, 0)], m_C[min(good[-1] + 1, m_C.size - 1)]
-    high = max(high, low + FINE)
-    m_M = np.linspace(low, high, int(min(max(FEWEST, (high - low) / FINE), MOST)))
-    rise_TMN = rise_of_all(cells.x_N[None, :] - m_M[:, None], forms)
-    step = float(m_M[1] - m_M[0])
-    found = [_evidence(cells, rise_TMN, noise, float(tolerance), usual, step) for tolerance in TOLERANCES]
-    return _Weights(
-        m_M=m_M,
-        step=step,
-        log_HTM=np.array([part[0] for part in found]) + _outside(cells, m_M),
-        curvature_HTM=np.array([part[1] for part in found]),
-        precision_HTM=np.array([part[2] for part in found]),
-        cross_HTM=np.array([part[3] for part in found]),
-        ones_H=np.array([part[4] for part in found]),
-        mean_H=np.array([part[5] for part in found]),
-    )
-
-
-def _evidence(
-    cells: _Cells, rise_TMN: Floats, noise: SeedNoise, tolerance: float, usual: float, step: float
-) -> tuple[Floats, Floats, Floats, Floats, float, float]:
-    """Return the log likelihood of each form and position, (T, M), and the moments that level and curvature follow.
-
-    The level is integrated out with a flat prior. The log of the curvature has a normal prior about the usual one.
-    Positions are `step` octaves apart. A basin between two of them misses cells by what the step changes on its flanks.
-    """
-    shared = noise.slope_variance * np.outer(cells.octaves_N, cells.octaves_N) / cells.num_N.mean()
-    flank_N = 2 * usual * (np.abs(cells.octaves_N) + 0.5) * step
-    own = noise.variance / cells.num_N + (tolerance * cells.slack_N) ** 2 + flank_N**2 / 12 + ROUNDING
-    root_NN = np.linalg.cholesky(np.linalg.inv(shared + np.diag(own)))
-    y_N, ones_N = cells.y_N @ root_NN, root_NN.sum(axis=0)
-    ones, mean = float(ones_N @ ones_N), float(ones_N @ y_N)
-    shape = rise_TMN.shape[:2]
-    rise_PN = rise_TMN.reshape(-1, cells.y_N.size) @ root_NN
-    cross_P, with_y_P = rise_PN @ ones_N, rise_PN @ y_N
-    rise_PN *= rise_PN
-    precision_P = np.maximum(rise_PN.sum(axis=1) - cross_P**2 / ones, 1e-12)
-    with_y_P -= cross_P * (mean / ones)
-    curvature_P = with_y_P / precision_P
-    squares_P = np.maximum(float(y_N @ y_N) - mean**2 / ones - with_y_P * curvature_P, 0.0)
-    z_P = with_y_P / np.sqrt(precision_P)
-    above_P = np.maximum(z_P, 0.0)
-    num = noise.freedom + max(cells.y_N.size - 2, 1)
-    log_P = (
-        float(np.log(np.diag(root_NN)).sum())
-        - 0.5 * math.log(ones)
-        - 0.5 * np.log1p(above_P**2)
-        - 0.5 * num * np.log1p(squares_P / noise.freedom)
-    )
-    size_P = np.sqrt((1 + above_P**2) / precision_P)
-    log_P -= 0.5 * (np.log(size_P / usual) / CURVATURE_SPREAD) ** 2
-    small = z_P < 3
-    log_P[small] += special.log_ndtr(z_P[small])
-    return (*(v.reshape(shape) for v in (log_P, curvature_P, precision_P, cross_P)), ones, mean)
-
-
-def _draw_shared(weights: Sequence[_Weights], forms: Ints, num: int) -> tuple[Ints, Ints, Ints]:
+def _draw_shared(weights: Sequence[Weights], forms: Ints, num: int) -> tuple[Ints, Ints, Ints]:
     """Return draws of how the forms of shapes are related, of the tolerance, and of the form they are related to."""
     prior_T = PRIOR_T[forms]
     log_CHT = np.log(COHERENCE)[:, None, None] + np.log(TOLERANCE_WEIGHTS)[:, None] + np.log(prior_T)
@@ -322,7 +168,7 @@ def _pick(weight_BP: Floats, rng: np.random.Generator) -> Ints:
 
 
 def _draw_forms(
-    weight: _Weights, forms: Ints, kind_B: Ints, tolerance_B: Ints, shared_B: Ints, rng: np.random.Generator
+    weight: Weights, forms: Ints, kind_B: Ints, tolerance_B: Ints, shared_B: Ints, rng: np.random.Generator
 ) -> Ints:
     """Return draws of the form of one shape, as indices of `forms`."""
     each_HT = np.exp(weight.log_HTM - weight.log_HTM.max(axis=(1, 2), keepdims=True)).sum(axis=2)
@@ -336,7 +182,7 @@ def _draw_forms(
 
 
 def _draw_basins(
-    weight: _Weights, form_B: Ints, tolerance_B: Ints, rng: np.random.Generator
+    weight: Weights, form_B: Ints, tolerance_B: Ints, rng: np.random.Generator
 ) -> tuple[Floats, Floats, Floats]:
     """Return draws of the position, curvature and level of the basin of one shape."""
     log_BM = weight.log_HTM[tolerance_B, form_B]
@@ -352,7 +198,7 @@ def _draw_basins(
     return m_B, curvature_B, level_B + rng.standard_normal(at_B.size) / np.sqrt(ones_B)
 
 
-def _misfit(cells: _Cells, noise: SeedNoise, forms: Ints, weight: _Weights) -> float:
+def _misfit(cells: Cells, noise: SeedNoise, forms: Ints, weight: Weights) -> float:
     """Return the factor by which cells scatter about the basin that fits best more than seeds do; 1 within chance."""
     free = cells.y_N.size - 3
     if free < 1:
