@@ -2,7 +2,7 @@
 (() => {
   const PAGE_ROWS = 25;
   const FILTER_FROM_ROWS = 8;
-  const PAPER_COLUMNS = 13;
+  const PAPER_COLUMNS = 16;
   const NOTHING = "-";
   const KEPT = "validation_loss_nats"; // the column of the trials that a narrow screen keeps in view
   const make = (name, text, properties) => {
