@@ -73,7 +73,10 @@ def test_the_intervals_cover() -> None:
 def test_optima_that_close_in_slowly_do_not() -> None:
     found = planted(0.1, falls=1.0)  # 2^(-0.2 doublings) against 2^(-doublings)
     assert found.fast is False
-    assert found.excess_high == pytest.approx(-0.8, abs=0.05)
+    assert found.optimum_power is not None
+    assert found.gap_power is not None
+    assert 2 * found.optimum_power - found.gap_power == pytest.approx(-0.8, abs=0.05)
+    assert (found.excess_low or 0.0) < -0.8 < (found.excess_high or 0.0) < 0
 
 
 def test_noise_that_hides_the_optima_decides_nothing() -> None:
