@@ -125,6 +125,8 @@ class Measured:
         Behind it training has blown up, but ended with a number. Then the cell says nothing about the minimum but that
         it lies below. None if there is no such cell.
         """
+        if not self.cells_N.size:
+            return None
         x, y = self.x_K[self.cells_N], self.mean_K[self.cells_N]
         at = int(np.argmin(y))
         bend = (y - y[at]) / np.maximum(np.abs(x - x[at]), TINY) ** 2

@@ -26,6 +26,7 @@ OUTSIDE = 1.0  # octaves beyond the measured cells at which a position is 1/e as
 BEYOND = 4.0  # octaves beyond the measured cells that positions reach
 COARSE, FINE = 0.25, 0.06  # octaves between positions in the search, and after it
 FEWEST, MOST = 48, 160  # positions after the search
+ENOUGH, REFINED = 24, 4  # of these that matter: with fewer, they are spaced more closely, so many times at most
 NEGLIGIBLE = 10.0  # a position whose log weight is this far below the largest one is left out after the search
 ROUNDING = 1e-14  # nats squared
 
@@ -123,10 +124,16 @@ def weigh(cells: Cells, noise: SeedNoise, usual: float, forms: Ints, m_C: Floats
     good = np.flatnonzero(top_C > top_C.max() - NEGLIGIBLE)
     low, high = m_C[max(good[0] - 1, 0)], m_C[min(good[-1] + 1, m_C.size - 1)]
     high = max(high, low + FINE)
-    m_M = np.linspace(low, high, int(min(max(FEWEST, (high - low) / FINE), MOST)))
-    rise_TMN = rise_of_all(cells.x_N[None, :] - m_M[:, None], forms)
-    step = float(m_M[1] - m_M[0])
-    found = [_evidence(cells, rise_TMN, noise, float(tolerance), usual, step) for tolerance in TOLERANCES]
+    for _ in range(REFINED):
+        m_M = np.linspace(low, high, int(min(max(FEWEST, (high - low) / FINE), MOST)))
+        step = float(m_M[1] - m_M[0])
+        rise_TMN = rise_of_all(cells.x_N[None, :] - m_M[:, None], forms)
+        found = [_evidence(cells, rise_TMN, noise, float(tolerance), usual, step) for tolerance in TOLERANCES]
+        top_M = np.max([part[0] for part in found], axis=(0, 1))
+        good = np.flatnonzero(top_M > top_M.max() - NEGLIGIBLE)
+        if good.size >= ENOUGH:
+            break
+        low, high = m_M[max(good[0] - 1, 0)], m_M[min(good[-1] + 1, m_M.size - 1)]
     return Weights(
         m_M=m_M,
         step=step,
