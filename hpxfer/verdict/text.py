@@ -158,9 +158,12 @@ def _with_ends(value: float, low: float | None, high: float | None) -> str:
 
 
 def chance_text(finding: Finding) -> str | None:
-    """Return the probability that the HP transfers, e.g. `99.6%` or `over 99.9%`; None if it is not known."""
+    """Return the probability that the HP transfers, e.g. `99.6%` or `over 99.9%`; None if it is not known.
+
+    With one shape nothing transfers anywhere, so that there is no such probability.
+    """
     chance = finding.transfer_chance
-    if chance is None:
+    if chance is None or len(finding.shapes) < 2:
         return None
     if chance > SURE:
         return f"over {SURE:.1%}"

@@ -194,6 +194,7 @@ def test_a_move_names_its_ends_octaves_and_confidence() -> None:
 )
 def test_a_probability_is_never_certain(chance: float | None, text: str | None) -> None:
     assert chance_text(replace(MINE, transfer_chance=chance)) == text
+    assert chance_text(replace(MINE, transfer_chance=chance, shapes=MINE.shapes[:1])) is None
 
 
 def test_a_misfit_is_printed_and_a_fit_that_is_good_is_not() -> None:
