@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from landscape import LR, Landscape, bound_of, expansion_of, run, search_of
 
 from hpxfer.search import Outcome
+from hpxfer.search.arms import arms_of
 from hpxfer.spec.budget import arm_budget
 from hpxfer.trial import Expansion, Trial
 
@@ -120,7 +121,7 @@ def test_no_arm_exceeds_its_budget_nor_a_shape_its_bound(name: str) -> None:
     assert max(arms.values()) <= budget
     for shape, most in bound_of(SEARCHES[name]).items():
         assert sum(num for (_, width), num in arms.items() if width == shape.width) <= most
-        assert most <= budget * sum(1 for _, width in arms if width == shape.width)
+        assert most <= budget * sum(arm.shape.width == shape.width for arm in arms_of(SEARCHES[name]))
 
 
 @settings(max_examples=20)
