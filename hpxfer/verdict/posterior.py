@@ -37,6 +37,7 @@ from hpxfer.verdict.thresholds import MISFIT_CHANCE, NUM_DRAWS
 from hpxfer.verdict.weights import TOLERANCES, Cells, Weights, fitted_cells, search, slack, usual_curvature, weigh
 
 TOLERANCE_WEIGHTS = np.array([0.5, 0.35, 0.15])  # beforehand, in the order of TOLERANCES
+LIKELIEST = 12  # forms that may explain the scatter of cells
 NEGLIGIBLE_FORM = 8.0  # a form whose log weight is this far below the largest one at every shape is left out
 SKEW_ERROR = 0.05  # octaves per unit of skew, standard deviation
 WALL_SHARE = 0.5  # of the draws that leave out the cell behind a wall
@@ -199,16 +200,20 @@ def _draw_basins(
 
 
 def _misfit(cells: Cells, noise: SeedNoise, forms: Ints, weight: Weights) -> float:
-    """Return the factor by which cells scatter about the basin that fits best more than seeds do; 1 within chance."""
+    """Return the factor by which cells scatter about the basin that fits best more than seeds do; 1 within chance.
+
+    Each of the likeliest forms is fitted by least squares in level, curvature and, to first order, position.
+    """
     free = cells.y_N.size - 3
     if free < 1:
         return 1.0
-    form, at = np.unravel_index(int(np.argmax(weight.log_HTM[0])), weight.log_HTM[0].shape)
-    rise_N = rise_of_all(cells.x_N - weight.m_M[at], forms[form : form + 1])[0]
-    design = np.column_stack([np.ones(cells.y_N.size), rise_N]) / np.sqrt(noise.variance / cells.num_N)[:, None]
-    y_N = cells.y_N / np.sqrt(noise.variance / cells.num_N)
-    residual_N = y_N - design @ np.linalg.lstsq(design, y_N, rcond=None)[0]
-    ratio = float(residual_N @ residual_N) / free
-    if special.fdtrc(free, noise.freedom, ratio) >= MISFIT_CHANCE:
-        return 1.0
-    return math.sqrt(ratio)
+    log_TM, root_N = weight.log_HTM[0], np.sqrt(cells.num_N / noise.variance)
+    ratios = []
+    for form in np.argsort(log_TM.max(axis=1))[-LIKELIEST:]:
+        u_2N = cells.x_N - weight.m_M[log_TM[form].argmax()] + np.array([[-0.5], [0.5]]) * weight.step
+        low_N, high_N = rise_of_all(u_2N, forms[form : form + 1])[0]
+        design = np.column_stack([np.ones(cells.y_N.size), (low_N + high_N) / 2, high_N - low_N]) * root_N[:, None]
+        residual_N = cells.y_N * root_N - design @ np.linalg.lstsq(design, cells.y_N * root_N, rcond=None)[0]
+        ratios.append(float(residual_N @ residual_N) / free)
+    ratio = min(ratios)
+    return 1.0 if special.fdtrc(free, noise.freedom, ratio) >= MISFIT_CHANCE else math.sqrt(ratio)
