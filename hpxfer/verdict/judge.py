@@ -80,7 +80,7 @@ def _moved(finding: Finding) -> str:
 
 
 def _sure(chance: float) -> str:
-    return "surely" if chance > 0.9995 else f"probability {chance:.1%}"
+    return "surely" if chance >= 0.9995 else f"probability {chance:.1%}"
 
 
 def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
