@@ -4,7 +4,7 @@ The grid and the seeds of the sweep file are the candidates. The search goes in 
 each one. A look may be wrong with a chance of `error` times the share of the line's FLOPs that were spent, so a look at
 few trials must be surer. The chance of a verdict is a probability given the data, and does not depend on how often one
 looks. So the looks need no further correction as far as that probability is right. The stricter early looks are for the
-case that it is not. A line has at most LOOKS looks.
+case that it is not, and so is the second look that a drift must stand. A line has at most LOOKS looks.
 
 The control is looked at where another parameterization transfers on its axis: only there does it tell something.
 """

@@ -37,9 +37,13 @@ class Purse:
     asked: dict[str, Trial] = field(default_factory=dict)
     of_arm: Counter[ArmKey] = field(default_factory=Counter)
 
+    def can_buy(self, trial: Trial) -> bool:
+        """Return whether a trial is a new one that the budget of its arm buys."""
+        return trial.id not in self.asked and self.of_arm[arm_of(trial)] < self.budget
+
     def buy(self, trial: Trial) -> bool:
-        """Ask for a trial. Return whether it is a new one that the budget of its arm buys."""
-        if trial.id in self.asked or self.of_arm[arm_of(trial)] >= self.budget:
+        """Ask for a trial if it can be bought. Return whether it was."""
+        if not self.can_buy(trial):
             return False
         self.asked[trial.id] = trial
         self.of_arm[arm_of(trial)] += 1
@@ -153,7 +157,7 @@ class _Known:
 
         for value in sorted(self.shape.trials, key=rank):
             for trial in self.shape.trials[value]:
-                if trial.id not in purse.asked and purse.of_arm[arm_of(trial)] < purse.budget:
+                if purse.can_buy(trial):
                     return trial
         return None
 

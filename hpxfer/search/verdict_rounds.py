@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.verdict_doubts import Doubt, doubts
@@ -100,12 +100,20 @@ class Rounds:
                 for trial in wanted[len(trials) :]:
                     self.purse.give_back(trial)
             if not trials:
-                for state in self.states:
-                    if wanted and not state.decided and not state.ended:
-                        state.ended = f"the {self.hours:g} worker hours are spent"
+                if wanted:
+                    looked = tuple(self._at_the_end())
                 return Look(why=(*why, *map(self._end_text, self.states)), trials=(), lines=looked)
             outcomes = yield Look(why=tuple(why), trials=trials, lines=looked)
         raise AssertionError("the last round returns")
+
+    def _at_the_end(self) -> Iterator[Looked]:
+        """Yield the lines as they are known when the hours are spent: the report judges with the whole error."""
+        for state in self.states:
+            if state.looked is not None:
+                state.looked = replace(state.looked, decided=state.looked.doubt.is_decided(self.rules.error))
+                yield state.looked
+            if not state.decided:
+                state.ended = state.ended or f"the {self.hours:g} worker hours are spent"
 
     def _look(self, outcomes: Mapping[str, Outcome]) -> Iterator[Looked]:
         """Look at every line that has trials at all shapes, and yield what is known of it."""
@@ -117,10 +125,25 @@ class Rounds:
             for state, doubt in zip(states, doubts(grids, self.rules), strict=True):
                 share = state.line.spent(self.purse.asked)
                 state.first_share = state.first_share or share
-                # A verdict once said stays as long as the whole error allows: the report judges with that too.
-                error = self.rules.error if state.decided else self.rules.error * share
-                state.looked = Looked(line=state.line, doubt=doubt, share=share, decided=doubt.is_decided(error))
+                is_said = self._is_said(state, doubt, share)
+                state.looked = Looked(line=state.line, doubt=doubt, share=share, decided=is_said)
                 yield state.looked
+
+    def _is_said(self, state: _State, doubt: Doubt, share: float) -> bool:
+        """Return whether the verdict is said.
+
+        A verdict once said stays as long as the whole error allows, and where nothing is left to train the whole error
+        counts: the report judges with that too. Until then a drift is said when two looks in a row find it, because
+        the first looks rest on few cells.
+        """
+        if state.decided or not self._has_more(state.line):
+            return doubt.is_decided(self.rules.error)
+        before = "undecided" if state.looked is None else state.looked.doubt.verdict
+        return doubt.is_decided(self.rules.error * share) and doubt.verdict in ("transfers", before)
+
+    def _has_more(self, line: VerdictLine) -> bool:
+        """Return whether a trial of a line is left that the budget buys."""
+        return any(self.purse.can_buy(trial) for shape in line.shapes for trial in shape.all_trials)
 
     def _is_wanted(self, state: _State) -> bool:
         """Return whether a verdict on the line is asked for: on the control, only where another one transfers."""

@@ -137,6 +137,13 @@ def test_one_seed_at_a_shape_decides_nothing() -> None:
     assert (whole.verdict, bare.verdict) == ("transfers", "undecided")
 
 
+def test_a_drift_is_said_when_two_looks_in_a_row_find_it() -> None:
+    ran = run(verdict_expansion(), Drifting(optima={"lr": -6.3}, noise=0.002, curvature=0.05))
+    assert isinstance(ran.search, VerdictSearch)
+    found = [(one.doubt.verdict, one.decided) for look in ran.search.looks for one in look.lines]
+    assert found == [("drifts", False), ("drifts", True)]
+
+
 @pytest.mark.parametrize(("error", "num_seeds"), [(0.001, 2), (0.5, 3)])
 def test_a_loss_given_up_that_is_not_known_to_the_limit_gets_seeds_where_it_is_measured(
     error: float, num_seeds: int

@@ -68,10 +68,11 @@ def test_the_doubt_of_each_search_is_followed_over_the_same_sweep() -> None:
     )
 
 
-def test_published_sweeps_are_replayed_in_every_order_of_their_seeds() -> None:
+def test_published_sweeps_are_replayed_with_every_seed_first() -> None:
     cases = list(published_cases("quickstart"))
-    assert [(case.name, case.seed) for case in cases] == [("quickstart: lr along width", number) for number in (0, 1)]
-    first, second = (play(case)[0].trials for case in cases)
+    num_seeds = len(cases[0].lines[0].base.trials[2.0**-6])
+    assert [(case.name, case.seed) for case in cases] == [("quickstart: lr along width", n) for n in range(num_seeds)]
+    first, second, *_ = (play(case)[0].trials for case in cases)
     assert {trial.seed for trial in first} == {0}
     assert {trial.seed for trial in second} == {1}
     assert all(set(all_flops(case.lines)) <= case.outcomes.keys() for case in cases)
