@@ -94,7 +94,10 @@ def to_png(report: Report) -> bytes:
 
 
 def to_pdf(report: Report) -> bytes:
-    """Return a document with one page per sweep. Equal reports give equal bytes."""
+    """Return a document with one page per sweep.
+
+    Equal reports give pages that look the same. Their bytes may differ, as the layout rounds its last digits anew.
+    """
     out = BytesIO()
     nothing = {"CreationDate": None, "Creator": None, "Producer": None}
     with matplotlib.rc_context({"pdf.fonttype": 42}), PdfPages(out, metadata=nothing) as pages:
