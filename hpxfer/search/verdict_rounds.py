@@ -16,7 +16,7 @@ from hpxfer.trial import Trial
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 
 LOOKS = 10  # at a line, until all its trials are trained
-GROWTH = 1.3  # of the FLOPs spent on a line from one look to the next, at least
+GROWTH = 1.2  # of the FLOPs spent on a line from one look to the next, at least
 MAX_ROUNDS = 2 * (2 + LOOKS)  # the looks at the parameterizations, then those at the control
 
 
