@@ -132,8 +132,8 @@ def interval(low_B: Floats, high_B: Floats) -> tuple[float | None, float | None]
 
 def half_width(draws_B: Floats) -> float:
     """Return the standard error of what is drawn, from the middle 68% of the draws."""
-    low, high = np.quantile(draws_B, NORMAL_SE)
-    return float(high - low) / 2
+    ends: Floats = np.quantile(draws_B, NORMAL_SE)
+    return float(ends[1] - ends[0]) / 2
 
 
 def fit_drift(scales: Sequence[float], log2_optima: Sequence[float], left_out: tuple[str, ...] = ()) -> Drift | None:
@@ -232,12 +232,14 @@ def _steps(scales: Sequence[float], drawn: DrawnOptima) -> tuple[Step, ...]:
     weights = np.eye(num)[:, 1:] - np.eye(num)[:, :-1]
     low_BQ, high_BQ = drawn.sums(weights)
     change_BQ = np.diff(drawn.optimum_BI, axis=1)
+    ends = [interval(low_B, high_B) for low_B, high_B in zip(low_BQ.T, high_BQ.T, strict=True)]
     return tuple(
         Step(
             start=scales[q],
             stop=scales[q + 1],
             octaves=float(np.median(change_BQ[:, q])),
-            **dict(zip(("low", "high"), interval(low_BQ[:, q], high_BQ[:, q]), strict=True)),  # type: ignore[arg-type]
+            low=ends[q][0],
+            high=ends[q][1],
         )
         for q in range(num - 1)
     )

@@ -52,7 +52,8 @@ class Estimates:
 
     def measured(self, i: int) -> Measured:
         """Return what was measured at a row of the grid."""
-        return self.posterior.rows[self.index_I[i]]
+        found: Measured = self.posterior.rows[int(self.index_I[i])]
+        return found
 
     def known(self, i: int) -> bool:
         """Return whether a row of the grid has draws."""

@@ -14,7 +14,15 @@ import numpy as np
 
 from hpxfer.verdict.basins import Floats, Ints
 from hpxfer.verdict.loss_grid import Bools, ShapeLosses
-from hpxfer.verdict.thresholds import LOCAL_OCTAVES, LOCAL_POINTS, SPIKE_NOISES, SPIKE_SHARE, WALL_RATIO
+from hpxfer.verdict.thresholds import (
+    BLOWN_NATS,
+    BLOWN_RATIO,
+    LOCAL_OCTAVES,
+    LOCAL_POINTS,
+    SPIKE_NOISES,
+    SPIKE_SHARE,
+    WALL_RATIO,
+)
 
 # The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
 RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
@@ -94,6 +102,17 @@ class Measured:
         return (int(below[-1]) if below.size else None), (int(above[0]) if above.size else None)
 
     @cached_property
+    def _blown_K(self) -> Bools:
+        """True where training ended with a number that is no loss of a basin, e.g. 500 nats."""
+        assert self.lowest is not None
+        distance_K = np.abs(self.x_K - self.x_K[self.lowest])
+        rise_K = np.where(self.stable_K, self.mean_K - self.mean_K[self.lowest], 0.0)
+        bend_K = rise_K / np.maximum(distance_K, TINY) ** 2
+        near_K = self.stable_K & (distance_K > 0) & (rise_K <= BLOWN_NATS)
+        usual = float(np.median(bend_K[near_K])) if near_K.any() else 0.0
+        return np.asarray((rise_K > BLOWN_NATS) & (bend_K > BLOWN_RATIO * usual))
+
+    @cached_property
     def cells_N(self) -> Ints:
         """The cells that are fitted: the stable ones around the lowest one, within LOCAL_OCTAVES or LOCAL_POINTS of it.
 
@@ -102,12 +121,13 @@ class Measured:
         if self.lowest is None:
             return np.zeros(0, dtype=np.int64)
         start, stop = self._ends
-        cells = np.flatnonzero(self.stable_K)
+        cells = np.flatnonzero(self.stable_K & ~self._blown_K)
         cells = cells[(cells > (-1 if start is None else start)) & (cells < (len(self.x_K) if stop is None else stop))]
         at = int(np.flatnonzero(cells == self.lowest)[0])
         keep = np.abs(self.x_K[cells] - self.x_K[self.lowest]) <= LOCAL_OCTAVES + TINY
         keep[max(at - LOCAL_POINTS, 0) : at + LOCAL_POINTS + 1] = True
-        return cells[keep]
+        kept: Ints = cells[keep]
+        return kept
 
     @property
     def low(self) -> float:

@@ -37,6 +37,12 @@ LOCAL_POINTS = 2
 # many times the median one. Skewed basins without a wall reach five.
 WALL_RATIO = 8.0
 
+# A cell blew up, and says nothing about the optimum, if it lies this many nats above the lowest one...
+BLOWN_NATS = 5.0
+
+# ... and if its rise over its squared distance is this many times that of the other cells.
+BLOWN_RATIO = 30.0
+
 # A trial is a spike, and left out, if it ends this many times the typical noise above the lowest seed of its cell...
 SPIKE_NOISES = 8.0
 

@@ -104,8 +104,8 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
     se = None
     if finite is not None and estimates.noise is not None and cells.best is not None and cells.moved is not None:
         octaves = float(measured.x_K[cells.moved] - measured.x_K[cells.best])
-        nums = (float(measured.num_K[k]) for k in (cells.moved, cells.best))
-        se = estimates.noise.difference_se(*nums, octaves)
+        moved, best = float(measured.num_K[cells.moved]), float(measured.num_K[cells.best])
+        se = estimates.noise.difference_se(moved, best, octaves)
     sd = None if estimates.noise is None else estimates.noise.sd
     edge, at = stability_edge(row), optimum.log2_value
     octave = octave_cost(estimates, i)
