@@ -39,7 +39,7 @@ def regret_trend(
 ) -> RegretTrend | None:
     """Return the trend over the shapes with a finite regret; None with fewer than two different scales.
 
-    The slope is unweighted, as the regret of the base is zero without error. Errors propagate to the slope.
+    The slope is unweighted. The errors of all regrets propagate to it, that of the base included.
     """
     kept = [
         (math.log2(scale), loss, cost, error)

@@ -16,7 +16,7 @@ import pytest
 from foreign_worlds import Noise, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_lines import grid_of
+from planted_lines import grid_of, line
 from verdict_counts import VerdictCounts, measure
 from world_list import WORLDS
 from world_truth import truth_of
@@ -25,7 +25,7 @@ from hpxfer.results import load_results
 from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.loss_grid import LossGrid
-from hpxfer.verdict.report import TransferReport, report_line
+from hpxfer.verdict.report import report_line
 from hpxfer.verdict.text import regret_nats_text, regret_text
 from hpxfer.verdict.transfer import find
 
@@ -314,6 +314,14 @@ def test_no_regret_is_negative_and_that_of_the_base_is_that_of_one_cell(luck: in
     assert "-0" not in regret_text(base)
 
 
+def test_nothing_to_transfer_names_no_transferred_hp() -> None:
+    for optimum, transferred in ((-10.0, "transferred lr: none"), (-6.2, "transferred lr: 0.01562 (2^-6)")):
+        frame = line({"sp": lambda _, at=optimum: at})  # type: ignore[misc]
+        text = report_line(frame, sweep="planted", hp="lr", loss="validation").to_text()
+        assert transferred in text
+        assert ("nothing to transfer" in text) == (transferred == "transferred lr: none")
+
+
 # 10. Equal losses, and losses below zero.
 
 
@@ -361,9 +369,9 @@ def test_losses_below_zero_have_a_limit_above_zero(luck: int) -> None:
 def published(low: float, high: float) -> Finding:
     """Return the finding on the published sweep of init_scale along width, cut to a grid."""
     results = load_results(ROOT / "results" / "published" / "transfer")
-    line = results.line("init_scale", "validation")
-    line = line[(line["axis"] == "width") & line["value"].between(2.0**low * 0.99, 2.0**high * 1.01)]
-    report: TransferReport = report_line(line, sweep="transfer", hp="init_scale", loss="validation")
+    whole = results.line("init_scale", "validation")
+    cut = whole[(whole["axis"] == "width") & whole["value"].between(2.0**low * 0.99, 2.0**high * 1.01)]
+    report = report_line(cut, sweep="transfer", hp="init_scale", loss="validation")
     return next(found for found in report.findings if not found.is_control)
 
 
