@@ -132,8 +132,8 @@ def interval(low_B: Floats, high_B: Floats) -> tuple[float | None, float | None]
 
 def half_width(draws_B: Floats) -> float:
     """Return the standard error of what is drawn, from the middle 68% of the draws."""
-    ends: Floats = np.quantile(draws_B, NORMAL_SE)
-    return float(ends[1] - ends[0]) / 2
+    low, high = (float(np.quantile(draws_B, share)) for share in NORMAL_SE)
+    return (high - low) / 2
 
 
 def fit_drift(scales: Sequence[float], log2_optima: Sequence[float], left_out: tuple[str, ...] = ()) -> Drift | None:

@@ -21,7 +21,7 @@ from hpxfer.verdict.noise import SeedNoise
 
 TOLERANCES = np.array([0.02, 0.06, 0.2])  # of the rise
 NEAR = 1.5  # octaves from the lowest cell up to which the tolerance is that share; beyond, it grows with the square
-CURVATURE_SPREAD = 1.0  # of log curvature about that of the measured rises, standard deviation
+CURVATURE_SPREAD = 0.6  # of log curvature about that of the measured rises, standard deviation
 OUTSIDE = 1.0  # octaves beyond the measured cells at which a position is 1/e as likely beforehand
 BEYOND = 4.0  # octaves beyond the measured cells that positions reach
 COARSE, FINE = 0.25, 0.06  # octaves between positions in the search, and after it
