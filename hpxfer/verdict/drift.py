@@ -17,7 +17,7 @@ from hpxfer.verdict.basins import Floats
 from hpxfer.verdict.thresholds import CONFIDENCE, NOT_A_LINE
 
 ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-NORMAL_SE = stats.norm.cdf([-1, 1])
+NORMAL_SE = (float(stats.norm.cdf(-1)), float(stats.norm.cdf(1)))
 TINY = 1e-9  # octaves squared: a smaller variance is rounding
 
 
