@@ -119,10 +119,13 @@ def test_a_mirrored_sweep_has_mirrored_optima() -> None:
 
 
 def test_a_form_that_shapes_share_cancels_in_a_move() -> None:
-    found = drawn(basins(noise=0.002, optima=(-6.2, -6.2, -6.2)))
-    move = np.ptp(np.quantile(found.optimum_BI[:, 2] - found.optimum_BI[:, 0], (0.16, 0.84)))
-    apart = np.ptp(np.quantile(found.optimum_BI[:, 2] - found.optimum_BI[::-1, 0], (0.16, 0.84)))
-    assert move < apart
+    """Three cells at factor 4 leave the form open. It moves the optima of all shapes alike, and joint draws see that."""
+    coarse = np.array([1, 3, 5])
+    found = drawn(basins(noise=0.0005, optima=(-6.2, -6.2, -6.2))[:, coarse], X[coarse])
+    joint = np.ptp(np.quantile(found.optimum_BI[:, 2] - found.optimum_BI[:, 0], (0.16, 0.84)))
+    shuffled = np.random.default_rng(0).permutation(found.optimum_BI[:, 0])
+    apart = np.ptp(np.quantile(found.optimum_BI[:, 2] - shuffled, (0.16, 0.84)))
+    assert joint < 0.7 * apart
 
 
 def test_zero_noise_gives_the_optimum_of_a_parabola() -> None:
