@@ -119,7 +119,7 @@ def test_a_mirrored_sweep_has_mirrored_optima() -> None:
 
 
 def test_a_form_that_shapes_share_cancels_in_a_move() -> None:
-    """Three cells at factor 4 leave the form open. It moves the optima of all shapes alike, and joint draws see that."""
+    """Three cells at factor 4 leave the form open. It moves the optima of all shapes alike, which joint draws show."""
     coarse = np.array([1, 3, 5])
     found = drawn(basins(noise=0.0005, optima=(-6.2, -6.2, -6.2))[:, coarse], X[coarse])
     joint = np.ptp(np.quantile(found.optimum_BI[:, 2] - found.optimum_BI[:, 0], (0.16, 0.84)))
