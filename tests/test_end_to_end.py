@@ -77,13 +77,15 @@ def own_run(done: Done, multipliers: Mapping[str, float], seed: int) -> tuple[np
 
 def test_the_regrets_are_what_theory_says(done: Done) -> None:
     findings = {one.parameterization: one for one in hpxfer.transfer_report(done.results).findings}
-    assert {name: one.verdict for name, one in findings.items()} == {"completep-moe": "transfers", "sp": "drifts"}
+    # Two standard errors of three seeds are above 1% of the loss, so that no transfer can be said. A drift can.
+    assert {name: one.verdict for name, one in findings.items()} == {"completep-moe": "undecided", "sp": "drifts"}
     ours, control = (findings[name].shapes[-1].regret_nats for name in ("completep-moe", "sp"))
     assert ours is not None
     assert control is not None
     assert ours <= 0.03 < control
 
 
+@pytest.mark.filterwarnings("ignore:.*the verdict is 'undecided':hpxfer.recipe.fitted_range.OutOfRangeWarning")
 def test_an_own_model_follows_the_sweeps_curve_and_without_multipliers_misses_it(done: Done) -> None:
     line = done.results.line("lr", "validation")
     (cell,) = done.results.cells.loc[
