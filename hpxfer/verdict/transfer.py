@@ -191,7 +191,8 @@ def _notes(estimates: Estimates) -> list[str]:
     if any(row.is_base and at.kind == "at_divergence" for row, at in zip(grid.rows, estimates.optima, strict=True)):
         notes.append("the base optimum sits next to divergence: a finer grid would place it better")
     if spikes := sum(estimates.measured(i).num_spikes for i in range(len(grid.rows))):
-        notes.append(f"left out as spikes, far above the other seeds of their cells: {spikes} trials")
+        trials = "1 trial is" if spikes == 1 else f"{spikes} trials are"
+        notes.append(f"{trials} left out as spikes, far above the other seeds of their cells")
     for row, optimum in zip(grid.rows, estimates.optima, strict=True):
         if optimum.misfit is not None:
             notes.append(

@@ -161,7 +161,7 @@ def test_notes_count_spikes_and_missing_trials_and_name_misfits() -> None:
     frame.loc[(frame["value"] == 2.0**-7) & (frame["seed"] == 1) & (frame["scale"] == 64.0), "loss"] += 5.0
     frame = with_status(frame, "failed", scale=128.0, value=2.0**-9, seed=0)
     reasons = find(loss_grids(frame))[0].reasons
-    assert "left out as spikes, far above the other seeds of their cells: 1 trials" in reasons
+    assert "1 trial is left out as spikes, far above the other seeds of their cells" in reasons
     assert "1 of 54 trials have no result" in reasons
     rough = line(STAYS, seeds=3, noise=0.002)
     zigzag = np.where(np.log2(rough["value"]) % 2 == 0, 0.03, -0.03)
