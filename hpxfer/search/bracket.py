@@ -1,8 +1,8 @@
 """Bracket: where the optimum of a line lies, as its seeds show it.
 
 The bracket extends from the best point to the nearest points below and above that are worse by more than `NOISE`
-standard errors of the paired difference, or that diverged. It is not the interval of `hpxfer.verdict`, which rests on the
-losses of all shapes: a bracket exists after the first round of one arm.
+standard errors of the paired difference, or that diverged. It is not the interval of `hpxfer.verdict`, which rests on
+the losses of all shapes: a bracket exists after the first round of one arm.
 """
 
 from __future__ import annotations
