@@ -21,12 +21,11 @@ from typing import Literal
 
 import numpy as np
 
-from hpxfer.verdict.basins import Floats
 from hpxfer.verdict.drift import ENDS, Step
 from hpxfer.verdict.estimate import Estimates
 from hpxfer.verdict.findings import Finding, Verdict
 from hpxfer.verdict.labels import shape_label
-from hpxfer.verdict.loss_grid import LossGrid
+from hpxfer.verdict.loss_grid import Floats, LossGrid
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import MOVE_OCTAVES
 from hpxfer.verdict.transfer import find

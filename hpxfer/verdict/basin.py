@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 
-from hpxfer.verdict.basins import Floats
 from hpxfer.verdict.estimate import Estimates
-from hpxfer.verdict.loss_grid import ShapeLosses
+from hpxfer.verdict.loss_grid import Floats, ShapeLosses
 
 STEPS = 129  # the points at which a basin is evaluated for its width
 POINTS = 33  # of a curve

@@ -17,7 +17,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from hpxfer.verdict.loss_grid import Floats
+
 Ints = NDArray[np.int64]
 
 SKEWS = np.arange(-2.5, 2.51, 0.25)  # per octave: exp(2.5) is a curvature that grows 12-fold within one octave

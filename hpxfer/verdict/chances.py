@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpxfer.verdict.basins import Floats, Ints
+from hpxfer.verdict.basins import Ints
 from hpxfer.verdict.estimate import Estimates
+from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.thresholds import MOVE_OCTAVES
 
 

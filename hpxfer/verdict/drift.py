@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from hpxfer.verdict.basins import Floats
+from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.thresholds import CONFIDENCE, NOT_A_LINE
 
 ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)

@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 from scipy import stats
 
-from hpxfer.verdict.basins import Floats, Ints, rise_of_each
+from hpxfer.verdict.basins import Ints, rise_of_each
 from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
-from hpxfer.verdict.loss_grid import LossGrid, ShapeLosses
+from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
 from hpxfer.verdict.measured import Measured, measure
 from hpxfer.verdict.noise import SeedNoise, seed_noise
 from hpxfer.verdict.optimum import Optimum, kind_at, measured_optimum, open_because, range_of
@@ -182,7 +182,7 @@ def _optimum(estimates: Estimates, i: int) -> Optimum:
         low_log2=low if estimates.has_noise and low >= first else None,
         high_log2=high if estimates.has_noise and high <= last else None,
         se_log2=half_width(drawn) if estimates.has_noise and kind == "interior" else None,
-        curvature=octave_cost(estimates, i),
+        curvature=float(np.median(estimates.posterior.curvature_BI[:, estimates.index_I[i]])),
         misfit=misfit if estimates.has_noise and misfit > 1 else None,
     )
 

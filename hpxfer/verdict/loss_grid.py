@@ -1,8 +1,7 @@
 """Losses: the one form in which the analysis holds what was measured.
 
 A `LossGrid` holds one parameterization along one axis. Its rows are shapes (`ShapeLosses`), the cells of a row are HP
-values (`SeedLosses`), and a cell holds one loss per seed. The estimators read the same losses as arrays. Their shape
-letters: I shapes by scale, K HP values ascending, S seeds.
+values (`SeedLosses`), and a cell holds one loss per seed. `measured` holds the losses of one row as an array.
 """
 
 from __future__ import annotations
@@ -116,10 +115,6 @@ class ShapeLosses:
         """Return the cell at exactly this HP value; None if there is none."""
         return next((cell for cell in self.cells if cell.value == value), None)
 
-    def seed_losses(self, seed: int) -> list[float | None]:
-        """Return the losses of one seed, one per cell; None where it has no result."""
-        return [cell.by_seed.get(seed) for cell in self.cells]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossGrid:
@@ -148,23 +143,6 @@ class LossGrid:
     def values(self) -> tuple[float, ...]:
         """Every HP value that is planned at any shape, ascending."""
         return tuple(sorted({cell.value for row in self.rows for cell in row.cells}))
-
-    @cached_property
-    def x_K(self) -> Floats:
-        """log2 of the HP values."""
-        return np.asarray(np.log2(np.array(self.values, dtype=float)))
-
-    @cached_property
-    def loss_IKS(self) -> Floats:
-        """The losses in nats: NaN where there is no result or none was planned, +inf where a seed diverged."""
-        at_value = {value: k for k, value in enumerate(self.values)}
-        at_seed = {seed: s for s, seed in enumerate(sorted({seed for row in self.rows for seed in row.seeds}))}
-        out = np.full((len(self.rows), len(at_value), len(at_seed)), np.nan)
-        for i, row in enumerate(self.rows):
-            for cell in row.cells:
-                for seed, loss in zip(cell.seeds, cell.losses, strict=True):
-                    out[i, at_value[cell.value], at_seed[seed]] = loss
-        return out
 
 
 def loss_grids(line: pd.DataFrame) -> tuple[LossGrid, ...]:

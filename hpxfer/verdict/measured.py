@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hpxfer.verdict.basins import Floats, Ints
-from hpxfer.verdict.loss_grid import Bools, ShapeLosses
+from hpxfer.verdict.basins import Ints
+from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
 from hpxfer.verdict.thresholds import (
     BLOWN_NATS,
     BLOWN_RATIO,

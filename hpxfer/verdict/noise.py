@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpxfer.verdict.basins import Floats
+from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
 
 RATIOS = np.array([0.0, 0.3, 1.0, 3.0])  # of the slope per octave to the noise of a trial

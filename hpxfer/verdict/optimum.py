@@ -40,7 +40,7 @@ class Optimum:
     low_log2: float | None = None
     high_log2: float | None = None
     se_log2: float | None = None  # None without two seeds, and for a bound
-    curvature: float | None = None  # nats: what one octave from the optimum costs, the mean of both sides
+    curvature: float | None = None  # at the optimum, nats per octave squared: loss = lowest + curvature * octaves^2
     misfit: float | None = None  # the factor by which cells scatter about any basin more than seeds do, if it is not 1
 
     @property

@@ -30,7 +30,8 @@ from functools import cached_property
 import numpy as np
 from scipy import special
 
-from hpxfer.verdict.basins import COHERENCE, PRIOR_T, SIMILAR_TT, SKEW_T, Floats, Ints, rise_of_all, rise_of_each
+from hpxfer.verdict.basins import COHERENCE, PRIOR_T, SIMILAR_TT, SKEW_T, Ints, rise_of_all, rise_of_each
+from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise
 from hpxfer.verdict.thresholds import MISFIT_CHANCE, NUM_DRAWS

@@ -15,7 +15,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
-from hpxfer.verdict.basins import PRIOR_T, Floats, Ints, rise_of_all
+from hpxfer.verdict.basins import PRIOR_T, Ints, rise_of_all
+from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from loss_arrays import log2_values, losses
 from scipy import stats
 from scipy.interpolate import Akima1DInterpolator
 from verdict_counts import Answer, Interval, Method
@@ -33,7 +34,7 @@ def argmin(grid: LossGrid) -> Answer:
     if np.isnan(mean_IK[:, base]).any():
         return _undecided(grid)
     regret = float(np.max(mean_IK[:, base] / best_I - 1))
-    return _decided(grid, base, regret, float(np.ptp(grid.x_K[lowest_I])))
+    return _decided(grid, base, regret, float(np.ptp(log2_values(grid)[lowest_I])))
 
 
 def parabola(grid: LossGrid) -> Answer:
@@ -46,7 +47,7 @@ def parabola(grid: LossGrid) -> Answer:
     found = [fit for fit in fits if fit is not None]
     if len(found) < len(fits):
         return _undecided(grid)
-    x_K = grid.x_K
+    x_K = log2_values(grid)
     at_I = np.array([np.clip(fit.optimum, x_K[0], x_K[-1]) for fit in found])
     base = int(np.argmin(np.abs(x_K - at_I[_base(grid)])))
     regret = max(float(fit(x_K[base]) / fit(at) - 1) for fit, at in zip(found, at_I, strict=True))
@@ -75,7 +76,7 @@ def bootstrap(grid: LossGrid) -> Answer:
 
     A draw says that the HP transfers, or that it drifts. The verdict is what 95% of the draws say.
     """
-    mean_IK, num_seeds = _means(grid), grid.loss_IKS.shape[2]
+    mean_IK, num_seeds = _means(grid), losses(grid).shape[2]
     finite_IK = np.isfinite(mean_IK)
     base_row = _base(grid)
     if num_seeds < 2 or (finite_IK.sum(axis=1) < 2).any():
@@ -86,7 +87,7 @@ def bootstrap(grid: LossGrid) -> Answer:
     rng = np.random.default_rng(0)
     count_BS = rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), size=DRAWS).astype(float)
     optimum_IB, over_IB = np.array(
-        [_splines(grid.x_K, grid.loss_IKS[i], mean_IK[i], base, count_BS) for i in range(len(grid.rows))]
+        [_splines(log2_values(grid), losses(grid)[i], mean_IK[i], base, count_BS) for i in range(len(grid.rows))]
     ).transpose(1, 0, 2)
     stays_B = (over_IB.max(axis=0) <= LIMIT) & (np.ptp(optimum_IB, axis=0) < OCTAVES)
     share = float(np.mean(stays_B))
@@ -127,11 +128,12 @@ def _fit(grid: LossGrid, i: int) -> _Parabola | None:
     if finite.size < 3:
         return None
     lowest = int(finite[np.argmin(mean_K[finite])])
-    near = np.sort(finite[np.argsort(np.abs(grid.x_K[finite] - grid.x_K[lowest]), kind="stable")[:FIT_CELLS]])
-    loss_KS = grid.loss_IKS[i, near]
+    x_K = log2_values(grid)
+    near = np.sort(finite[np.argsort(np.abs(x_K[finite] - x_K[lowest]), kind="stable")[:FIT_CELLS]])
+    loss_KS = losses(grid)[i, near]
     known_KS = ~np.isnan(loss_KS)
-    middle = float(grid.x_K[near].mean())
-    x_N, y_N = np.repeat(grid.x_K[near] - middle, known_KS.sum(axis=1)), loss_KS[known_KS]
+    middle = float(x_K[near].mean())
+    x_N, y_N = np.repeat(x_K[near] - middle, known_KS.sum(axis=1)), loss_KS[known_KS]
     design = np.vander(x_N, 3)
     coefficients = np.linalg.lstsq(design, y_N, rcond=None)[0]
     freedom = len(y_N) - 3
@@ -171,8 +173,8 @@ def _straight(fine_N: Floats, x_K: Floats, y_KB: Floats) -> Floats:
 
 def _means(grid: LossGrid) -> Floats:
     """Return the mean loss of each cell (I, K) over the seeds it has: +inf where one diverged, NaN without any."""
-    known_IKS = ~np.isnan(grid.loss_IKS)
-    sums_IK = np.where(known_IKS, grid.loss_IKS, 0.0).sum(axis=2)
+    known_IKS = ~np.isnan(losses(grid))
+    sums_IK = np.where(known_IKS, losses(grid), 0.0).sum(axis=2)
     return np.where(known_IKS.any(axis=2), sums_IK / np.maximum(known_IKS.sum(axis=2), 1), np.nan)
 
 

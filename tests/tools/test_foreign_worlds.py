@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from foreign_worlds import Noise, World, values
+from loss_arrays import losses
 from world_basins import Parabola, Plateau, Quartic, RandomExponential, Saturating, SlowLeft, TwoExponential
 from world_list import SIX, TODAY, WORLDS, line, random_worlds
 
@@ -42,7 +43,7 @@ def test_every_world_is_finite_where_nothing_diverges_or_is_missing(world: World
     assert np.isinf(loss_IKS[over][known_IKS[over]]).all()
     assert np.isfinite(loss_IKS[under][known_IKS[under]]).all()
     assert known_IKS.all() == (not world.missing and not world.missing_top)
-    assert np.array_equal(sweep.grid().loss_IKS, loss_IKS, equal_nan=True)
+    assert np.array_equal(losses(sweep.grid()), loss_IKS, equal_nan=True)
     assert [row.is_base for row in sweep.grid().rows] == [True, *[False] * (world.num_shapes - 1)]
 
 

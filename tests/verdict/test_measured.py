@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_lines import grid_of
 
-from hpxfer.verdict.basins import Floats
+from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured, measure
 
 NAN, INF = math.nan, math.inf

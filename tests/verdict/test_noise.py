@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planted_lines import grid_of
 from scipy import stats
 
-from hpxfer.verdict.basins import Floats
+from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import measure
 from hpxfer.verdict.noise import LEAST, SeedNoise, seed_noise
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_lines import grid_of
 
-from hpxfer.verdict.basins import Floats
-from hpxfer.verdict.loss_grid import LossGrid
+from hpxfer.verdict.loss_grid import Floats, LossGrid
 from hpxfer.verdict.measured import measure
 from hpxfer.verdict.noise import SeedNoise, seed_noise
 from hpxfer.verdict.posterior import Posterior, posterior
