@@ -19,13 +19,8 @@ from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
+from hpxfer.kernels.head_limits import CPU_PIECE_BYTES, GPU_PIECE_BYTES, KEPT_BYTES
 from hpxfer.kernels.product import batched_product
-
-# Logits of one piece: as many whole trials as fit. They stay in a CPU's cache, or need few launches on a GPU.
-CPU_PIECE_BYTES = 2**21
-GPU_PIECE_BYTES = 2**32
-# Logits of all trials that are kept from the forward to the backward pass.
-KEPT_BYTES = 2**34
 
 
 def head_losses(h_KTD: Tensor, readout_KDV: Tensor, targets_KT: Tensor, *, backend: Backend = TORCH) -> Tensor:

@@ -60,9 +60,13 @@ class Family:
     flops_per_token: Callable[[Shape, Setting], float]
     """(shape, setting) -> training FLOPs per token, forward and backward."""
     features_per_token: Callable[[Shape, Setting], int]
-    """(shape, setting) -> the numbers per token that are kept for the backward pass. A model, for planning."""
+    """(shape, setting) -> the numbers per token that are kept for the backward pass, without the logits. A model, for
+    planning."""
     build: Callable[[Sequence[Trial], torch.device, Backend], StackedModel]
     """(trials of one shape and setting, device, kernels) -> their stacked model. It may import torch."""
+    logits_per_token: Callable[[Shape, Setting], int] = lambda shape, setting: 0
+    """(shape, setting) -> the logits per token that `hpxfer.kernels.head` computes, for planning. It keeps them up to a
+    limit, and computes them piece by piece again above it."""
 
 
 FAMILIES: Registry[Family] = Registry("family", {"gpt": "hpxfer.model.gpt:GPT"})

@@ -13,7 +13,7 @@ from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.cautions import cautions
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
 from hpxfer.plan.memory import memory_cautions
-from hpxfer.plan.packing import CPU, Device, Measured, share_of, stack_sizes, trial_bytes
+from hpxfer.plan.packing import CPU, Device, Measured, needed_bytes, share_of, stack_sizes
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
 from hpxfer.registry import registry
@@ -159,7 +159,7 @@ def _shape_plans(
             num_done=counts.done.get(shape, 0),
             num_stacks=num_stacks,
             stack_size=size,
-            stack_bytes=int(size * (known.trial_bytes or trial_bytes(shape, setting))),
+            stack_bytes=needed_bytes(shape, setting, size, device, known),
             gpu_share=share,
             params_total=params.total,
             params_active=params.active,

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from hpxfer.model.cost import count_params, train_flops
-from hpxfer.registry import registry
+from hpxfer.model.cost import train_flops
+from hpxfer.plan.footprint import most_trials, stack_bytes
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.stack import Stack
@@ -38,11 +38,6 @@ HOST_SHARE = 0.8
 WORKER_BYTES = 400 * 2**20
 # The shares of a GPU that a stack may have. Powers of two fill a GPU completely.
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
-FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
-# Peak memory of a stack over the memory that it holds for long. Measured on a CPU: 1.16, 1.28, 1.31 and 1.43 at widths
-# 64 to 512 (depth 2, E4A1, stacks of 4 to 16, above an idle worker; AMD EPYC, torch 2.13, 2026-11). Unmeasured on a
-# GPU.
-PEAK = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +97,20 @@ def share_of(
     shape: Shape, setting: Setting, num_trials: int, device: Device, *, measured: Measured | None = None
 ) -> float:
     """Return the share of a GPU that a stack of this many trials needs, see `gpu_share`."""
-    need = num_trials * ((measured.trial_bytes if measured else None) or trial_bytes(shape, setting))
+    need = needed_bytes(shape, setting, num_trials, device, measured)
     tokens = num_trials * setting.batch_tokens
     total = device.memory_bytes or GPU_STACK_BYTES / GPU_SHARE
     least = max(need / (GPU_SHARE * total), tokens / GPU_STEP_TOKENS, CUDA_BYTES / ((1 - GPU_SHARE) * total))
     return next((share for share in SHARES if least <= share), 1.0)
+
+
+def needed_bytes(
+    shape: Shape, setting: Setting, num_trials: int, device: Device, measured: Measured | None = None
+) -> int:
+    """Return the bytes that a stack needs, as measured on earlier stacks, else by the model of memory."""
+    if measured is not None and measured.trial_bytes is not None:
+        return int(num_trials * measured.trial_bytes)
+    return stack_bytes(shape, setting, num_trials, cuda=device.cuda)
 
 
 def memory_fraction(share: float) -> float:
@@ -130,14 +134,19 @@ def stack_size(
     `share` is the share of a GPU per stack. None means that each stack gets what it needs. A number that cannot fit is
     cut.
     """
-    known = measured or Measured()
-    each = known.trial_bytes or trial_bytes(shape, setting)
+    known, part = measured or Measured(), share or 1.0
+
+    def fitting(room: float) -> float:
+        if math.isinf(room):
+            return room
+        if known.trial_bytes is not None:
+            return room // known.trial_bytes
+        return most_trials(shape, setting, room, cuda=device.cuda)
+
     if asked is not None:
-        most = device.room(share or 1.0) if device.cuda else device.most(workers)
-        return asked if asked * each <= most else max(1, int(most // each))
-    part = share or 1.0
+        return max(1, int(min(asked, fitting(device.room(part) if device.cuda else device.most(workers)))))
     by_tokens = int(GPU_STEP_TOKENS * part if device.cuda else CPU_STEP_TOKENS) // setting.batch_tokens
-    by_memory = device.room(part, workers) // each
+    by_memory = fitting(device.room(part, workers))
     return max(1, int(min(by_tokens, by_memory, known.most or by_tokens)))
 
 
@@ -161,21 +170,6 @@ def stack_sizes(
             size = min(size, max(MIN_CUT, int(part / flops[group])))
         out[group] = size
     return out
-
-
-def trial_bytes(shape: Shape, setting: Setting) -> int:
-    """Return the bytes that one trial needs in a stack: its state, and the tensors that the backward pass keeps.
-
-    The estimate counts, per token and block, the norms, projections, hidden features and branches, and once the logits,
-    all in the precision of the computation. It multiplies the sum by PEAK, which was measured on a CPU only.
-    """
-    size = FLOAT_BYTES[setting.precision]
-    # float32: the parameters, their gradient, the moments, and on a few steps a copy of the parameters to measure the
-    # update.
-    vectors = 3 + registry("optimizer").get(setting.optimizer).num_moments
-    state = 4 * vectors + (size if size < 4 else 0)  # and a rounded copy of the parameters
-    features = registry("family").get(setting.family).features_per_token(shape, setting)
-    return int(PEAK * (state * count_params(shape, setting).total + size * features * setting.batch_tokens))
 
 
 def pack(

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_trials import BASE, JOINT, SETTING, trial
 
-from hpxfer.model.cost import count_params, train_flops
+from hpxfer.model.cost import train_flops
+from hpxfer.plan.footprint import stack_bytes
 from hpxfer.plan.packing import (
     CPU,
     CPU_STEP_TOKENS,
@@ -19,7 +20,6 @@ from hpxfer.plan.packing import (
     GPU_STACK_BYTES,
     GPU_STEP_TOKENS,
     MIN_CUT,
-    PEAK,
     SHARES,
     Device,
     Measured,
@@ -29,7 +29,6 @@ from hpxfer.plan.packing import (
     stack_flops,
     stack_size,
     stack_sizes,
-    trial_bytes,
 )
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack
@@ -76,18 +75,10 @@ def test_size_is_bounded_by_memory() -> None:
     setting = replace(SETTING, batch_tokens=32)
     for device in (Device(cuda=True), Device(cuda=True, memory_bytes=2**34)):
         room = GPU_SHARE * 2**34 if device.memory_bytes else GPU_STACK_BYTES
-        size, each = stack_size(large, setting, device), trial_bytes(large, setting)
-        assert size * each <= room < (size + 1) * each
+        size = stack_size(large, setting, device)
+        fits, over = (stack_bytes(large, setting, number, cuda=True) for number in (size, size + 1))
+        assert fits <= room < over
         assert 1 < size < GPU_STEP_TOKENS // 32
-
-
-def test_a_trial_needs_its_state_and_its_tokens_activations() -> None:
-    params = count_params(BASE, SETTING).total
-    state = int(PEAK * 5 * 4 * params)
-    first, two = (trial_bytes(BASE, replace(SETTING, batch_tokens=tokens)) - state for tokens in (512, 1024))
-    assert two == 2 * first > 0
-    rounded = trial_bytes(BASE, replace(SETTING, batch_tokens=512, precision="bfloat16")) - state
-    assert rounded == first // 2 + int(PEAK * 2 * params)
 
 
 def test_what_was_measured_counts() -> None:
@@ -145,7 +136,7 @@ def test_stacks_whose_shares_make_a_gpu_fit_on_it(stacks: list[Stack], device: D
     for stack in [stack for whole in stacks for stack in pack(whole.trials, device)] * len(SHARES) * 2:
         share, size = gpu_share(stack, device), len(stack.trials)
         assert share in SHARES
-        mine = size * trial_bytes(stack.shape, stack.setting)
+        mine = stack_bytes(stack.shape, stack.setting, size, cuda=True)
         if share > free or (size == 1 and mine > device.room()):
             continue  # no place is left; or a single trial that is too large for any place, which the plan says
         assert mine <= memory_fraction(share) * device.memory_bytes
@@ -175,10 +166,10 @@ def test_a_share_covers_what_was_measured_of_memory_and_cuda_itself() -> None:
 @given(STACKS, st.integers(1, 200), GPUS, st.sampled_from(SHARES))
 def test_a_stack_that_was_asked_for_is_cut_to_what_fits(stack: Stack, asked: int, device: Device, share: float) -> None:
     size = stack_size(stack.shape, stack.setting, device, asked=asked, share=share)
-    each = trial_bytes(stack.shape, stack.setting)
+    fits, over = (stack_bytes(stack.shape, stack.setting, number, cuda=True) for number in (size, size + 1))
     assert 1 <= size <= asked
-    assert size == 1 or size * each <= device.room(share)
-    assert size == asked or (size + 1) * each > device.room(share)
+    assert size == 1 or fits <= device.room(share)
+    assert size == asked or over > device.room(share)
 
 
 def test_the_planner_fills_the_share_that_was_asked_for() -> None:

@@ -11,10 +11,11 @@ from tiny import write_tiny
 
 from hpxfer.driver import prepare
 from hpxfer.model.cost import count_params, train_flops
+from hpxfer.plan.footprint import stack_bytes
 from hpxfer.plan.hardware import CPU_CORE, hardware_named, rate_of
 from hpxfer.plan.make import make_plan, search_counts, workers_of
 from hpxfer.plan.memory import spell_bytes
-from hpxfer.plan.packing import CPU, CPU_STACK_BYTES, WORKER_BYTES, Device, Measured, pack, trial_bytes
+from hpxfer.plan.packing import CPU, CPU_STACK_BYTES, WORKER_BYTES, Device, Measured, pack
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.plan.text import plan_text
 from hpxfer.search import Progress
@@ -192,7 +193,7 @@ def memory_of(plan: Plan) -> list[str]:
 def test_a_trial_that_does_not_fit_is_said_before_it_runs(tmp_path: Path) -> None:
     sweep = expansion(tmp_path, ("workers: 2}", "stack_size: 4}"))
     _, wide = sweep.shapes
-    each = trial_bytes(wide, sweep.setting)
+    each = stack_bytes(wide, sweep.setting, 1, cuda=True)
     for memory, cautions, largest in ((each // 2, 2, 1), (3 * each, 1, 2), (2**40, 0, 4)):
         device = Device(cuda=True, memory_bytes=memory)
         plan = make_plan(sweep, (), device, bench=tmp_path)
@@ -227,7 +228,7 @@ def test_workers_that_need_more_than_the_machine_has_are_said_so(tmp_path: Path)
 def test_a_machine_with_little_memory_gets_small_stacks(tmp_path: Path) -> None:
     sweep = expansion(tmp_path)
     _, wide = sweep.shapes
-    each = trial_bytes(wide, sweep.setting)
+    each = stack_bytes(wide, sweep.setting, 1, cuda=False)
     for workers in (1, 4):
         device = Device(host_bytes=int(workers * (WORKER_BYTES + 3.5 * each) / 0.8))
         (stack, *_) = [stack for stack in pack(sweep.trials(), device, workers=workers) if stack.shape == wide]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpxfer.model.families import Family, StackedModel
-from hpxfer.model.gpt.cost import active_params, features_per_token, flops_per_token
+from hpxfer.model.gpt.cost import active_params, features_per_token, flops_per_token, logits_per_token
 from hpxfer.model.gpt.layout import gpt_parameters, gpt_roles
 from hpxfer.trial import Trial
 
@@ -32,5 +32,6 @@ GPT = Family(
     active_params=active_params,
     flops_per_token=flops_per_token,
     features_per_token=features_per_token,
+    logits_per_token=logits_per_token,
     build=_build,
 )

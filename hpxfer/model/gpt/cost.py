@@ -33,9 +33,9 @@ def flops_per_token(shape: Shape, setting: Setting) -> float:
 
 
 def features_per_token(shape: Shape, setting: Setting) -> int:
-    """Return the numbers per token that are kept for the backward pass.
+    """Return the numbers per token that are kept for the backward pass, without the logits.
 
-    A model: norms, projections, hidden features and branches of each block, then the logits once.
+    A model: norms, projections, hidden features and branches of each block.
     """
     hidden = 3 if setting.ffn == "swiglu" else 2  # before and after the activation, and the gate
     num_moe = len(moe_blocks(shape, setting))
@@ -43,7 +43,12 @@ def features_per_token(shape: Shape, setting: Setting) -> int:
     moe = routed + shape.num_shared * hidden * shape.shared_width + shape.width
     dense = shape.width + hidden * shape.dense_width
     features = shape.depth * 9 * shape.width + num_moe * moe + (shape.depth - num_moe) * dense
-    return features + 2 * shape.width + setting.vocab_size
+    return features + 2 * shape.width
+
+
+def logits_per_token(shape: Shape, setting: Setting) -> int:
+    """Return the number of logits per token."""
+    return setting.vocab_size
 
 
 def _active(name: str, count: int, shape: Shape) -> int:
