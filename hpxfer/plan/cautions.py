@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpxfer.plan.base_points import base_point_cautions
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
@@ -17,10 +18,10 @@ CROSSING = (
 
 
 def cautions(expansion: Expansion) -> tuple[str, ...]:
-    """Return the cautions of a sweep: of early stopping, of its model, and of each table at the base and along each
-    axis.
+    """Return the cautions of a sweep: of early stopping, of base values beside the grid, of its model, and of each
+    table at the base and along each axis.
     """
-    out = [*_of_early_stopping(expansion), *_of_gate(expansion)]
+    out = [*_of_early_stopping(expansion), *base_point_cautions(expansion), *_of_gate(expansion)]
     for choice in expansion.choices:
         at_base = _warnings(expansion, choice, expansion.spec.base_shape)
         out += at_base
