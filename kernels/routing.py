@@ -1,7 +1,10 @@
 """Routing: the active experts of every token, and the order of the rows that the experts compute.
 
-    active(t) = the A experts of largest score[t, e] + bias[e], ties to the lowest index; A/G in each of G groups
+    active(t) = the A experts of largest score[t, e] + bias[e]; A/G in each of G groups
     rows are sorted by (trial, expert), and by token within an expert
+
+Of experts with equal numbers the lowest index is chosen, or the first in an order that a hash of (key of the trial,
+token, expert) draws for every token. The hash is made of 32-bit integers, so that every device draws the same order.
 
 Torch's code uses stable sorts. Triton's (`routing_triton.py`) is a counting sort with the same order and int32 indices,
 which never waits for the host.
@@ -24,6 +27,8 @@ _CHOOSE_BLOCK = 2048
 _SORT_BLOCK = 8192
 _MAX_PAIRS = 1024
 _COUNT_BLOCK = 2048
+# In place of the key of a trial whose ties go to the lowest index. The keys of the others are not negative.
+BY_INDEX = -1
 
 
 class Groups(NamedTuple):
@@ -40,23 +45,55 @@ class Groups(NamedTuple):
 
 
 def choose_experts(
-    scores_KTE: Tensor, bias_KE: Tensor, num_active: int, num_groups: int = 1, backend: Backend = TORCH
+    scores_KTE: Tensor,
+    bias_KE: Tensor,
+    num_active: int,
+    num_groups: int = 1,
+    backend: Backend = TORCH,
+    ties_K: Tensor | None = None,
 ) -> Tensor:
     """Return [K, T, A] int64: the active experts of every token, best first. No gradient flows through the choice.
 
     The experts lie in `num_groups` contiguous groups of equal size. num_active / num_groups are chosen in each group.
-    The chosen are listed in the order of the groups.
+    The chosen are listed in the order of the groups. `ties` [K] int32 has the key of every trial that breaks ties in a
+    random order, and BY_INDEX for the other trials. None stands for BY_INDEX in all of them.
     """
     if backend.is_triton:
-        chosen_KTA: Tensor = _choose(scores_KTE.detach(), bias_KE.detach(), num_active, num_groups)
+        chosen_KTA: Tensor = _choose(scores_KTE.detach(), bias_KE.detach(), num_active, num_groups, ties_K)
         return chosen_KTA
     num_trials, num_tokens, num_experts = scores_KTE.shape
     biased = (scores_KTE.detach() + bias_KE.unsqueeze(1)).view(num_trials, num_tokens, num_groups, -1)
+    order = None
+    if ties_K is not None:
+        order = torch.argsort(tie_order(ties_K, num_tokens, num_experts).view(biased.shape), dim=-1, stable=True)
+        biased = biased.gather(-1, order)
     # Not torch.topk, which leaves the order of ties unspecified.
     best = torch.sort(biased, dim=-1, descending=True, stable=True).indices[..., : num_active // num_groups]
+    if order is not None:
+        best = order.gather(-1, best)
     if num_groups > 1:
         best = best + torch.arange(0, num_experts, num_experts // num_groups, device=best.device).unsqueeze(1)
     return best.flatten(2)
+
+
+def tie_order(ties_K: Tensor, num_tokens: int, num_experts: int) -> Tensor:
+    """Return [K, T, E] int32: of experts with equal scores, the one with the lowest number is chosen.
+
+    The numbers of a token differ, because `_mixed` maps no two integers to the same one.
+    """
+    token_T1 = torch.arange(num_tokens, dtype=torch.int32, device=ties_K.device).unsqueeze(1)
+    expert_E = torch.arange(num_experts, dtype=torch.int32, device=ties_K.device)
+    ties_K11 = ties_K.view(-1, 1, 1)
+    return torch.where(ties_K11 == BY_INDEX, expert_E, _mixed(_mixed(token_T1 ^ ties_K11) + expert_E))
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """Return the hash `lowbias32` of int32 numbers, which wrap around. (Wellons, Prospecting for hash functions.)"""
+    x = x ^ (x >> 16 & 0xFFFF)  # `&` makes the shift of a signed number that of an unsigned one
+    x = x * 0x7FEB352D
+    x = x ^ (x >> 15 & 0x1FFFF)
+    x = x * (0x846CA68B - 2**32)
+    return x ^ (x >> 16 & 0xFFFF)
 
 
 def of_chosen(values_KTE: Tensor, chosen_KTA: Tensor, backend: Backend = TORCH) -> Tensor:
@@ -106,7 +143,7 @@ class _OfChosen(torch.autograd.Function):
 
 
 @torch.library.custom_op("hpxfer::choose_experts", mutates_args=())
-def _choose(gates: Tensor, bias: Tensor, num_active: int, num_groups: int) -> Tensor:
+def _choose(gates: Tensor, bias: Tensor, num_active: int, num_groups: int, ties: Tensor | None) -> Tensor:
     from hpxfer.kernels.routing_triton import choose
 
     num_trials, num_tokens, num_experts = gates.shape
@@ -116,8 +153,9 @@ def _choose(gates: Tensor, bias: Tensor, num_active: int, num_groups: int) -> Te
     launch(
         choose,
         (-(-num_tokens // block_t), num_trials),
-        *(gates.float().contiguous(), bias.float().contiguous(), chosen),
+        *(gates.float().contiguous(), bias.float().contiguous(), chosen if ties is None else ties, chosen),
         *(num_tokens, num_experts, num_active, num_groups),
+        HAS_TIES=ties is not None,
         BLOCK_T=block_t,
         BLOCK_E=block_e,
     )
@@ -125,7 +163,7 @@ def _choose(gates: Tensor, bias: Tensor, num_active: int, num_groups: int) -> Te
 
 
 @_choose.register_fake
-def _(gates: Tensor, bias: Tensor, num_active: int, num_groups: int) -> Tensor:
+def _(gates: Tensor, bias: Tensor, num_active: int, num_groups: int, ties: Tensor | None) -> Tensor:
     return gates.new_empty((gates.shape[0], gates.shape[1], num_active), dtype=torch.int64)
 
 

@@ -23,18 +23,33 @@ def ordered(x):
 
 
 @triton.jit
+def mixed(x):
+    """Return the hash `lowbias32` of int32 `x`, as `_mixed` of routing.py does."""
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x = x * 0x7FEB352D
+    x = x ^ ((x >> 15) & 0x1FFFF)
+    x = x * -0x7B935975
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+@triton.jit
 def choose(
     gates_ptr,
     bias_ptr,
+    ties_ptr,
     chosen_ptr,
     num_tokens,
     num_experts,
     num_active,
     num_groups,
+    HAS_TIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):
-    """Program (block of tokens, trial) takes the best expert that is left, A times. Ties go to the lowest."""
+    """Program (block of tokens, trial) takes the best expert that is left, A times.
+
+    Ties go to the lowest index. With HAS_TIES they go to the lowest number in `order`: a hash if the trial has a key.
+    """
     trial = tl.program_id(1).to(tl.int64)
     token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     e = tl.arange(0, BLOCK_E)
@@ -44,6 +59,9 @@ def choose(
     gates = tl.load(gates_ptr + flat[:, None] * num_experts + e[None, :], mask=mask, other=0.0)
     bias = tl.load(bias_ptr + trial * num_experts + e, mask=e < num_experts, other=0.0)
     key = ordered(gates + bias[None, :])
+    if HAS_TIES:
+        tie = tl.load(ties_ptr + trial)
+        order = tl.where(tie < 0, e[None, :], mixed(mixed(token ^ tie)[:, None] + e[None, :]))
     # An expert's position in its group while it may be chosen; -1 once it is taken, and for padding.
     group_of = tl.where(e < num_experts, e // (num_experts // num_groups), -1)
     left = tl.zeros((BLOCK_T, BLOCK_E), dtype=tl.int32) + group_of[None, :]
@@ -51,7 +69,11 @@ def choose(
     for a in range(num_active):
         open_ = left == a // each
         best = tl.max(tl.where(open_, key, -0x7FFFFFFF - 1), axis=1)
-        index = tl.min(tl.where(open_ & (key == best[:, None]), e[None, :], BLOCK_E), axis=1)
+        tied = open_ & (key == best[:, None])
+        if HAS_TIES:
+            first = tl.min(tl.where(tied, order, 0x7FFFFFFF), axis=1)
+            tied = tied & (order == first[:, None])
+        index = tl.min(tl.where(tied, e[None, :], BLOCK_E), axis=1)
         tl.store(chosen_ptr + flat * num_active + a, index.to(tl.int64), mask=token_mask)
         left = tl.where(e[None, :] == index[:, None], -1, left)
 

@@ -93,7 +93,8 @@ def embedding(dtype: torch.dtype) -> None:
 def routing(dtype: torch.dtype) -> None:
     for num_experts, num_active in ((4, 1), (12, 6)):
         gates, bias = torch.zeros(2, 50, num_experts, dtype=dtype), torch.zeros(2, num_experts)
-        choose_experts(gates, bias, num_active, 1, STRICT)
+        for ties in (None, torch.zeros(2, dtype=torch.int32)):
+            choose_experts(gates, bias, num_active, 1, STRICT, ties)
         group_rows(torch.zeros(2, 50, num_active, dtype=torch.int64), num_experts, STRICT)
 
 

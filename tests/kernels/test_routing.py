@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hpxfer.kernels.routing import choose_experts, group_rows
+from hpxfer.kernels.routing import BY_INDEX, choose_experts, group_rows, tie_order
 
 
 def naive_choice(scores: list[float], num_active: int) -> list[int]:
@@ -68,6 +68,68 @@ def test_groups_balance_what_a_free_choice_does_not() -> None:
 def test_equal_gates_go_to_the_lowest_experts(num_experts: int) -> None:
     chosen = choose_experts(torch.full((2, 33, num_experts), 0.5), torch.zeros(2, num_experts), 3)
     assert torch.equal(chosen, torch.arange(3).expand(2, 33, 3))
+
+
+def keys(*numbers: int) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
+@given(tied_gates(), st.integers(1, 3), st.integers(0, 2**31 - 1))
+def test_a_random_order_breaks_ties_and_nothing_else(
+    case: tuple[Tensor, Tensor, int], num_groups: int, key: int
+) -> None:
+    gates, bias, num_active = case
+    gates, bias = (torch.cat([tensor] * num_groups, -1) for tensor in (gates, bias))
+    num_active *= num_groups
+    ties = keys(key).expand(len(gates))
+    by_index = choose_experts(gates, bias, num_active, num_groups)
+    by_hash = choose_experts(gates, bias, num_active, num_groups, ties_K=ties)
+    assert all(len(set(token)) == num_active for trial in by_hash.tolist() for token in trial)
+    group_size = gates.shape[-1] // num_groups
+    assert torch.equal(by_hash // group_size, by_index // group_size)
+    scores = gates + bias[:, None]
+    assert torch.equal(scores.gather(-1, by_hash), scores.gather(-1, by_index))  # equals for equals
+    apart = scores + torch.linspace(0, 0.5, scores.shape[-1])  # no two experts of a token are equal
+    plain = torch.zeros_like(bias)
+    expected = choose_experts(apart, plain, num_active, num_groups)
+    assert torch.equal(choose_experts(apart, plain, num_active, num_groups, ties_K=ties), expected)
+    none = keys(BY_INDEX).expand(len(gates))
+    assert torch.equal(choose_experts(gates, bias, num_active, num_groups, ties_K=none), by_index)
+
+
+@pytest.mark.parametrize(("num_experts", "num_active"), [(4, 1), (4, 2), (64, 8), (100, 3)])
+def test_equal_gates_share_the_tokens_in_a_random_order_and_no_other(num_experts: int, num_active: int) -> None:
+    tokens, gates, bias = 4096, torch.full((2, 4096, num_experts), 0.5), torch.zeros(2, num_experts)
+    chosen = choose_experts(gates, bias, num_active, ties_K=keys(7, 8))
+    kappa = num_active / num_experts
+    for trial in chosen:
+        load = torch.bincount(trial.flatten(), minlength=num_experts) / tokens
+        assert (load - kappa).abs().max() < 5 * (kappa * (1 - kappa) / tokens) ** 0.5  # 5 sigma of a fair draw
+    assert not torch.equal(chosen[0], chosen[1])
+    by_index = torch.bincount(choose_experts(gates, bias, num_active)[0].flatten(), minlength=num_experts) / tokens
+    assert by_index.tolist() == [1.0] * num_active + [0.0] * (num_experts - num_active)
+
+
+def test_a_random_order_depends_on_key_token_and_expert_alone() -> None:
+    whole = tie_order(keys(5, BY_INDEX, 2**31 - 1), 96, 12)
+    assert torch.equal(tie_order(keys(2**31 - 1), 40, 7), whole[2:, :40, :7])  # whatever is stacked beside it
+    assert torch.equal(whole[1], torch.arange(12, dtype=torch.int32).expand(96, 12))
+    assert all(len(set(token)) == 12 for trial in whole.tolist() for token in trial)
+
+
+def lowbias32(x: int) -> int:
+    """Return the hash of a 32-bit number, in integers without a sign."""
+    x = (x ^ x >> 16) * 0x7FEB352D % 2**32
+    x = (x ^ x >> 15) * 0x846CA68B % 2**32
+    return x ^ x >> 16
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_a_random_order_is_that_of_a_published_hash(key: int) -> None:
+    """Stored trials rely on it."""
+    numbers = [[lowbias32((lowbias32(token ^ key) + e) % 2**32) for e in range(5)] for token in range(9)]
+    signed = [[number - 2**32 * (number >= 2**31) for number in token] for token in numbers]
+    assert tie_order(keys(key), 9, 5)[0].tolist() == signed
 
 
 def test_bias_belongs_to_its_trial() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from triton_cases import DEVICE, TRITON, integers, normal
 
 from hpxfer.kernels import routing
-from hpxfer.kernels.routing import Groups, choose_experts, group_rows, of_chosen
+from hpxfer.kernels.routing import BY_INDEX, Groups, choose_experts, group_rows, of_chosen
 
 SIZES = [(1, 1, 1, 1, 1), (1, 5, 4, 1, 1), (3, 37, 5, 2, 1), (2, 40, 8, 4, 2), (2, 33, 100, 3, 1), (1, 7, 12, 12, 3)]
 
@@ -29,6 +29,9 @@ def test_choice_and_order_are_torchs(
     chosen = choose_experts(gates, bias, num_active, num_groups, TRITON)
     assert torch.equal(chosen, choose_experts(gates, bias, num_active, num_groups))
     assert_same_rows(group_rows(chosen, num_experts, TRITON), group_rows(chosen, num_experts))
+    ties = torch.tensor([5, BY_INDEX, 2**31 - 1][:trials], dtype=torch.int32, device=DEVICE)
+    broken = choose_experts(gates, bias, num_active, num_groups, TRITON, ties)
+    assert torch.equal(broken, choose_experts(gates, bias, num_active, num_groups, ties_K=ties))
 
 
 @pytest.mark.parametrize(("trials", "tokens", "num_experts", "num_active", "num_groups"), SIZES)
@@ -65,5 +68,6 @@ def test_many_blocks_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torch_agrees_with_what_the_ops_say_of_themselves() -> None:
     gates, bias = normal(2, 3, 4), normal(2, 4, seed=1)
-    torch.library.opcheck(routing._choose, (gates, bias, 2, 1))
+    for ties in (None, torch.tensor([BY_INDEX, 3], dtype=torch.int32, device=DEVICE)):
+        torch.library.opcheck(routing._choose, (gates, bias, 2, 1, ties))
     torch.library.opcheck(routing._sort, (choose_experts(gates, bias, 2), 4))
