@@ -46,7 +46,8 @@ def _run(request: Request, sweep: Path) -> None:
     if isinstance(found := parse_root(root), Path):
         leave_mark(found / request.name, request.job)
     reuse = [f"--reuse={where(folder)}" for folder in request.reuse]
-    sys.argv = ["hpxfer", "run", str(sweep), f"--results={root}", *reuse, "--address=auto", "--yes"]
+    memory = [] if request.strict_memory else ["--no-strict-memory"]
+    sys.argv = ["hpxfer", "run", str(sweep), f"--results={root}", *reuse, *memory, "--address=auto", "--yes"]
     hpxfer()
 
 

@@ -65,6 +65,14 @@ Base = Annotated[
     ),
 ]
 
+StrictMemory = Annotated[
+    bool,
+    typer.Option(
+        "--strict-memory/--no-strict-memory",
+        help="Refuse a sweep with a shape that does not fit into memory even alone, or try all the same.",
+    ),
+]
+
 Plugins = Annotated[
     list[str] | None,
     typer.Option(

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, MaxGpuHours, OnHardware, Plugins, Price, ReuseFrom, RootOrUri, Sweep
+from hpxfer.cli.options import (
+    AsJson,
+    MaxGpuHours,
+    OnHardware,
+    Plugins,
+    Price,
+    ReuseFrom,
+    RootOrUri,
+    StrictMemory,
+    Sweep,
+)
 from hpxfer.cli.output import say, warn
 
 if TYPE_CHECKING:
@@ -26,6 +36,7 @@ def plan(
     hardware: OnHardware = None,
     price_per_hour: Price = None,
     max_gpu_hours: MaxGpuHours = None,
+    strict_memory: StrictMemory = True,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,6 +52,7 @@ def plan(
     from hpxfer.cli.consent import keep_within
     from hpxfer.driver import prepare
     from hpxfer.driver.trial_list import trials_of, trials_text
+    from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
 
     job = prepare(
@@ -54,7 +66,7 @@ def plan(
     if why is not None:
         _say_why(job, why, as_json=as_json)
         return
-    warn((*job.problems, *job.plan.cautions))
+    warn((*job.problems, *job.plan.cautions, *(() if strict_memory else job.plan.unfit)))
     listed = trials_of(job) if trials else None
     if as_json:
         say(json.dumps({**plan_data(job), **({} if listed is None else {"trials": listed})}))
@@ -62,6 +74,8 @@ def plan(
         table = [] if listed is None else ["", trials_text(listed)]
         say("\n".join([plan_text(job.plan), *job.reuse.lines(), *table]))
     keep_within(job.plan, max_gpu_hours)
+    if strict_memory:
+        require_fit(job.plan)
 
 
 def plan_data(job: PreparedSweep) -> dict[str, Any]:

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, EarlyStopping, MaxGpuHours, Plugins, Price, ReuseFrom, RootOrUri, Sweep, Yes
+from hpxfer.cli.options import (
+    AsJson,
+    EarlyStopping,
+    MaxGpuHours,
+    Plugins,
+    Price,
+    ReuseFrom,
+    RootOrUri,
+    StrictMemory,
+    Sweep,
+    Yes,
+)
 from hpxfer.cli.output import TRIALS_FAILED, say, warn, written
 from hpxfer.cli.plan import plan_data
 from hpxfer.errors import HpxferError
@@ -33,6 +44,7 @@ def run(
     price_per_hour: Price = None,
     max_gpu_hours: MaxGpuHours = None,
     early_stopping: EarlyStopping = None,
+    strict_memory: StrictMemory = True,
     yes: Yes = False,
     plugin: Plugins = None,
     as_json: AsJson = False,
@@ -50,6 +62,7 @@ def run(
     """
     from hpxfer.cli.consent import ask, keep_within
     from hpxfer.driver import prepare
+    from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
     from hpxfer.rekey import refuse_legacy_ids
 
@@ -67,11 +80,17 @@ def run(
         plugins=plugin or (),
     )
     refuse_legacy_ids(job.location)
-    warn(dict.fromkeys((*job.problems, *job.plan.cautions, *job.real.cautions)))
+    warn(
+        dict.fromkeys(
+            (*job.problems, *job.plan.cautions, *job.real.cautions, *(() if strict_memory else job.real.unfit))
+        )
+    )
     if not as_json:
         say("\n".join([plan_text(job.plan), *job.reuse.lines()]))
     keep_within(job.plan, max_gpu_hours)
     keep_within(job.real, max_gpu_hours)
+    if strict_memory:
+        require_fit(job.real)
     ask(job.real, yes=yes)
     outcome = _train(job, address)
     _conclude(outcome, job, as_json=as_json)
@@ -89,7 +108,9 @@ def _train(job: PreparedSweep, address: str | None) -> Results:
     progress = LiveProgress(Console(stderr=True))
     try:
         with progress:
-            return train(job, address=address, on_event=progress, on_wait=lambda text: say(text, err=True))
+            return train(
+                job, address=address, strict_memory=False, on_event=progress, on_wait=lambda text: say(text, err=True)
+            )
     except Interrupted as end:
         say(f"interrupted; all results are in {job.location.where}, the same command goes on from there", err=True)
         raise typer.Exit(128 + end.signal_number) from None

@@ -21,6 +21,7 @@ from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.worker import TrainStack
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
+from hpxfer.plan.memory import require_fit
 from hpxfer.progress.counts import RunCounts, run_counts
 from hpxfer.progress.file import writing
 from hpxfer.registry import PluginFile
@@ -46,6 +47,7 @@ def run(
     executor: Executor | None = None,
     address: str | None = None,
     reuse: Sequence[str | Path] = (),
+    strict_memory: bool = True,
     on_event: OnEvent | None = None,
     on_wait: Callable[[str], None] | None = None,
 ) -> Results:
@@ -53,8 +55,9 @@ def run(
 
     `results` is the folder or URI that holds the sweep's own folder. `executor` replaces the one that the sweep's
     `resources` name. `address` joins a Ray cluster. `reuse` names other results folders; their trials are copied
-    instead of trained. `on_event` is called after the results of an event are stored. `on_wait` gets one line if the
-    run has to watch an old lease.
+    instead of trained. `strict_memory` refuses a sweep if even one trial of some shape does not fit into memory.
+    `on_event` is called after the results of an event are stored. `on_wait` gets one line if the run has to watch an
+    old lease.
 
     Raises HpxferError for bad input, a folder that cannot be written, a folder that another driver is writing, or a
     cluster that does not answer. Raises TrainingFailed if training has a bug; other failed trials are in the results.
@@ -63,6 +66,8 @@ def run(
     prepared = (
         sweep if isinstance(sweep, PreparedSweep) else prepare(sweep, results=results, address=address, reuse=reuse)
     )
+    if strict_memory:
+        require_fit(prepared.real)
     if prepared.missing and address is None:
         with located(prepared.file):
             require_data(prepared.spec.data)  # a plan, and a cluster whose nodes have the data, need only its digest

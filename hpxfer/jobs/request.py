@@ -47,6 +47,7 @@ class Request:
     name: str  # of the sweep
     nonce: str = ""  # a random mark of the answer's lines
     price_per_hour: float | None = None
+    strict_memory: bool = True
     reuse: tuple[str, ...] = ()  # results folders on the cluster, or URIs
     plugins: Mapping[str, str] = field(default_factory=dict)  # name -> source, see `hpxfer.jobs.plugins`
 

@@ -12,7 +12,7 @@ from hpxfer.host.machine import num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.cautions import cautions
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
-from hpxfer.plan.memory import memory_cautions
+from hpxfer.plan.memory import memory_cautions, unfit
 from hpxfer.plan.packing import CPU, Device, Measured, needed_bytes, share_of, stack_sizes
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
@@ -102,7 +102,11 @@ def make_plan(
         at_most=counts.at_most,
         price_per_hour=price_per_hour,
     )
-    return replace(plan, cautions=(*warnings, *memory_cautions(plan, spec.resources), *cautions(expansion)))
+    return replace(
+        plan,
+        cautions=(*warnings, *memory_cautions(plan, spec.resources), *cautions(expansion)),
+        unfit=unfit(plan, spec.resources),
+    )
 
 
 def _fills_gpus(resources: ResourcesSpec) -> bool:

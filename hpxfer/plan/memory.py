@@ -1,43 +1,92 @@
-"""Cautions about memory: where the stacks of a plan will not fit, or fit only if an unmeasured estimate is right."""
+"""Memory of a plan: shapes that do not fit, and cautions where stacks may fit only if an estimate is right."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpxfer.plan.packing import WORKER_BYTES
+from hpxfer.errors import HpxferError
+from hpxfer.plan.packing import HOST_SHARE, WORKER_BYTES
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.spec.sweep import ResourcesSpec
 
 UNMEASURED = "by a model of memory that was never measured on a GPU"
+SURE_EXCESS = 2.0  # the excess above which even an unmeasured model is believed
 
 
 def memory_cautions(plan: Plan, resources: ResourcesSpec) -> Iterator[str]:
     """Yield what the user should know about memory before a run: per kind of caution, the shape that is worst off."""
     if left := [row for row in plan.shapes if row.num_stacks]:
-        device, workers = plan.device, plan.workers
-        # the bytes that a stack may need, whatever size was asked for
-        room = device.room(resources.gpus_per_stack or 1.0) if device.cuda else device.most(workers)
-        yield from _too_large(plan, left, room)
+        room = _room(plan, resources)
+        refused = {row.shape for row in _refused(plan, room)}
+        if over := [row for row in _too_large(plan, room) if row.shape not in refused]:
+            worst = max(over, key=lambda row: row.stack_bytes)
+            more = f" and {len(over) - 1} other shapes" if len(over) > 1 else ""
+            yield f"{_need(plan, worst, room, more)}: expect it to fail; {_fix(plan, worst)}"
         if resources.stack_size is not None:
             yield from _clamped(plan, left, room, resources.stack_size)
-        if not device.cuda and device.host_bytes is not None:
-            yield from _crowded(plan, left, device.host_bytes)
 
 
-def _too_large(plan: Plan, left: Sequence[ShapePlan], room: float) -> Iterator[str]:
-    """Yield the shapes of which a single trial is too large."""
-    over = [row for row in left if row.stack_size == 1 and row.stack_bytes > room]
-    if not over:
-        return
-    cuda, worst = plan.device.cuda, max(over, key=lambda row: row.stack_bytes)
-    where = "a stack's share of the GPU" if cuda else f"each of {plan.workers} workers"
-    fix = "a larger GPU or share of it" if cuda else "fewer resources.workers"
-    more = f" and {len(over) - 1} other shapes" if len(over) > 1 else ""
-    yield (
-        f"memory: one trial of {plan.label(worst.shape)}{more} needs {spell_bytes(worst.stack_bytes)}, {where} has "
-        f"{spell_bytes(room)}{', ' + UNMEASURED if cuda else ''}: expect it to fail; give {fix}, fewer batch_tokens, "
-        "or leave the shape out"
+def unfit(plan: Plan, resources: ResourcesSpec) -> tuple[str, ...]:
+    """Return one line for each shape of which not even a single trial fits into memory.
+
+    On a GPU the model of memory was never measured. So a shape that no stored trial has measured counts as too large
+    from SURE_EXCESS times the memory on. Below that it is a caution, and so is any excess over a GPU of unknown size.
+    """
+    room = _room(plan, resources)
+    return tuple(f"{_need(plan, row, room)}; {_fix(plan, row)}" for row in _refused(plan, room))
+
+
+def require_fit(plan: Plan) -> None:
+    """Raise HpxferError if the plan has shapes that do not fit into memory even alone."""
+    if plan.unfit:
+        raise HpxferError(
+            "\n".join([*plan.unfit, "one trial of each shape must fit; --no-strict-memory tries to train all the same"])
+        )
+
+
+def _room(plan: Plan, resources: ResourcesSpec) -> float:
+    """Return the bytes that a stack may need, whatever size was asked for."""
+    device = plan.device
+    return device.room(resources.gpus_per_stack or 1.0) if device.cuda else device.most(_at_once(plan))
+
+
+def _at_once(plan: Plan) -> int:
+    """Return how many stacks share the memory of the machine."""
+    return max(1, min(plan.workers, sum(row.num_stacks for row in plan.shapes)))
+
+
+def _too_large(plan: Plan, room: float, excess: float = 1.0) -> list[ShapePlan]:
+    """Return the shapes of which a single trial needs more than `excess` times the room."""
+    return [row for row in plan.shapes if row.num_stacks and row.stack_size == 1 and row.stack_bytes > excess * room]
+
+
+def _refused(plan: Plan, room: float) -> list[ShapePlan]:
+    device = plan.device
+    if not device.cuda:
+        return _too_large(plan, room)
+    if device.memory_bytes is None:
+        return []
+    sure = {row.shape for row in _too_large(plan, room, SURE_EXCESS)}
+    return [row for row in _too_large(plan, room) if row.is_measured or row.shape in sure]
+
+
+def _need(plan: Plan, row: ShapePlan, room: float, more: str = "") -> str:
+    """Return the rule that a shape breaks, and by how much."""
+    cuda, busy = plan.device.cuda, _at_once(plan)
+    where = "a stack's share of the GPU" if cuda else f"each of {busy} workers" if busy > 1 else "a worker"
+    model = "" if not cuda or row.is_measured else f", {UNMEASURED}"
+    return (
+        f"memory: one trial of {plan.label(row.shape)}{more} needs {spell_bytes(row.stack_bytes)}, {where} has "
+        f"{spell_bytes(room)}{model}"
     )
+
+
+def _fix(plan: Plan, row: ShapePlan) -> str:
+    if plan.device.cuda:
+        return "give a larger GPU or share of it, fewer batch_tokens, or leave the shape out"
+    most = int(HOST_SHARE * (plan.device.host_bytes or 0) // (row.stack_bytes + WORKER_BYTES))
+    workers = f"resources.workers: {most}, or " if 0 < most < _at_once(plan) else ""
+    return f"give {workers}fewer batch_tokens, or leave the shape out"
 
 
 def _clamped(plan: Plan, left: Sequence[ShapePlan], room: float, asked: int) -> Iterator[str]:
@@ -54,17 +103,9 @@ def _clamped(plan: Plan, left: Sequence[ShapePlan], room: float, asked: int) -> 
         )
 
 
-def _crowded(plan: Plan, left: Sequence[ShapePlan], host_bytes: int) -> Iterator[str]:
-    """Yield a caution if the workers of a machine together need more memory than it has."""
-    busy = min(plan.workers, sum(row.num_stacks for row in left))
-    need = busy * (WORKER_BYTES + max(row.stack_bytes for row in left))
-    if need > host_bytes:
-        yield (
-            f"memory: {busy} workers need up to {spell_bytes(need)}, there are {spell_bytes(host_bytes)}; give fewer "
-            "resources.workers"
-        )
-
-
 def spell_bytes(count: float) -> str:
     """Return a size as text, e.g. `300 MiB` or `1.5 GiB`."""
-    return f"{count / 2**20:.0f} MiB" if count < 2**30 else f"{count / 2**30:.3g} GiB"
+    for unit, size in (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 2**20:.0f} MiB"

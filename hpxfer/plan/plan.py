@@ -50,6 +50,7 @@ class Plan:
     budget: str = ""  # what every arm may have, in words
     price_per_hour: float | None = None  # of one GPU, or of one CPU worker
     cautions: tuple[str, ...] = ()  # what makes a result mean less than it seems, one line each
+    unfit: tuple[str, ...] = ()  # the shapes of which not even one trial fits into memory, one line each
 
     @property
     def num_trials(self) -> int:
@@ -120,5 +121,6 @@ class Plan:
             "rate_from": self.rate_from,
             "measured_over_rate": self.ratio,
             "cautions": list(self.cautions),
+            "unfit": list(self.unfit),
             "shapes": [{**asdict(row), "worker_s": row.worker_s, "shape": row.shape.dims()} for row in self.shapes],
         }

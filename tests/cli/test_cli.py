@@ -213,7 +213,12 @@ def test_failed_trials_give_exit_code_1_and_their_error(tmp_path: Path) -> None:
     """No machine has the memory for the second width; the first is trained all the same."""
     sweep = write_tiny(tmp_path, ("width: [16, 32]", "width: [16, 8388608]"))
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results"), "--yes"]
-    end = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert refused.returncode == 2
+    assert "memory: one trial of w8388608 d1 E2A1 h8388608 needs" in refused.stderr
+    assert "--no-strict-memory" in refused.stderr
+    assert not (tmp_path / "results").exists()
+    end = subprocess.run([*command, "--no-strict-memory"], capture_output=True, text=True, timeout=300)
     assert end.returncode == 1
     assert "20 trials failed; the next run tries them again" in end.stderr
     assert "memory" in end.stderr

@@ -10,12 +10,13 @@ import pytest
 from tiny import write_tiny
 
 from hpxfer.driver import prepare
+from hpxfer.errors import HpxferError
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.footprint import stack_bytes
 from hpxfer.plan.hardware import CPU_CORE, hardware_named, rate_of
 from hpxfer.plan.make import make_plan, search_counts, workers_of
-from hpxfer.plan.memory import spell_bytes
-from hpxfer.plan.packing import CPU, CPU_STACK_BYTES, WORKER_BYTES, Device, Measured, pack
+from hpxfer.plan.memory import require_fit, spell_bytes
+from hpxfer.plan.packing import CPU, CPU_STACK_BYTES, GPU_SHARE, WORKER_BYTES, Device, Measured, pack
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.plan.text import plan_text
 from hpxfer.search import Progress
@@ -192,9 +193,15 @@ def memory_of(plan: Plan) -> list[str]:
 
 def test_a_trial_that_does_not_fit_is_said_before_it_runs(tmp_path: Path) -> None:
     sweep = expansion(tmp_path, ("workers: 2}", "stack_size: 4}"))
-    _, wide = sweep.shapes
-    each = stack_bytes(wide, sweep.setting, 1, cuda=True)
-    for memory, cautions, largest in ((each // 2, 2, 1), (3 * each, 1, 2), (2**40, 0, 4)):
+    narrow, wide = sweep.shapes
+    each, least = (stack_bytes(shape, sweep.setting, 1, cuda=True) for shape in (wide, narrow))
+    for memory, cautions, refused, largest in (
+        (least // 4, 1, [wide, narrow], 1),
+        (int(each / 2.1 / GPU_SHARE), 1, [wide], 1),
+        (int(each / 1.9 / GPU_SHARE), 2, [], 1),
+        (3 * each, 1, [], 2),
+        (2**40, 0, [], 4),
+    ):
         device = Device(cuda=True, memory_bytes=memory)
         plan = make_plan(sweep, (), device, bench=tmp_path)
         assert max(row.stack_size for row in plan.shapes if row.shape == wide) == largest
@@ -203,11 +210,42 @@ def test_a_trial_that_does_not_fit_is_said_before_it_runs(tmp_path: Path) -> Non
             largest,
             4,
         }
+        assert [text.split(" needs ")[0] for text in sorted(plan.unfit)] == sorted(
+            f"memory: one trial of {shape.label()}" for shape in refused
+        )
+        assert all("never measured on a GPU" in text for text in plan.unfit)
         if cautions == 2:
             alone, stacks = memory_of(plan)
-            assert f"one trial of {wide.label()} and 1 other shapes needs {spell_bytes(each)}" in alone
+            assert f"one trial of {wide.label()} needs {spell_bytes(each)}" in alone
+            assert "expect it to fail" in alone
             assert "never measured on a GPU" in alone
             assert "4 trials of" in stacks
+
+
+def test_a_measured_shape_and_a_gpu_of_unknown_size_are_judged_as_such(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path)
+    _, wide = sweep.shapes
+    gpu = Device(cuda=True, memory_bytes=2**34)
+    known = {wide: Measured(trial_s=1.0, trial_bytes=1.1 * gpu.room(), stack_size=1)}
+    (refused,) = make_plan(sweep, (), gpu, measured=known, bench=tmp_path).unfit
+    assert "never measured" not in refused
+    unknown = make_plan(sweep, (), Device(cuda=True), measured={wide: Measured(trial_bytes=2.0**50)}, bench=tmp_path)
+    assert unknown.unfit == ()
+    assert "expect it to fail" in memory_of(unknown)[0]
+
+
+def test_on_a_cpu_the_number_of_workers_that_fits_is_offered(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("workers: 2", "workers: 4"))
+    _, wide = sweep.shapes
+    need = stack_bytes(wide, sweep.setting, 1, cuda=False) + WORKER_BYTES
+    plan = make_plan(sweep, (), Device(host_bytes=int(2.5 * need / 0.8)))
+    assert plan.unfit
+    assert all("give resources.workers: 2, or fewer batch_tokens" in text for text in plan.unfit)
+    with pytest.raises(HpxferError, match="--no-strict-memory"):
+        require_fit(plan)
+    alone = make_plan(sweep, (), Device(host_bytes=int(0.5 * need / 0.8)))
+    assert all("give fewer batch_tokens" in text for text in alone.unfit)
+    require_fit(make_plan(sweep, (), Device(host_bytes=2**40)))
 
 
 @pytest.mark.parametrize("search", ["refine", "{kind: optuna, budget: 40, batch: 2}"])
@@ -218,11 +256,13 @@ def test_a_round_with_fewer_trials_than_a_stack_may_have_is_no_lack_of_memory(se
     assert memory_of(plan) == []
 
 
-def test_workers_that_need_more_than_the_machine_has_are_said_so(tmp_path: Path) -> None:
-    sweep = expansion(tmp_path, ("workers: 2", "workers: 40"))
-    (caution,) = memory_of(make_plan(sweep, (), Device(host_bytes=2 * WORKER_BYTES)))[-1:]
-    assert "workers need up to" in caution
-    assert memory_of(make_plan(sweep, (), Device(host_bytes=2**40))) == memory_of(make_plan(sweep, (), CPU)) == []
+def test_only_workers_that_have_a_stack_count(tmp_path: Path) -> None:
+    sweep = expansion(tmp_path, ("workers: 2}", "workers: 40}"))
+    need = stack_bytes(sweep.shapes[1], sweep.setting, 1, cuda=False) + WORKER_BYTES
+    plan = make_plan(sweep, (), Device(host_bytes=int(31 * need / 0.8)))
+    assert sum(row.num_stacks for row in plan.shapes) == 30
+    assert memory_of(plan) == list(plan.unfit) == []
+    assert memory_of(make_plan(sweep, (), CPU)) == []
 
 
 def test_a_machine_with_little_memory_gets_small_stacks(tmp_path: Path) -> None:
