@@ -105,7 +105,7 @@ def ray_errors() -> Iterator[None]:
 
 def _join(address: str) -> None:
     """Connect to a running cluster. Raise HpxferError if none answers in time."""
-    fix = "start one with `ray start --head`, or leave --address out to run on this machine"
+    fix = "start one with `ray start --head --disable-usage-stats`, or leave --address out to run on this machine"
     if address != "auto":
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:

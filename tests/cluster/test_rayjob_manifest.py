@@ -118,3 +118,9 @@ def test_the_entrypoint_is_a_command_of_ours() -> None:
     assert {
         str(Path(one).parent) if one.endswith(".yaml") else one for one in arguments if one.startswith("/")
     } == mounts
+
+
+def test_ray_sends_no_usage_statistics() -> None:
+    for template in templates(rayjob()):
+        for container in template["containers"]:
+            assert {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"} in container["env"], container["name"]
