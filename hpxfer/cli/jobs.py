@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,38 +12,56 @@ import typer
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, ResultsRoot
 from hpxfer.cli.output import INTERRUPTED, OK, TRIALS_FAILED, say, warn
+from hpxfer.jobs.next_command import ADDRESS_VARIABLE, DEFAULT_ADDRESS, next_command
 
 if TYPE_CHECKING:
     from hpxfer.jobs.client import JobInfo
 
 Address = Annotated[
     str,
-    typer.Option(
-        "--address", envvar="RAY_API_SERVER_ADDRESS", help="The address of Ray's dashboard on the cluster's head."
-    ),
+    typer.Option("--address", envvar=ADDRESS_VARIABLE, help="The address of Ray's dashboard on the cluster's head."),
 ]
-Job = Annotated[str, typer.Argument(metavar="JOB", help="The id that `hpxfer submit` printed.")]
+_ID = "The id that `hpxfer submit` printed, and that `hpxfer status` lists."
+Job = Annotated[str, typer.Argument(metavar="JOB", help=_ID)]
 
-HERE = "http://127.0.0.1:8265"
 
+def status(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help=f"{_ID} Without it, list the jobs.")] = None,
+    address: Address = DEFAULT_ADDRESS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the state of a job, how far its sweep is, and why it failed; without a job, list the jobs.
 
-def status(job: Job, address: Address = HERE, as_json: AsJson = False) -> None:
-    """Show the state of a job, how far its sweep is, and why it failed. The exit code is 1 if it failed.
+    The exit code is 1 if the job failed. The list has the jobs that `hpxfer submit` has started, the latest first.
 
-    Example: hpxfer status hpxfer-quickstart-1a2b3c4d
+    \b
+    Examples:
+      hpxfer status
+      hpxfer status hpxfer-quickstart-1a2b3c4d
     """
     from hpxfer.jobs import commands as job_commands
     from hpxfer.jobs.client import connect
-    from hpxfer.jobs.text import status_text
+    from hpxfer.jobs.text import jobs_text, status_text
 
-    found = job_commands.status(connect(address), job)
-    say(json.dumps(found.to_dict()) if as_json else status_text(found))
+    cluster = connect(address)
+    if job is None:
+        listed = job_commands.jobs(cluster)
+        if as_json:
+            say(json.dumps({"address": cluster.address, "jobs": [job_commands.job_data(info) for info in listed]}))
+        elif listed:
+            say(jobs_text(listed))
+            say(f"next: {next_command('status', listed[0].id, address=cluster.address)}", err=True)
+        else:
+            say(f"{cluster.address}: has no job of `hpxfer submit`")
+        return
+    found = job_commands.status(cluster, job)
+    say(json.dumps(found.to_dict()) if as_json else status_text(found, cluster.address))
     raise typer.Exit(_exit_code(found.info))
 
 
 def logs(
     job: Job,
-    address: Address = HERE,
+    address: Address = DEFAULT_ADDRESS,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on until the job ends. Ctrl-C ends the output, not the job.")
     ] = False,
@@ -61,11 +80,12 @@ def logs(
         for lines in cluster.follow(checked_id(job)):
             typer.echo(lines, nl=False)
     except KeyboardInterrupt:
-        say(f"the output ends here, the job goes on; next: hpxfer status {job}", err=True)
+        shown = next_command("status", job, address=cluster.address)
+        say(f"the output ends here, the job goes on; next: {shown}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
-def stop(job: Job, address: Address = HERE) -> None:
+def stop(job: Job, address: Address = DEFAULT_ADDRESS) -> None:
     """End a job. Its results are stored, and submitting the sweep again goes on from there.
 
     Example: hpxfer stop hpxfer-quickstart-1a2b3c4d
@@ -81,7 +101,9 @@ def stop(job: Job, address: Address = HERE) -> None:
     say(f"{job}: {after.state}; its results are stored; submit the sweep again to go on")
 
 
-def fetch(job: Job, results: ResultsRoot = Path("results"), address: Address = HERE, as_json: AsJson = False) -> None:
+def fetch(
+    job: Job, results: ResultsRoot = Path("results"), address: Address = DEFAULT_ADDRESS, as_json: AsJson = False
+) -> None:
     """Copy the stored results of a job to this machine, finished or not. Results that are here already stay.
 
     Example: hpxfer fetch hpxfer-quickstart-1a2b3c4d
@@ -95,7 +117,7 @@ def fetch(job: Job, results: ResultsRoot = Path("results"), address: Address = H
         say(json.dumps({"folder": str(found.folder), "num_new": found.num_new, "num_known": found.num_known}))
     else:
         say(f"{found.folder}: {found.num_new} trials are new, {found.num_known} were here")
-        say(f"next: hpxfer report {found.folder}", err=True)
+        say(f"next: {shlex.join(['hpxfer', 'report', str(found.folder)])}", err=True)
 
 
 def _exit_code(info: JobInfo) -> int:

@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.jobs import HERE, Address
-from hpxfer.cli.options import AsJson, EarlyStopping, MaxGpuHours, Plugins, Price, Sweep, Yes
+from hpxfer.cli.jobs import Address
+from hpxfer.cli.options import AsJson, EarlyStopping, MaxGpuHours, Plugins, Price, StrictMemory, Sweep, Yes
 from hpxfer.cli.output import say, warn
+from hpxfer.jobs.next_command import DEFAULT_ADDRESS, next_command
 
 
 def submit(
     sweep: Sweep,
-    address: Address = HERE,
+    address: Address = DEFAULT_ADDRESS,
     results: Annotated[
         str | None,
         typer.Option(
@@ -33,6 +34,7 @@ def submit(
     price_per_hour: Price = None,
     max_gpu_hours: MaxGpuHours = None,
     early_stopping: EarlyStopping = None,
+    strict_memory: StrictMemory = True,
     yes: Yes = False,
     plugin: Plugins = None,
     as_json: AsJson = False,
@@ -59,6 +61,7 @@ def submit(
         reuse=reuse or (),
         price_per_hour=price_per_hour,
         early_stopping=early_stopping,
+        strict_memory=strict_memory,
         plugins=plugin or (),
     )
     warn(offered.warnings)
@@ -67,10 +70,21 @@ def submit(
     ask(offered, yes=yes)
     job = job_commands.submit(cluster, offered)
     if as_json:
-        say(json.dumps({"job": job, "results": offered.root, "host": offered.host, "plan": offered.plan}))
+        say(
+            json.dumps(
+                {
+                    "job": job,
+                    "results": offered.root,
+                    "host": offered.host,
+                    "address": cluster.address,
+                    "plan": offered.plan,
+                }
+            )
+        )
     else:
         say(job)
-        say(f"submitted; results go to {offered.root} ({offered.host}); next: hpxfer status {job}", err=True)
+        shown = next_command("status", job, address=cluster.address)
+        say(f"submitted; results go to {offered.root} ({offered.host}); next: {shown}", err=True)
 
 
 SUBMIT = Command(name="submit", run=submit)

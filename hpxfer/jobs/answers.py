@@ -67,7 +67,7 @@ def is_store_file(name: str) -> bool:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return name -> content of the store's files in a results folder, as they are at one moment."""
+    """Return name -> content of the store's files in a results folder, as they are at one moment. It may have none."""
     with locked(folder, exclusive=False):
         found = [path for pattern in _STORE_FILES for path in sorted(folder.glob(pattern))]
         size = sum(path.stat().st_size for path in found)
@@ -77,6 +77,4 @@ def files_of(folder: Path) -> dict[str, bytes]:
                 f"{MAX_FETCH_BYTES / 2**20:.0f}; copy the folder itself, or submit with --results on a shared folder "
                 "or a storage URI"
             )
-        if not found:
-            raise HpxferError(f"{folder}: has no results yet; see `hpxfer status`")
         return {path.name: path.read_bytes() for path in found}

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,12 +22,12 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import requests
 from ray.exceptions import AuthenticationError
-from ray.job_submission import JobStatus, JobSubmissionClient
+from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from hpxfer.errors import HpxferError, last_line
+from hpxfer.jobs.next_command import DEFAULT_ADDRESS, next_command
 from hpxfer.jobs.request import ENTRYPOINT, VARIABLE, Answer, Request, is_job_id, packed, read_answer
 
-DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 # Per request. The server answers from memory, but uploads and long logs take a while.
 ANSWER_S = 120.0
 # For the first answer of a server. One that is silent for longer is no job server.
@@ -102,16 +102,12 @@ class Cluster:
     def info(self, job: str) -> JobInfo:
         """Return what the cluster knows of a job. Raise HpxferError if it knows no job of that id."""
         with _client_errors(self.address, job):
-            found = self._client.get_job_info(job)
-        return JobInfo(
-            id=found.submission_id or job,
-            state=str(found.status),
-            message=found.message or "",
-            exit_code=found.driver_exit_code,
-            started=_seconds(found.start_time),
-            ended=_seconds(found.end_time),
-            metadata=dict(found.metadata or {}),
-        )
+            return replace(_job_info(self._client.get_job_info(job)), id=job)
+
+    def jobs(self) -> list[JobInfo]:
+        """Return what the cluster knows of every job that was submitted to it, hpxfer's or not."""
+        with _client_errors(self.address):
+            return [_job_info(found) for found in self._client.list_jobs() if found.submission_id]
 
     def logs(self, job: str) -> str:
         """Return everything that a job has printed."""
@@ -136,7 +132,10 @@ class Cluster:
         deadline = time.monotonic() + STOP_S + 30
         while not (info := self.info(job)).over:
             if time.monotonic() > deadline:
-                raise HpxferError(f"{job}: has not ended {STOP_S + 30} s after it was asked to; see `hpxfer status`")
+                raise HpxferError(
+                    f"{job}: has not ended {STOP_S + 30} s after it was asked to; see "
+                    f"`{next_command('status', job, address=self.address)}`"
+                )
             time.sleep(_POLL_S)
         return info
 
@@ -270,7 +269,7 @@ def _client_errors(address: str, job: str = "") -> Iterator[None]:
     except (requests.exceptions.RequestException, ConnectionError) as error:
         raise HpxferError(
             f"no Ray dashboard answers at {address}: {_reason(error)}; start one with `ray start --head "
-            f"--dashboard-host 127.0.0.1`, or name another with --address"
+            f"--dashboard-host 127.0.0.1 --disable-usage-stats`, or name another with --address"
         ) from None
     except AuthenticationError as error:
         _refuse_token(403)
@@ -279,7 +278,8 @@ def _client_errors(address: str, job: str = "") -> Iterator[None]:
         if job and "does not exist" in str(error):
             raise HpxferError(
                 f"{address}: knows no job {job}; give the id that `hpxfer submit` printed and the address it was "
-                f"submitted to (a cluster that was restarted forgets its jobs, but not their results)"
+                f"submitted to (a cluster that was restarted forgets its jobs, but not their results); "
+                f"`{next_command('status', address=address)}` lists the jobs"
             ) from None
         raise HpxferError(f"{address}: the job server refused: {last_line(error)}") from None
 
@@ -311,6 +311,18 @@ def _why_no_answer(info: JobInfo) -> str:
         return "the cluster has no `python` in the PATH that Ray was started with; start it from hpxfer's environment"
     said = next((line for line in reversed(lines) if line.startswith("hpxfer: ")), None)
     return said.removeprefix("hpxfer: ") if said else "the check on the cluster failed: " + (lines or ["no reason"])[-1]
+
+
+def _job_info(found: JobDetails) -> JobInfo:
+    return JobInfo(
+        id=str(found.submission_id),
+        state=str(found.status),
+        message=found.message or "",
+        exit_code=found.driver_exit_code,
+        started=_seconds(found.start_time),
+        ended=_seconds(found.end_time),
+        metadata=dict(found.metadata or {}),
+    )
 
 
 def _seconds(milliseconds: int | None) -> float | None:

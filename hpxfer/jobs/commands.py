@@ -9,12 +9,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.jobs.answers import has_mark, is_store_file, progress
 from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id, new_nonce
+from hpxfer.jobs.next_command import next_command
 from hpxfer.jobs.plugins import sources
 from hpxfer.jobs.request import DEFAULT_ROOT, Request
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep
@@ -39,6 +41,7 @@ class Offer:
     text: str
     warnings: tuple[str, ...]
     reuse: tuple[str, ...] = ()  # results folders on the cluster, whose trials are copied
+    strict_memory: bool = True
 
     @property
     def num_left(self) -> int:
@@ -65,14 +68,16 @@ def offer(
     reuse: Sequence[str] = (),
     price_per_hour: float | None = None,
     early_stopping: str | None = None,
+    strict_memory: bool = True,
     plugins: Sequence[str] = (),
 ) -> Offer:
     """Return what the cluster finds about a sweep. Raise HpxferError if its versions, data or folder do not fit.
 
     A relative data path starts at the sweep file's folder on this machine. The data must be at the same absolute path
     on every node. `results` is the root on the cluster; the default is the sweep's `storage`, else DEFAULT_ROOT.
-    `reuse` names results folders on the cluster. `early_stopping` (none) replaces the sweep's. `plugins`
-    names plug-ins beside those of the sweep file.
+    `reuse` names results folders on the cluster. `early_stopping` (none) replaces the sweep's. With `strict_memory`
+    a shape that does not fit into the cluster's memory even alone is a reason. `plugins` names plug-ins beside those of
+    the sweep file.
     """
     spec = load_sweep(sweep, plugins=plugins)
     if early_stopping is not None:
@@ -89,6 +94,7 @@ def offer(
         name=spec.name,
         nonce=new_nonce(),
         price_per_hour=price_per_hour,
+        strict_memory=strict_memory,
         reuse=tuple(reuse),
         plugins=sources(spec),
     )
@@ -104,6 +110,7 @@ def offer(
         text=answer["text"],
         warnings=tuple(answer["warnings"]),
         reuse=tuple(reuse),
+        strict_memory=strict_memory,
     )
 
 
@@ -118,6 +125,7 @@ def submit(cluster: Cluster, offered: Offer) -> str:
         root=offered.root,
         name=offered.spec.name,
         reuse=offered.reuse,
+        strict_memory=offered.strict_memory,
         plugins=sources(offered.spec),
     )
     metadata = {
@@ -189,16 +197,28 @@ class JobStatus:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
-        info = self.info
-        return {
-            "job": info.id,
-            "state": info.state,
-            "exit_code": info.exit_code,
-            "message": info.message,
-            "sweep": info.metadata.get(SWEEP_KEY),
-            "results": info.metadata.get(ROOT_KEY),
-            **self.progress,
-        }
+        return {**job_data(self.info), **self.progress}
+
+
+def job_data(info: JobInfo) -> dict[str, Any]:
+    """Return what the cluster knows of a job as JSON-ready data."""
+    return {
+        "job": info.id,
+        "state": info.state,
+        "started": None
+        if info.started is None
+        else datetime.fromtimestamp(info.started, UTC).isoformat("T", "seconds"),
+        "exit_code": info.exit_code,
+        "message": info.message,
+        "sweep": info.metadata.get(SWEEP_KEY),
+        "results": info.metadata.get(ROOT_KEY),
+    }
+
+
+def jobs(cluster: Cluster) -> list[JobInfo]:
+    """Return the jobs of `hpxfer submit` on a cluster, the latest first."""
+    found = [info for info in cluster.jobs() if SWEEP_KEY in info.metadata and ROOT_KEY in info.metadata]
+    return sorted(found, key=lambda info: info.started or 0.0, reverse=True)
 
 
 def status(cluster: Cluster, job: str) -> JobStatus:
@@ -223,7 +243,7 @@ class Fetched:
 
 
 def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], None] | None = None) -> Fetched:
-    """Fetch what a job has stored so far into `results`/SWEEP. Raise HpxferError if that folder holds another sweep.
+    """Fetch what a job has stored so far into `results`/SWEEP. Raise HpxferError if no trial of it has finished.
 
     Stored results stay: finished trials are not replaced, and a different sweep.yaml is kept beside the new one.
     """
@@ -232,16 +252,27 @@ def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], No
         raise HpxferError(f"{job}: is no job of `hpxfer submit`; it has no results to fetch")
     target = results / info.metadata[SWEEP_KEY]
     with _stored(cluster, info) as source:
+        fetched = Store.open(source, write=False)
+        done = fetched.done_ids()
+        if not done or not (source / SWEEP_FILE).is_file():
+            raise HpxferError("\n".join([_nothing(info, cluster.address), *fetched.problems]))
         if target.exists() and target.samefile(source):
-            return Fetched(
-                folder=target, num_new=0, num_known=len(Store.open(target, write=False).done_ids()), problems=()
-            )
-        return _merge(source, target, on_wait)
+            return Fetched(folder=target, num_new=0, num_known=len(done), problems=())
+        return _merge(fetched, target, on_wait)
 
 
-def _merge(source: Path, target: Path, on_wait: Callable[[str], None] | None) -> Fetched:
-    fetched = Store.open(source, write=False)
-    spec = load_sweep(source / SWEEP_FILE, trusted=False)
+def _nothing(info: JobInfo, address: str) -> str:
+    """Return why a job has nothing to fetch, and the command that shows more."""
+    if info.over:
+        seen = next_command("logs", info.id, address=address)
+        return f"{info.id}: {info.state}, and no trial of it has finished; see `{seen}`"
+    return (
+        f"{info.id}: has no results yet, it is {info.state}; see `{next_command('status', info.id, address=address)}`"
+    )
+
+
+def _merge(fetched: Store, target: Path, on_wait: Callable[[str], None] | None) -> Fetched:
+    spec = load_sweep(fetched.folder / SWEEP_FILE, trusted=False)
     own = Store.open(target, write=True)
     with leased(LeaseFile(target), str(target), on_wait=on_wait) as lease:
         own.guard = lease.check

@@ -1,12 +1,15 @@
-"""The text that `hpxfer status` prints about a job."""
+"""The texts that `hpxfer status` prints: about one job, and about all jobs of a cluster."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
+from hpxfer.host.output import aligned
 from hpxfer.jobs.client import JobInfo
 from hpxfer.jobs.commands import HOST_KEY, ROOT_KEY, SWEEP_KEY, JobStatus
+from hpxfer.jobs.next_command import next_command
 from hpxfer.plan.text import spell_time
 from hpxfer.progress.status import RunStatus, run_status_from_dict
 
@@ -15,12 +18,25 @@ MOST_LINES = 12
 _RAYS_OWN = "Running entrypoint for job"
 
 
-def status_text(status: JobStatus) -> str:
+_HEADINGS = ("job", "sweep", "state", "started", "results")
+
+
+def jobs_text(jobs: Sequence[JobInfo]) -> str:
+    """Return a table of the jobs: id, sweep, state, start in this machine's time, and where the results are."""
+    return "\n".join(aligned([_HEADINGS, *(_cells(info) for info in jobs)], right_from=len(_HEADINGS)))
+
+
+def _cells(info: JobInfo) -> tuple[str, ...]:
+    started = "" if info.started is None else f"{datetime.fromtimestamp(info.started):%Y-%m-%d %H:%M}"
+    return (info.id, info.metadata[SWEEP_KEY], info.state, started, info.metadata[ROOT_KEY])
+
+
+def status_text(status: JobStatus, address: str) -> str:
     """Return the job's state, the progress of its sweep, and the end of its log if it failed."""
-    return "\n".join(_lines(status))
+    return "\n".join(_lines(status, address))
 
 
-def _lines(status: JobStatus) -> Iterator[str]:
+def _lines(status: JobStatus, address: str) -> Iterator[str]:
     info = status.info
     yield f"{info.id}: {info.state}{_times(info)}"
     if SWEEP_KEY in info.metadata:
@@ -34,7 +50,7 @@ def _lines(status: JobStatus) -> Iterator[str]:
         else:
             yield "starting"  # the progress is that of an earlier run
     if info.state in ("FAILED", "PENDING"):
-        yield from _why(info)
+        yield from _why(info, address)
 
 
 def _times(info: JobInfo) -> str:
@@ -57,13 +73,14 @@ def _progress(run_status: RunStatus, *, running: bool) -> str:
     return text
 
 
-def _why(info: JobInfo) -> Iterator[str]:
+def _why(info: JobInfo, address: str) -> Iterator[str]:
     """Yield Ray's message about the job. Of a job that ran and failed it is the end of its log, without Ray's first
     line.
     """
     lines = info.message.strip().splitlines()
     if info.exit_code is not None:
-        yield f"exit code {info.exit_code}; the end of its log (all of it: hpxfer logs {info.id}):"
+        whole = next_command("logs", info.id, address=address)
+        yield f"exit code {info.exit_code}; the end of its log (all of it: {whole}):"
         lines = [
             line for line in lines[1:] if not line.startswith(_RAYS_OWN) and "Runtime env is setting up" not in line
         ]

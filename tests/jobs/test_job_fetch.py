@@ -6,40 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from far_cluster import ADDRESS, JOB, Far
 from made_results import DIGEST, SPEC, files, made, stored, trials_of
 
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import answers
-from hpxfer.jobs.client import JobInfo
 from hpxfer.jobs.commands import HOST_KEY, ROOT_KEY, SWEEP_KEY, fetch, status
-from hpxfer.jobs.request import Answer, Request, answer_lines, read_answer
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.store import Store
-
-JOB = "hpxfer-a-1"
-
-
-class Far:
-    """A cluster whose head has a results root of its own, which this machine sees only through the log of a job."""
-
-    address = "http://head:8265"
-
-    def __init__(self, root: Path, state: str = "SUCCEEDED", metadata: dict[str, str] | None = None) -> None:
-        self.root, self.state = root, state
-        self.metadata = metadata or {SWEEP_KEY: SPEC.name, ROOT_KEY: str(root), HOST_KEY: "head"}
-        self.asked: list[str] = []
-
-    def info(self, job: str) -> JobInfo:
-        return JobInfo(
-            id=job, state=self.state, message="", exit_code=None, started=None, ended=None, metadata=self.metadata
-        )
-
-    def ask(self, request: Request, sweep: str) -> Answer:
-        self.asked.append(request.action)
-        data, sent = answers.answer(request, self.root / "no sweep travels")
-        answer = read_answer("\n".join(answer_lines(request.nonce, data, sent)), request.nonce)
-        assert answer is not None
-        return answer
 
 
 def store(folder: Path, *pairs: Any, spec: SweepSpec = SPEC) -> Store:
@@ -113,10 +87,35 @@ def test_a_folder_of_the_same_path_on_another_machine_is_not_taken_for_the_jobs(
     assert far.asked == ["fetch"]
 
 
-def test_a_job_without_results_and_a_job_of_someone_else(tmp_path: Path) -> None:
-    with pytest.raises(HpxferError, match="has no results yet"):
-        bring(Far(tmp_path / "far"), tmp_path / "here")
-    assert not (tmp_path / "here").exists()
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        ("RUNNING", f"{JOB}: has no results yet, it is RUNNING; see `hpxfer status {JOB} --address {ADDRESS}`"),
+        ("FAILED", f"{JOB}: FAILED, and no trial of it has finished; see `hpxfer logs {JOB} --address {ADDRESS}`"),
+        ("SUCCEEDED", "no trial of it has finished"),
+    ],
+)
+@pytest.mark.parametrize("left", ["nothing", "mark", "sweep", "failed trials"])
+@pytest.mark.parametrize("seen", [True, False], ids=["shared", "far"])
+def test_a_job_without_results_brings_none(state: str, found: str, left: str, seen: bool, tmp_path: Path) -> None:
+    """Whatever the job has left, and whether this machine sees its folder or not, nothing is written here."""
+    folder = tmp_path / "far" / SPEC.name
+    if left != "nothing":
+        folder.mkdir(parents=True)
+    if seen and left != "nothing":
+        (folder / "jobs.txt").write_text(f"{JOB}\n")
+    if left == "sweep":
+        Store.open(folder, write=True).save_sweep(SPEC, DIGEST)
+    if left == "failed trials":
+        store(folder, made(TRIALS[0], "failed"))
+    for here in ("here", "far"):
+        before = set(tmp_path.rglob("*"))
+        with pytest.raises(HpxferError, match=found):
+            bring(Far(tmp_path / "far", state), tmp_path / here)
+        assert set(tmp_path.rglob("*")) == before
+
+
+def test_a_job_of_someone_else_has_nothing_to_fetch(tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match="is no job of `hpxfer submit`"):
         bring(Far(tmp_path / "far", metadata={"name": "theirs"}), tmp_path / "here")
 

@@ -335,7 +335,7 @@ FAILED = JobInfo(
 
 
 def test_a_failed_job_says_why() -> None:
-    text = status_text(JobStatus(info=FAILED, progress={}))
+    text = status_text(JobStatus(info=FAILED, progress={}), "http://127.0.0.1:8265")
     assert text.splitlines() == [
         "hpxfer-a-1: FAILED after 30 s",
         "sweep a, results below s3://b",
@@ -347,5 +347,5 @@ def test_a_failed_job_says_why() -> None:
 def test_a_job_of_someone_else_has_a_state_and_no_sweep() -> None:
     info = replace(FAILED, metadata={}, state="SUCCEEDED", exit_code=0)
     status = JobStatus(info=info, progress={})
-    assert status_text(status) == "hpxfer-a-1: SUCCEEDED after 30 s"
+    assert status_text(status, "http://h") == "hpxfer-a-1: SUCCEEDED after 30 s"
     assert status.to_dict()["sweep"] is None
