@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from hpxfer.data import check_length, data_ref
+from hpxfer.data import check_length, data_ref, vocabulary_cautions
 from hpxfer.driver.plugins import stored_plugins, without_defaults
 from hpxfer.driver.reuse import Reuse, open_reuse
 from hpxfer.errors import HpxferError
@@ -243,9 +243,10 @@ def _measured(rows: pd.DataFrame, cuda: bool) -> Measured:
 
 
 def _warnings(spec: SweepSpec, device: Device, store: Store, location: ResultsLocation) -> Iterator[str]:
-    """Yield what the user should know about the folder and the device before a run."""
+    """Yield what the user should know about the folder, the data and the device before a run."""
     if holds_legacy_ids(location):
         yield f"{how_to_rekey(location.where)}; do so before a run"
+    yield from vocabulary_cautions(spec.data)
     if spec.training.determinism == "fast" and not device.cuda:
         yield "training.determinism: on a CPU, fast runs the same code as strict, with the same bits in every stack"
     version = store.trainer_version()

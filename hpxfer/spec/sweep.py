@@ -154,7 +154,9 @@ class DataSpec(Section):
     The default is ascii for `builtin:`, bytes for `text:` and gpt2 for `tokens:`. `tokens:` data is never ascii or
     bytes, the others are never gpt2."""
     vocab_size: Count | None = None
-    """`tokens:` only: the size of another tokenizer's vocabulary, at most 65536. It replaces tokenizer."""
+    """`tokens:` only: the size of another tokenizer's vocabulary, at most 65536. It replaces tokenizer.
+
+    Without both, `hpxfer plan` reads the largest id of the data and warns if gpt2 cannot have written it."""
     digest: str | None = None
     """The digest of the data. It stands in for data that is not on this machine, and is compared with data that is."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ class DataSource:
     """How a sweep names such data, e.g. `text:PATH-or-glob`."""
     tokenizers: Mapping[str, int]
     """Tokenizer -> size of its vocabulary. The first is the default."""
+    unpadded: Mapping[str, int] = field(default_factory=dict)
+    """Tokenizer -> its number of ids, where `tokenizers` has a larger number that suits the hardware."""
     max_vocab_size: int | None = None
     """A sweep may give `vocab_size` up to this instead of a tokenizer. None: it may not."""
     holds_ids: bool = True

@@ -68,7 +68,8 @@ def _load(dataset: Dataset, tokenizer: str) -> tuple[NDArray[Any], ...]:
 TOKENS = DataSource(
     name="tokens",
     usage="tokens:GLOB",
-    tokenizers={"gpt2": 50304},  # 50257 ids, padded to whole tiles of 128
+    tokenizers={"gpt2": 50304},  # whole tiles of 128
+    unpadded={"gpt2": 50257},
     max_vocab_size=2**16,
     open=_open,
     load=_load,

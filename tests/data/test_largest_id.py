@@ -1,0 +1,100 @@
+"""The vocabulary that a sweep leaves to the default is compared with the ids of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import hpxfer
+from tiny import write_tiny
+
+from hpxfer.data import largest_id, vocabulary_cautions
+from hpxfer.data.largest_id import pieces
+from hpxfer.errors import HpxferError
+from hpxfer.spec.sweep import DataSpec
+
+Write = Callable[..., Path]
+
+
+def said(source: str, **keys: object) -> tuple[str, ...]:
+    return vocabulary_cautions(DataSpec.model_validate({"source": source, **keys}))
+
+
+def test_small_ids_without_a_vocabulary(tmp_path: Path, write_shard: Write) -> None:
+    source = f"tokens:{write_shard(tmp_path / 'a.bin', np.arange(500) % 318)}"
+    (line,) = said(source)
+    assert line == (
+        "data.vocab_size: not given, so the vocabulary of gpt2 is assumed, 50257 ids, padded to 50304, and the largest "
+        f"id of {source} is 317 (all its tokens were read); write vocab_size: 318, or more if the tokenizer of the "
+        "data has more ids; tokenizer: gpt2 keeps 50304 without this warning"
+    )
+    assert said(source, vocab_size=318) == said(source, vocab_size=50304) == said(source, tokenizer="gpt2") == ()
+
+
+@pytest.mark.parametrize(
+    ("largest", "number"), [(0, 1), (32_000, 1), (45_230, 1), (45_231, 0), (50_256, 0), (50_257, 1), (50_303, 1)]
+)
+def test_where_the_warning_begins(largest: int, number: int, tmp_path: Path, write_shard: Write) -> None:
+    """From 50257 on another tokenizer wrote the data, although the padded vocabulary holds the id."""
+    assert len(said(f"tokens:{write_shard(tmp_path / 'a.bin', [0, largest, 0])}")) == number
+
+
+def test_the_largest_id_of_all_shards_counts(tmp_path: Path, write_shard: Write) -> None:
+    write_shard(tmp_path / "a.bin", [1, 2])
+    write_shard(tmp_path / "b.bin", [50_256])
+    write_shard(tmp_path / "c.bin", [])
+    assert said(f"tokens:{tmp_path}/*.bin") == ()
+
+
+def test_a_large_data_set_is_sampled(tmp_path: Path, write_shard: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(largest_id, "MOST_TOKENS", 64)
+    monkeypatch.setattr(largest_id, "PIECE_TOKENS", 16)
+    assert list(pieces(64)) == [(0, 16), (16, 32), (32, 48), (48, 64)]
+    assert list(pieces(50)) == [(0, 16), (16, 32), (32, 48), (48, 50)]
+    assert list(pieces(1000)) == [(0, 16), (328, 344), (656, 672), (984, 1000)]
+    ids = np.zeros(1000, int)
+    ids[[20, 330]] = 60_000, 7
+    path = write_shard(tmp_path / "a.bin", ids)
+    (line,) = said(f"tokens:{path}")
+    assert "is 7 (64 of its 1000 tokens were read, spread evenly)" in line
+
+
+def test_text_has_the_vocabulary_of_its_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * 100)
+    assert said(f"text:{tmp_path}/a.txt") == said("builtin:stdlib") == ()
+
+
+def test_nothing_is_known_of_data_elsewhere() -> None:
+    assert said("tokens:/nowhere/*.bin", digest="abc") == ()
+
+
+@pytest.mark.parametrize("keys", [{}, {"tokenizer": "gpt2"}, {"vocab_size": 50_304}])
+def test_an_id_outside_the_vocabulary_is_an_error_wherever_it_stands(
+    keys: dict[str, object], tmp_path: Path, write_shard: Write
+) -> None:
+    """The digest covers 2 million tokens of these 4 million, and not the one with the large id."""
+    ids = np.zeros(2**22, "<u2")
+    ids[60_000] = 50_304
+    path = write_shard(tmp_path / "a.bin", ids)
+    with pytest.raises(HpxferError, match=r"a\.bin: token 60000: the id must be below the vocabulary of 50304"):
+        said(f"tokens:{path}", **keys)
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_the_commands_warn_and_refuse(
+    command: str, tmp_path: Path, write_shard: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_shard(tmp_path / "a.bin", np.arange(1000) % 500)
+    source = ('{source: "builtin:stdlib"}', f'{{source: "tokens:{path}"}}')
+    within = ("--results", tmp_path / "r", "--hardware", "h200", "--max-gpu-hours", "0")  # so that nothing trains
+    _, _, err = hpxfer(capsys, command, write_tiny(tmp_path, source), *within)
+    assert "warning: data.vocab_size: not given, so the vocabulary of gpt2 is assumed" in err
+    ids = np.zeros(2**22, "<u2")
+    ids[60_000] = 600
+    write_shard(path, ids)
+    given = (source[0], f'{{source: "tokens:{path}", vocab_size: 500}}')
+    code, _, err = hpxfer(capsys, command, write_tiny(tmp_path, given), *within)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "token 60000: the id must be below the vocabulary of 500, got 600" in err
