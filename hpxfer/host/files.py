@@ -1,9 +1,11 @@
-"""Writing files so that each is complete or absent, and the lock that keeps two processes apart."""
+"""Reading files without waiting for ever, writing them complete or not at all, and the lock between processes."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +21,44 @@ LOCK_WAIT_S = 300.0
 _LOCK_POLL_S = 0.005
 # So many bytes that a full disk refuses them.
 _PROBE = bytes(2**12)
+# No text that people write or that hpxfer stores is as long.
+MAX_TEXT_BYTES = 32 * 2**20
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def open_regular(path: str | Path) -> IO[bytes]:
+    """Return a file opened for reading. Raise OSError at once unless it is a regular file.
+
+    A plain `open` waits for ever where the path is a named pipe, and a read of /dev/zero never ends.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        kind = stat.S_IFMT(os.fstat(handle).st_mode)
+        if kind == stat.S_IFDIR:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if kind != stat.S_IFREG:
+            raise OSError(errno.EINVAL, f"must be a regular file, got {_KINDS.get(kind, 'something else')}", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_bytes(path: str | Path, most: int = MAX_TEXT_BYTES) -> bytes:
+    """Return the content of a regular file. Raise OSError if it cannot be read or has more than `most` bytes."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"must have at most {most / 2**20:g} MiB, got more", str(path))
+    return content
+
+
+def read_text(path: str | Path, most: int = MAX_TEXT_BYTES) -> str:
+    """Return the text of a regular file as `read_bytes` does, its lines ended by `\\n`.
+
+    Raise UnicodeDecodeError unless it is UTF-8.
+    """
+    return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
@@ -69,24 +109,29 @@ def prove_writable(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, *, exclusive: bool) -> Iterator[None]:
+def locked(folder: Path, *, exclusive: bool, wait_s: float | None = None) -> Iterator[OSError | None]:
     """Keep other processes from writing to the folder and, if exclusive, from reading it. Not reentrant.
 
-    A file system without locks is used without one: only the driver writes anyway. Raises HpxferError if another
-    process holds the lock for LOCK_WAIT_S, which means that it was stopped during a write.
+    A file system without locks is used without one, because only the driver writes anyway; its error is yielded.
+    Raises HpxferError if another process holds the lock for `wait_s` (by default LOCK_WAIT_S), which means that it was
+    stopped during a write.
     """
     with ExitStack() as stack:
-        with suppress(OSError):
+        refused = None
+        try:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, handle)
-            _lock(folder, handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            _lock(folder, handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, wait_s)
             # Closing the handle is not enough: a process that was forked meanwhile holds a copy of it.
             stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)
-        yield
+        except OSError as error:
+            refused = error
+        yield refused
 
 
-def _lock(folder: Path, handle: int, kind: int) -> None:
-    deadline = time.monotonic() + LOCK_WAIT_S
+def _lock(folder: Path, handle: int, kind: int, wait_s: float | None) -> None:
+    wait_s = LOCK_WAIT_S if wait_s is None else wait_s
+    deadline = time.monotonic() + wait_s
     while True:
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
@@ -94,7 +139,7 @@ def _lock(folder: Path, handle: int, kind: int) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise HpxferError(
-                    f"{folder}: must be free to write, got a lock that another process has held for {LOCK_WAIT_S:g} s; "
+                    f"{folder}: must be free to write, got a lock that another process has held for {wait_s:g} s; "
                     f"resume that process if it was suspended, or end it, then try again"
                 ) from None
         time.sleep(_LOCK_POLL_S)

@@ -4,7 +4,7 @@ lease.json names the driver's host and process, and holds a counter that the dri
 second driver that finds the file watches the counter: if it moves, the first driver is at work. The second takes the
 lease over if the first process ran on this host and is dead, or if the counter stands still for STALE_S seconds of the
 second's own monotonic clock. Times of day are never compared. A driver that was suspended for so long that it lost its
-lease notices before its next write.
+lease notices before its next write, because every write asks the lease (`Lease.writing`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import reason
 from hpxfer.host.process import machine_id, process_is_gone, process_started
-from hpxfer.storage.lease_file import LEASE_FILE, LeaseStorage
+from hpxfer.storage.lease_file import LEASE_FILE, LeaseStorage, NoLocks
 
 LEASE_VERSION = 1
 BUMP_S = 10.0
@@ -49,8 +49,9 @@ class Holder:
     @property
     def is_gone(self) -> bool:
         """Whether this machine can see that the process has ended."""
-        same = self.host == socket.gethostname() and self.machine == machine_id()
-        return same and process_is_gone(self.pid, self.started)
+        if self.machine is None or self.machine != machine_id():
+            return False  # the name of a host is no proof: two hosts may share it
+        return self.host == socket.gethostname() and process_is_gone(self.pid, self.started)
 
     def __str__(self) -> str:
         return f"process {self.pid} on host {self.host}"
@@ -62,6 +63,7 @@ class Lease:
     def __init__(self, lease_storage: LeaseStorage, where: str, holder: Holder) -> None:
         self._storage, self._where, self._holder = lease_storage, where, holder
         self._lost: str | None = None
+        self._has_locks = False  # whether the storage has ever locked the lease
         self._ended = threading.Event()
 
     def check(self, *, read: bool = True) -> None:
@@ -78,14 +80,37 @@ class Lease:
             return True
         return False
 
+    @contextmanager
+    def writing(self, *, wait_s: float | None = None) -> Iterator[None]:
+        """Let this process write as long as the context is open. Every write of a driver goes through here.
+
+        Nobody takes the lease over meanwhile, where the storage can prevent it. Raises HpxferError if this process no
+        longer holds the lease, or if another process keeps it waiting for `wait_s`. The store, which has the same lock,
+        calls `check` instead.
+        """
+        with self._storage.writing(wait_s):
+            self.check()
+            yield
+
     def bump(self) -> None:
-        """Raise the counter. If the disk refuses, the next call tries again. A lost lease stays lost."""
+        """Raise the counter. If the disk refuses, the next call tries again. A lost lease stays lost.
+
+        Without the lock nothing is written. A file system that had locks and has them no more ends the run.
+        """
         following = replace(self._holder, counter=self._holder.counter + 1)
-        with suppress(OSError, HpxferError):
+        try:
             if self._storage.swap(encoded(self._holder), encoded(following)):
-                self._holder = following
+                self._holder, self._has_locks = following, True
             elif (found := self._read()) is not None:
                 self._holder = found  # an earlier write arrived after all, although the disk reported an error
+        except NoLocks as error:
+            if self._has_locks:
+                self._lost = (
+                    f"{self._where}: its lease cannot be locked: {reason(error)}; this run stops and writes nothing "
+                    "more; what it stored is kept. Run again when the file system has its locks back"
+                )
+        except (OSError, HpxferError):
+            pass
 
     def _read(self) -> Holder | None:
         """Return what the lease says if it is ours. If it is not, it is lost."""
@@ -139,6 +164,7 @@ def leased(
         fix = "choose another folder with --results"
         raise HpxferError(f"{where}: its lease cannot be written: {reason(error)}; {fix}") from None
     lease = Lease(lease_storage, where, mine)
+    lease.bump()  # finds out whether there are locks
     thread = threading.Thread(target=lease._bump_until_ended, args=(bump_s,), name="hpxfer-lease", daemon=True)
     thread.start()
     try:

@@ -6,17 +6,22 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hpxfer.host.files import locked
+from hpxfer.errors import HpxferError
+from hpxfer.host.files import locked, reason
 
 LEASE_FILE = "lease.json"
 # How long to wait for the lock of the file. A change takes one write. A process that holds the lock longer was
-# suspended, and gives up the lease when it looks again.
-_LOCK_WAIT_S = 5.0
+# suspended, and what it writes later is lost.
+LOCK_WAIT_S = 5.0
+
+
+class NoLocks(OSError):
+    """The file system has no locks, or has them no more."""
 
 
 class LeaseStorage(Protocol):
@@ -36,13 +41,21 @@ class LeaseStorage(Protocol):
     def drop(self, old: bytes) -> None:
         """Remove the object if its content is `old`."""
 
+    def writing(self, wait_s: float | None) -> AbstractContextManager[None]:
+        """Keep others from taking over as long as the context is open, where the storage can.
+
+        Raise HpxferError if somebody keeps this process from it for `wait_s`.
+        """
+
 
 @dataclass(frozen=True)
 class LeaseFile:
     """A file in a results folder.
 
-    It is changed in place, under a lock of its own. So neither a full disk nor a long write of the store, which has
-    another lock, keeps the counter from moving. Every content has the same length, so nothing of an older text remains.
+    Its driver changes it in place, under a lock of its own. So neither a full disk nor a long write of the store, which
+    has another lock, keeps the counter from moving. Every content has the same length, so nothing of an older text
+    remains. Whoever takes over replaces the file, under the lock of the folder. Without locks nobody takes over, and
+    the counter stands still.
     """
 
     folder: Path
@@ -62,35 +75,76 @@ class LeaseFile:
         """See `LeaseStorage.create`."""
         if self.path.exists():
             return False
+        temporary = self._temporary(content)
+        try:
+            return self._rename_if_free(temporary, content)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def swap(self, old: bytes, new: bytes, *, takeover: bool = False) -> bool:
+        """See `LeaseStorage.swap`. A takeover waits until the driver's current write has ended."""
+        if takeover:
+            return self._take_over(old, new)
+        with self._opened() as handle:
+            if handle is None:
+                return False
+            _lock(handle)
+            if not self._holds(handle, old):
+                return False
+            os.pwrite(handle, new, 0)
+            if len(new) < len(old):
+                os.ftruncate(handle, len(new))
+            os.fsync(handle)
+            # If this process was suspended above, another driver may have taken over meanwhile. It then gave the name
+            # to a file of its own, and what was written here is gone with the old file.
+            return self._is_named(handle)
+
+    def drop(self, old: bytes) -> None:
+        """See `LeaseStorage.drop`. Nobody takes over between the look and the removal."""
+        with locked(self.folder, exclusive=True):
+            if self.read() == old:
+                os.unlink(self.path)
+
+    @contextmanager
+    def writing(self, wait_s: float | None) -> Iterator[None]:
+        """See `LeaseStorage.writing`."""
+        with locked(self.folder, exclusive=False, wait_s=wait_s):
+            yield
+
+    def _take_over(self, old: bytes, new: bytes) -> bool:
+        """Give the name to a new file. A change of the old file that is suspended halfway then changes nothing."""
+        with locked(self.folder, exclusive=True) as refused, self._opened() as handle:
+            if refused is not None:
+                raise HpxferError(
+                    f"{self.folder}: has no locks ({reason(refused)}), so its lease cannot be taken over without the "
+                    f"risk of two drivers; remove {self.path} if no run is active, or choose another folder with "
+                    "--results"
+                )
+            if handle is None:
+                return False
+            with suppress(BlockingIOError):
+                _lock(handle)
+            if not self._holds(handle, old):
+                return False
+            temporary = self._temporary(new)
+            try:
+                os.replace(temporary, self.path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            return True
+
+    def _temporary(self, content: bytes) -> Path:
+        """Return a new file with this content that is on the disk."""
         temporary = self.path.with_name(f"{LEASE_FILE}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
         try:
             with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            return self._rename_if_free(temporary, content)
-        finally:
+        except BaseException:
             temporary.unlink(missing_ok=True)
-
-    def swap(self, old: bytes, new: bytes, *, takeover: bool = False) -> bool:
-        """See `LeaseStorage.swap`. A takeover waits until the store's current write has ended."""
-        if takeover:
-            with locked(self.folder, exclusive=True):
-                return self.swap(old, new)
-        with self._opened() as handle:
-            if handle is None or os.pread(handle, len(old) + 1, 0) != old:
-                return False
-            os.pwrite(handle, new, 0)
-            if len(new) < len(old):
-                os.ftruncate(handle, len(new))
-            os.fsync(handle)
-            return True
-
-    def drop(self, old: bytes) -> None:
-        """See `LeaseStorage.drop`."""
-        with self._opened() as handle:
-            if handle is not None and os.pread(handle, len(old) + 1, 0) == old:
-                self.path.unlink()
+            raise
+        return temporary
 
     def _rename_if_free(self, temporary: Path, content: bytes) -> bool:
         """Give the written file its name, unless the name is taken."""
@@ -113,19 +167,20 @@ class LeaseFile:
 
     @contextmanager
     def _opened(self) -> Iterator[int | None]:
-        """Yield the file, open and locked, or None if it is gone."""
+        """Yield the open file, or None if it is gone."""
         try:
-            handle = os.open(self.path, os.O_RDWR)
+            handle = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             yield None
             return
         try:
-            _lock(handle)
-            # Another driver may have removed the file while this one waited for the lock. A file without a name is no
-            # lease.
-            yield handle if self._is_named(handle) else None
+            yield handle
         finally:
             os.close(handle)
+
+    def _holds(self, handle: int, content: bytes) -> bool:
+        """Return whether the open file is the lease still, and has this content."""
+        return os.pread(handle, len(content) + 1, 0) == content and self._is_named(handle)
 
     def _is_named(self, handle: int) -> bool:
         try:
@@ -135,14 +190,18 @@ class LeaseFile:
 
 
 def _lock(handle: int) -> None:
-    """Lock an open file. Go on without the lock if there are no locks, or if a suspended process holds it."""
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    with suppress(OSError):
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    return
-            time.sleep(0.005)
+    """Lock an open file.
+
+    Raise BlockingIOError if another process holds the lock, which then was suspended, and NoLocks if there are none.
+    """
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+        except OSError as error:
+            raise NoLocks(error.errno, error.strerror) from None
+        time.sleep(0.005)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -67,6 +67,10 @@ class LeaseObject:
         """See `LeaseStorage.drop`."""
         if self.read() == old:
             self.remote.delete(LEASE_FILE)
+
+    def writing(self, wait_s: float | None) -> AbstractContextManager[None]:
+        """See `LeaseStorage.writing`. Object storage has no locks."""
+        return nullcontext()
 
     @cached_property
     def _bucket(self) -> ObjectStore | None:

@@ -350,7 +350,7 @@ def test_a_driver_that_was_suspended_finds_its_lease_taken(drivers: Drivers) -> 
 
 
 def test_a_change_that_was_suspended_halfway_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_slot, "_LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(lease_slot, "LOCK_WAIT_S", 0.05)
     put(tmp_path, encoded(dead_process()))
     with open(tmp_path / LEASE_FILE, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
