@@ -5,16 +5,51 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# What a message repeats of what the user gave: the characters of one value, the lines, and the characters of a line.
+MAX_SHOWN = 80
+MAX_LINES = 50
+MAX_LINE = 4000
+MAX_NAMES = 200  # of those that are legal
+
 
 class HpxferError(ValueError):
     """A mistake in what the user gave. The command line prints it without a traceback and exits 2."""
 
 
+def shown(value: object) -> str:
+    """Return a value as a message repeats it: as Python spells it, cut after 80 characters."""
+    if isinstance(value, str):
+        return cut(repr(value[: MAX_SHOWN + 1]))
+    try:
+        return cut(repr(value))
+    except (ValueError, RecursionError):  # Python spells no whole number of more than 4300 digits
+        return f"a very long {type(value).__name__}"
+
+
+def cut(text: str, most: int = MAX_SHOWN) -> str:
+    """Return the text, or its start and `...` if it is longer than `most`."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def brief(text: str) -> str:
+    """Return a message with its lines cut, and only the first of very many. The start and the end of a line stay."""
+    lines = text.split("\n")
+    kept = [
+        line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} ... {line[-MAX_LINE // 2 :]}" for line in lines
+    ]
+    if len(kept) <= MAX_LINES:
+        return "\n".join(kept)
+    return "\n".join([*kept[:MAX_LINES], f"... and {len(kept) - MAX_LINES} more lines"])
+
+
 def nearest(name: str, legal: Iterable[str]) -> str:
     """Return a fix for an unknown `name`: the nearest legal one, or all of them."""
     names = sorted(legal)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else "legal: " + ", ".join(names)
+    close = difflib.get_close_matches(name[:MAX_SHOWN], names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {shown(close[0])}?"
+    more = f", ... and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return "legal: " + ", ".join(cut(each) for each in names[:MAX_NAMES]) + more
 
 
 def first_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, brief
 
 __all__ = ["main"]
 
@@ -22,7 +22,7 @@ def main() -> None:
     except HpxferError as error:
         from hpxfer.storage.uri import spelled
 
-        print(f"hpxfer: {spelled(str(error))}", file=sys.stderr)  # noqa: T201
+        print(f"hpxfer: {brief(spelled(str(error)))}", file=sys.stderr)  # noqa: T201
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:  # before typer listens for it
         sys.exit(INTERRUPTED)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, brief
 from hpxfer.storage.uri import spelled
 
 # Exit codes. Bad input is 2, which `main` returns; 130 is what shells give a program that Ctrl-C ended.
@@ -26,7 +26,7 @@ def say(text: str, *, err: bool = False) -> None:
 def warn(problems: Iterable[str]) -> None:
     """Print each problem as a warning on stderr."""
     for problem in problems:
-        say(f"warning: {problem}", err=True)
+        say(brief(f"warning: {problem}"), err=True)
 
 
 def written(files: Sequence[Path | str]) -> str:

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from hpxfer.errors import nearest
+from hpxfer.errors import nearest, shown
 from hpxfer.registry import registry
 
 T = TypeVar("T")
@@ -120,7 +120,6 @@ class Registered:
     def _known(self, name: str, info: ValidationInfo) -> str:
         rows = registry(self._kind)
         if name not in rows and name not in (info.context or {}).get(self._kind, ()):
-            got = repr(name) if len(name) <= 78 else repr(name)[:77] + "..."
-            why = f"unknown {self._kind} {got}; {nearest(name, rows.names())}"
+            why = f"unknown {self._kind} {shown(name)}; {nearest(name, rows.names())}"
             raise PydanticCustomError("unregistered", "{why}", {"why": why})
         return name

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.spec.yaml_file import KeyPath, YamlFile
 
 M = TypeVar("M", bound=BaseModel)
@@ -45,8 +45,7 @@ def in_file(file: YamlFile, path: KeyPath) -> KeyPath:
 def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) -> str:
     loc, kind = (*at, *error["loc"]), error["type"]
     where = file.where(in_file(file, loc))
-    got = repr(error["input"])
-    got = got if len(got) <= 80 else got[:77] + "..."
+    got = shown(error["input"])
     if kind == "extra_forbidden":
         legal = _legal_keys(model, error["loc"][:-1])
         return f"{where}: unknown key; {nearest(str(loc[-1]), legal)}"
@@ -62,6 +61,8 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
             rule = "a list"
         case "dict_type":
             rule = "a mapping"
+        case "bool_type":
+            rule = "true or false"
         case "model_type":
             form = _FORMS.get(error["ctx"]["class_name"])
             rule = f"{form} or a mapping" if form else "a mapping"

@@ -5,32 +5,68 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import MAX_SHOWN, HpxferError, cut, shown
+from hpxfer.host.files import read_text
 
 KeyPath = tuple[str | int, ...]
 
 
+MAX_BYTES = 2 * 2**20  # of a file that people write. A list of 100,000 seeds takes less than half
 MAX_VALUES = 200_000
+MAX_NESTED = 100
+MAX_DIGITS = 250  # of a whole number. A float is as large as 309 digits, in base 16 as 256
+
+_TAG = "tag:yaml.org,2002:"
+# The scalars of YAML 1.2's core schema: tag -> what a message calls it, how it is spelled, how that may start. YAML 1.1
+# would read `1:20:30` as 4830, `010` as 8, `no` as false, and `1e-12` as text. Beyond the schema, `_` may stand between
+# the digits of a decimal whole number, as in Python.
+_SCALARS = {
+    "null": ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
+    "bool": ("true or false", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": ("a whole number", r"[-+]?[0-9]+(_[0-9]+)*|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        "a number",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+}
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, plus YAML 1.2 floats: in YAML 1.1 `1e-12` is a string."""
+    """PyYAML's safe loader with the scalars of YAML 1.2. It stops at a document that is too large."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self._name, self._num_nodes, self._depth = name, 0, 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._num_nodes, self._depth = self._num_nodes + 1, self._depth + 1
+        _check_size(f"{self._name}:{self.peek_event().start_mark.line + 1}", self._num_nodes, self._depth)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper, which quotes a string that the loader would read as a float, e.g. the digest `12e5`."""
+    """PyYAML's safe dumper, which quotes each string that a reader of YAML 1.1 or 1.2 would take for something else."""
 
 
-for _class in (_Loader, _Dumper):
-    _class.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
-        list("-+0123456789."),
-    )
+def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node).replace("_", "")
+    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+
+
+for _tag, (_, _spelled, _starts) in _SCALARS.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_TAG + _tag, re.compile(rf"^(?:{_spelled})$"), list(_starts))
+_Loader.add_implicit_resolver(_TAG + "merge", re.compile("^<<$"), ["<"])
+_Loader.add_constructor(_TAG + "int", _whole_number)
 
 
 @dataclass(frozen=True)
@@ -44,9 +80,9 @@ class YamlFile:
     def where(self, path: KeyPath) -> str:
         """Return `file:line: key.path` with the line of the deepest key on `path` that the file has."""
         key = f": {spell(path)}" if path else ""
-        for cut in range(len(path), -1, -1):
-            if path[:cut] in self.lines:
-                return f"{self.name}:{self.lines[path[:cut]]}{key}"
+        for end in range(len(path), -1, -1):
+            if path[:end] in self.lines:
+                return f"{self.name}:{self.lines[path[:end]]}{key}"
         return self.name + key
 
 
@@ -55,13 +91,13 @@ def spell(path: KeyPath) -> str:
     out = ""
     for part in path:
         out += f"[{part}]" if isinstance(part, int) else (f".{part}" if out else str(part))
-    return out
+    return cut(out, 2 * MAX_SHOWN)
 
 
 def read_yaml(path: str | Path) -> YamlFile:
     """Return the document of a YAML file. Raise HpxferError if the file cannot be read or is not YAML."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path, MAX_BYTES)
     except IsADirectoryError:
         raise HpxferError(
             f"{path}: must be a YAML file, got a folder; name a file, e.g. {Path(path, 'sweep.yaml')}"
@@ -77,7 +113,8 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     """Return the document in `text`. `name` stands for the file in messages."""
     lines: dict[KeyPath, int] = {}
     try:
-        data = _read(_Loader(text), lines, name)
+        loader = _Loader(text, name)
+        data = _read(loader, lines, name)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise HpxferError(f"{name}:{line}: not valid YAML: unprintable character {error.character:#x}") from None
@@ -85,11 +122,11 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}" if mark else name
         problem = getattr(error, "problem", None) or str(error)
-        raise HpxferError(f"{where}: not valid YAML: {problem}") from None
+        raise HpxferError(f"{where}: not valid YAML: {cut(problem, 2 * MAX_SHOWN)}") from None
     except HpxferError:
         raise
-    except (ValueError, RecursionError) as error:  # e.g. a date that does not exist; an alias that holds itself
-        raise HpxferError(f"{name}: not valid YAML: {error}") from None
+    except (ValueError, OverflowError):  # e.g. of an escape such as "\UFFFFFFFF", which is no character
+        raise HpxferError(f"{name}:{loader.line + 1}: not valid YAML: a number or an escape is too large") from None
     return YamlFile(name=name, data=data, lines=lines)
 
 
@@ -113,10 +150,12 @@ def _read(loader: _Loader, lines: dict[KeyPath, int], name: str) -> Any:
 
 def _walk(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str) -> None:
     lines.setdefault(path, node.start_mark.line + 1)
-    if len(lines) > MAX_VALUES:
-        raise HpxferError(f"{name}: must hold at most {MAX_VALUES} values, got more; are aliases nested?")
+    _check_size(f"{name}:{node.start_mark.line + 1}", len(lines), len(path))
+    _check_tag(node, path, name)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _TAG + "merge":
+                _check_tag(key, path, name)
             inner = (*path, str(key.value))
             if inner in lines:
                 raise HpxferError(
@@ -128,3 +167,27 @@ def _walk(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str) 
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             _walk(value, (*path, index), lines, name)
+
+
+def _check_size(where: str, num_values: int, depth: int) -> None:
+    """Raise HpxferError if a document holds so much that it would take minutes to read."""
+    if num_values > MAX_VALUES:
+        raise HpxferError(f"{where}: must hold at most {MAX_VALUES} values, got more; are aliases nested?")
+    if depth > MAX_NESTED:
+        raise HpxferError(f"{where}: must be nested at most {MAX_NESTED} deep, got more; does an alias hold itself?")
+
+
+def _check_tag(node: yaml.Node, path: KeyPath, name: str) -> None:
+    """Raise HpxferError unless the tag of a node is one that files have, and a scalar is spelled as its tag says."""
+    where = f"{name}:{node.start_mark.line + 1}: {spell(path)}".removesuffix(": ")
+    tag = node.tag.removeprefix(_TAG)
+    if tag not in (*_SCALARS, "str", "seq", "map"):
+        known = node.tag.startswith(_TAG)
+        raise HpxferError(f"{where}: unknown tag {cut('!!' + tag if known else tag)}; take it out, or quote the value")
+    if not isinstance(node, yaml.ScalarNode) or tag not in _SCALARS:
+        return
+    noun, spelled, _ = _SCALARS[tag]
+    if not re.fullmatch(spelled, node.value):
+        raise HpxferError(f"{where}: must be {noun} after !!{tag}, got {shown(node.value)}; take the tag out")
+    if tag == "int" and len(node.value) > MAX_DIGITS:
+        raise HpxferError(f"{where}: must have at most {MAX_DIGITS} digits, got {cut(node.value)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from made_results import files, made, trials_of
 
-from hpxfer.host.files import locked, remove_half_written, write_files
+from hpxfer.host.files import locked, open_regular, read_bytes, read_text, remove_half_written, write_files
 from hpxfer.store import Store, parquet
 
 TRIALS_OF_SPEC = trials_of()
@@ -99,3 +100,26 @@ def test_what_a_dead_process_left_half_written_goes(tmp_path: Path) -> None:
     remove_half_written(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(stay)
     remove_half_written(tmp_path / "none")
+
+
+def test_what_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"x\r\ny\rz\n")
+    assert (read_bytes(file), read_text(file)) == (b"x\r\ny\rz\n", "x\ny\nz\n")
+    assert read_bytes(file, most=7) == b"x\r\ny\rz\n"
+    with pytest.raises(OSError, match="must have at most"):
+        read_bytes(file, most=6)
+
+
+def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(tmp_path / "socket"))
+        for path in (tmp_path / "pipe", tmp_path / "link", tmp_path / "socket", Path("/dev/zero")):
+            with pytest.raises(OSError, match=r"must be a regular file|No such device"):
+                open_regular(path)
+    with pytest.raises(IsADirectoryError):
+        open_regular(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        open_regular(tmp_path / "none")

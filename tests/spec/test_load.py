@@ -135,7 +135,7 @@ def test_derived_values() -> None:
         # types
         (("name: small", "name: 5"), "s.yaml:1: name: must be a valid string, got 5"),
         (("steps: 200", "steps: 200.0"), "s.yaml:10: training.steps: must be a valid integer, got 200.0"),
-        (("steps: 200", "steps: yes"), "s.yaml:10: training.steps: must be a valid integer, got True"),
+        (("steps: 200", "steps: true"), "s.yaml:10: training.steps: must be a valid integer, got True"),
         (
             ("router_bias_lr: 0.01", "router_bias_lr: fast"),
             "s.yaml:18: hps.router_bias_lr: must be a valid number, got 'fast'",
@@ -149,7 +149,7 @@ def test_derived_values() -> None:
         ),
         (("[completep-moe, sp]", "[3]"), "s.yaml:14: parameterizations[0]: must be a name or a mapping, got 3"),
         (
-            ("[completep-moe, sp]", "[{name: completep, conventions: {depth_alpha: yes}}]"),
+            ("[completep-moe, sp]", "[{name: completep, conventions: {depth_alpha: true}}]"),
             "s.yaml:14: parameterizations[0].conventions.depth_alpha: must be a valid number, got True\n"
             "s.yaml:14: parameterizations[0].conventions.depth_alpha: must be a valid string, got True",
         ),
@@ -157,6 +157,10 @@ def test_derived_values() -> None:
         (
             ("schedule: {decay: constant, warmup_steps: 20}", "schedule: cosine"),
             "s.yaml:12: training.schedule: must be a mapping, got 'cosine'",
+        ),
+        (
+            ("context: 64", "context: 64\n  biases: no"),
+            "s.yaml:6: model.biases: must be true or false, got 'no'",
         ),
         # ranges
         (("context: 64", "context: 0"), "s.yaml:5: model.context: must be greater than or equal to 1, got 0"),
@@ -170,7 +174,7 @@ def test_derived_values() -> None:
             "s.yaml:18: hps.router_bias_lr: must be a finite number, got inf",
         ),
         (
-            ("router_bias_lr: 0.01", "router_bias_lr: {log2: yes}"),
+            ("router_bias_lr: 0.01", "router_bias_lr: {log2: true}"),
             "s.yaml:18: hps.router_bias_lr: must be a valid number, got {'log2': True}",
         ),
         (("family: gpt", "family: llama"), "s.yaml:3: model.family: unknown family 'llama'; legal: gpt"),

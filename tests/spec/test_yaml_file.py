@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from strategies import TEXT
 
 from hpxfer.errors import HpxferError
+from hpxfer.spec import yaml_file
 from hpxfer.spec.yaml_file import KeyPath, parse_yaml, read_yaml, spell, write_yaml
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
@@ -23,6 +26,58 @@ axes:
     - 64
   free: [{depth: 2}]
 """
+
+
+# Texts that a reader of YAML 1.1 or 1.2 takes for something else unless they are quoted.
+TRAPS = st.sampled_from(
+    [
+        *(
+            "1:20:30",
+            "1:20.5",
+            "yes",
+            "No",
+            "on",
+            "off",
+            "y",
+            "2020-01-01",
+            "2020-01-01 10:00:00",
+            "0o17",
+            "0x1F",
+            "017",
+        ),
+        *("08", "1e3", "1_000", "1_000.5", "0b11", ".inf", "-.INF", ".nan", "~", "null", "", "true", "<<", "=", "- a"),
+        *(
+            "+1",
+            "-.5",
+            "1.",
+            "!!bool x",
+            "*a",
+            "&a",
+            "# a",
+            "a: b",
+            "a #b",
+            "? a",
+            "%TAG",
+            "---",
+            "...",
+            "\x85",
+            "\u2028",
+        ),
+    ]
+)
+TRAPPED = st.recursive(TRAPS | LEAVES, lambda inner: st.lists(inner) | st.dictionaries(TRAPS | TEXT, inner))
+
+
+@given(TRAPPED)
+def test_no_text_reads_back_as_something_else(data: object) -> None:
+    assert parse_yaml(write_yaml(data), "file").data == data
+
+
+def test_what_is_written_is_quoted_for_a_reader_of_yaml_1_1_too() -> None:
+    assert (
+        write_yaml(["1:20:30", "yes", "2020-01-01", "08", "1e3"])
+        == "- '1:20:30'\n- 'yes'\n- '2020-01-01'\n- '08'\n- '1e3'\n"
+    )
 
 
 @given(DATA)
@@ -44,6 +99,38 @@ def test_what_is_written_reads_back(data: object) -> None:
         ("0.5", 0.5),
         (".inf", float("inf")),
         ("inf", "inf"),
+        # YAML 1.2, not 1.1
+        ("1:20:30", "1:20:30"),
+        ("1:20.5", "1:20.5"),
+        ("190:20", "190:20"),
+        ("010", 10),
+        ("09", 9),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("0b11", "0b11"),
+        ("+7", 7),
+        ("yes", "yes"),
+        ("no", "no"),
+        ("on", "on"),
+        ("Off", "Off"),
+        ("y", "y"),
+        ("True", True),
+        ("FALSE", False),
+        ("~", None),
+        ("Null", None),
+        ("nUll", "nUll"),
+        ("2020-01-01", "2020-01-01"),
+        ("2020-13-01", "2020-13-01"),
+        ("2001-12-14t21:59:43.10-05:00", "2001-12-14t21:59:43.10-05:00"),
+        ("=", "="),
+        ("1_000.5", "1_000.5"),
+        # beyond YAML 1.2
+        ("2_000_000_000", 2_000_000_000),
+        ("2_", "2_"),
+        ("!!str 5", "5"),
+        ("!!float 5", 5.0),
+        ("!!int '0x1F'", 31),
+        ("1" + 249 * "0", 10**249),
     ],
 )
 def test_numbers(text: str, value: object) -> None:
@@ -90,14 +177,30 @@ def test_spell() -> None:
         ("a: *x\n", "file:1: not valid YAML: found undefined alias 'x'"),
         ("a: 1\n---\nb: 2\n", "file:2: not valid YAML: but found another document"),
         ("a: 1\n? [b]\n: 2\n", "file:2: not valid YAML: found unhashable key"),
-        ("a: 2020-13-01\n", "file: not valid YAML: month must be in 1..12"),
         ("a: 1\nb: \x01\n", "file:2: not valid YAML: unprintable character 0x1"),
-        ("a: &x [*x]\n", "file: not valid YAML: maximum recursion depth exceeded"),
-        (
-            "a: !!python/name:os.system\n",
-            "file:1: not valid YAML: could not determine a constructor for the tag "
-            "'tag:yaml.org,2002:python/name:os.system'",
-        ),
+        ("a: 1\nb: &x [*x]\n", "file:2: must be nested at most 100 deep, got more; does an alias hold itself?"),
+        ("a:\n - " + "[" * 2000, "file:2: must be nested at most 100 deep, got more"),
+        ("a:\n- b: !!python/name:os.system\n", "file:2: a[0].b: unknown tag !!python/name:os.system; take it out"),
+        ("a: 1\nb: !!bool x\n", "file:2: b: must be true or false after !!bool, got 'x'; take the tag out"),
+        ("a: !!int 1:20\n", "file:1: a: must be a whole number after !!int, got '1:20'; take the tag out"),
+        ("a: !!float [1]\n", "file:1: not valid YAML: expected a scalar node, but found sequence"),
+        ("a: !!float x\n", "file:1: a: must be a number after !!float, got 'x'; take the tag out"),
+        ("a: !!null x\n", "file:1: a: must be null after !!null, got 'x'; take the tag out"),
+        ("a: !!timestamp x\n", "file:1: a: unknown tag !!timestamp; take it out, or quote the value"),
+        ("a: !!binary aGk=\n", "file:1: a: unknown tag !!binary"),
+        ("a: !!set {b}\n", "file:1: a: unknown tag !!set"),
+        ("a: !!omap [b: 1]\n", "file:1: a: unknown tag !!omap"),
+        ("a: !mine {b: 1}\n", "file:1: a: unknown tag !mine"),
+        ("!!timestamp a: 1\n", "file:1: unknown tag !!timestamp"),
+        ('a: 1\nb: "\\UFFFFFFFF"\n', "file:2: not valid YAML: a number or an escape is too large"),
+        (f"%YAML 1.{'2' * 5000}\n---\na: 1\n", "file:1: not valid YAML: a number or an escape is too large"),
+        (f"a: *{'x' * 50_000}\n", f"file:1: not valid YAML: found undefined alias '{'x' * 134}..."),
+        ("a: <<\n", "file:1: a: unknown tag !!merge; take it out, or quote the value"),
+        (f"a: 1\nb: {'7' * 5000}\n", f"file:2: b: must have at most 250 digits, got {'7' * 77}..."),
+        (f"a: 0x{'f' * 5000}\n", f"file:1: a: must have at most 250 digits, got 0x{'f' * 75}..."),
+        (f"a: 0o{'7' * 5000}\n", "file:1: a: must have at most 250 digits"),
+        (f"? {'7' * 5000}\n: 1\n", "file:1: must have at most 250 digits"),
+        (f"? {'k' * 50_000}\n: !!bool x\n", f"file:2: {'k' * 157}...: must be true or false"),
     ],
 )
 def test_broken_text(text: str, message: str) -> None:
@@ -123,6 +226,31 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(HpxferError) as caught:
         read_yaml(binary)
     assert str(caught.value) == f"{binary}: must be UTF-8 text: invalid start byte at byte 3"
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/stdin", "fifo", "socket"])
+def test_only_regular_files_are_read(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind("socket")
+        with pytest.raises(HpxferError, match=f"^{path}: (cannot be read|must be)"):
+            read_yaml(path)
+
+
+def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "large.yaml"
+    file.write_text("a: 1\n" + "#" * 2**21)
+    with pytest.raises(HpxferError, match=r"large\.yaml: cannot be read: must have at most 2 MiB, got more"):
+        read_yaml(file)
+
+
+@pytest.mark.parametrize("text", ["[" + "1," * 300 + "]", "".join(f"k{at}: 1\n" for at in range(110))])
+def test_a_file_of_many_values_is_not_read_to_its_end(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_yaml(text, "file").data
+    monkeypatch.setattr(yaml_file, "MAX_VALUES", 200)
+    with pytest.raises(HpxferError, match=r"^file:\d+: must hold at most 200 values"):
+        parse_yaml(text + "}" * 1000, "file")
 
 
 def test_nested_aliases_are_not_unfolded_for_ever() -> None:
