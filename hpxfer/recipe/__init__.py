@@ -9,6 +9,7 @@ from hpxfer.recipe.module_outputs import module_outputs
 from hpxfer.recipe.propose_roles import ProposedRoles, roles
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.recipe.schedule import check_lr_ratios, scheduler
+from hpxfer.recipe.unattached import UnattachedWarning
 from hpxfer.recipe.write import write_recipe
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "OutOfRangeWarning",
     "ProposedRoles",
     "Recipe",
+    "UnattachedWarning",
     "check_lr_ratios",
     "module_outputs",
     "recipe_from_results",

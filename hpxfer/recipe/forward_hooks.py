@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.recipe.forward_sites import multiplied_twice
 from hpxfer.recipe.match import pairs_of
-from hpxfer.recipe.wrappers import plain_modules
+from hpxfer.recipe.wrappers import plain_modules, unwrapped
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +49,16 @@ class MultiplyInput:
         return (args[0] * self.by, *args[1:])
 
 
+@dataclass(frozen=True)
+class Declared:
+    """A forward pre-hook of the whole model that does nothing. It tells that the model has its multipliers."""
+
+    numbers: Mapping[str, float]  # key -> multiplier, those by hand included
+
+    def __call__(self, module: Any, args: tuple[Any, ...]) -> None:
+        return None
+
+
 @dataclass(eq=False)
 class Attached(AbstractContextManager["Attached"]):
     """The multipliers that are attached to a model, until `remove()` or the end of a `with` block."""
@@ -60,7 +71,7 @@ class Attached(AbstractContextManager["Attached"]):
         """Remove all multipliers. A second call does nothing."""
         for handle in self._handles:
             handle.remove()
-        for module, before in self._scalings:
+        for module, before in reversed(self._scalings):
             setattr(module, SCALING, before)
         if self._handles or self._scalings:
             self._handles, self._scalings = [], []
@@ -88,8 +99,9 @@ def attach(
     pairs = pairs_of(sites, "attach: sites", "key of forward_multipliers")
     modules = plain_modules(model)
     faults = [*_bad_sites(pairs, modules, numbers, by_hand), *_taken(modules)]
-    found = [(name, key) for pattern, key in pairs for name in modules if fnmatchcase(name, pattern)]
-    found = list(dict.fromkeys(found))
+    named = [(at, name) for at, (pattern, _) in enumerate(pairs) for name in _named(pattern, modules)]
+    faults += multiplied_twice(pairs, named, modules)
+    found = [(name, pairs[at][1]) for at, name in named]
     faults += [fault for name, key in found if (fault := _misfit(name, key, modules[name]))]
     with_site = {key for _, key in found}
     missing = [key for key, by in numbers.items() if by != 1.0 and key not in {*with_site, *by_hand}]
@@ -101,8 +113,24 @@ def attach(
     out = Attached(multiplied=tuple((name, key, numbers[key]) for name, key in found))
     for name, key in found:
         _attach_one(out, modules[name], key, numbers[key])
+    out._handles.append(unwrapped(model).register_forward_pre_hook(Declared(dict(numbers))))
     _forget_compiled()
     return out
+
+
+def declared(model: torch.nn.Module) -> Mapping[str, float] | None:
+    """Return the multipliers that `attach` gave the model, or left to it by hand. None: it was not called."""
+    hooks = unwrapped(model)._forward_pre_hooks.values()
+    return next((hook.numbers for hook in hooks if isinstance(hook, Declared)), None)
+
+
+def _named(pattern: str, modules: Mapping[str, torch.nn.Module]) -> Iterable[str]:
+    """Return the modules that a pattern names, each once: a shared module has several names."""
+    out: dict[int, str] = {}
+    for name, module in modules.items():
+        if fnmatchcase(name, pattern):
+            out.setdefault(id(module), name)
+    return out.values()
 
 
 def _attach_one(out: Attached, module: torch.nn.Module, key: str, by: float) -> None:
@@ -112,12 +140,11 @@ def _attach_one(out: Attached, module: torch.nn.Module, key: str, by: float) -> 
     elif key == "router":
         out._handles.append(module.register_forward_pre_hook(MultiplyInput(by)))
     else:
-        # A hook is attached for the number 1 too, so that a model with multipliers is known by its hooks.
         out._handles.append(module.register_forward_hook(MultiplyOutput(by)))
 
 
 def _bad_sites(
-    pairs: Iterable[tuple[str, str]], names: Collection[str], numbers: Mapping[str, float], by_hand: Collection[str]
+    pairs: Sequence[tuple[str, str]], names: Collection[str], numbers: Mapping[str, float], by_hand: Collection[str]
 ) -> Iterable[str]:
     for pattern, key in pairs:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -127,15 +154,19 @@ def _bad_sites(
     for key in by_hand:
         if key not in numbers:
             yield f"by_hand: unknown multiplier {key!r}; {nearest(key, numbers)}"
+        if patterns := [pattern for pattern, of_site in pairs if of_site == key]:
+            yield f"by_hand: {key} must have no site, got {patterns[0]!r}, which would multiply again; leave one out"
 
 
 def _taken(modules: Mapping[str, torch.nn.Module]) -> Iterable[str]:
     """Yield which modules have multipliers already. A copy of a model with multipliers has them too."""
+    ours = (MultiplyOutput, MultiplyInput, Declared)
     names = [
-        name
+        name or "the model"
         for name, module in modules.items()
-        if any(isinstance(hook, MultiplyOutput) for hook in module._forward_hooks.values())
-        or any(isinstance(hook, MultiplyInput) for hook in module._forward_pre_hooks.values())
+        if any(
+            isinstance(hook, ours) for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        )
     ]
     if names:
         yield f"a model must have no multipliers yet, got some at {', '.join(names)}; remove() these first"

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 from hpxfer.registry import registry
+
+if TYPE_CHECKING:
+    import torch
 
 BRANCH = "before it is added to the residual stream, its bias included"
 
@@ -32,3 +38,50 @@ def forward_sites(gate: str) -> dict[str, str]:
 def attention_scale(rule: str, head_dim: int) -> float:
     """Return the factor on q.k under the base model's rule."""
     return 1.0 / head_dim if rule == "1/d_head" else float(head_dim**-0.5)
+
+
+# What multiplies the output of a branch. Only these two may multiply the same output.
+BRANCHES = ("attn_out", "expert_out", "route_scale", "shared_out", "dense_out")
+TOGETHER = {"expert_out", "route_scale"}
+
+
+def multiplied_twice(
+    sites: Sequence[tuple[str, str]], named: Sequence[tuple[int, str]], modules: Mapping[str, torch.nn.Module]
+) -> list[str]:
+    """Return which outputs two sites would both multiply, one sentence per pair of sites.
+
+    `named` holds (number of a site, name of a module that its pattern names). Two sites meet where they name one
+    module, and where the module of one is part of the other's: a factor on a MoE layer multiplies the shared experts in
+    it too.
+    """
+    sites_of: dict[int, list[tuple[int, str]]] = {}
+    for at, name in named:
+        sites_of.setdefault(id(modules[name]), []).append((at, name))
+    meet: dict[tuple[int, int], list[tuple[str, str]]] = {}
+    for first, outer in named:
+        for part in modules[outer].modules():
+            same = part is modules[outer]
+            for second, inner in sites_of.get(id(part), ()):
+                met_before = same and first >= second
+                if not met_before and _clash(sites[first][1], sites[second][1], same):
+                    meet.setdefault((first, second), []).append((outer, inner))
+    return [_spell(sites[first], sites[second], found) for (first, second), found in meet.items()]
+
+
+def _clash(outer: str, inner: str, same: bool) -> bool:
+    """Return whether the numbers of two keys would both multiply what the inner module returns."""
+    if outer == inner:
+        return True
+    if same and "readout" in (outer, inner):
+        return {outer, inner} <= {"readout", *BRANCHES}
+    return outer in BRANCHES and inner in BRANCHES and {outer, inner} != TOGETHER
+
+
+def _spell(first: tuple[str, str], second: tuple[str, str], found: Sequence[tuple[str, str]]) -> str:
+    (outer, inner), more = found[0], f" and {len(found) - 1} more" if len(found) > 1 else ""
+    where = inner if outer == inner else f"{inner}, which is part of {outer},"
+    both = " and ".join(f"{pattern!r} ({key})" for pattern, key in (first, second))
+    return (
+        f"a module must be multiplied once, got two sites for {where}{more}: {both}; name for each key the module that "
+        "returns this part alone, e.g. '*.mlp.experts' and '*.mlp.shared_experts', or name one key in by_hand"
+    )

@@ -194,12 +194,13 @@ def known_sites(model: torch.nn.Module, keys: Collection[str]) -> tuple[tuple[st
         raise HpxferError(
             "attach: attention must scale alike in all layers, got scale_attn_by_inverse_layer_idx true; switch it off"
         )
-    return tuple(
-        (name, key)
+    found = {
+        (id(module), key): name  # a shared module has several names
         for name, module in plain_modules(model).items()
         for pattern, key in row.sites
         if key in keys and fnmatchcase(name, pattern) and _has_site(module, key)
-    )
+    }
+    return tuple((name, key) for (_, key), name in found.items())
 
 
 def _has_site(module: torch.nn.Module, key: str) -> bool:

@@ -55,12 +55,12 @@ def check_gate(model: torch.nn.Module, gate: str) -> None:
     """Raise HpxferError if the gates of a known model have another size than those of the recipe's base model."""
     row = known_model(model)
     own = row.gate(config_of(model)) if row else None
-    if own is None:
+    if row is None or own is None:
         return
     gates = registry("gate")
     if gates.get(own).sums_to_one_over != gates.get(gate, "model.gate").sums_to_one_over:
         raise HpxferError(
-            f"model: must have the gate of the recipe's base model, {gate}, got {own}, whose gates have another size; "
-            f"take a recipe for such a gate (Recipe.from_hps(..., gate={own!r}), or a sweep with model.gate softmax or "
-            "normalized_sigmoid), or write the gate into the model"
+            f"model: must have the gate of the recipe's base model, {gate}, got {own}, which is what this {row.name} "
+            f"computes and whose gates have another size; take a recipe for {own} (Recipe.from_hps(..., gate={own!r}), "
+            f"or a sweep with model.gate: {own}), or write the gate into the model"
         )

@@ -23,6 +23,7 @@ from hpxfer.recipe.propose_roles import roles as proposed_roles
 from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.schedule import check_lr_ratios, scheduler
 from hpxfer.recipe.schema import RecipeFile, dump_recipe, read_recipe
+from hpxfer.recipe.unattached import UnattachedWarning, handed_out, unattached
 from hpxfer.scaling.evaluate import Multipliers, Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
@@ -130,7 +131,9 @@ class Recipe:
 
     def multipliers(self, target_shape: Target) -> dict[str, Multipliers]:
         """Return role -> absolute init std, peak LR, eps, weight decay and forward multiplier at the target."""
-        return self._at(target_shape).values
+        at = self._at(target_shape)
+        handed_out(at.forward)
+        return at.values
 
     def param_groups(self, model: torch.nn.Module, roles: Roles, target_shape: Target) -> list[dict[str, Any]]:
         """Return groups for `torch.optim.AdamW(groups)`, or `torch.optim.SGD(groups)` if the recipe is for sgd.
@@ -142,7 +145,9 @@ class Recipe:
         fully_shard.
         """
         at = self._at(target_shape)
-        return make_groups(self._assigned(model, roles, at).parameters, at.values, at.betas)
+        found = self._assigned(model, roles, at)
+        self._warn_unattached(model, at)
+        return make_groups(found.parameters, at.values, at.betas)
 
     def init_(
         self, model: Model, roles: Roles, target_shape: Target, *, generator: torch.Generator | None = None
@@ -157,6 +162,7 @@ class Recipe:
         """
         at = self._at(target_shape)
         found = self._assigned(model, roles, at)
+        self._warn_unattached(model, at)
         tied = self.parameterization.structure().tied_experts
         tensors = [*found.parameters, *found.buffers]
         initialize(tensors, at.values, generator, shape=at.target, tied_experts=tied)
@@ -190,7 +196,7 @@ class Recipe:
         `forward_sites()` gives this list as data, for the gate of the recipe's base model, and `attach` multiplies. Do
         not multiply a weight itself: its init std and its LR would change with it.
         """
-        return self._at(target_shape).forward
+        return handed_out(self._at(target_shape).forward)
 
     def forward_sites(self) -> dict[str, str]:
         """Return key of `forward_multipliers` -> what is multiplied by it."""
@@ -256,7 +262,7 @@ class Recipe:
             self.file,
             at.target,
             values=at.values,
-            forward=[(key, value, sites[key]) for key, value in at.forward.items()],
+            forward=[(key, value, sites[key]) for key, value in handed_out(at.forward).items()],
             betas=at.betas,
             by_hand=at.by_hand,
             cautions=out_of_range(self._base.rule, self.file.fitted, at.target),
@@ -268,9 +274,15 @@ class Recipe:
 
     def _assigned(self, model: torch.nn.Module, roles: Roles, at: Resolved) -> Assigned:
         check_dims(model, at.target)
+        check_gate(model, self.file.model.gate)
         found = assign(model, roles, at.refused, at.target, at.values)
         check_embeddings(self._base.rule, found.tied_embeddings)
         return found
+
+    def _warn_unattached(self, model: torch.nn.Module, at: Resolved) -> None:
+        """Warn, at the line that called the method that called this one, if the model lacks its multipliers."""
+        if why := unattached(model, at.target, at.forward):
+            warnings.warn(why, UnattachedWarning, stacklevel=3)
 
     def _at(self, given: Target) -> Resolved:
         """Return the numbers. Warn beyond the range, at the line that called the method that called this one."""

@@ -62,6 +62,7 @@ def test_explaining_touches_nothing() -> None:
 def test_matrices_that_share_a_tensor_share_their_numbers() -> None:
     base, model = make("gpt2"), make("gpt2", n_embd=64, n_head=8)
     made, shape = by_hand(hpxfer.shape_of(base), "completep"), hpxfer.shape_of(model)
+    made.attach(model, shape)
     groups = made.param_groups(model, hpxfer.roles(model), shape)
     (group,) = (group for group in groups if "transformer.h.0.attn.c_attn.weight" in group["names"])
     assert group["lr"] == made.multipliers(shape)["attn_k"].lr

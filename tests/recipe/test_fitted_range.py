@@ -74,13 +74,15 @@ def test_an_axis_without_transfer_is_said_where_the_target_moves_along_it(verdic
 
 def test_the_warning_points_at_the_line_of_the_user() -> None:
     far, made = {**TARGET, "depth": 99}, recipe()
-    model = OwnGPT(made.base_shape, 8, 8, made.forward_multipliers(BASE))
+    deep = {**BASE, "depth": 99}
+    with pytest.warns(OutOfRangeWarning):
+        model = OwnGPT(made.base_shape, 8, 8, made.forward_multipliers(deep))
     for call in (
         lambda: made.forward_multipliers(far),
         lambda: made.multipliers(far),
         lambda: made.router_bias_lr(far),
-        lambda: made.param_groups(model, ROLES, {**BASE, "depth": 99}),
-        lambda: made.init_(model, ROLES, {**BASE, "depth": 99}),
+        lambda: made.param_groups(model, ROLES, deep),
+        lambda: made.init_(model, ROLES, deep),
     ):
         with pytest.warns(OutOfRangeWarning, match="is beyond what was measured: depth 99") as caught:
             call()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 from typing import Any
 
 import pytest
@@ -169,10 +170,20 @@ def test_a_model_with_gates_of_another_size_is_refused() -> None:
     model = make("mixtral")
     shape = hpxfer.shape_of(model)
     for gate in ("sigmoid", "softmax"):
-        with pytest.raises(
-            HpxferError, match=f"must have the gate of the recipe's base model, {gate}, got normalized_so"
+        made, said = (
+            by_hand(shape, gate=gate),
+            f"gate of the recipe's base model, {gate}, got normalized_softmax, which",
+        )
+        for call in (
+            lambda made=made: made.attach(model, shape),
+            lambda made=made: made.param_groups(model, hpxfer.roles(model), shape),
+            lambda made=made: made.init_(model, hpxfer.roles(model), shape),
         ):
-            by_hand(shape, gate=gate).attach(model, shape)
+            with pytest.raises(HpxferError, match=said) as error:
+                call()
+            advice = str(error.value).partition("; take ")[2]
+            assert "model.gate: normalized_softmax" in advice
+            assert not {"sigmoid", "softmax"} & set(re.findall(r"\w+", advice)), "each of these is refused too"
     by_hand(shape, gate="normalized_sigmoid").attach(model, shape).remove()
 
 

@@ -56,10 +56,11 @@ def change(width: int, table: str | None, seed: int, *, attach: bool = True, one
     if table is None:
         _as_transformers_does(mixtral, seed)
     else:
+        handle = recipe(table).attach(mixtral, shape)
         recipe(table).init_(mixtral, roles, shape, generator=torch.Generator().manual_seed(seed))
         groups = recipe(table).param_groups(mixtral, roles, shape)
-        if attach:
-            recipe(table).attach(mixtral, shape)
+        if not attach:
+            handle.remove()
     if one_lr:
         groups = mixtral.parameters()
     optimizer = torch.optim.AdamW(groups, lr=LR, weight_decay=0.0, eps=1e-12)

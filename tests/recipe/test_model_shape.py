@@ -36,8 +36,7 @@ def anywhere(base: Shape) -> Recipe:
 
 
 def own() -> nn.Module:
-    keys = ("attn_logits", "attn_out", "expert_out", "shared_out", "dense_out", "readout")
-    return OwnGPT(OWN, 16, 8, dict.fromkeys(keys, 1.0), swiglu=True, moe_every=2)
+    return OwnGPT(OWN, 16, 8, anywhere(OWN).forward_multipliers(OWN), swiglu=True, moe_every=2)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +88,7 @@ def test_other_layouts_of_the_same_experts_are_taken() -> None:
         "shared": "shared_out",
         "beside_attention": "attn_q+attn_k+attn_v+dense_in",
     }
+    anywhere(OWN).forward_multipliers(OWN)  # written into a model of such layers
     assert anywhere(OWN).param_groups(Layouts(), roles, OWN)
     with pytest.raises(HpxferError, match="side_by_side"):
         anywhere(OWN).param_groups(Layouts(), roles, {**OWN.dims(), "num_experts": 7})

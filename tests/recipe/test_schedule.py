@@ -19,7 +19,9 @@ PEAKS = ("embedding", "attn_q", "readout")
 def optimizer() -> torch.optim.Optimizer:
     model = mixtral_of_width(64)
     shape = hpxfer.shape_of(model)
-    groups = by_hand(hpxfer.shape_of(mixtral_of_width(32))).param_groups(model, hpxfer.roles(model), shape)
+    made = by_hand(hpxfer.shape_of(mixtral_of_width(32)))
+    made.attach(model, shape)
+    groups = made.param_groups(model, hpxfer.roles(model), shape)
     assert len({group["lr"] for group in groups}) > 1, "the ratios must be something to keep"
     return torch.optim.AdamW(groups)
 

@@ -79,7 +79,8 @@ WRAPPERS = (as_compiled, as_compiled_blocks, as_parallel, as_compiled_parallel, 
 
 def summary(module: nn.Module) -> list[tuple[Any, ...]]:
     """Return all numbers of every group, and the names in it."""
-    groups = recipe().param_groups(module, hpxfer.roles(module), hpxfer.shape_of(module))
+    with recipe().attach(module, hpxfer.shape_of(module)):
+        groups = recipe().param_groups(module, hpxfer.roles(module), hpxfer.shape_of(module))
     assert {id(tensor) for group in groups for tensor in group["params"]} == {
         id(tensor) for tensor in module.parameters()
     }
@@ -90,7 +91,8 @@ def summary(module: nn.Module) -> list[tuple[Any, ...]]:
 def draw(module: nn.Module) -> dict[str, torch.Tensor]:
     """Initialize from a fixed seed and return the whole tensors by their plain names."""
     shape = hpxfer.shape_of(module)
-    recipe().init_(module, hpxfer.roles(module), shape, generator=torch.Generator().manual_seed(11))
+    with recipe().attach(module, shape):
+        recipe().init_(module, hpxfer.roles(module), shape, generator=torch.Generator().manual_seed(11))
     plain = plain_names(module)
     whole = {plain(name): tensor.detach() for name, tensor in module.named_parameters()}
     return {name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for name, tensor in whole.items()}
@@ -119,8 +121,8 @@ def test_a_wrapped_model_trains_as_the_bare_one(wrap: Any) -> None:
     def losses(module: Any) -> list[float]:
         draw(module)
         shape, out = hpxfer.shape_of(module), []
-        optimizer = torch.optim.AdamW(recipe().param_groups(module, hpxfer.roles(module), shape), foreach=False)
         with recipe().attach(module, shape):
+            optimizer = torch.optim.AdamW(recipe().param_groups(module, hpxfer.roles(module), shape), foreach=False)
             for _ in range(3):
                 loss = nn.functional.cross_entropy(module(tokens()).logits.flatten(0, 1), tokens().flatten())
                 optimizer.zero_grad()
@@ -154,6 +156,8 @@ def test_a_state_goes_from_model_to_model() -> None:
     draw(first)
     second.load_state_dict(first.state_dict())
     assert summary(second) == summary(first)
+    for module in (first, second):
+        recipe().attach(module, shape)
     optimizers = [
         torch.optim.AdamW(recipe().param_groups(wrapped, hpxfer.roles(wrapped), shape)) for wrapped in (first, second)
     ]
@@ -169,6 +173,7 @@ def test_tensors_carry_nothing() -> None:
     module = model()
     shape = hpxfer.shape_of(module)
     draw(module)
+    recipe().attach(module, shape)
     recipe().param_groups(module, hpxfer.roles(module), shape)
     assert all(vars(tensor) == {} for tensor in module.parameters())
 

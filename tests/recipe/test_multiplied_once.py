@@ -1,0 +1,212 @@
+"""Each output is multiplied once: two sites that meet are refused, and a model without its multipliers is warned of."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from hf_models import by_hand, make, mixtral_of_width
+from recipe_data import BASE
+from torch import nn
+
+import hpxfer
+from hpxfer.errors import HpxferError
+from hpxfer.recipe import Recipe, UnattachedWarning
+from hpxfer.recipe.forward_hooks import attach
+
+HALF = {"attn_out": 0.5, "expert_out": 0.5, "route_scale": 2.0, "shared_out": 0.5, "dense_out": 0.5, "readout": 0.5}
+HALF |= {"attn_logits": 0.5, "router": 0.5}
+ALL = tuple(HALF)
+
+
+class MoE(nn.Module):
+    """Routed experts, here one linear map, plus a shared expert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(4, 4, bias=False)
+        self.experts = nn.Linear(4, 4, bias=False)
+        self.shared = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.experts(x) + self.shared(x)
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleDict({"moe": MoE()}) for _ in range(2))
+        self.twin = self.layers[0]["moe"].shared  # a second name
+        self.head = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer["moe"](x)
+        return self.head(x)
+
+
+def attached(sites: Any, model: nn.Module | None = None) -> Any:
+    used = {key for _, key in sites}
+    return attach(model or Blocks(), HALF, sites, [key for key in ALL if key not in used])
+
+
+@pytest.mark.parametrize(
+    "sites",
+    [
+        [("*.moe", "expert_out"), ("*.moe", "shared_out")],
+        [("*.moe", "expert_out"), ("*.shared", "shared_out")],
+        [("*.shared", "shared_out"), ("*.moe", "expert_out")],
+        [("*.moe", "route_scale"), ("*.shared", "shared_out")],
+        [("*.moe", "expert_out"), ("*.experts", "expert_out")],
+        [("*.shared", "shared_out"), ("layers.0.moe.shared", "shared_out")],
+        [("*.shared", "shared_out"), ("twin", "shared_out")],
+        [("*.moe", "expert_out"), ("twin", "shared_out")],
+        [("*.shared", "shared_out"), ("*.shared", "shared_out")],
+        [("layers.0*", "expert_out")],
+        [("head", "readout"), ("head", "dense_out")],
+        [("*.moe", "dense_out"), ("*.moe", "attn_out")],
+    ],
+)
+def test_two_sites_that_meet_are_refused_and_nothing_is_attached(sites: list[tuple[str, str]]) -> None:
+    model, x = Blocks(), torch.ones(1, 4)
+    before = model(x)
+    with pytest.raises(HpxferError, match="must be multiplied once, got two sites for") as error:
+        attached(sites, model)
+    assert all(repr(pattern) in str(error.value) and key in str(error.value) for pattern, key in sites)
+    assert torch.equal(model(x), before)
+
+
+def test_the_refusal_names_the_module_both_sites_and_what_to_do() -> None:
+    with pytest.raises(HpxferError) as error:
+        attached([("*.moe", "expert_out"), ("*.shared", "shared_out")])
+    assert str(error.value).startswith(
+        "attach: a module must be multiplied once, got two sites for layers.0.moe.shared, which is part of "
+        "layers.0.moe, and 1 more: '*.moe' (expert_out) and '*.shared' (shared_out); "
+        "name for each key the module that returns"
+    )
+
+
+def test_a_site_by_hand_too_is_refused() -> None:
+    with pytest.raises(
+        HpxferError, match=r"by_hand: readout must have no site, got 'head', which would multiply again"
+    ):
+        attach(Blocks(), HALF, [("head", "readout")], ALL)
+
+
+@pytest.mark.parametrize(
+    "sites",
+    [
+        [("*.experts", "expert_out"), ("*.experts", "route_scale"), ("*.shared", "shared_out")],
+        [("*.experts", "route_scale"), ("*.moe", "expert_out")],
+        [("*.moe", "expert_out"), ("*.gate", "router"), ("head", "readout")],
+        [("*.shared", "shared_out"), ("", "readout")],
+    ],
+)
+def test_sites_that_do_not_meet_are_taken(sites: list[tuple[str, str]]) -> None:
+    attached(sites).remove()
+
+
+def test_a_module_with_two_names_is_multiplied_once() -> None:
+    model, x = Blocks(), torch.ones(1, 4)
+    before = model.twin(x)
+    with attached([("*shared", "shared_out")], model):
+        torch.testing.assert_close(model.twin(x), before / 2)
+    model.also = model.twin
+    with attached([("[at]*", "shared_out")], model):  # `also` and `twin`
+        torch.testing.assert_close(model.twin(x), before / 2)
+
+
+def test_shared_experts_get_their_factor_once() -> None:
+    """The factor 0.5 of shared experts in a layer with the factor 0.5 was 0.25."""
+    model, x = Blocks(), torch.ones(1, 4)
+    moe: Any = model.layers[0]["moe"]
+    before = moe(x)
+    with attached([("*.experts", "expert_out"), ("*.shared", "shared_out")], model):
+        torch.testing.assert_close(moe(x), before / 2)
+
+
+def test_a_scale_of_attention_alone_is_attached_once_too() -> None:
+    model = make("llama")
+    attention: Any = model.model.layers[0].self_attn
+    numbers = {"attn_logits": 0.25}
+    handle = attach(model, numbers, [("*.self_attn", "attn_logits")], ())
+    with pytest.raises(HpxferError, match="must have no multipliers yet, got some at the model"):
+        attach(torch.nn.DataParallel(model), numbers, [("*.self_attn", "attn_logits")], ())
+    handle.remove()
+    assert attention.scaling == 8**-0.5
+
+
+def wide() -> tuple[Recipe, Any, Any]:
+    model = mixtral_of_width(64)
+    return by_hand(hpxfer.shape_of(mixtral_of_width(32))), model, hpxfer.shape_of(model)
+
+
+def use(made: Recipe, model: nn.Module, shape: Any) -> None:
+    roles = hpxfer.roles(model)
+    made.init_(model, roles, shape)
+    made.param_groups(model, roles, shape)
+
+
+def test_a_forgotten_attachment_is_warned_of_by_both_calls_at_the_line_of_the_user() -> None:
+    made, model, shape = wide()
+    with pytest.warns(
+        UnattachedWarning, match=r"MixtralForCausalLM does not multiply by readout \(0\.5\), and"
+    ) as seen:
+        use(made, model, shape)
+    assert [warning.filename for warning in seen] == [__file__] * 2
+    assert "call recipe.attach(model, shape) before init_ and param_groups" in str(seen[0].message)
+
+
+def test_in_the_documented_order_there_is_no_warning() -> None:
+    made, model, shape = wide()
+    made.attach(model, shape)
+    use(made, model, shape)
+    use(made, torch.nn.DataParallel(model), shape)
+
+
+def test_removed_multipliers_are_missed_again() -> None:
+    made, model, shape = wide()
+    made.attach(model, shape).remove()
+    with pytest.warns(UnattachedWarning):
+        use(made, model, shape)
+
+
+def test_the_multipliers_of_another_recipe_are_not_these() -> None:
+    made, model, shape = wide()
+    by_hand(shape).attach(model, shape)
+    with pytest.warns(UnattachedWarning, match=r"of another recipe or shape: readout 1 in place of 0\.5"):
+        use(made, model, shape)
+
+
+def test_at_the_base_nothing_is_missing() -> None:
+    """1/num_active and the scale of gates that sum to one cancel, and attention scales as it did."""
+    _, model, shape = wide()
+    use(by_hand(shape), model, shape)
+    halved = Recipe.from_hps("completep-moe", shape, {"lr": 1e-3}, gate="normalized_softmax")  # attention 1/d_head
+    with pytest.warns(UnattachedWarning, match=r"does not multiply by attn_logits \(0\.0625\), and"):
+        use(halved, model, shape)
+
+
+def test_a_model_of_ones_own_is_taken_to_multiply_if_somebody_asked_for_the_numbers() -> None:
+    made, model, _ = wide()
+    base = {**BASE, "head_dim": 8}
+    made = Recipe.from_hps("completep-moe", base, {"lr": 1e-3, "residual_scale": 0.3125}, attention_scale="1/d_head")
+    model = nn.ModuleDict({"lm_head": nn.Linear(32, 48, bias=False)})
+    with pytest.warns(
+        UnattachedWarning, match=r"this ModuleDict does not multiply by attn_logits \(0\.125\), attn_out"
+    ):
+        use(made, model, base)
+    made.forward_multipliers(base)
+    use(made, model, base)
+
+
+def test_a_known_model_is_not_taken_to_multiply_and_may_say_that_it_does() -> None:
+    made, model, shape = wide()
+    numbers = made.forward_multipliers(shape)
+    with pytest.warns(UnattachedWarning):
+        use(made, model, shape)
+    with warnings.catch_warnings(), made.attach(model, shape, sites=(), by_hand=numbers):
+        warnings.simplefilter("error")
+        use(made, model, shape)
