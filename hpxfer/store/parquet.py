@@ -12,12 +12,16 @@ import pyarrow.parquet as pq
 
 from hpxfer import __version__
 from hpxfer.errors import HpxferError, first_line
+from hpxfer.store import bounds
 from hpxfer.store.schema import OLDEST_VERSION, SCHEMA_VERSION, VERSION_KEY, added
 
 # Rows that are written, and read, at a time.
 BATCH_ROWS = 2**18
 _READ_ROWS = 2**16
+# Rows whose texts are copied at a time.
+PLAIN_ROWS = 2**10
 _BUFFER_BYTES = 2**20
+_MOST_VERSION_DIGITS = 9
 
 
 class Unreadable(Exception):
@@ -40,24 +44,32 @@ def check_all(path: Path, schema: pa.Schema) -> bool:
 def table(path: Path, schema: pa.Schema, columns: list[str] | None = None, *, coded: bool = False) -> pa.Table:
     """Return the file's rows. Raise Unreadable if it is not a complete file of `schema`.
 
-    With `coded`, each distinct JSON text is in memory once. Many rows share their texts, which saves nine tenths of the
+    With `coded`, each distinct text is in memory once. Many rows share their texts, which saves nine tenths of the
     memory.
     """
-    texts = [column.name for column in schema if column.metadata[b"unit"] == b"JSON"] if coded else []
+    texts = [column.name for column in schema if column.type == pa.string()]
     with _opened(path, schema, texts) as file:
         names = columns or schema.names
         held = set(file.schema_arrow.names)
         there = file.read([name for name in names if name in held])
+        if why := bounds.why_too_long(there, schema):
+            raise Unreadable(why)
         wanted = pa.schema([_coded(schema.field(name), texts) for name in names], metadata=schema.metadata)
         for name in names:
             if name not in there.column_names:
                 there = there.append_column(name, pa.nulls(len(there), wanted.field(name).type))
-        return there.select(names).cast(wanted)
+        found = there.select(names).cast(wanted)
+        return found if coded else plain(found, schema)
 
 
 def plain(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return coded rows in the types of the schema. They may have only some of its columns."""
-    return rows.cast(pa.schema([schema.field(name) for name in rows.column_names], metadata=schema.metadata))
+    """Return coded rows in the types of the schema. They may have only some of its columns.
+
+    They are cut into chunks, because a chunk holds at most 2 GiB of text.
+    """
+    target = pa.schema([schema.field(name) for name in rows.column_names], metadata=schema.metadata)
+    chunks = [rows.slice(start, PLAIN_ROWS).cast(target) for start in range(0, len(rows), PLAIN_ROWS)]
+    return pa.concat_tables([target.empty_table(), *chunks])
 
 
 def batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -94,7 +106,9 @@ def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterato
             raise Unreadable("an empty file")
         with _file(path, texts) as file:
             version = _checked_version(path, file.schema_arrow.metadata or {})
-            _check_columns(file.schema_arrow, schema, added(schema, version), texts)
+            _check_columns(file.schema.to_arrow_schema(), schema, added(schema, version))
+            if why := bounds.why_too_large(file.metadata, schema, path.stat().st_size):
+                raise Unreadable(why)
             yield file
     except HpxferError:
         raise
@@ -118,7 +132,7 @@ def _file(path: Path, texts: Sequence[str]) -> pq.ParquetFile:
 def _checked_version(path: Path, metadata: dict[bytes, bytes]) -> int:
     """Return the version of the schema that a file was written with."""
     text = metadata.get(VERSION_KEY, b"").decode(errors="replace")
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_VERSION_DIGITS:
         raise Unreadable("a Parquet file that hpxfer did not write")
     if int(text) > SCHEMA_VERSION:
         raise HpxferError(
@@ -134,12 +148,11 @@ def _checked_version(path: Path, metadata: dict[bytes, bytes]) -> int:
     return int(text)
 
 
-def _check_columns(found: pa.Schema, schema: pa.Schema, lacking: frozenset[str], texts: Collection[str]) -> None:
+def _check_columns(found: pa.Schema, schema: pa.Schema, lacking: frozenset[str]) -> None:
     wanted = [field for field in schema if field.name not in lacking]
     for field in wanted:
         index = found.get_field_index(field.name)
-        legal = (field.type, _coded(field, texts).type)
-        if index < 0 or found.field(index).type not in legal:
+        if index < 0 or found.field(index).type != field.type:
             raise Unreadable(f"has no column {field.name} of type {field.type}")
     if len(found) != len(wanted):
         raise Unreadable(f"has columns beyond the schema: {', '.join(sorted(set(found.names) - set(schema.names)))}")

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape
+from hpxfer.store import bounds
 from hpxfer.store.schema import CURVES, SHAPE_COLUMNS, TRIALS
 from hpxfer.trial import TRAINER_VERSION, Setting, Trial
 from hpxfer.trial.identity import LOCAL, canonical
@@ -44,7 +46,9 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
     total, active = _num_params(trial.shape, trial.setting)
     rest = {name: value for name, value in setting.items() if name not in (*SETTING_COLUMNS, LOCAL)}
     numbers = {name: value for name, value in vars(result).items() if name != "curves"}
-    return {
+    if result.error is not None:
+        numbers["error"] = bounds.shortened(result.error)
+    row = {
         "parameterization": None if choice is None else choice.name,
         "conventions": None if choice is None else canonical(dict(choice.conventions)),
         **{name: getattr(trial.shape, name) for name in SHAPE_COLUMNS},
@@ -61,6 +65,9 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
         **numbers,
         "trainer_version": TRAINER_VERSION,
     }
+    if why := bounds.why_too_long_to_store(row, TRIALS):
+        raise HpxferError(f"trial {trial.id}: {why}; give the roles of its model fewer and shorter names")
+    return row
 
 
 def _resolved(trial: Trial) -> dict[str, Any]:

@@ -32,8 +32,6 @@ from hpxfer.trial import FIRST_STORED_VERSION
 
 T = TypeVar("T")
 
-_ROWS_AT_ONCE = 1024
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
@@ -374,8 +372,8 @@ class Store:
 
 def _plain_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     """Yield rows in the types that are written, some at a time, because their texts take ten times the memory."""
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        yield from parquet.plain(rows.slice(start, _ROWS_AT_ONCE), TRIALS).to_batches()
+    for start in range(0, len(rows), parquet.PLAIN_ROWS):
+        yield from parquet.plain(rows.slice(start, parquet.PLAIN_ROWS), TRIALS).to_batches()
 
 
 def _reason(error: OSError) -> str:
