@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpxfer.driver.begun import stored_sweep
 from hpxfer.errors import HpxferError
 from hpxfer.registry import PluginFile
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec import SweepSpec
 from hpxfer.spec.plugins import plugin_files, rows_without_plugin, stored_names
 from hpxfer.spec.sweep import PluginSpec
-from hpxfer.store import SWEEP_FILE
 
 # Imports the plug-ins that it reads from stdin, as a worker would, and prints what goes wrong.
 _PREFLIGHT = """
@@ -54,10 +54,8 @@ def without_defaults(spec: SweepSpec) -> SweepSpec:
 
 def stored_plugins(folder: Path) -> tuple[PluginSpec, ...]:
     """Return the plug-ins of the sweep that a results folder holds. Nothing is imported."""
-    try:
-        return load_sweep(folder / SWEEP_FILE, trusted=False).plugins or ()
-    except HpxferError:
-        return ()  # no sweep yet, or one that the run reports by itself
+    stored = stored_sweep(folder)
+    return () if stored is None else stored.plugins or ()
 
 
 def require_plugins(spec: SweepSpec) -> tuple[PluginFile, ...]:

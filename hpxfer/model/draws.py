@@ -1,4 +1,4 @@
-"""What a seed decides in a model: the initial parameters, and the noise that the router-bias schedule adds."""
+"""What a seed decides in a model: the initial parameters, the biases of routers, and the choice among equal experts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from hpxfer.scaling.roles import ROLES
 # One draw covers the router noise of this many steps.
 NOISE_STEPS = 16
 EXPERT_ROLES = ("expert_in", "expert_gate", "expert_out")
+# The std of `fixed_bias`, in units of the router's logits. It changes a sigmoid gate by 0.005: as far as one step of
+# the balancing rule moves a score at its default rate of 0.01 and a load that is 0.5 off. Ids stand for this number.
+FIXED_BIAS_STD = 0.02
 
 
 def draw(
@@ -55,6 +58,27 @@ def router_noise(seeds: Sequence[int], blocks: Sequence[int], num_experts: int, 
     return out
 
 
+def fixed_bias(seeds: Sequence[int], blocks: Sequence[int], num_experts: int) -> torch.Tensor:
+    """Return the bias [L, U, E] of the routers of L MoE blocks for U seeds, float32 on the CPU. It is never trained.
+
+    A draw depends only on the seed, the block and the expert. It is therefore the same at every width, and a model with
+    more experts has the same first ones.
+    """
+    draws = [
+        torch.randn((), generator=_generator(f"{seed}/fixed_bias/{block}/{expert}"))
+        for block in blocks
+        for seed in seeds
+        for expert in range(num_experts)
+    ]
+    return FIXED_BIAS_STD * torch.stack(draws).view(len(blocks), len(seeds), num_experts)
+
+
+def tie_keys(seeds: Sequence[int], blocks: Sequence[int]) -> torch.Tensor:
+    """Return the keys [L, U], int32 from 0, of the random order in which L MoE blocks choose among equal experts."""
+    keys = [[_number(f"{seed}/ties/{block}") >> 32 for seed in seeds] for block in blocks]
+    return torch.tensor(keys, dtype=torch.int32).view(len(blocks), len(seeds))
+
+
 def _normal(spec: ParameterSpec, key: str, *, shared: bool) -> torch.Tensor:
     """Return standard normal numbers of the parameter's size. If `shared`, return one expert's, for all experts."""
     size = spec.size[1:] if shared else spec.size
@@ -62,5 +86,9 @@ def _normal(spec: ParameterSpec, key: str, *, shared: bool) -> torch.Tensor:
 
 
 def _generator(key: str) -> torch.Generator:
-    number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
-    return torch.Generator().manual_seed(number)
+    return torch.Generator().manual_seed(_number(key))
+
+
+def _number(key: str) -> int:
+    """Return a number of 63 bits that looks random."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1

@@ -181,14 +181,14 @@ def pack(
     workers: int = 1,
     share: float | None = None,
 ) -> Iterator[Stack]:
-    """Yield stacks of equal shape and setting. Every trial is in exactly one.
+    """Yield stacks of equal shape and setting, but for ties. Every trial is in exactly one.
 
     The trials of a shape are spread evenly over as few stacks as their size allows, so no worker gets a small
     remainder.
     """
     groups: dict[tuple[Shape, Setting], list[Trial]] = {}
     for trial in trials:
-        groups.setdefault((trial.shape, trial.setting), []).append(trial)
+        groups.setdefault((trial.shape, trial.setting.of_stack), []).append(trial)
     counts = {group: len(members) for group, members in groups.items()}
     sizes = stack_sizes(counts, device, asked=asked, measured=measured, workers=workers, share=share)
     for group, members in groups.items():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.scaling.claims import Claim
+from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column, Conventions, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -63,6 +64,12 @@ class Parameterization:
         """Return what differs from the plain model apart from numbers."""
         std = float(dict(self.conventions).get("router_bias_std", 0.0))
         return Structure(tied_experts=self.table.tied_experts, router_bias_std=std)
+
+    def zero_router(self, optimizer: Column) -> bool:
+        """Return whether routers start at exact zero, with nothing added, so that all experts are equal at first."""
+        rows = self.rows(optimizer) if self.name in PARAMETERIZATIONS and optimizer in self.table.rows else ()
+        is_zero = any(row.role == "router" and row.init_std == ZERO for row in rows)
+        return is_zero and not self.structure().router_bias_std
 
     def rows(self, optimizer: Column) -> tuple[Row, ...]:
         """Return the rows for an optimizer. Raise HpxferError if the source has none."""

@@ -13,6 +13,7 @@ from hpxfer.spec.blocks import has_dense, model_roles, moe_blocks
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import shortest_run
 from hpxfer.spec.sweep import AxisSpec, ShapeSpec, SweepSpec
+from hpxfer.spec.ties import ties_problem
 from hpxfer.spec.yaml_file import KeyPath
 
 KeyedShape = tuple[KeyPath, Shape]
@@ -160,6 +161,8 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> 
     """Yield every parameterization that does not exist, stands twice, or has no rule for a role of some model."""
     if not spec.parameterizations:
         yield ("parameterizations",), "must name at least one"
+    if (wrong := ties_problem(spec)) is not None:
+        yield ("model", "ties"), wrong
     labels: list[str] = []
     for index, chosen in enumerate(spec.parameterizations):
         at: KeyPath = ("parameterizations", index)
@@ -181,9 +184,9 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> 
 
 
 def block_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
-    """Yield the options that place MoE layers if no shape has any. Trials would differ in nothing but ids."""
+    """Yield the options of MoE layers if no shape has any. Trials would differ in nothing but ids."""
     if not shapes or any(shape.num_experts for _, shape in shapes):
         return
-    for name, default in (("moe_every", 1), ("dense_first", 0)):
+    for name, default in (("moe_every", 1), ("dense_first", 0), ("ties", None)):
         if getattr(spec.model, name) != default:
             yield ("model", name), "has no effect: no shape of this sweep has experts; take it out"

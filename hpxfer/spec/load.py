@@ -16,6 +16,7 @@ from hpxfer.spec.fields import Section, Seq
 from hpxfer.spec.plugins import are_registered, import_plugin, import_plugins, stored_names
 from hpxfer.spec.sections import in_file, validated
 from hpxfer.spec.sweep import Plugin, SweepSpec
+from hpxfer.spec.ties import as_stored
 from hpxfer.spec.yaml_file import YamlFile, parse_yaml, read_yaml, write_yaml
 
 
@@ -33,8 +34,8 @@ def load_sweep(path: str | Path, *, plugins: Sequence[str] = (), trusted: bool =
 
     The plug-ins of the file are imported before its names are checked, and after them more `plugins`, of which a
     relative file starts at the current folder. A file that is not `trusted`, such as that of a results folder, imports
-    nothing: names that its plug-ins registered are accepted as they are. Raises HpxferError with one line for each
-    broken rule.
+    nothing: names that its plug-ins registered are accepted as they are. If it gives no `ties`, they are by `index`.
+    Raises HpxferError with one line for each broken rule.
     """
     file, folder = read_yaml(path), Path(path).resolve().parent
     spec = _checked(file, folder, trusted, plugins)
@@ -68,11 +69,11 @@ def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]
     names = stored_names(given)
     spec = validated(SweepSpec, file, stored=names).model_copy(update={"plugins": given or None})
     if not are_registered(names):
-        return spec  # it was checked when it was stored, and its rules need the code
+        return as_stored(spec)  # it was checked when it was stored, and its rules need the code
     settings = spec.search.row.settings
     own = {key: value for key, value in spec.search.given.items() if key in settings.model_fields}
     validated(settings, file, own, at=("search",))
     broken = [f"{file.where(in_file(file, path))}: {message}" for path, message in problems(spec)]
     if broken:
         raise HpxferError("\n".join(broken))
-    return spec
+    return spec if trusted else as_stored(spec)

@@ -7,7 +7,7 @@ types. `checks.py` checks the rules that join several keys.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -16,6 +16,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.spec.fields import Count, CountOrNone, Number, Registered, Section, Seq, Values, into
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 
+Ties = Literal["index", "random", "fixed_bias"]
 Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
 MAX_SEEDS = 100_000
 
@@ -25,6 +26,17 @@ def _spelled_infinity(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: "inf" if isinstance(entry, float) and entry == math.inf else entry for key, entry in value.items()}
+
+
+def _ties(value: Any) -> Any:
+    """Refuse what is no value of `ties`, with one message for both of its forms."""
+    given = value.values() if isinstance(value, dict) else [value]
+    if value is None or (given and all(one in get_args(Ties) for one in given)):
+        return value
+    raise ValueError(f"{', '.join(get_args(Ties))}, or a mapping of tables to one of them")
+
+
+TiesOfTables = Annotated[Ties | dict[str, Ties], BeforeValidator(_ties, json_schema_input_type=Ties | dict[str, Ties])]
 
 
 class ShapeSpec(Section):
@@ -113,6 +125,11 @@ class ModelSpec(Section):
     """How router logits become the weights of the active experts."""
     ffn: Literal["gelu", "swiglu"] = "gelu"
     """The form of experts, shared experts and dense FFNs alike."""
+    ties: TiesOfTables | None = None
+    """Which of equal experts a router chooses: the lowest `index`; the first in a `random` order that the seed draws
+    for every token and layer; or, with `fixed_bias`, the one of largest bias, after a random bias of std 0.02 that is
+    never trained was added to the logits. One value, or one per table, such as `{mssp-i: random}`. The default is
+    random under a table whose routers start at zero, and index under the others."""
     moe_every: Count = 1
     """Above the first dense_first blocks every moe_every-th block has experts. The others have a dense FFN."""
     dense_first: CountOrNone = 0

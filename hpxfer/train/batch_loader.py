@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.data import TokenData
-from hpxfer.model.draws import NOISE_STEPS, router_noise
+from hpxfer.model.draws import NOISE_STEPS, fixed_bias, router_noise
 from hpxfer.trial import Trial
 
 CHUNK_STEPS = NOISE_STEPS
@@ -43,14 +43,15 @@ class BatchLoader:
         self._of_trial = torch.tensor([self._seeds.index(trial.seed) for trial in trials], device=device)
         stds = [trial.structure().router_bias_std for trial in trials]
         self._stds = torch.tensor(stds, device=device).view(1, -1, 1) if any(stds) and self._moe_blocks else None
+        self._fixed = self._fixed_bias([trial.setting.ties == "fixed_bias" for trial in trials])
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._chunks: list[_Chunk] = []
         self._noise: _Chunk | None = None
 
     @property
     def has_noise(self) -> bool:
-        """Whether a trial has a router-bias schedule."""
-        return self._stds is not None
+        """Whether something is added to the logits of a trial's routers."""
+        return self._stds is not None or self._fixed is not None
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return inputs and targets [K, B, S] of a step. Trials of one seed read the same tokens."""
@@ -59,14 +60,25 @@ class BatchLoader:
         return inputs[at].index_select(0, self._of_trial), targets[at].index_select(0, self._of_trial)
 
     def noise(self, step: int) -> Tensor | None:
-        """Return b_t [L, K, E] of the router-bias schedule, or None if no trial has one."""
+        """Return what is added to the routers' logits, [L, K, E], or None if no trial has such a thing.
+
+        It is b_t of the router-bias schedule, plus the fixed bias.
+        """
         if self._stds is None:
-            return None
+            return self._fixed
         number, at = divmod(step, NOISE_STEPS)
         if self._noise is None or self._noise.number != number:
             self._noise = self._send(number, [router_noise(self._seeds, self._moe_blocks, self._num_experts, number)])
             self._wait(self._noise)
-        return self._noise.tensors[0][at].index_select(1, self._of_trial) * self._stds
+        scheduled = self._noise.tensors[0][at].index_select(1, self._of_trial) * self._stds
+        return scheduled if self._fixed is None else scheduled + self._fixed
+
+    def _fixed_bias(self, has: Sequence[bool]) -> Tensor | None:
+        """Return the fixed bias [L, K, E], zero in the trials without one, or None if no trial has one."""
+        if not any(has) or not self._moe_blocks:
+            return None
+        bias_LUE = fixed_bias(self._seeds, self._moe_blocks, self._num_experts).to(self._device)
+        return bias_LUE.index_select(1, self._of_trial) * torch.tensor(has, device=self._device).view(1, -1, 1)
 
     def _batches(self, number: int) -> _Chunk:
         """Return a chunk. On CUDA, start to send the next one."""

@@ -104,7 +104,7 @@ class TrainState:
 
     @property
     def has_noise(self) -> bool:
-        """Whether a trial has a router-bias schedule."""
+        """Whether something is added to the logits of a trial's routers."""
         return self._loader.has_noise
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -112,7 +112,7 @@ class TrainState:
         return self._loader.batch(step)
 
     def noise(self, step: int) -> Tensor | None:
-        """Return b_t [L, K, E] of the router-bias schedule, or None if no trial has one."""
+        """Return what is added to the routers' logits, [L, K, E], or None if no trial has such a thing."""
         return self._loader.noise(step)
 
     def for_all(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ from hpxfer.trial.stack import Stack
 # Steps before a capture. What is made at first use (compiled code, workspaces, kernels) must exist by then.
 WARM_UP_STEPS = 3
 
-Key = tuple[Shape, Setting, int, bool, Setup]
+Key = tuple[Shape, Setting, int, bool, bool, Setup]
 
 
 class TrainStep:
@@ -56,9 +56,8 @@ class TrainStep:
 
     @property
     def key(self) -> Key:
-        """What stacks must share to use one captured step. With router noise the graph is another one."""
-        state = self.state
-        return state.stack.shape, state.setting, state.num_trials, state.has_noise, self.setup
+        """What stacks must share to use one captured step."""
+        return _key(self.state.stack, self.setup)
 
     def set_trials(self, stack: Stack, *, reset: bool = True) -> None:
         """Make this the step of another stack of the same key. If `reset`, go to its first step."""
@@ -147,6 +146,13 @@ class TrainStep:
         self._update(*self._gradients_of_buffers())
 
 
+def _key(stack: Stack, setup: Setup) -> Key:
+    """Return what a captured step depends on. With a bias on the routers, or a random order, the graph is another."""
+    ties = {trial.setting.ties for trial in stack.trials}
+    has_bias = "fixed_bias" in ties or any(trial.structure().router_bias_std for trial in stack.trials)
+    return stack.shape, stack.setting, len(stack.trials), has_bias, "random" in ties, setup
+
+
 class StepCache:
     """The captured step of a process's last stack, for the next stack of the same key. Other steps are not cached."""
 
@@ -158,9 +164,7 @@ class StepCache:
     ) -> TrainStep:
         """Return a step for the stack: the cached one with its trials, or a new one. If `reset`, at its first step."""
         cached, self._step = self._step, None
-        has_noise = any(trial.structure().router_bias_std for trial in stack.trials)
-        key = (stack.shape, stack.setting, len(stack.trials), has_noise, setup)
-        if cached is not None and cached.key == key:
+        if cached is not None and cached.key == _key(stack, setup):
             cached.set_trials(stack, reset=reset)
             self._step = cached
             return cached

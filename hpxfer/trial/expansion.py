@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from hpxfer.scaling.evaluate import Parameterization, evaluate, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.plugins import are_registered, digests_used, stored_names
-from hpxfer.spec.sweep import ParameterizationSpec
+from hpxfer.spec.ties import choice_of, ties_at
 from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
 from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of
 from hpxfer.trial.trial import TRAINER_VERSION, Trial
@@ -35,13 +34,6 @@ class Cell:
     parameterization: str  # label
     line: str  # the HP that this line scans, or `product`
     trial: Trial
-
-
-def choice_of(chosen: ParameterizationSpec) -> Parameterization:
-    """Return the parameterization that a sweep names. One that is not registered here has the conventions given."""
-    if chosen.name in PARAMETERIZATIONS:
-        return parameterization(chosen.name, chosen.conventions)
-    return Parameterization(name=chosen.name, conventions=tuple(sorted(chosen.conventions.items())))
 
 
 def hp_points(spec: SweepSpec) -> Iterator[tuple[str, HPs]]:
@@ -114,10 +106,12 @@ class Expansion:
         self.axes = axes_of(spec)
         self._templates: dict[tuple[Parameterization, Shape], _TrialTemplate] = {}
 
-    def setting_at(self, shape: Shape) -> Setting:
-        """Return the setting of the trials at a shape."""
+    def setting_at(self, shape: Shape, choice: Parameterization | None = None) -> Setting:
+        """Return the setting of the trials at a shape: those of `choice`, or what all of them share."""
         same = (shape.batch_tokens, shape.steps) == (self.setting.batch_tokens, self.setting.steps)
-        return self.setting if same else setting_of(self.spec, self.data, shape)
+        setting = self.setting if same else setting_of(self.spec, self.data, shape)
+        ties = ties_at(self.spec, choice, shape)
+        return setting if ties == setting.ties else replace(setting, ties=ties)
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -171,6 +165,7 @@ class Expansion:
         same = all(factors[role] == plain_factors[role] for role in roles)
         # A structure concerns experts and routers, which a dense base does not have.
         same = same and ("router" not in roles or choice.structure() == plain.structure())
+        same = same and ties_at(self.spec, choice, shape) == ties_at(self.spec, None, shape)
         return None if same else choice
 
     def _template(self, choice: Parameterization, shape: Shape) -> _TrialTemplate:
@@ -181,7 +176,7 @@ class Expansion:
             before, _, rest = canonical(self.identity(own, shape)).partition('"<hps>"')
             middle, _, after = rest.partition('"<seed>"')
             template = _TrialTemplate(
-                setting=self.setting_at(shape),
+                setting=self.setting_at(shape, own),
                 shape=shape,
                 base=self.spec.base_shape,
                 parameterization=own,
@@ -196,7 +191,7 @@ class Expansion:
     ) -> dict[str, Any]:
         """Return what determines a trial's numbers. `choice` is what `own_parameterization` gives."""
         return identity(
-            setting=self.setting_at(shape),
+            setting=self.setting_at(shape, choice),
             shape=shape,
             base=self.spec.base_shape,
             choice=choice,

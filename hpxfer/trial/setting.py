@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from hpxfer.errors import HpxferError
 from hpxfer.registry import registry
+from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.base_values import base_values
+from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import schedule_at
+from hpxfer.spec.ties import ties_at
 
 _INIT = BaseInit()
 
@@ -53,12 +57,25 @@ class Setting:
     validation_tokens: int
     gradient_clip: float | None = None
     precision: str = "float32"
+    ties: str = "index"
+
+    def __post_init__(self) -> None:
+        if self.precision == AUTO:
+            raise HpxferError(
+                "precision: must be float32 or bfloat16 before trials are made, got auto; `hpxfer run` and "
+                "`hpxfer.run` decide it from the device that will train"
+            )
 
     @property
     def column(self) -> Column:
         """The optimizer's column in a table."""
         column: Column = registry("optimizer").get(self.optimizer).column
         return column
+
+    @property
+    def of_stack(self) -> Setting:
+        """This setting without what may differ in a stack."""
+        return self if self.ties == "index" else replace(self, ties="index")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +87,13 @@ class DataRef:
     vocab_size: int
 
 
-def setting_of(spec: SweepSpec, data: DataRef, shape: Shape | None = None) -> Setting:
-    """Return the setting of a checked sweep's trials at `shape`, by default the base shape.
+def setting_of(
+    spec: SweepSpec, data: DataRef, shape: Shape | None = None, choice: Parameterization | None = None
+) -> Setting:
+    """Return the setting of a checked sweep's trials under `choice` at `shape`, by default the base shape.
 
-    A field that is not derived has the value of the key of its name in the sweep file.
+    Without `choice`, ties are as they are under a table that says nothing about them. A field that is not derived has
+    the value of the key of its name in the sweep file.
     """
     at, planned = shape or spec.base_shape, spec.training.schedule
     schedules = registry("schedule")
@@ -81,6 +101,7 @@ def setting_of(spec: SweepSpec, data: DataRef, shape: Shape | None = None) -> Se
     decays = planned.decay not in schedules or schedules.get(planned.decay).decay is not None
     derived = {
         "init": spec.model.base_init(),
+        "ties": ties_at(spec, choice, at),
         "data_source": spec.data.source,
         "data_digest": data.digest,
         "tokenizer": data.tokenizer,

@@ -1,4 +1,4 @@
-"""Stack: trials of one shape and setting that train together in one batched model."""
+"""Stack: trials of one shape and setting, but for ties, that train together in one batched model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpxfer.trial.trial import Trial
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """Trials that train in one batched model. They differ in seed, parameterization and HPs only."""
+    """Trials that train in one batched model. They differ in seed, parameterization, HPs and ties only."""
 
     trials: tuple[Trial, ...]
 
@@ -29,7 +29,7 @@ class Stack:
 
     @property
     def setting(self) -> Setting:
-        return self.trials[0].setting
+        return self.trials[0].setting.of_stack
 
 
 def stack_id(trial_ids: Iterable[str]) -> str:

@@ -5,9 +5,12 @@
 
     E, S, F = down(gelu(up(h))), or down(silu(gate(h)) * up(h)) if ffn is swiglu
 
+    b_t also has the fixed bias of `ties: fixed_bias`.
+
 The gate's row (`hpxfer.model.gates`) gives the scores of all experts and the weights g_i of the active ones. The active
 experts are the num_active of largest score + balancing bias: num_active / num_groups in each of num_groups contiguous
-groups of experts. The balancing bias only selects. Logits, scores and weights are float32 in every precision.
+groups of experts. The balancing bias only selects. Of equal experts the lowest index is chosen, or with `ties: random`
+the first in an order of the token's own. Logits, scores and weights are float32 in every precision.
 
 Letters: K trials, T tokens, D width, E experts, A active experts, N = K*T*A expert rows, H hidden features.
 """
@@ -58,16 +61,25 @@ class FFN:
         return y
 
     def moe(
-        self, local: Local, block: int, h_KTD: Tensor, bias_KE: Tensor, noise_KE: Tensor | None
+        self,
+        local: Local,
+        block: int,
+        h_KTD: Tensor,
+        bias_KE: Tensor,
+        noise_KE: Tensor | None,
+        ties_K: Tensor | None,
     ) -> tuple[Tensor, Routed]:
-        """Return the output of a MoE block's branch, and how it routed. `bias` balances the load, `noise` is b_t."""
+        """Return the output of a MoE block's branch, and how it routed.
+
+        `bias` balances the load, `noise` is b_t, and `ties` are the keys of `choose_experts`.
+        """
         logits_KTE = self.maps.linear("router", block, h_KTD.float(), local["router"])
         if noise_KE is not None:
             logits_KTE = logits_KTE + noise_KE.unsqueeze(1)
         route_scale_K11 = self.route_scale.view(-1, 1, 1)
         scores_KTE = self.gate.scores(logits_KTE, route_scale_K11)
         chosen_KTA = choose_experts(
-            scores_KTE, bias_KE, self.shape.num_active, self.shape.num_groups, self.maps.backend
+            scores_KTE, bias_KE, self.shape.num_active, self.shape.num_groups, self.maps.backend, ties_K
         )
         if self.gate.active_weights is None:
             weights_KTA = of_chosen(scores_KTE, chosen_KTA, self.maps.backend)

@@ -24,7 +24,9 @@ from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.embedding import embed
 from hpxfer.kernels.head import head_losses
 from hpxfer.kernels.norm import layer_norm
+from hpxfer.kernels.routing import BY_INDEX
 from hpxfer.kernels.sums import column_sums, spread
+from hpxfer.model.draws import tie_keys
 from hpxfer.model.flat import Weights
 from hpxfer.model.gates import GATES
 from hpxfer.model.gpt.ffn import FFN, Routed
@@ -57,6 +59,7 @@ class GPTForward:
     num_trials: int
     forward: Mapping[str, torch.Tensor]  # role -> [K] float32, for those of FORWARD_ROLES that the model has
     route_scale: torch.Tensor  # [K] float32
+    ties_LK: torch.Tensor | None = None  # the keys of `choose_experts`; None if no trial breaks ties at random
     tap: Tap | None = None
     backend: Backend = TORCH
 
@@ -72,7 +75,8 @@ class GPTForward:
     ) -> Output:
         """Return per-token losses, expert loads and, if `probe`, router entropies.
 
-        `router_bias` balances the load. `noise` is b_t of the router-bias schedule.
+        `router_bias` balances the load. `noise` is added to the router's logits: b_t of the router-bias schedule, and
+        the fixed bias.
         """
         outside, *blocks = self._local(weights)
         x_KTD = self._embed(outside, inputs_KBS)
@@ -84,7 +88,8 @@ class GPTForward:
             if block in self._moe_blocks:
                 index = len(routed)
                 noise_KE = None if noise_LKE is None else noise_LKE[index]
-                y_KTD, routing = self._ffn.moe(local, block, h_KTD, router_bias_LKE[index], noise_KE)
+                ties_K = None if self.ties_LK is None else self.ties_LK[index]
+                y_KTD, routing = self._ffn.moe(local, block, h_KTD, router_bias_LKE[index], noise_KE, ties_K)
                 routed.append(routing)
             else:
                 y_KTD = self._ffn.dense(local, block, h_KTD)
@@ -105,8 +110,9 @@ class GPTForward:
         return replace(self, tap=tap)
 
     def numbers(self) -> dict[str, torch.Tensor]:
-        """Return the numbers of the trials by name, [K] each. A captured step reads them in place."""
-        return {**self.forward, "route_scale": self.route_scale}
+        """Return the numbers of the trials by name, [K] or [L, K]. A captured step reads them in place."""
+        ties = {} if self.ties_LK is None else {"ties": self.ties_LK}
+        return {**self.forward, "route_scale": self.route_scale, **ties}
 
     def __post_init__(self) -> None:
         # They are computed now, because torch.compile does not enter the lock of a cached property.
@@ -208,8 +214,17 @@ def build_gpt(trials: Sequence[Trial], device: torch.device, backend: Backend = 
             role: column([roles[role].forward for roles in resolved]) for role in FORWARD_ROLES if role in present
         },
         route_scale=column([trial.globals().route_scale for trial in trials]),
+        ties_LK=_ties(trials, moe_blocks(shape, setting), device),
         backend=backend,
     )
+
+
+def _ties(trials: Sequence[Trial], blocks: Sequence[int], device: torch.device) -> torch.Tensor | None:
+    """Return the keys [L, K] of `choose_experts`, or None if no trial breaks ties at random."""
+    is_random_K = torch.tensor([trial.setting.ties == "random" for trial in trials])
+    if not is_random_K.any():
+        return None
+    return torch.where(is_random_K, tie_keys([trial.seed for trial in trials], blocks), BY_INDEX).to(device)
 
 
 def _stacked(layers: list[torch.Tensor], empty: torch.Tensor) -> torch.Tensor:

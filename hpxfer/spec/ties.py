@@ -1,0 +1,110 @@
+"""Ties: which of equal experts a router chooses. Each table of a sweep has its own answer.
+
+A router that starts at exact zero gives every expert the same score. Were the lowest index chosen, all tokens would go
+to the same experts. MSSP therefore asks for a random choice (Table B.2, footnote). Tables without such a router meet no
+ties to speak of. They keep the lowest index, and their trials keep their ids.
+
+A stored sweep spells out what is not `index` (`resolved`). One without the key was stored before there was a choice,
+and has `index` (`as_stored`).
+"""
+
+from __future__ import annotations
+
+from hpxfer.errors import HpxferError
+from hpxfer.registry import registry
+from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.tables import PARAMETERIZATIONS
+from hpxfer.spec.axes import axes_of
+from hpxfer.spec.sweep import ParameterizationSpec, SweepSpec, Ties
+
+
+def choice_of(chosen: ParameterizationSpec) -> Parameterization:
+    """Return the parameterization that a sweep names. One that is not registered here has the conventions given."""
+    if chosen.name in PARAMETERIZATIONS:
+        return parameterization(chosen.name, chosen.conventions)
+    return Parameterization(name=chosen.name, conventions=tuple(sorted(chosen.conventions.items())))
+
+
+def ties_of(spec: SweepSpec, choice: Parameterization | None) -> Ties:
+    """Return how ties are broken under a table of a sweep; without `choice`, under a table that says nothing."""
+    given = spec.model.ties
+    if isinstance(given, str):
+        return given
+    if choice is None:
+        return "index"
+    own = _own(given or {}, choice)
+    return own or ("random" if _has_zero_router(spec, choice) else "index")
+
+
+def ties_at(spec: SweepSpec, choice: Parameterization | None, shape: Shape) -> Ties:
+    """Return how ties are broken under a table at a shape: by `index` where it makes no difference."""
+    ties = ties_of(spec, choice)
+    no_choice = shape.num_active == shape.num_experts
+    return "index" if not shape.num_experts or (no_choice and ties == "random") else ties
+
+
+def resolved(spec: SweepSpec, stored: SweepSpec | None = None) -> SweepSpec:
+    """Return the sweep with a value for every table whose routers start at zero, if they have experts to choose from.
+
+    It is the value that the file gives; else that of `stored`, the sweep that the results folder holds, so that a
+    folder goes on as it began; else `random`.
+    """
+    if isinstance(spec.model.ties, str) or not _chooses(spec):
+        return spec
+    choices = [choice_of(chosen) for chosen in spec.parameterizations]
+    began = stored if stored is not None and _chooses(stored) else None
+    known = [] if began is None else [choice_of(chosen) for chosen in began.parameterizations]
+    return _with(spec, {choice: began if began and choice in known else spec for choice in choices})
+
+
+def as_stored(spec: SweepSpec) -> SweepSpec:
+    """Return the sweep of a results folder, with `index` where it gives no value."""
+    if isinstance(spec.model.ties, str):
+        return spec
+    plain = spec.model_copy(update={"model": spec.model.model_copy(update={"ties": "index"})})
+    return _with(spec, {choice_of(chosen): plain for chosen in spec.parameterizations})
+
+
+def ties_problem(spec: SweepSpec) -> str | None:
+    """Return what is wrong with the tables that `model.ties` names."""
+    if not isinstance(spec.model.ties, dict):
+        return None
+    legal = set[str]()
+    for chosen in spec.parameterizations:
+        try:
+            legal |= {chosen.name, choice_of(chosen).label()}
+        except HpxferError:
+            return None  # reported by itself
+    unknown = [name for name in spec.model.ties if name not in legal]
+    return f"must name tables of the sweep, got {unknown[0]!r}; legal: {', '.join(sorted(legal))}" if unknown else None
+
+
+def _with(spec: SweepSpec, source: dict[Parameterization, SweepSpec]) -> SweepSpec:
+    """Return the sweep with a value for its tables with zero routers: the one that their `source` has."""
+    given = spec.model.ties if isinstance(spec.model.ties, dict) else {}
+    values: dict[str, Ties] = {}
+    for choice, other in source.items():
+        own = _own(given, choice)
+        if own is not None or _has_zero_router(spec, choice):
+            values[choice.label()] = own or ties_of(other, choice)
+    same = len(values) == len(source) and len(set(values.values())) == 1
+    ties = next(iter(values.values())) if same else values or None
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"ties": ties})})
+
+
+def _own(given: dict[str, Ties], choice: Parameterization) -> Ties | None:
+    """Return the value that a mapping has for a table, by its label or its name."""
+    return given.get(choice.label(), given.get(choice.name))
+
+
+def _has_zero_router(spec: SweepSpec, choice: Parameterization) -> bool:
+    optimizers = registry("optimizer")
+    name = spec.training.optimizer
+    return name in optimizers and choice.zero_router(optimizers.get(name).column)
+
+
+def _chooses(spec: SweepSpec) -> bool:
+    """Return whether routers of some shape leave experts out."""
+    shapes = (point.shape for axis in axes_of(spec) for point in axis.points)
+    return any(0 < shape.num_active < shape.num_experts for shape in shapes)
