@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.files import reason
 from hpxfer.host.output import aligned
 from hpxfer.progress.file import FILE as PROGRESS_FILE
 from hpxfer.progress.watch import view_now
@@ -133,7 +134,9 @@ def _listed(folder: Path, with_verdicts: bool) -> Listed:
                 raise
             return Listed(folder=folder, size_bytes=_size(folder), state="running")  # it has stored nothing yet
         return _read(folder, results, running, watched in ("stopped", "gone"), with_verdicts)
-    except (HpxferError, OSError) as error:
+    except OSError as error:
+        return Listed(folder=folder, problem=f"cannot be read: {reason(error)}")
+    except HpxferError as error:
         return Listed(folder=folder, problem=str(error).removeprefix(f"{folder}: "))
 
 

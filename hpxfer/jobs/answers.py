@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import locked
+from hpxfer.host.files import locked, read_bytes, read_text
 from hpxfer.jobs.request import Request, where
 from hpxfer.progress.file import read
 from hpxfer.store.location import open_location
@@ -50,7 +50,7 @@ def leave_mark(folder: Path, job: str) -> None:
 def has_mark(folder: Path, job: str) -> bool:
     """Return whether a folder is the results folder of a job, and not another of that name on another machine."""
     try:
-        return job in (folder / JOBS_FILE).read_text(encoding="utf-8").split()
+        return job in read_text(folder / JOBS_FILE).split()
     except (OSError, ValueError):
         return False
 
@@ -77,4 +77,4 @@ def files_of(folder: Path) -> dict[str, bytes]:
                 f"{MAX_FETCH_BYTES / 2**20:.0f}; copy the folder itself, or submit with --results on a shared folder "
                 "or a storage URI"
             )
-        return {path.name: path.read_bytes() for path in found}
+        return {path.name: read_bytes(path, MAX_FETCH_BYTES) for path in found}

@@ -25,6 +25,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from hpxfer.errors import HpxferError, last_line
+from hpxfer.host.files import read_text
 from hpxfer.jobs.next_command import DEFAULT_ADDRESS, next_command
 from hpxfer.jobs.request import ENTRYPOINT, VARIABLE, Answer, Request, is_job_id, packed, read_answer
 
@@ -212,7 +213,7 @@ def _headers() -> dict[str, str]:
         named = os.environ.get("RAY_AUTH_TOKEN_PATH")
         path = Path(named) if named else Path.home() / ".ray" / "auth_token"
         try:
-            token = path.read_text(encoding="utf-8")
+            token = read_text(path)
         except FileNotFoundError:
             if named:
                 raise HpxferError(f"RAY_AUTH_TOKEN_PATH: {path} is not there; name the cluster's token file") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.files import read_text
 
 Kind = Literal["cpu", "cuda"]
 # Raise it when the rows change their meaning. Lines of another version stay in the file as history, and are not read.
@@ -85,7 +86,7 @@ def _records(path: Path, device: Kind) -> list[Record]:
     if not path.exists():
         return []
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         try:
             data = json.loads(line)
             if data.pop("version", None) == RECORD_VERSION and data["device"] == device:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.files import read_text
 from hpxfer.registry.rows import Registry
 
 _FIX = "name a module, such as mypackage.gates, or a file, such as ./gates.py"
@@ -64,7 +65,7 @@ def read_plugin(name: str, folder: Path) -> PluginFile:
     """
     path = folder / name if name.endswith(".py") else _file_of_module(name)
     try:
-        source = path.read_text(encoding="utf-8")
+        source = read_text(path)
         tree = ast.parse(source)
     except OSError as error:
         raise HpxferError(f"plugins: {name}: cannot be read: {error.strerror}; {_FIX}") from None

@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, cut, nearest, shown
+from hpxfer.host.files import read_text
 
 # The grouped matrix product needs rows of whole 16-byte units in every precision. A unit holds 8 bfloat16 numbers.
 ROW_MULTIPLE = 8
 MAX_DIM = 10**9
+_MAX_DIGITS = 250
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -96,9 +98,9 @@ def check_shape(shape: Shape) -> str | None:
     for name, value in asdict(shape).items():
         floor = 1 if name in REQUIRED or name == "num_groups" else 0
         if value < floor:
-            return f"{name} must be at least {floor}, got {value}"
+            return f"{name} must be at least {floor}, got {shown(value)}"
         if value > MAX_DIM:
-            return f"{name} must be at most {MAX_DIM}, got {str(value)[:20]}..."
+            return f"{name} must be at most {MAX_DIM}, got {shown(value)}"
     if shape.width % shape.head_dim:
         return f"width must be a multiple of head_dim, got width {shape.width} and head_dim {shape.head_dim}"
     return _check_experts(shape)
@@ -152,9 +154,9 @@ def shape_from_mapping(data: Mapping[str, Any], where: str) -> Shape:
     legal = {f.name for f in fields(Shape)}
     for key, value in data.items():
         if key not in legal:
-            raise HpxferError(f"{where}: {key}: unknown key; {nearest(key, legal)}")
+            raise HpxferError(f"{where}: {cut(str(key))}: unknown key; {nearest(str(key), legal)}")
         if not isinstance(value, int) or isinstance(value, bool):
-            raise HpxferError(f"{where}: {key}: must be a whole number, got {value!r}")
+            raise HpxferError(f"{where}: {key}: must be a whole number, got {shown(value)}")
     missing = [name for name in REQUIRED if name not in data]
     if missing:
         raise HpxferError(f"{where}: must give {', '.join(missing)}")
@@ -164,10 +166,14 @@ def shape_from_mapping(data: Mapping[str, Any], where: str) -> Shape:
     return shape
 
 
+def _whole_number(text: str) -> int:
+    return int(text[:_MAX_DIGITS])  # a longer number is far too large all the same, and Python refuses to read it
+
+
 def load_shape(path: str | Path) -> Shape:
     """Return the Shape in a JSON file such as `{"width": 128, "depth": 2, ...}`."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(read_text(path), parse_int=_whole_number)
     except OSError as error:
         raise HpxferError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

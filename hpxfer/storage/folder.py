@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hpxfer.host.files import open_regular
 from hpxfer.storage.uri import Uri, parse_root
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class LocalFolder:
 
     def open(self, name: str) -> IO[bytes]:
         """Return a file opened for reading."""
-        return open(self._folder / name, "rb")
+        return open_regular(self._folder / name)
 
     @contextmanager
     def local_copy(self, name: str) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import locked, reason
+from hpxfer.host.files import locked, read_bytes, reason
 
 LEASE_FILE = "lease.json"
 # How long to wait for the lock of the file. A change takes one write. A process that holds the lock longer was
@@ -67,9 +67,11 @@ class LeaseFile:
     def read(self) -> bytes | None:
         """See `LeaseStorage.read`."""
         try:
-            return self.path.read_bytes()
+            return read_bytes(self.path)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise HpxferError(f"{self.path}: cannot be read: {reason(error)}; remove it if no run is active") from None
 
     def create(self, content: bytes) -> bool:
         """See `LeaseStorage.create`."""

@@ -120,3 +120,14 @@ def test_load_shape_names_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(HpxferError) as caught:
         load_shape(path)
     assert str(caught.value) == f"{path}: cannot be read: No such file or directory"
+
+
+def test_numbers_of_any_length_are_refused_with_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "shape.json"
+    file.write_text(f'{{"width": {"7" * 50_000}, "depth": 2, "head_dim": 32}}')
+    with pytest.raises(HpxferError, match=r"^\S+shape\.json: width must be at most 1000000000, got 7+\.\.\.$"):
+        load_shape(file)
+    with pytest.raises(HpxferError, match="^here: width must be at least 1, got a very long int$"):
+        shape_from_mapping({"width": -(10**5000), "depth": 2, "head_dim": 32}, "here")
+    with pytest.raises(HpxferError, match=r"^here: x{77}\.\.\.: unknown key; legal: batch_tokens"):
+        shape_from_mapping({"x" * 50_000: 1}, "here")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.files import open_regular
 
 
 class Part(Protocol):
@@ -121,7 +122,7 @@ def file_size(path: str) -> int:
 def read_bytes(path: str, offset: int, num_bytes: int) -> bytes:
     """Return up to `num_bytes` bytes of a file from `offset` on. Raise HpxferError if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(offset)
             return file.read(num_bytes)
     except OSError as error:
