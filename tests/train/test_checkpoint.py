@@ -40,6 +40,8 @@ CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
     "sgd": (E8A2, "sp", {"optimizer": "sgd"}),
     "clipped": (E8A2, "completep-moe", {"gradient_clip": 0.3, "norm_gains": True, "biases": True}),
     "router noise": (E8A2, "mup-moe[1.0]", {"gate": "softmax"}),
+    "ties at random": (E8A2, "mssp-i", {"ties": "random"}),
+    "fixed bias": (E8A2, "mssp-i", {"ties": "fixed_bias"}),
     "tied experts": (JOINT, "mssp-iii", {"ffn": "swiglu"}),
     "hybrid": (HYBRID, "complete-mue", {"moe_every": 2, "gate": "normalized_sigmoid"}),
     "dense": (DENSE, "complete-mue", {"biases": True}),

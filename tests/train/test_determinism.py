@@ -35,6 +35,8 @@ CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
     "softmax in groups": (GROUPED, "complete-mue", {"gate": "softmax", "ffn": "swiglu"}),
     "swiglu, tied experts": (JOINT, "mssp-iii", {"ffn": "swiglu", "biases": True}),
     "router-bias schedule": (E8A2, "mup-moe[1.0]", {"gate": "softmax"}),
+    "ties at random": (E8A2, "mssp-i", {"ties": "random"}),
+    "fixed bias": (E8A2, "mssp-i", {"ties": "fixed_bias"}),
     "dense": (DENSE, "complete-mue", {"biases": True, "norm_gains": True}),
     "dense, swiglu": (DENSE, "mup", {"ffn": "swiglu"}),
     "shared": (replace(MIXED, dense_width=0, num_groups=1), "complete-mue", {"biases": True}),

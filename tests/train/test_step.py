@@ -103,6 +103,17 @@ def test_router_noise_is_written_into_a_captured_step(setting: Setting, monkeypa
     assert Replayer.made == 2
 
 
+def test_ties_are_written_into_a_captured_step(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = trial(setting, replace(JOINT, depth=2), "mssp-i")
+    random, fixed = (replace(plain, setting=replace(setting, ties=ties)) for ties in ("random", "fixed_bias"))
+    stacks = ((plain, random), (replace(random, seed=1), plain), (fixed, random), (random, replace(fixed, seed=4)))
+    anew = [[numbers(member) for member in trained(*stack)] for stack in stacks]
+    assert [[numbers(member) for member in captured(monkeypatch, *stack)] for stack in stacks] == anew
+    assert Replayer.made == 2  # with a bias it is another graph
+    captured(monkeypatch, plain, replace(plain, seed=1))  # without a random order, too
+    assert Replayer.made == 3
+
+
 @pytest.mark.parametrize(
     "other", [{"gate": "softmax"}, {"batch_tokens": 128}, {"steps": 7}, {}], ids=["gate", "batch", "steps", "size"]
 )
