@@ -15,11 +15,12 @@ from hpxfer.errors import HpxferError, nearest
 from hpxfer.registry import registry
 from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
-from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec import SweepSpec
 from hpxfer.spec.vocabulary import vocabulary
-from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
+from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.store.location import local_results
 from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store.sweep_file import load_stored
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
 from hpxfer.verdict.shape_names import AxisShape, find_shape
 
@@ -169,13 +170,7 @@ def load_results(folder: str | Path) -> Results:
     if not path.is_dir():
         got = "a file" if path.exists() else "nothing of that name"
         raise HpxferError(f"{path}: must be a results folder, got {got}; {fix}")
-    if not (path / SWEEP_FILE).exists():
-        raise HpxferError(
-            f"{path}: must be a results folder with {SWEEP_FILE} and trials*.parquet, got no {SWEEP_FILE}; {fix}"
-        )
-    spec = load_sweep(path / SWEEP_FILE, trusted=False)
-    if spec.data.digest is None:
-        raise HpxferError(f"{path / SWEEP_FILE}: data.digest: must be given, as in the file that a run leaves; {fix}")
+    spec = load_stored(path)
     store = Store.open(path, write=False)
     trials = store.read_trials().to_pandas()
     if trials.empty:

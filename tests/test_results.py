@@ -294,7 +294,7 @@ def test_a_sweep_file_that_no_run_left(tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match=r"sweep\.yaml: data\.digest: must be given"):
         load_results(tmp_path)
     (tmp_path / SWEEP_FILE).write_text("name: [")
-    with pytest.raises(HpxferError, match=r"sweep\.yaml:1: not valid YAML"):
+    with pytest.raises(HpxferError, match=r"sweep\.yaml: the stored sweep is damaged.*: line 1: not valid YAML"):
         load_results(tmp_path)
 
 

@@ -14,7 +14,8 @@ from hpxfer.coordinates.write import make_folder, write_check
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Column, Conventions
-from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec import SweepSpec
+from hpxfer.store.sweep_file import load_given
 
 
 def check(
@@ -30,7 +31,7 @@ def check(
     output: Path | None,
 ) -> tuple[CheckReport, list[Path]]:
     """Return the report and the files written to `output`. Show on stderr what is being trained."""
-    spec = None if sweep is None else load_sweep(sweep)
+    spec = None if sweep is None else load_given(sweep)
     choice, values = chosen(name, conventions, spec), numbers(points)
     if output is not None:
         make_folder(output)  # fails now, and not after minutes of training

@@ -79,13 +79,13 @@ def from_sweep(
 ) -> Source:
     """Return the source that a sweep gives. By default it is the first parameterization at the largest shape."""
     from hpxfer.model.cost import train_flops
-    from hpxfer.spec import load_sweep
     from hpxfer.spec.vocabulary import vocabulary
+    from hpxfer.store.sweep_file import load_given
     from hpxfer.trial import DataRef, Expansion, base_hps
 
     _refuse_base(base, "--sweep")
     _refuse_facts(facts, "--sweep")
-    spec = load_sweep(path)
+    spec = load_given(path)
     choice = of_sweep(spec, name, conventions)
     tokenizer, vocab_size = vocabulary(spec.data)
     expansion = Expansion(spec, DataRef(digest="", tokenizer=tokenizer, vocab_size=vocab_size))

@@ -11,7 +11,6 @@ import typer
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Folder
 from hpxfer.cli.output import INTERRUPTED, OK, TRIALS_FAILED, say, to_stdout, warn
-from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
     from hpxfer.progress.watch import RunView
@@ -51,11 +50,7 @@ def watch(
 
     location = location_at(results)
     last = view_now(location)
-    if last.is_empty:
-        raise HpxferError(
-            f"{location.where}: must be a results folder with sweep.yaml and trials*.parquet, got neither; "
-            f"name one that hpxfer run made, e.g. results/quickstart"
-        )
+    last.require_run()
 
     def show(found: RunView) -> None:
         nonlocal last

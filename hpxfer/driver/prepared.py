@@ -27,12 +27,13 @@ from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.search.stored import known_outcomes
-from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec import SweepSpec
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.spec.yaml_file import read_yaml
 from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, open_location
 from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store.sweep_file import damage, load_given
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
 RESULTS = "results"
@@ -104,7 +105,7 @@ def prepare(
     """
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
         raise HpxferError(f"--price-per-hour must be a number from 0, got {price_per_hour}")
-    given = sweep if isinstance(sweep, SweepSpec) else load_sweep(sweep, plugins=plugins)
+    given = sweep if isinstance(sweep, SweepSpec) else load_given(sweep, plugins)
     spec = without_defaults(overridden(given, executor, early_stopping))
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file):
@@ -246,6 +247,8 @@ def _warnings(spec: SweepSpec, device: Device, store: Store, location: ResultsLo
     """Yield what the user should know about the folder, the data and the device before a run."""
     if holds_legacy_ids(location):
         yield f"{how_to_rekey(location.where)}; do so before a run"
+    if why := damage(location.folder):
+        yield why
     yield from vocabulary_cautions(spec.data)
     if spec.training.determinism == "fast" and not device.cuda:
         yield "training.determinism: on a CPU, fast runs the same code as strict, with the same bits in every stack"

@@ -19,12 +19,13 @@ from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id, new_nonce
 from hpxfer.jobs.next_command import next_command
 from hpxfer.jobs.plugins import sources
 from hpxfer.jobs.request import DEFAULT_ROOT, Request
-from hpxfer.spec import SweepSpec, dump_sweep, load_sweep
+from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.storage.lease import leased
 from hpxfer.storage.lease_file import LeaseFile
 from hpxfer.storage.uri import parse_root
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, open_location
+from hpxfer.store.sweep_file import load_given, load_stored
 from hpxfer.trial import TRAINER_VERSION
 
 SWEEP_KEY, ROOT_KEY, HOST_KEY, VERSION_KEY = "hpxfer_sweep", "hpxfer_root", "hpxfer_host", "hpxfer_version"
@@ -79,7 +80,7 @@ def offer(
     a shape that does not fit into the cluster's memory even alone is a reason. `plugins` names plug-ins beside those of
     the sweep file.
     """
-    spec = load_sweep(sweep, plugins=plugins)
+    spec = load_given(sweep, plugins)
     if early_stopping is not None:
         from hpxfer.driver.prepared import overridden
 
@@ -272,7 +273,7 @@ def _nothing(info: JobInfo, address: str) -> str:
 
 
 def _merge(fetched: Store, target: Path, on_wait: Callable[[str], None] | None) -> Fetched:
-    spec = load_sweep(fetched.folder / SWEEP_FILE, trusted=False)
+    spec = load_stored(fetched.folder)
     own = Store.open(target, write=True)
     with leased(LeaseFile(target), str(target), on_wait=on_wait) as lease:
         own.guard = lease.check

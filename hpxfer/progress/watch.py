@@ -14,6 +14,7 @@ from hpxfer.storage.lease import decoded
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation
 from hpxfer.store.parts import list_parts
+from hpxfer.store.sweep_file import damage, load_stored
 
 EVERY_S = 1.0
 EVERY_REMOTE_S = 10.0  # every view sends requests to the storage
@@ -55,11 +56,24 @@ class RunView:
         progress = None if self.run_status is None else self.run_status.to_dict()
         return {"results": self.location.where, "state": self.state, **process, "progress": progress}
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the folder holds neither a sweep nor results, and no run has reported there."""
-        folder = self.location.folder
-        return self.state == "none" and not (folder / SWEEP_FILE).exists() and not list_parts(folder).parts
+    def require_run(self) -> None:
+        """Raise HpxferError if no run has reported here and the folder holds no sweep with trials either."""
+        folder, where = self.location.folder, self.location.where
+        if self.state != "none":
+            return
+        if not (folder / SWEEP_FILE).exists() and not list_parts(folder).parts:
+            raise HpxferError(
+                f"{where}: must be a results folder with {SWEEP_FILE} and trials*.parquet, got neither; "
+                f"name one that hpxfer run made, e.g. results/quickstart; `hpxfer list {where}` lists those below it"
+            )
+        load_stored(folder)
+        store = Store.open(folder, write=False)
+        if not len(store.read_trials(["trial_id"])):
+            passed_over = "".join(f"\n{problem}" for problem in store.problems)
+            raise HpxferError(
+                f"{where}: must hold a run's report or at least one trial in trials*.parquet, got neither; "
+                f"`hpxfer run SWEEP.yaml` makes them{passed_over}"
+            )
 
     def problems(self) -> tuple[str, ...]:
         """Return the files of the folder that cannot be read. They are read only where no driver writes."""
@@ -67,7 +81,8 @@ class RunView:
             return ()
         store = Store.open(self.location.folder, write=False)
         store.done_ids()
-        return tuple(store.problems)
+        damaged = damage(self.location.folder)
+        return (*store.problems, *([damaged] if damaged else []))
 
     def text(self) -> str:
         """Return what the state means, as a line for a person."""

@@ -25,7 +25,6 @@ from hpxfer.results import Results
 from hpxfer.search import make_search
 from hpxfer.search.export import FILE as STUDY_FILE
 from hpxfer.search.stored import outcomes_of
-from hpxfer.spec import load_sweep
 from hpxfer.storage.folder import StorageFolder, folder_at
 from hpxfer.storage.lease import leased
 from hpxfer.storage.lease_file import LEASE_FILE
@@ -34,6 +33,7 @@ from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.legacy import legacy_id
 from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.parts import list_parts
+from hpxfer.store.sweep_file import load_stored
 from hpxfer.train.checkpoints import MARKER
 from hpxfer.trial import TRAINER_VERSION
 
@@ -146,7 +146,7 @@ def _rekey(location: ResultsLocation, store: Store, *, backs_up: bool) -> Rekeye
 
 def _check_readable(location: ResultsLocation) -> None:
     """Raise HpxferError, which names the files that cannot be read, if there is nothing that can be rekeyed."""
-    load_sweep(location.folder / SWEEP_FILE, trusted=False)
+    load_stored(location.folder)
     store = Store.open(location.folder, write=False)
     if len(store.read_trials(["trial_id"])) or legacy_checkpoints(folder_at(parse_root(location.where) / CHECKPOINTS)):
         return
@@ -175,7 +175,7 @@ def _not_writable(folder: Path) -> str | None:
 
 def _ids_of_sweep(folder: Path, store: Store) -> dict[str, str]:
     """Return legacy id -> today's id of the trials that are still to be trained. Checkpoints belong to these."""
-    spec = load_sweep(folder / SWEEP_FILE, trusted=False)
+    spec = load_stored(folder)
     trials = store.read_trials().to_pandas()
     expansion = Results(folder=folder, spec=spec, trials=trials, problems=()).expansion
     search = make_search(expansion, lambda: trials)

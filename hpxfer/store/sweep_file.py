@@ -1,16 +1,89 @@
-"""sweep.yaml: the sweep as run, with the digest of its data. Loading results re-expands it without the data."""
+"""sweep.yaml: the sweep as run, with the digest of its data. Loading results re-expands it without the data.
+
+A run writes the file again from the user's own sweep file, so a run repairs a damaged one. No result is lost by that.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from hpxfer.host.files import write_files
-from hpxfer.spec import SweepSpec, dump_sweep
+from hpxfer.errors import HpxferError
+from hpxfer.host.files import read_bytes, write_files
+from hpxfer.spec import SweepSpec, dump_sweep, load_sweep
 
 SWEEP_FILE = "sweep.yaml"
+# The last key that every stored sweep has had. A file without it was cut off.
+_LAST_KEY = "resources"
+REPAIR = "`hpxfer run SWEEP.yaml`, with your own file of this sweep, writes it again and keeps every result"
+
+
+def load_stored(folder: Path) -> SweepSpec:
+    """Return the sweep of a results folder. Its plug-ins are not imported.
+
+    Raise HpxferError if the folder has no sweep.yaml, or a damaged one. The message says how to repair it.
+    """
+    path = folder / SWEEP_FILE
+    if not path.exists():
+        raise HpxferError(
+            f"{folder}: must be a results folder with {SWEEP_FILE} and trials*.parquet, got no {SWEEP_FILE}; "
+            "`hpxfer run SWEEP.yaml` makes it"
+        )
+    with _repairable(path):
+        spec = load_sweep(path, trusted=False)
+        _require_end(spec)
+    if spec.data.digest is None:
+        raise HpxferError(f"{path}: data.digest: must be given, as in the file that a run leaves; {REPAIR}")
+    return spec
+
+
+def load_given(path: str | Path, plugins: Sequence[str] = ()) -> SweepSpec:
+    """Return the sweep in a file that the user names, as `load_sweep` does.
+
+    The file may be the sweep.yaml of a results folder. Then HpxferError says how to repair it if it is damaged.
+    """
+    path = Path(path)
+    if path.name == SWEEP_FILE and any(path.parent.glob("trials*.parquet")):
+        with _repairable(path):
+            _require_end(load_sweep(path, trusted=False))
+    return load_sweep(path, plugins=plugins)
+
+
+def damage(folder: Path) -> str | None:
+    """Return why the stored sweep of a folder cannot be read and how to repair it, or None if nothing is wrong."""
+    try:
+        if (folder / SWEEP_FILE).exists():
+            load_stored(folder)
+    except HpxferError as error:
+        return str(error)
+    return None
+
+
+def _require_end(spec: SweepSpec) -> None:
+    """Raise HpxferError if the end of a stored sweep is missing. What is left may be a legal sweep, but another one."""
+    if spec.data.digest is not None and _LAST_KEY not in spec.model_fields_set:
+        raise HpxferError("its end is missing")
+
+
+@contextmanager
+def _repairable(path: Path) -> Iterator[None]:
+    """Make an error about the content of a stored sweep say that the file is damaged, and how to repair it."""
+    try:
+        yield
+    except HpxferError as error:
+        if not path.is_file() or not os.access(path, os.R_OK):
+            raise  # what is wrong is not the content
+        first, *more = str(error).splitlines()
+        line, colon, rest = first.removeprefix(f"{path}:").partition(": ")
+        what = f"line {line}: {rest}" if colon and line.isdecimal() else first.removeprefix(f"{path}: ")
+        others = f" (and {len(more)} more)" if more else ""
+        raise HpxferError(
+            f"{path}: the stored sweep is damaged, or of a newer hpxfer: {what}{others}; {REPAIR}"
+        ) from None
 
 
 def save_sweep(folder: Path, spec: SweepSpec, digest: str) -> None:
@@ -18,7 +91,7 @@ def save_sweep(folder: Path, spec: SweepSpec, digest: str) -> None:
     data = spec.data.model_copy(update={"digest": digest})
     new = dump_sweep(spec.model_copy(update={"data": data})).encode()
     path = folder / SWEEP_FILE
-    old = path.read_bytes() if path.exists() else None
+    old = read_bytes(path) if path.exists() else None
     if old == new:
         return
     writers = {path: _writer(new)}
@@ -35,4 +108,4 @@ def _free_path(folder: Path, old: bytes) -> Path:
     """Return where to keep an old sweep: under a free name, or under that of a file with the same bytes."""
     name = hashlib.blake2b(old).hexdigest()
     candidates = (folder / f"sweep-{name[:length]}.yaml" for length in (8, len(name)))
-    return next(path for path in candidates if not path.exists() or path.read_bytes() == old)
+    return next(path for path in candidates if not path.exists() or read_bytes(path) == old)

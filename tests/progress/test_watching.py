@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_results import DIGEST, SPEC, made, trials_of
 from made_runs import Clock, planned, run_status, stack_of
 from tiny import write_tiny
 from tiny_trials import BASE
@@ -29,6 +30,7 @@ from hpxfer.progress.file import FILE, State, read, write, writing
 from hpxfer.progress.watch import GONE_S, RunView, view_now, views
 from hpxfer.storage.lease import Holder, encoded
 from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
+from hpxfer.store import Store
 from hpxfer.store.location import location_at
 from hpxfer.trial.events import Ended, Event, Progress, Started
 from hpxfer.trial.result import TrialResult
@@ -314,10 +316,16 @@ def test_a_watch_whose_output_cannot_go_anywhere_is_one_message(tmp_path: Path) 
 def test_a_folder_without_a_run_is_said_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_tiny(tmp_path).rename(tmp_path / "sweep.yaml")
+    """The trials of a run whose report is not there, such as those that `hpxfer fetch` brings."""
+    store = Store.open(tmp_path, write=True)
+    store.save_sweep(SPEC, DIGEST)
+    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path)
+    assert (code, out) == (2, "")
+    assert f"{tmp_path}: must hold a run's report or at least one trial in trials*.parquet, got neither; " in err
+    store.append([made(trial) for trial in trials_of()])
     code, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path)
     assert code == 0
-    assert "no run has reported here; 0 trials are stored" in out
+    assert "no run has reported here; 18 trials are stored" in out
 
 
 @pytest.mark.parametrize("once", [(), ("--once",), ("--once", "--json")])
