@@ -8,16 +8,17 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec import SweepSpec
 from hpxfer.spec.sweep import Ties
 from hpxfer.spec.ties import choice_of, resolved, ties_of
-from hpxfer.store import SWEEP_FILE, Store
+from hpxfer.store import Store
+from hpxfer.store.sweep_file import load_stored
 
 
 def stored_sweep(folder: Path) -> SweepSpec | None:
     """Return the sweep that a results folder holds, or None if it holds none that can be read. Nothing is imported."""
     try:
-        return load_sweep(folder / SWEEP_FILE, trusted=False)
+        return load_stored(folder)
     except HpxferError:
         return None  # no sweep yet, or one that the run reports by itself
 
