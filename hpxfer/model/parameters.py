@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -16,7 +17,7 @@ class ParameterSpec:
     name: str
     role: str
     size: tuple[int, ...]
-    blocks: tuple[int, ...] = ()
+    blocks: Sequence[int] = ()
 
     @property
     def layers(self) -> int:

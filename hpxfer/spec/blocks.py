@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from hpxfer.registry import registry
@@ -38,15 +40,29 @@ class Model(Options, Protocol):
     def family(self) -> str: ...
 
 
-def moe_blocks(shape: Shape, blocks: Blocks) -> tuple[int, ...]:
+def moe_blocks(shape: Shape, blocks: Blocks) -> range:
     """Return the blocks (from 0, ascending) that hold a MoE layer. The others hold a dense FFN.
 
     A model with experts has them in every `moe_every`-th block above the first `dense_first`: block i is one if
     i >= dense_first and (i - dense_first + 1) is a multiple of moe_every. A dense model has none.
     """
     if not shape.num_experts:
-        return ()
-    return tuple(range(blocks.dense_first + blocks.moe_every - 1, shape.depth, blocks.moe_every))
+        return range(0)
+    return range(blocks.dense_first + blocks.moe_every - 1, shape.depth, blocks.moe_every)
+
+
+def dense_blocks(shape: Shape, blocks: Blocks) -> Sequence[int]:
+    """Return the blocks (from 0, ascending) that hold a dense FFN."""
+    return _without(shape.depth, moe_blocks(shape, blocks))
+
+
+@lru_cache(maxsize=64)  # a plan asks for the same blocks often, and a model may have thousands
+def _without(depth: int, blocks: range) -> Sequence[int]:
+    if not blocks:
+        return range(depth)
+    if blocks.step == 1:  # all others lie below
+        return range(blocks.start)
+    return tuple(block for block in range(depth) if block not in blocks)
 
 
 def has_dense(shape: Shape, blocks: Blocks) -> bool:

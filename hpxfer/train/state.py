@@ -50,7 +50,7 @@ class TrainState:
         parameters = self._family.parameters(stack.shape, self.setting)
         self.layout = FlatLayout(parameters=parameters, num_trials=self.num_trials)
         self.roles = {spec.name: spec.role for spec in parameters}
-        self.moe_blocks = moe_blocks(stack.shape, self.setting)
+        self.moe_blocks = tuple(moe_blocks(stack.shape, self.setting))
         self.flat = torch.empty(self.layout.numel, device=device)
         self.weights: Weights = self.layout.leaves(self.flat)
         self.model: StackedModel = self._family.build(stack.trials, device, backend)

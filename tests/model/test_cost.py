@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -94,3 +95,15 @@ def test_flops_ignore_what_is_no_matrix_product() -> None:
 
 def test_training_flops_count_every_token() -> None:
     assert train_flops(BASE, SETTING) == flops_per_token(BASE, SETTING) * 6 * 64
+
+
+@pytest.mark.parametrize(("moe_every", "dense_first"), [(1, 0), (1, 3), (2, 0), (3, 1)])
+def test_a_deep_model_is_counted_and_not_listed(moe_every: int, dense_first: int) -> None:
+    setting = replace(SETTING, moe_every=moe_every, dense_first=dense_first)
+    shape, deep = (replace(JOINT, depth=depth, dense_width=16) for depth in (30, 30_000))
+    begin = time.perf_counter()
+    counted, few = count_params(deep, setting), count_params(shape, setting)
+    assert time.perf_counter() - begin < 1.0  # it took minutes when every block looked for itself in a list
+    blocks = 30_000 - 30
+    each = (count_params(replace(shape, depth=60), setting).total - few.total) / 30
+    assert counted.total == few.total + blocks * each

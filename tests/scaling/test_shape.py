@@ -127,7 +127,7 @@ def test_numbers_of_any_length_are_refused_with_a_line(tmp_path: Path) -> None:
     file.write_text(f'{{"width": {"7" * 50_000}, "depth": 2, "head_dim": 32}}')
     with pytest.raises(HpxferError, match=r"^\S+shape\.json: width must be at most 1000000000, got 7+\.\.\.$"):
         load_shape(file)
-    with pytest.raises(HpxferError, match="^here: width must be at least 1, got a very long int$"):
+    with pytest.raises(HpxferError, match=r"^here: width must be at least 1, got a very long int$"):
         shape_from_mapping({"width": -(10**5000), "depth": 2, "head_dim": 32}, "here")
     with pytest.raises(HpxferError, match=r"^here: x{77}\.\.\.: unknown key; legal: batch_tokens"):
         shape_from_mapping({"x" * 50_000: 1}, "here")

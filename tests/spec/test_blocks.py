@@ -13,7 +13,7 @@ from hpxfer.model.families import FAMILIES
 from hpxfer.model.gpt.layout import gpt_roles
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.blocks import has_dense, model_roles, moe_blocks
+from hpxfer.spec.blocks import dense_blocks, has_dense, model_roles, moe_blocks
 from hpxfer.trial import Expansion
 
 MOE = Shape(width=32, depth=5, num_experts=4, num_active=1, expert_width=32, head_dim=16)
@@ -33,9 +33,11 @@ class Options:
 def test_every_so_many_th_block_above_the_first_ones(moe_every: int, dense_first: int) -> None:
     expected = tuple(i for i in range(5) if i >= dense_first and (i - dense_first + 1) % moe_every == 0)
     options = Options(moe_every, dense_first)
-    assert moe_blocks(MOE, options) == expected
+    assert tuple(moe_blocks(MOE, options)) == expected
+    assert tuple(dense_blocks(MOE, options)) == tuple(i for i in range(5) if i not in expected)
     assert has_dense(MOE, options) is (len(expected) < 5)
-    assert moe_blocks(DENSE, options) == ()
+    assert tuple(moe_blocks(DENSE, options)) == ()
+    assert tuple(dense_blocks(DENSE, options)) == (0, 1, 2, 3, 4)
     assert has_dense(DENSE, options)
 
 

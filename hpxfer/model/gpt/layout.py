@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hpxfer.model.parameters import ParameterSpec
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import Options, has_dense, moe_blocks
+from hpxfer.spec.blocks import Options, dense_blocks, has_dense, moe_blocks
 from hpxfer.trial import Setting
 
 _ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_out")
@@ -26,9 +28,7 @@ def gpt_roles(shape: Shape, options: Options) -> tuple[str, ...]:
 def gpt_parameters(shape: Shape, setting: Setting) -> tuple[ParameterSpec, ...]:
     """Return every trained parameter of one trial."""
     width, vocab = shape.width, setting.vocab_size
-    every_block = tuple(range(shape.depth))
-    moe = moe_blocks(shape, setting)
-    dense = tuple(block for block in every_block if block not in moe)
+    every_block, moe, dense = range(shape.depth), moe_blocks(shape, setting), dense_blocks(shape, setting)
     linear = [ParameterSpec(name=name, role=name, size=(width, width), blocks=every_block) for name in _ATTENTION]
     router = [ParameterSpec(name="router", role="router", size=(width, shape.num_experts), blocks=moe)] if moe else []
     ffns = [
@@ -55,7 +55,7 @@ def gpt_parameters(shape: Shape, setting: Setting) -> tuple[ParameterSpec, ...]:
 
 
 def _ffn(
-    branch: str, setting: Setting, blocks: tuple[int, ...], count: tuple[int, ...], width: int, hidden: int
+    branch: str, setting: Setting, blocks: Sequence[int], count: tuple[int, ...], width: int, hidden: int
 ) -> list[ParameterSpec]:
     """Return the matrices of one kind of FFN, with `count` in front of their sizes; none if no block has this kind."""
     if not blocks or 0 in count:
