@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from hpxfer.driver.prepared import PreparedSweep
+from hpxfer.errors import HpxferError
 from hpxfer.plan.packing import pack, stack_flops
 from hpxfer.progress.counts import RunCounts
 from hpxfer.search import Outcome
@@ -56,7 +57,7 @@ class Dispatcher:
         self._running: set[str] = set()
         self._failed: set[str] = set()  # in this run; the next run tries them again
         self._not_copied: set[str] = set()  # another folder had them when it was opened, and has them no more
-        self._export = StudyExport(prepared.folder, prepared.expansion)
+        self._export = StudyExport(prepared.folder, prepared.expansion, allowed(prepared, lease))
         self._noted: set[str] = set()  # decisions of the search that are among the counts' notes
 
     def more(self) -> list[Stack]:
@@ -127,11 +128,17 @@ class Dispatcher:
                 }
             )
             if self._checkpoints is not None:
-                self._checkpoints.clear(self.done)
+                with suppress(HpxferError), self._lease.writing():
+                    self._checkpoints.clear(self.done)
 
     def _learn(self, outcomes: dict[str, Outcome]) -> None:
         self._outcomes.update(outcomes)
         self.done.update(outcomes)
+
+
+def allowed(prepared: PreparedSweep, lease: Lease) -> Callable[[], AbstractContextManager[None]]:
+    """Return what is entered for every write to the folder. A mirror belongs to this process: its push is guarded."""
+    return nullcontext if prepared.location.is_remote else lease.writing
 
 
 def longest_first(

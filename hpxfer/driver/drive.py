@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from hpxfer.data import require_data
-from hpxfer.driver.dispatch import Dispatcher, OnEvent
+from hpxfer.driver.dispatch import Dispatcher, OnEvent, allowed
 from hpxfer.driver.plugins import require_plugins
 from hpxfer.driver.prepared import PreparedSweep, located, prepare, refreshed
 from hpxfer.driver.trial_list import known_trials
@@ -34,10 +34,12 @@ from hpxfer.storage.uri import parse_root
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
-from hpxfer.trial.events import Event
+from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.stack import Stack
 
 CHECKPOINTS = "checkpoints"
+# Starts of the names of files that only the holder of the lease writes.
+OWNED = ("trials", "curves", "sweep", "progress.json")
 
 
 def run(
@@ -78,16 +80,17 @@ def run(
     with interrupts() as signals:
         store = Store.open(location.folder, write=True)
         with leased(location.lease_storage, location.where, on_wait=on_wait) as lease:
-            location.begin()
+            location.begin(lease.check)
             if not location.is_remote:
                 store.guard = lease.check  # a mirror belongs to this process: there the push is guarded
             prepared = refreshed(prepared, store)
-            remove_half_written(prepared.folder)
-            _checkpoints(prepared).end(prepared.outcomes)  # those of a driver that was killed at its very end
+            with lease.writing():
+                remove_half_written(prepared.folder, OWNED)
+                _checkpoints(prepared).end(prepared.outcomes)  # those of a driver that was killed at its very end
             store.save_sweep(prepared.spec, prepared.expansion.setting.data_digest)
             if prepared.missing or prepared.reuse.wanted:
                 how = executor or make_executor(placement_of(prepared, address, plugins))
-                with _logging(prepared, address) as log:
+                with _logging(prepared, address, lease) as log:
                     _train(prepared, store, lease, signals, how, _then(on_event, log), plugins)
             store.compact()
             pa.default_memory_pool().release_unused()  # merging takes much memory, which Arrow would keep
@@ -118,7 +121,10 @@ def _train(
 ) -> None:
     resources, counts = prepared.spec.resources, _counts(prepared)
     checkpoints = _checkpoints(prepared)
-    spec = checkpoints.start(resources.checkpoint_s) if resources.checkpoint_s else None
+    spec = None
+    if resources.checkpoint_s:
+        with lease.writing():
+            spec = checkpoints.start(resources.checkpoint_s)
     how = TrainStack(
         resources.device,
         determinism=prepared.spec.training.determinism,
@@ -137,7 +143,7 @@ def _train(
         on_event=on_event,
     )
     try:
-        with writing(prepared.folder, counts):
+        with writing(prepared.folder, counts, allowed=allowed(prepared, lease)):
             executor.run(dispatcher.more, how, dispatcher.take)
             if not dispatcher.is_over:
                 status = counts.run_status()
@@ -145,12 +151,14 @@ def _train(
                     f"the executor ended with {status.ended} of {status.num_left} trials; run again to train the rest"
                 )
     finally:
-        if lease.is_ours():
+        with suppress(HpxferError), lease.writing():
             checkpoints.end(dispatcher.done)
 
 
 @contextmanager
-def _logging(prepared: PreparedSweep, address: str | None) -> Iterator[Callable[[Stack, Event], None] | None]:
+def _logging(
+    prepared: PreparedSweep, address: str | None, lease: Lease
+) -> Iterator[Callable[[Stack, Event], None] | None]:
     """Yield the function that sends events to the loggers that the sweep names, or None if it names none."""
     names = prepared.spec.resources.loggers
     if not names:
@@ -159,7 +167,13 @@ def _logging(prepared: PreparedSweep, address: str | None) -> Iterator[Callable[
     from hpxfer.executors.loggers import logging_to
 
     with logging_to(names, prepared.folder, sweep=prepared.spec.name, address=address) as log:
-        yield log
+
+        def write(stack: Stack, event: Event) -> None:
+            if isinstance(event, Ended):
+                with lease.writing():
+                    log(stack, event)
+
+        yield write
 
 
 def _then(on_event: OnEvent | None, log: Callable[[Stack, Event], None] | None) -> OnEvent | None:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
+import re
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.process import process_is_gone
+from hpxfer.host.process import machine_id, process_is_gone
 
 # Merging the files of a very large sweep may take minutes. Anything else takes less than a second.
 LOCK_WAIT_S = 300.0
 _LOCK_POLL_S = 0.005
 # So many bytes that a full disk refuses them.
 _PROBE = bytes(2**12)
+_TAG = re.compile(r"on-[0-9a-f]{8}")
 # No text that people write or that hpxfer stores is as long.
 MAX_TEXT_BYTES = 32 * 2**20
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -66,7 +70,7 @@ def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
 
     If a writer or the disk raises, no temporary file is left, and the exception goes on.
     """
-    temporary = {path: path.with_name(f"{path.name}.{os.getpid()}.tmp") for path in writers}
+    temporary = {path: half_written(path) for path in writers}
     try:
         for path, write in writers.items():
             with open(temporary[path], "wb") as file:
@@ -92,13 +96,29 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def remove_half_written(folder: Path) -> None:
-    """Remove temporary files whose process has ended, as far as that can be seen from this machine."""
+def half_written(path: Path) -> Path:
+    """Return the name under which this process writes a file before the file gets its own name."""
+    return path.with_name(f"{path.name}.{_machine_tag()}.{os.getpid()}.tmp")
+
+
+def remove_half_written(folder: Path, owned: tuple[str, ...] = ()) -> None:
+    """Remove temporary files of processes that have ended, and all of files whose names start as in `owned`.
+
+    Nobody but the caller may write `owned` files. Of the others, only those that were made on this machine are removed,
+    because the number of a process means nothing on another one.
+    """
     for path in folder.glob("*.tmp"):
-        numbers = [int(part) for part in path.name.split(".") if part.isdecimal()]
-        if numbers and process_is_gone(numbers[0], None):
+        machine, numbers = _TAG.search(path.name), [int(part) for part in path.name.split(".") if part.isdecimal()]
+        is_here = machine is None or machine[0] == _machine_tag()
+        if path.name.startswith(owned) or (is_here and numbers and process_is_gone(numbers[0], None)):
             with suppress(OSError):
                 path.unlink()
+
+
+@cache
+def _machine_tag() -> str:
+    """Return a short name of this machine, or of this process if the machine has no identity."""
+    return f"on-{hashlib.blake2b((machine_id() or os.urandom(8).hex()).encode(), digest_size=4).hexdigest()}"
 
 
 def prove_writable(folder: Path) -> None:
@@ -109,19 +129,18 @@ def prove_writable(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, *, exclusive: bool, wait_s: float | None = None) -> Iterator[OSError | None]:
+def locked(folder: Path, *, exclusive: bool) -> Iterator[OSError | None]:
     """Keep other processes from writing to the folder and, if exclusive, from reading it. Not reentrant.
 
     A file system without locks is used without one, because only the driver writes anyway; its error is yielded.
-    Raises HpxferError if another process holds the lock for `wait_s` (by default LOCK_WAIT_S), which means that it was
-    stopped during a write.
+    Raises HpxferError if another process holds the lock for LOCK_WAIT_S: it was stopped during a write.
     """
     with ExitStack() as stack:
         refused = None
         try:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             stack.callback(os.close, handle)
-            _lock(folder, handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, wait_s)
+            _lock(folder, handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
             # Closing the handle is not enough: a process that was forked meanwhile holds a copy of it.
             stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)
         except OSError as error:
@@ -129,9 +148,8 @@ def locked(folder: Path, *, exclusive: bool, wait_s: float | None = None) -> Ite
         yield refused
 
 
-def _lock(folder: Path, handle: int, kind: int, wait_s: float | None) -> None:
-    wait_s = LOCK_WAIT_S if wait_s is None else wait_s
-    deadline = time.monotonic() + wait_s
+def _lock(folder: Path, handle: int, kind: int) -> None:
+    deadline = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
@@ -139,7 +157,7 @@ def _lock(folder: Path, handle: int, kind: int, wait_s: float | None) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise HpxferError(
-                    f"{folder}: must be free to write, got a lock that another process has held for {wait_s:g} s; "
+                    f"{folder}: must be free to write, got a lock that another process has held for {LOCK_WAIT_S:g} s; "
                     f"resume that process if it was suspended, or end it, then try again"
                 ) from None
         time.sleep(_LOCK_POLL_S)

@@ -1,7 +1,8 @@
 """progress.json in a results folder: how far its run is, for `hpxfer watch` in another shell.
 
-The driver writes it every two seconds; a reader sees a whole file or none. It is only for display: nothing resumes from
-it, and a disk that refuses it stops no run. By its counter, readers tell a live driver from a dead one.
+The driver writes it every two seconds, if it still holds the lease; a reader sees a whole file or none. It is only for
+display: nothing resumes from it, and a disk that refuses it stops no run. By its counter, readers tell a live driver
+from a dead one.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.files import half_written, read_text
 from hpxfer.host.process import machine_id, process_is_gone, process_started
 from hpxfer.progress.counts import RunCounts
 from hpxfer.progress.status import RunStatus, run_status_from_dict
@@ -48,10 +50,17 @@ class Written:
 
 
 @contextmanager
-def writing(folder: Path, counts: RunCounts, every_s: float = EVERY_S) -> Iterator[None]:
+def writing(
+    folder: Path,
+    counts: RunCounts,
+    every_s: float = EVERY_S,
+    *,
+    allowed: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[None]:
     """Keep `folder`/progress.json up to date as long as the context is open, and write at its end how the run ended.
 
-    A thread writes, so that the counter moves while no stack reports.
+    A thread writes, so that the counter moves while no stack reports. `allowed` is entered for every write. It raises
+    HpxferError where this process may not write now; then the file stays as it is.
     """
     run, counter, done = os.urandom(8).hex(), 0, threading.Event()
 
@@ -59,7 +68,7 @@ def writing(folder: Path, counts: RunCounts, every_s: float = EVERY_S) -> Iterat
         nonlocal counter
         counter += 1
         # A full disk is reported by the store, which cannot go on without it. This file can.
-        with suppress(OSError):
+        with suppress(OSError, HpxferError), allowed():
             write(folder, state=state, run=run, counter=counter, run_status=counts.run_status())
 
     def write_regularly() -> None:
@@ -85,7 +94,7 @@ def write(folder: Path, *, state: State, run: str, counter: int, run_status: Run
     process = {"host": socket.gethostname(), "pid": pid, "machine": machine_id(), "started": process_started(pid)}
     data = {"state": state, "run": run, "counter": counter, **process}
     path = folder / FILE
-    temporary = path.with_name(f"{FILE}.{os.getpid()}.tmp")
+    temporary = half_written(path)
     try:
         temporary.write_text(json.dumps({**data, "progress": run_status.to_dict()}, allow_nan=False), encoding="utf-8")
         os.replace(temporary, path)
@@ -97,7 +106,7 @@ def read(folder: Path) -> Written | None:
     """Return the content of progress.json, or None if there is none. Raise HpxferError if it cannot be understood."""
     path = folder / FILE
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path))
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -81,7 +81,7 @@ def rekey(
         if location.lease_storage.read() is None:
             return _into(location, to)
     with leased(location.lease_storage, location.where, on_wait=on_wait) as lease:
-        location.begin()
+        location.begin(lease.check)
         remove_half_written(location.folder)
         if to is not None:
             return _into(location, to)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,15 @@ BUSY_S = 10.0  # how long another process, such as a dashboard, may lock the fil
 class StudyExport:
     """Writes the ended rounds of a search. `problem` says why the file could not be written."""
 
-    def __init__(self, folder: Path, expansion: Expansion) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        expansion: Expansion,
+        allowed: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.path = folder / FILE
         self.expansion = expansion
+        self._allowed = allowed  # entered for every write; raises where this process may write no more
         self.problem: str | None = None
         self._num_written: dict[str, int] = {}  # study -> its rounds in the file
 
@@ -45,13 +52,14 @@ class StudyExport:
         new = {name: each for name, each in histories.items() if len(each.rounds) != self._num_written.get(name, 0)}
         if not new:
             return
-        try:
-            self._write(new)
-            self.problem = None
-        except Exception as error:  # whatever optuna, SQLAlchemy or the disk say: no result depends on the file
-            self._num_written.clear()
-            why = first_line(error)
-            self.problem = f"{self.path}: cannot be written ({why}); no result depends on it"
+        with self._allowed():
+            try:
+                self._write(new)
+                self.problem = None
+            except Exception as error:  # whatever optuna, SQLAlchemy or the disk say: no result depends on the file
+                self._num_written.clear()
+                why = first_line(error)
+                self.problem = f"{self.path}: cannot be written ({why}); no result depends on it"
 
     def _write(self, studies: Mapping[str, ArmHistory]) -> None:
         import optuna

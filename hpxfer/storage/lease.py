@@ -81,14 +81,13 @@ class Lease:
         return False
 
     @contextmanager
-    def writing(self, *, wait_s: float | None = None) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """Let this process write as long as the context is open. Every write of a driver goes through here.
 
         Nobody takes the lease over meanwhile, where the storage can prevent it. Raises HpxferError if this process no
-        longer holds the lease, or if another process keeps it waiting for `wait_s`. The store, which has the same lock,
-        calls `check` instead.
+        longer holds the lease. The store, which has the same lock, calls `check` instead.
         """
-        with self._storage.writing(wait_s):
+        with self._storage.writing():
             self.check()
             yield
 

@@ -41,10 +41,10 @@ class LeaseStorage(Protocol):
     def drop(self, old: bytes) -> None:
         """Remove the object if its content is `old`."""
 
-    def writing(self, wait_s: float | None) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Keep others from taking over as long as the context is open, where the storage can.
 
-        Raise HpxferError if somebody keeps this process from it for `wait_s`.
+        Raise HpxferError if another process was suspended while it did the same.
         """
 
 
@@ -108,9 +108,9 @@ class LeaseFile:
                 os.unlink(self.path)
 
     @contextmanager
-    def writing(self, wait_s: float | None) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """See `LeaseStorage.writing`."""
-        with locked(self.folder, exclusive=False, wait_s=wait_s):
+        with locked(self.folder, exclusive=False):
             yield
 
     def _take_over(self, old: bytes, new: bytes) -> bool:

@@ -68,7 +68,7 @@ class LeaseObject:
         if self.read() == old:
             self.remote.delete(LEASE_FILE)
 
-    def writing(self, wait_s: float | None) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """See `LeaseStorage.writing`. Object storage has no locks."""
         return nullcontext()
 

@@ -35,8 +35,8 @@ class LocalLocation:
         self.where = str(folder)  # the path or URI of the results, for people and for commands
         self.lease_storage = LeaseFile(folder)
 
-    def begin(self) -> None:
-        """Fetch what was written since the location was opened. Call it with the lease."""
+    def begin(self, check: Callable[[], None] = lambda: None) -> None:
+        """Fetch what was written since the location was opened. Call it with the lease, and its check."""
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
         """Push what was written. `check` raises if this process may no longer write."""
@@ -66,22 +66,22 @@ class RemoteLocation:
         atexit.register(self._mirror.close)
         self._remote.waiting(self._mirror.pull, "cannot be read", FIX, retry_s=0)
 
-    def begin(self) -> None:
+    def begin(self, check: Callable[[], None] = lambda: None) -> None:
         """See `LocalLocation.begin`. What an earlier run on this machine could not push is pushed first."""
         self.refresh()
         taken_over = self._mirror.take_over_dead()
-        self._push(self._mirror.remove_half_written)
-        self.push()
+        self._push(lambda: self._mirror.remove_half_written(check))
+        self.push(check)
         for run in taken_over:
             remove(run)
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
         """See `LocalLocation.push`. It waits for a network that is down; then HpxferError says where the results
-        are.
+        are. `check` is called before every write.
         """
         self._push(self._remote.probe)  # `check` asks the storage once
         check()
-        self._push(self._mirror.push)
+        self._push(lambda: self._mirror.push(check))
 
     def refresh(self) -> None:
         """See `LocalLocation.refresh`."""

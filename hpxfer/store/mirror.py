@@ -18,13 +18,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import cache_folder, write_files
+from hpxfer.host.files import cache_folder, read_bytes, write_files
 from hpxfer.storage.lease_file import LEASE_FILE
 from hpxfer.storage.remote import Remote, Stamp
 from hpxfer.storage.uri import Uri
@@ -60,9 +60,9 @@ class Mirror:
                 return
         raise OSError("its files keep changing, because another run is merging them")
 
-    def push(self) -> None:
+    def push(self, check: Callable[[], None] = lambda: None) -> None:
         """Push new files, then remove from the storage the files that the store has merged. Raises OSError if that
-        fails.
+        fails. `check` is called before every write, and raises if this process may write no more.
         """
         local = _states(self.folder)
         changed = [name for name, state in local.items() if self._pushed.get(name) != state]
@@ -77,10 +77,12 @@ class Mirror:
                     f"{self._remote.uri}: {name} was written by another run; the results of this one are in "
                     f"{self.run}; run again to add them"
                 )
+            check()
             self._remote.put(self.folder / name, name, replace=name in remote_stamps)
             self._pushed[name] = local[name]
             self._save_pushed()
         for name in sorted(gone, key=_order):
+            check()
             self._remote.delete(name)
             del self._pushed[name]
             self._save_pushed()
@@ -103,10 +105,11 @@ class Mirror:
                     os.close(lock)
         return found
 
-    def remove_half_written(self) -> None:
-        """Remove from the storage the half-written files of a process that died."""
+    def remove_half_written(self, check: Callable[[], None] = lambda: None) -> None:
+        """Remove from the storage the half-written files of a process that died. See `push` for `check`."""
         for name in self._remote.list():
             if name.endswith(".tmp"):
+                check()
                 self._remote.delete(name)
 
     def close(self) -> None:
@@ -222,7 +225,7 @@ def _pushed_file(run: Path) -> Path:
 def _read_pushed(run: Path) -> dict[str, _State]:
     """Return what has been pushed, or nothing if that cannot be read: then too much is pushed, never too little."""
     try:
-        data = json.loads(_pushed_file(run).read_bytes())
+        data = json.loads(read_bytes(_pushed_file(run)))
         return {name: (state[0], state[1], state[2]) for name, state in data.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}

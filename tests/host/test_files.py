@@ -14,7 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from made_results import files, made, trials_of
 
-from hpxfer.host.files import locked, open_regular, read_bytes, read_text, remove_half_written, write_files
+from hpxfer.host.files import (
+    half_written,
+    locked,
+    open_regular,
+    read_bytes,
+    read_text,
+    remove_half_written,
+    write_files,
+)
 from hpxfer.store import Store, parquet
 
 TRIALS_OF_SPEC = trials_of()
@@ -100,6 +108,13 @@ def test_what_a_dead_process_left_half_written_goes(tmp_path: Path) -> None:
     remove_half_written(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(stay)
     remove_half_written(tmp_path / "none")
+    here = half_written(tmp_path / "recipe.yaml").name.replace(f".{os.getpid()}.", f".{gone.pid}.")
+    elsewhere = f"recipe.yaml.on-01234567.{gone.pid}.tmp"
+    owned = f"trials-000001.parquet.on-01234567.{os.getpid()}.tmp"
+    for name in (here, elsewhere, owned):
+        (tmp_path / name).write_bytes(b"half")
+    remove_half_written(tmp_path, ("trials",))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*stay[:3], "trials.parquet", elsewhere])
 
 
 def test_what_is_read(tmp_path: Path) -> None:

@@ -63,8 +63,9 @@ def test_a_process_that_may_not_be_seen_counts_as_running(monkeypatch: pytest.Mo
     assert not process_is_gone(os.getpid(), "a start")
 
 
-@pytest.mark.usefixtures("system")
-def test_the_holder_of_a_lease_is_gone_when_its_process_is() -> None:
+def test_the_holder_of_a_lease_is_gone_when_its_process_is(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if system != "Linux":
+        monkeypatch.setattr(process, "sysctl", lambda _: "1C5A-88")
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     holder = Holder(
         nonce="n",
@@ -79,6 +80,10 @@ def test_the_holder_of_a_lease_is_gone_when_its_process_is() -> None:
     child.communicate()
     assert holder.is_gone
     assert not replace(holder, host="elsewhere").is_gone
+    assert not replace(holder, machine="another boot").is_gone
+    monkeypatch.setattr("hpxfer.storage.lease.machine_id", lambda: None)
+    assert not holder.is_gone
+    assert not replace(holder, machine=None).is_gone  # two hosts may share a name
 
 
 def test_the_machine_is_named_by_its_boot(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
