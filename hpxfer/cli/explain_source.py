@@ -78,14 +78,17 @@ def from_sweep(
     facts: ModelFacts,
 ) -> Source:
     """Return the source that a sweep gives. By default it is the first parameterization at the largest shape."""
+    from hpxfer.host.machine import has_cuda
     from hpxfer.model.cost import train_flops
+    from hpxfer.spec.precision import decided
     from hpxfer.spec.vocabulary import vocabulary
     from hpxfer.store.sweep_file import load_given
     from hpxfer.trial import DataRef, Expansion, base_hps
 
     _refuse_base(base, "--sweep")
     _refuse_facts(facts, "--sweep")
-    spec = load_given(path)
+    given = load_given(path)
+    spec = decided(given, cuda=has_cuda(given.resources.device))
     choice = of_sweep(spec, name, conventions)
     tokenizer, vocab_size = vocabulary(spec.data)
     expansion = Expansion(spec, DataRef(digest="", tokenizer=tokenizer, vocab_size=vocab_size))

@@ -33,6 +33,9 @@ def plan(
         str | None, typer.Option(help="Say why the trial with this id runs or does not; the first letters will do.")
     ] = None,
     trials: Annotated[bool, typer.Option("--trials", help="List every trial: id, status, shape, HPs, seed.")] = False,
+    address: Annotated[
+        str | None, typer.Option(help="Plan for this Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
+    ] = None,
     hardware: OnHardware = None,
     price_per_hour: Price = None,
     max_gpu_hours: MaxGpuHours = None,
@@ -58,6 +61,7 @@ def plan(
     job = prepare(
         sweep,
         results=results,
+        address=address,
         reuse=reuse or (),
         hardware=hardware,
         price_per_hour=price_per_hour,

@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from hpxfer.data import check_length, data_ref, vocabulary_cautions
+from hpxfer.driver.begun import begun, goes_on
 from hpxfer.driver.plugins import stored_plugins, without_defaults
+from hpxfer.driver.precision import precision_of
 from hpxfer.driver.reuse import Reuse, open_reuse
 from hpxfer.errors import HpxferError
 from hpxfer.executors.kinds import EXECUTORS
@@ -23,12 +25,15 @@ from hpxfer.plan.hardware import Hardware, hardware_named, this_machine
 from hpxfer.plan.make import Counts, grid_counts, make_plan, search_counts
 from hpxfer.plan.packing import Device, Measured
 from hpxfer.plan.plan import Plan
+from hpxfer.plan.precision import Precision, saving
 from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.search.stored import known_outcomes
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.precision import with_precision
 from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.ties import resolved
 from hpxfer.spec.yaml_file import read_yaml
 from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, open_location
@@ -62,6 +67,7 @@ class PreparedSweep:
     measured: Mapping[Shape, Measured]  # time and memory of stored trials
     problems: tuple[str, ...]  # files of the store that could not be read
     cost: Cost
+    precision: Precision
 
     @property
     def spec(self) -> SweepSpec:
@@ -109,12 +115,15 @@ def prepare(
     spec = without_defaults(overridden(given, executor, early_stopping))
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file):
-        expansion = Expansion(spec, data_ref(spec.data))
+        data = data_ref(spec.data)
         check_length(spec)
     location = open_location(results or spec.storage or _root_of_stored(file, spec.name) or RESULTS, spec.name)
     device = _device(spec.resources, address)
+    precision = precision_of(spec, device, location, address)
+    spec = with_precision(resolved(spec, begun(location.folder, spec)), precision.value)
+    expansion = Expansion(spec, data)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
-    return _ready(file, expansion, location, open_reuse(reuse, location, spec.judge.loss), device, cost)
+    return _ready(file, expansion, location, open_reuse(reuse, location, spec.judge.loss), device, cost, precision)
 
 
 def _root_of_stored(file: Path | None, name: str) -> Path | None:
@@ -143,7 +152,8 @@ def refreshed(prepared: PreparedSweep, store: Store) -> PreparedSweep:
     if _outcomes(store, prepared.spec).keys() == prepared.outcomes.keys():
         return prepared
     reuse = replace(prepared.reuse, wanted={})
-    return _ready(prepared.file, prepared.expansion, prepared.location, reuse, prepared.real.device, prepared.cost)
+    device, precision = prepared.real.device, prepared.precision
+    return _ready(prepared.file, prepared.expansion, prepared.location, reuse, device, prepared.cost, precision)
 
 
 def _ready(
@@ -153,36 +163,52 @@ def _ready(
     reuse: Reuse,
     device: Device,
     cost: Cost,
+    precision: Precision,
 ) -> PreparedSweep:
     spec, store = expansion.spec, Store.open(location.folder, write=False)
     outcomes = _outcomes(store, spec)
     search = make_search(expansion, lambda: store.read_trials().to_pandas())
     reuse = reuse.asked_by(search, outcomes)
-    known = measured(store, cuda=device.cuda) if outcomes else {}
     done = {**outcomes, **reuse.wanted}
-    planned = partial(
-        make_plan,
-        expansion,
-        done,
-        device,
-        measured=known,
-        warnings=tuple(_warnings(spec, device, store, location)),
-        counts=grid_counts(expansion, done) if spec.search.row.lists_trials else _counts(search, done),
-        price_per_hour=cost.price_per_hour,
-    )
-    real = planned()
+    known = measured(store, cuda=device.cuda, precision=spec.precision) if outcomes else {}
+    counts = grid_counts(expansion, done) if spec.search.row.lists_trials else _counts(search, done)
+    warnings = tuple(_warnings(spec, device, store, location, precision))
+
+    def planned(hardware: Hardware | None) -> Plan:
+        """Return the plan for some hardware, by default the device, in the precision that the trials have there."""
+        here = precision if hardware is None else precision.on(hardware.title, cuda=hardware.cuda)
+
+        def rated(value: str, measured: Mapping[Shape, Measured] | None = None) -> Plan:
+            # Other trials, as many of each shape: only their rate and memory differ.
+            others = expansion if value == spec.precision else Expansion(with_precision(spec, value), expansion.data)
+            return make_plan(
+                others,
+                done,
+                device,
+                measured=measured,
+                warnings=warnings,
+                counts=counts,
+                hardware=hardware,
+                price_per_hour=cost.price_per_hour,
+            )
+
+        plan = rated(here.priced or here.value, known)
+        return replace(plan, chosen=here, saving=saving(plan, expansion, rated))
+
+    real = planned(None)
     return PreparedSweep(
         file=file,
         expansion=expansion,
         search=search,
         location=location,
-        plan=real if cost.hardware is None else planned(hardware=cost.hardware),
+        plan=real if cost.hardware is None else planned(cost.hardware),
         real=real,
         outcomes=outcomes,
         reuse=reuse,
         measured=known,
         problems=(*store.problems, *reuse.problems),
         cost=cost,
+        precision=precision,
     )
 
 
@@ -218,12 +244,14 @@ def located(file: Path | None) -> Iterator[None]:
         raise HpxferError(f"{read_yaml(file).where(tuple(key.split('.')))}: {rest}") from None
 
 
-def measured(store: Store, *, cuda: bool) -> dict[Shape, Measured]:
-    """Return shape (with batch and steps) -> time and memory of stored trials, of this trainer on such a device."""
-    names = ["wall_s", "peak_bytes", "stack_size", "halvings", "device", "trainer_version"]
+def measured(store: Store, *, cuda: bool, precision: str = "float32") -> dict[Shape, Measured]:
+    """Return shape (with batch and steps) -> time and memory of stored trials, of this trainer on such a device in a
+    precision.
+    """
+    names = ["wall_s", "peak_bytes", "stack_size", "halvings", "device", "trainer_version", "precision"]
     rows = store.read_trials([*SHAPE_COLUMNS, *names]).to_pandas()
     rows = rows[(rows["stack_size"] > 0) & (rows["trainer_version"] == TRAINER_VERSION)]
-    rows = rows[(rows["device"] != "cpu") == cuda]
+    rows = rows[((rows["device"] != "cpu") == cuda) & (rows["precision"] == precision)]
     return {
         Shape(**dict(zip(SHAPE_COLUMNS, map(int, dims), strict=True))): _measured(found, cuda)
         for dims, found in rows.groupby(list(SHAPE_COLUMNS))
@@ -243,7 +271,9 @@ def _measured(rows: pd.DataFrame, cuda: bool) -> Measured:
     )
 
 
-def _warnings(spec: SweepSpec, device: Device, store: Store, location: ResultsLocation) -> Iterator[str]:
+def _warnings(
+    spec: SweepSpec, device: Device, store: Store, location: ResultsLocation, precision: Precision
+) -> Iterator[str]:
     """Yield what the user should know about the folder, the data and the device before a run."""
     if holds_legacy_ids(location):
         yield f"{how_to_rekey(location.where)}; do so before a run"
@@ -252,6 +282,9 @@ def _warnings(spec: SweepSpec, device: Device, store: Store, location: ResultsLo
     yield from vocabulary_cautions(spec.data)
     if spec.training.determinism == "fast" and not device.cuda:
         yield "training.determinism: on a CPU, fast runs the same code as strict, with the same bits in every stack"
+    yield from goes_on(location.folder, location.where, spec)
+    if caution := precision.caution():
+        yield caution
     version = store.trainer_version()
     if version is not None and version < TRAINER_VERSION:
         yield (

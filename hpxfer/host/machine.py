@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ from hpxfer.host.programs import output_lines, sysctl
 
 # Linux only.
 _CPU_INFO = Path("/proc/cpuinfo")
+_DEVICES = Path("/dev")
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -53,9 +55,24 @@ def host_bytes(limit_file: Path = _MEMORY_LIMIT) -> int | None:
     return min(found, default=0) or None
 
 
-def has_cuda(device: str) -> bool:
-    """Return whether stacks train on a GPU on this machine, where the sweep names this device."""
-    return device == "cuda" or (device == "auto" and Path("/dev/nvidia0").exists())
+def has_cuda(device: str, devices: Path = _DEVICES) -> bool:
+    """Return whether stacks train on a GPU on this machine, where the sweep names this device.
+
+    For `auto` there must be a GPU that the environment does not hide, and a torch that was built for it.
+    """
+    if device != "auto":
+        return device == "cuda"
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
+        return False
+    return any(devices.glob("nvidia[0-9]*")) and not _torch_is_for_cpus()
+
+
+def _torch_is_for_cpus() -> bool:
+    """Return whether torch was built without CUDA, e.g. `2.13.0+cpu`. It is not imported, which takes seconds."""
+    try:
+        return version("torch").endswith("+cpu")
+    except PackageNotFoundError:
+        return False
 
 
 def gpu_bytes() -> int | None:

@@ -72,6 +72,7 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
         "plan": job.plan.to_dict(),
         "text": "\n".join([plan_text(job.plan), *job.reuse.lines()]),
         "warnings": [*job.problems, *job.plan.cautions, *job.plan.unfit],
+        "precision": job.spec.precision,
         "digest": job.expansion.setting.data_digest,
         "nodes": nodes,
     }

@@ -20,6 +20,7 @@ from hpxfer.jobs.next_command import next_command
 from hpxfer.jobs.plugins import sources
 from hpxfer.jobs.request import DEFAULT_ROOT, Request
 from hpxfer.spec import SweepSpec, dump_sweep
+from hpxfer.spec.precision import AUTO, with_precision
 from hpxfer.storage.lease import leased
 from hpxfer.storage.lease_file import LeaseFile
 from hpxfer.storage.uri import parse_root
@@ -104,7 +105,8 @@ def offer(
     if refused:
         raise HpxferError("\n".join([*refused, "nothing was submitted"]))
     return Offer(
-        spec=spec,
+        # The job trains what was planned: the cluster has decided `precision: auto`, and the run does not ask again.
+        spec=with_precision(spec, answer["precision"]) if spec.precision == AUTO else spec,
         root=answer["root"],
         host=answer["host"],
         plan=answer["plan"],

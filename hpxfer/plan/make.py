@@ -101,6 +101,7 @@ def make_plan(
         rate_from=_rate_from(len(known), len(shapes), ratio, rate),
         at_most=counts.at_most,
         price_per_hour=price_per_hour,
+        precision=spec.precision,
     )
     return replace(
         plan,

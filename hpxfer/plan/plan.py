@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpxfer.plan.packing import CPU, Device
 from hpxfer.scaling.shape import Shape
+
+if TYPE_CHECKING:
+    from hpxfer.plan.precision import Precision, Saving
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,9 @@ class Plan:
     budget: str = ""  # what every arm may have, in words
     price_per_hour: float | None = None  # of one GPU, or of one CPU worker
     cautions: tuple[str, ...] = ()  # what makes a result mean less than it seems, one line each
+    precision: str = "float32"  # of the computation that time and memory are estimated for
+    chosen: Precision | None = None  # where the precision comes from
+    saving: Saving | None = None  # what bfloat16 would take instead
     unfit: tuple[str, ...] = ()  # the shapes of which not even one trial fits into memory, one line each
 
     @property
@@ -118,6 +124,9 @@ class Plan:
             "price": self.price,
             "hardware": self.hardware,
             "device": asdict(self.device),
+            "precision": self.precision,
+            "precision_from": None if self.chosen is None else asdict(self.chosen),
+            "saving": None if self.saving is None else asdict(self.saving),
             "rate_from": self.rate_from,
             "measured_over_rate": self.ratio,
             "cautions": list(self.cautions),

@@ -34,6 +34,8 @@ def _cells(plan: Plan, row: ShapePlan) -> tuple[str, ...]:
 
 
 def _totals(plan: Plan) -> Iterator[str]:
+    if plan.chosen is not None and (line := plan.chosen.line()):
+        yield line
     if not plan.num_left:
         yield f"{plan.num_trials} trials, all done"
         return
@@ -54,6 +56,8 @@ def _totals(plan: Plan) -> Iterator[str]:
         f"{'s' if plan.workers > 1 else ''} ({_device(plan)}), {_hours(plan)}{_if_full(plan)}; {plan.rate_from}"
     )
     yield _memory(plan)
+    if plan.saving is not None:
+        yield plan.saving.line()
 
 
 def _device(plan: Plan) -> str:

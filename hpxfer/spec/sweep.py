@@ -13,7 +13,18 @@ from pydantic import BeforeValidator, Field
 
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.fields import Count, CountOrNone, Number, Registered, Section, Seq, Values, into
+from hpxfer.spec.fields import (
+    Count,
+    CountOrNone,
+    NotNegative,
+    Number,
+    Positive,
+    Registered,
+    Section,
+    Seq,
+    Values,
+    into,
+)
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 
 Ties = Literal["index", "random", "fixed_bias"]
@@ -144,11 +155,11 @@ class ModelSpec(Section):
     """Whether the hidden matrices have biases."""
     init: Literal["fan_in", "constant"] = "fan_in"
     """The init std of matrices at the base: 1/sqrt(fan-in), or the constant matrix_std."""
-    matrix_std: Annotated[float, Field(gt=0)] = 0.02
+    matrix_std: Positive = 0.02
     """The init std of matrices at the base where init is `constant`."""
-    embedding_std: Annotated[float, Field(ge=0)] = 0.02
+    embedding_std: NotNegative = 0.02
     """The init std of the token embedding at the base."""
-    position_std: Annotated[float, Field(ge=0)] = 0.02
+    position_std: NotNegative = 0.02
     """The init std of the position embedding at the base."""
 
     def base_init(self) -> BaseInit:
@@ -186,7 +197,7 @@ class ScheduleSpec(Section):
 
     decay: Annotated[str, Registered("schedule")] = "constant"
     """The shape of the decay. wsd (warm-up, stable, decay) is constant until the last decay_steps steps."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: CountOrNone = 0
     """The steps of the linear warm-up."""
     decay_steps: Count | None = None
     """The last steps, over which the LR falls linearly. Given exactly with decay `wsd`."""
@@ -207,9 +218,9 @@ class TrainingSpec(Section):
     """The optimizer."""
     betas: Seq[float] = (0.9, 0.95)
     """The two betas of AdamW, each in [0, 1)."""
-    eps: Annotated[float, Field(gt=0)] = 1e-12
+    eps: Positive = 1e-12
     """AdamW's eps at the base. With 0, the embedding of a token not yet seen would be 0/0."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: NotNegative = 0.0
     """The weight decay at the base."""
     schedule: ScheduleSpec = ScheduleSpec()
     """The learning rate over the run."""
@@ -217,7 +228,7 @@ class TrainingSpec(Section):
     """The last steps, over which the final training loss is averaged. The default is a tenth of the run."""
     validation_tokens: Count
     """The held-out tokens at the end of the data, a multiple of batch_tokens."""
-    gradient_clip: Annotated[float, Field(gt=0)] | None = None
+    gradient_clip: Positive | None = None
     """The largest L2 norm of a trial's whole gradient. Nothing is clipped by default."""
     determinism: Literal["strict", "fast"] | None = None
     """strict: a trial has the same bits whatever is stacked beside it. The default is strict on a CPU and fast on CUDA.
@@ -400,8 +411,10 @@ class SweepSpec(Section):
     """How the HPs are chosen."""
     early_stopping: EarlyStopping = EarlyStoppingSpec()
     """Which trials stop before their end."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """The precision of compute. Master weights, optimizer state, router and loss are float32."""
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    """The precision of compute. Master weights, optimizer state, router and loss are float32. auto is bfloat16 on CUDA
+    and float32 elsewhere. It is decided once, from the device that will train, and is part of the trials' ids. A
+    results folder goes on with the precision that it began with."""
     resources: ResourcesSpec = ResourcesSpec()
     """Where and how wide to run."""
     plugins: Seq[Plugin] | None = None
