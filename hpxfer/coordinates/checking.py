@@ -33,6 +33,7 @@ from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.blocks import model_roles
+from hpxfer.spec.precision import decided
 from hpxfer.train.device import one_thread
 from hpxfer.trial import DataRef, Trial, setting_of
 
@@ -250,7 +251,7 @@ def _require(
 
 def _case(asked: _Check, sweep: SweepSpec | None, axis: str, points: Sequence[float] | None) -> Case:
     if sweep:
-        return sweep_case(sweep, axis, points)
+        return sweep_case(decided(sweep, cuda=False), axis, points)  # it trains on the CPU
     roles = {row.role for row in asked.choice.rows(asked.optimizer)}
     if missing := [role for role in EXPERT_ROLES if role not in roles and roles & {*EXPERT_ROLES}]:
         raise HpxferError(

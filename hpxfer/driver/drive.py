@@ -11,6 +11,7 @@ import pyarrow as pa
 from hpxfer.data import require_data
 from hpxfer.driver.dispatch import Dispatcher, OnEvent, allowed
 from hpxfer.driver.plugins import require_plugins
+from hpxfer.driver.precision import require_same
 from hpxfer.driver.prepared import PreparedSweep, located, prepare, refreshed
 from hpxfer.driver.trial_list import known_trials
 from hpxfer.errors import HpxferError
@@ -83,6 +84,7 @@ def run(
             location.begin(lease.check)
             if not location.is_remote:
                 store.guard = lease.check  # a mirror belongs to this process: there the push is guarded
+            require_same(prepared.precision, prepared.folder)
             prepared = refreshed(prepared, store)
             with lease.writing():
                 remove_half_written(prepared.folder, OWNED)
