@@ -24,14 +24,26 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.host.machine import cpu_name
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout
+from hpxfer.spec.blocks import moe_blocks
 from hpxfer.storage.folder import folder_at
-from hpxfer.train.checkpoints import FORMAT, BadCheckpoint, Checkpoints, CheckpointSpec, name_of, sealed, unsealed
+from hpxfer.train.checkpoint_facts import tell_training
+from hpxfer.train.checkpoints import (
+    DAMAGED,
+    FORMAT,
+    BadCheckpoint,
+    Checkpoints,
+    CheckpointSpec,
+    name_of,
+    sealed,
+    unsealed,
+)
 from hpxfer.train.device import Setup
 from hpxfer.train.log import Series
+from hpxfer.train.optimizers import OPTIMIZERS
 from hpxfer.train.provenance import provenance
 from hpxfer.train.snapshot import Snapshot
 from hpxfer.trial import TRAINER_VERSION
@@ -41,6 +53,8 @@ from hpxfer.trial.stack import Stack
 WRITE_SHARE = 0.05
 _SNAPSHOT_FIELDS = ("parameters", "powers", "alive", "ended", "limit", "step", "router_bias")
 _FAILURES = (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, MemoryError)
+
+_Size = tuple[torch.dtype, tuple[int, ...]]
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +108,11 @@ class Checkpointer:
         return None
 
     @property
+    def is_on(self) -> bool:
+        """Whether the run has checkpoints."""
+        return self._spec is not None
+
+    @property
     def due(self) -> bool:
         """Whether it is time to write a checkpoint."""
         return self._spec is not None and time.monotonic() >= self._due_at
@@ -140,14 +159,19 @@ def read(path: Path, stack: Stack, setup: Setup) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             facts = unsealed(file.metadata() or {})
+            if not (tell_training(facts) and facts["step"] < stack.setting.steps):
+                raise BadCheckpoint(DAMAGED)
             parameters = FAMILIES.get(stack.setting.family).parameters(stack.shape, stack.setting)
             layout = FlatLayout(parameters=parameters, num_trials=len(facts["slots"]))
             for name, own in (("how", how(setup)), ("layout", _described(layout))):
                 if facts[name] != own:
-                    raise BadCheckpoint(f"its {name} is {facts[name]}, here it is {own}")
+                    raise BadCheckpoint(f"its {name} is {shown(facts[name])}, here it is {shown(own)}")
             tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
         if _hash(tensors) != facts["hash"]:
             raise BadCheckpoint("its tensors are damaged")
+        sizes = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+        if sizes != _sizes(facts, layout, stack) or tensors["step"].item() != facts["step"]:
+            raise BadCheckpoint("its tensors are not those of its facts")
         return _checkpoint(facts, layout, tensors)
     except _FAILURES as error:
         raise BadCheckpoint(f"{type(error).__name__}: {error}") from None
@@ -172,6 +196,29 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
         for index, (_, rows) in enumerate(checkpoint.series.values())
     }
     return {name: tensor.detach().cpu().contiguous() for name, tensor in out.items()}
+
+
+def _sizes(facts: Mapping[str, Any], layout: FlatLayout, stack: Stack) -> Mapping[str, _Size]:
+    """Return name -> type and size of the tensors of a checkpoint with these facts."""
+    num_steps, num_trials, num_live = facts["step"], len(facts["trials"]), len(facts["slots"])
+    flat = (torch.float32, (layout.numel,))
+    router_bias = (len(moe_blocks(stack.shape, stack.setting)), num_live, stack.shape.num_experts)
+    return {
+        "parameters": flat,
+        **{f"moments.{index}": flat for index in range(OPTIMIZERS.get(stack.setting.optimizer).num_moments)},
+        "powers": (torch.float64, (2, num_live)),
+        "alive": (torch.bool, (num_live,)),
+        "ended": (torch.int64, (num_live,)),
+        "limit": (torch.float64, (num_live,)),
+        "step": (torch.int64, (1,)),
+        "router_bias": (torch.float32, router_bias),
+        "losses": (torch.float64, (num_steps, num_trials)),
+        "trial_ended": (torch.int64, (num_trials,)),
+        **{
+            f"series.{index}": (torch.float64, (len(steps), num_trials))
+            for index, (*_, steps) in enumerate(facts["series"])
+        },
+    }
 
 
 def _checkpoint(facts: Mapping[str, Any], layout: FlatLayout, tensors: Mapping[str, Tensor]) -> Checkpoint:

@@ -4,8 +4,8 @@
     <results>/checkpoints/driver                      a random token. A worker that can read it back sees the driver's
                                                       folder, and not one of the same name on another machine.
 
-The facts of a file are JSON in its header, with a hash of their own. The driver trusts them without reading the
-tensors, which the worker checks. A file that is damaged, or of another format or trainer, counts as absent.
+The facts of a file are JSON in its header, with a hash of their own. The driver reads those that it needs. The worker
+checks the others and the tensors. A file that is damaged or forged, or of another format or trainer, counts as absent.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import IO, Any
 from hpxfer.errors import HpxferError
 from hpxfer.storage.folder import StorageFolder, folder_at
 from hpxfer.storage.uri import Uri
+from hpxfer.train.checkpoint_facts import tell_trials
 from hpxfer.trial import TRAINER_VERSION, Trial
 from hpxfer.trial.stack import Stack
 
@@ -39,7 +40,7 @@ _NAME = re.compile(rf"[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 _HALF_WRITTEN = re.compile(r".*\.tmp|\.tmp.*")
 # A larger header is not one of a checkpoint.
 _MOST_HEADER_BYTES = 2**26
-_DAMAGED = "damaged, or not a checkpoint of hpxfer"
+DAMAGED = "damaged, or not a checkpoint of hpxfer"
 
 _log = logging.getLogger(__name__)
 
@@ -100,8 +101,10 @@ def whole_facts(metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts in metadata of any format. Raise BadCheckpoint unless they are whole."""
     text = metadata.get("facts")
     if not isinstance(text, str) or metadata.get("check") != _check(text):
-        raise BadCheckpoint(_DAMAGED)
+        raise BadCheckpoint(DAMAGED)
     facts: dict[str, Any] = json.loads(text)
+    if not tell_trials(facts):
+        raise BadCheckpoint(DAMAGED)
     return facts
 
 
@@ -126,7 +129,7 @@ def _damage() -> Iterator[None]:
     try:
         yield
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BadCheckpoint(_DAMAGED) from None
+        raise BadCheckpoint(DAMAGED) from None
 
 
 class Checkpoints:
@@ -181,10 +184,13 @@ class Checkpoints:
         usable = self.usable()
         held = {trial_id for checkpoint in usable for trial_id in checkpoint.trials}
         left = {trial.id: trial for trial in trials if trial.id in held}
-        groups = [
-            tuple(left.pop(trial_id) for trial_id in checkpoint.trials if trial_id in left) for checkpoint in usable
-        ]
-        return [group for group in groups if group]
+        groups = []
+        for checkpoint in usable:
+            group = [left[trial_id] for trial_id in checkpoint.trials if trial_id in left]
+            # No stack trained trials of several shapes, so such a checkpoint is forged.
+            if len({(trial.shape, trial.setting.of_stack) for trial in group}) == 1:
+                groups.append(tuple(left.pop(trial.id) for trial in group))
+        return groups
 
     def resumable(self, trials: Iterable[Trial]) -> tuple[list[Stack], list[Trial]]:
         """Return the stacks that continue from a checkpoint, and the trials that have none and can be packed freely."""

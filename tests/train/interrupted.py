@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from safetensors import safe_open
+from safetensors.torch import save_file
+
 from hpxfer.train import checkpoint
-from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
+from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec, sealed
 from hpxfer.train.step import TrainStep
 from hpxfer.train.trainer import train
 from hpxfer.trial import Trial
@@ -60,3 +64,11 @@ def run(
         except Cut:
             pass
     return taken, progress, ()
+
+
+def resealed(path: Path, **changes: object) -> None:
+    """Write the file again with other facts, as another version of this code would."""
+    with safe_open(path, framework="pt") as file:
+        held = {name: file.get_tensor(name) for name in file.offset_keys()}
+        facts = json.loads(file.metadata()["facts"]) | changes
+    save_file(held, path, metadata=sealed(facts))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import json
 import logging
 import resource
 from collections.abc import Callable, Iterator
@@ -16,14 +15,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interrupted import always, run
-from safetensors import safe_open
+from interrupted import always, resealed, run
 from safetensors.torch import save_file
 from tiny_trials import BASE, numbers, trial
 
 from hpxfer.train import checkpoint, checkpoints
 from hpxfer.train.checkpoint import read
-from hpxfer.train.checkpoints import BadCheckpoint, Checkpoints, sealed
+from hpxfer.train.checkpoints import BadCheckpoint, Checkpoints
 from hpxfer.train.device import CPU
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.result import TrialResult
@@ -88,14 +86,6 @@ def spoil(path: Path) -> None:
     """Flip the last bit of a file, which belongs to a tensor."""
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-
-
-def resealed(path: Path, **changes: object) -> None:
-    """Write the file again with other facts, as another version of this code would."""
-    with safe_open(path, framework="pt") as file:
-        held = {name: file.get_tensor(name) for name in file.offset_keys()}
-        facts = json.loads(file.metadata()["facts"]) | changes
-    save_file(held, path, metadata=sealed(facts))
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
