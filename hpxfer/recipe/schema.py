@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from hpxfer.errors import HpxferError
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
-from hpxfer.spec.fields import Section, Seq
+from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Section, Seq
+from hpxfer.spec.schedule import schedule_problems
 from hpxfer.spec.sections import validated
-from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec
+from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec, Seed
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, write_yaml
 
 # Goes up with each change of a field. A file of another version is refused.
@@ -29,7 +30,18 @@ COMMENT = """\
 # Fields of the provenance that a recipe from a sweep must have, and a recipe made by hand must not.
 OF_A_SWEEP = ("sweep", "data_digest", "tokenizer", "vocab_size", "num_trials", "seeds")
 
-Range = Annotated[tuple[float, float], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
+
+def _ascending(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[0] > ends[1]:
+        raise ValueError("[lowest, highest]")
+    return ends
+
+
+Range = Annotated[
+    tuple[NotNegative, NotNegative],
+    BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v),
+    AfterValidator(_ascending),
+]
 Verdict = Literal["transfers", "drifts", "undecided"]
 
 
@@ -51,19 +63,19 @@ class InitPart(Section):
     """How the base model is initialized, as in `hpxfer.scaling.resolve.BaseInit`."""
 
     matrices: Literal["fan_in", "constant"]
-    matrix_std: float
-    embedding_std: float
-    position_std: float
+    matrix_std: Positive
+    embedding_std: NotNegative
+    position_std: NotNegative
 
 
 class ModelPart(Section):
     """The base model beside its shape. Null means not known. Another model may need other HPs."""
 
-    context: int | None  # tokens
+    context: Count | None  # tokens
     gate: str  # the name of a registered gate
     ffn: Literal["gelu", "swiglu"] | None
-    moe_every: int | None
-    dense_first: int | None
+    moe_every: Count | None
+    dense_first: CountOrNone | None
     attention_scale: Literal["1/d_head", "1/sqrt(d_head)"]
     tied_embeddings: bool | None
     norm_gains: bool | None
@@ -73,10 +85,10 @@ class ModelPart(Section):
 class TrainingPart(Section):
     """How the base was trained."""
 
-    steps: int
-    batch_tokens: int
+    steps: Count
+    batch_tokens: Count
     schedule: ScheduleSpec
-    gradient_clip: float | None
+    gradient_clip: Positive | None
     precision: Literal["float32", "bfloat16"]
 
 
@@ -88,7 +100,7 @@ class AxisPart(Section):
     dims: dict[str, Range]  # the dimensions that differ between these shapes
     verdict: Verdict
     largest_regret_nats: float | Literal["diverges"] | None  # at shapes beyond the base, null if none could be measured
-    noise_nats: float | None  # standard deviation of one seed's loss
+    noise_nats: NotNegative | None  # standard deviation of one seed's loss
 
 
 class FittedPart(Section):
@@ -109,9 +121,9 @@ class SearchPart(Section):
 
     kind: str
     hps: Seq[str]  # the HPs that the search varied
-    budget: int  # trials per arm, with seeds
-    num_trials: int  # trials of the tuned arm that ended
-    num_points: int  # points of the tuned arm with all seeds
+    budget: Count  # trials per arm, with seeds
+    num_trials: CountOrNone  # trials of the tuned arm that ended
+    num_points: CountOrNone  # points of the tuned arm with all seeds
     why: str
 
 
@@ -122,9 +134,9 @@ class ProvenancePart(Section):
     sweep: str | None
     data_digest: str | None
     tokenizer: str | None
-    vocab_size: int | None
-    num_trials: int | None  # of the whole sweep, finished or diverged
-    seeds: Seq[int] | None
+    vocab_size: Count | None
+    num_trials: Count | None  # of the whole sweep, finished or diverged
+    seeds: Annotated[Seq[Seed], Field(min_length=1)] | None
     measured: str | None  # UTC date of the last trial
     hpxfer: str  # version that wrote the recipe
     versions: dict[str, Seq[str]]  # of hpxfer, python and torch that trained; empty if made by hand
@@ -215,20 +227,30 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
         shape_from_mapping(recipe.base_shape, "the base")
     except HpxferError as error:
         yield ("base_shape",), str(error)
-    scalars = [((name,), name, value) for name, value in recipe.hps if name != "multipliers"]
-    dotted = [(("multipliers", name), name, value) for name, value in recipe.hps.multipliers.items()]
-    for below, name, value in [*scalars, *dotted]:
+    for path, name, value in _hp_values(recipe):
         try:
             check_hp_name(name)
             check_hp_value(name, value)
         except HpxferError as error:
-            yield ("hps", *below), str(error)
+            yield path, str(error)
+    if recipe.training is not None:
+        for path, problem in schedule_problems(recipe.training.schedule, recipe.training.steps):
+            yield ("training", "schedule", *path), problem
     for name in recipe.hps.multipliers:
         if "." not in name:
             yield ("hps", "multipliers", name), "must be a dotted name, e.g. router.lr_mult"
-    for name in ("matrix_std", "embedding_std", "position_std"):
-        if getattr(recipe.init, name) < 0:
-            yield ("init", name), f"must be >= 0, got {getattr(recipe.init, name):g}"
+
+
+def _hp_values(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str, float]]:
+    """Yield every number of the recipe that is the value of an HP, with its key path and the HP's name."""
+    yield from ((("hps", name), name, value) for name, value in recipe.hps if name != "multipliers")
+    yield from ((("hps", "multipliers", name), name, value) for name, value in recipe.hps.multipliers.items())
+    if (fitted := recipe.fitted) is not None:
+        yield ("fitted", "value"), fitted.hp, fitted.value
+        if fitted.optimum is not None:
+            yield ("fitted", "optimum"), fitted.hp, fitted.optimum
+        for index, value in enumerate(fitted.optimum_of_seeds or ()):
+            yield ("fitted", "optimum_of_seeds", index), fitted.hp, value
 
 
 def _unknown_names(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, islice
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import MAX_LINES, HpxferError, nearest, shown
 from hpxfer.registry import registry
 from hpxfer.scaling.hps import HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.resolve import resolve_globals
@@ -24,8 +25,10 @@ from hpxfer.spec.check_shapes import (
     keyed_shapes,
     parameterization_problems,
 )
+from hpxfer.spec.check_size import length_problems, size_problems
 from hpxfer.spec.fields import GridValues, power_of_two
 from hpxfer.spec.problem import Problem
+from hpxfer.spec.schedule import schedule_problems
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.storage.uri import storage_problem
@@ -42,7 +45,10 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from _name(spec)
     if spec.storage is not None and (why := storage_problem(spec.storage)) is not None:
         yield ("storage",), why
-    broken_base = list(base_problems(spec))
+    if too_large := list(size_problems(spec)):
+        yield from too_large  # what follows looks at every shape
+        return
+    broken_base = [*base_problems(spec), *length_problems(spec)]
     shapes = () if broken_base else keyed_shapes(spec)
     yield from broken_base
     yield from block_problems(spec, shapes)
@@ -52,7 +58,8 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from () if broken_base else axis_problems(spec)
     yield from _betas(spec, shapes)
     roles = {role for _, shape in shapes for role in model_roles(shape, spec.model)}
-    broken = [*broken_base, *_hps(spec, roles), *_grid(spec, roles)]
+    scanned = chain(_hps(spec, roles), _grid(spec, roles))
+    broken = [*broken_base, *islice(scanned, MAX_LINES + 1)]
     yield from broken[len(broken_base) :]
     yield from search_problems(spec, broken=bool(broken), why_not=lambda name: _useless(spec, name, roles))
 
@@ -62,7 +69,7 @@ def _name(spec: SweepSpec) -> Iterator[Problem]:
         yield ("name",), f"must have at most {MAX_NAME} characters, got {len(spec.name)}"
     elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", spec.name):
         rule = "letters, digits, '.', '_' and '-', starting with a letter or digit"
-        yield ("name",), f"must be {rule}, got {spec.name!r}"
+        yield ("name",), f"must be {rule}, got {shown(spec.name)}"
     elif spec.name in RESERVED_NAMES:
         yield ("name",), f"{spec.name!r} is a folder of results/ with another use; choose another name"
 
@@ -73,11 +80,11 @@ def _data(spec: SweepSpec) -> Iterator[Problem]:
     at: KeyPath = ("data", "source")
     if kind not in sources or not colon:
         *usages, last = (source.usage for source in sources.rows())
-        yield at, f"must be {', '.join(usages)} or {last}, got {data.source!r}"
+        yield at, f"must be {', '.join(usages)} or {last}, got {shown(data.source)}"
         return
     source = sources.get(kind)
     if not rest:
-        yield at, f"must name a path after {kind}:, got {data.source!r}"
+        yield at, f"must name a path after {kind}:, got {shown(data.source)}"
     elif (why := source.problem(rest)) is not None:
         yield at, why
     elif data.vocab_size is not None and source.max_vocab_size is None:
@@ -87,7 +94,7 @@ def _data(spec: SweepSpec) -> Iterator[Problem]:
         yield ("data", "vocab_size"), "must give one of tokenizer and vocab_size, got both"
     elif data.tokenizer is not None and data.tokenizer not in source.tokenizers:
         legal = ", ".join(sorted(source.tokenizers)) + (", or vocab_size" if source.max_vocab_size else "")
-        yield ("data", "tokenizer"), f"{kind}: data has no tokenizer {data.tokenizer!r}; legal: {legal}"
+        yield ("data", "tokenizer"), f"{kind}: data has no tokenizer {shown(data.tokenizer)}; legal: {legal}"
     elif data.vocab_size is not None and data.vocab_size > source.max_vocab_size:
         limit = f"{kind}: data holds ids below {source.max_vocab_size}"
         yield ("data", "vocab_size"), f"{limit}, so it must be at most that, got {data.vocab_size}"
@@ -102,13 +109,14 @@ def _training(spec: SweepSpec) -> Iterator[Problem]:
     if training.tokens is not None and training.tokens % training.batch_tokens:
         yield (*at, "tokens"), f"must be whole batches of {training.batch_tokens} tokens, got {training.tokens}"
     if not _betas_are_legal(spec):
-        yield (*at, "betas"), f"must be two numbers in [0, 1), got {list(training.betas)}"
+        yield (*at, "betas"), f"must be two numbers in [0, 1), got {shown(list(training.betas))}"
     if training.final_window_steps is not None and training.final_window_steps > spec.steps:
         yield (
             (*at, "final_window_steps"),
             f"must be at most the run's {spec.steps} steps, got {training.final_window_steps}",
         )
-    yield from _schedule(spec)
+    for path, problem in schedule_problems(training.schedule, spec.steps):
+        yield (*at, "schedule", *path), problem
 
 
 def _betas_are_legal(spec: SweepSpec) -> bool:
@@ -131,29 +139,6 @@ def _betas(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
                     resolve_globals(choice, spec.base_shape, shape, hps)
             except HpxferError as error:
                 yield at, str(error)
-
-
-def _schedule(spec: SweepSpec) -> Iterator[Problem]:
-    schedule, at = spec.training.schedule, ("training", "schedule")
-    if schedule.warmup_steps > spec.steps:
-        yield (
-            (*at, "warmup_steps"),
-            f"the warm-up must not be longer than the run of {spec.steps} steps, got {schedule.warmup_steps}",
-        )
-    schedules = registry("schedule")
-    if schedules.get(schedule.decay).last_steps_only != (schedule.decay_steps is not None):
-        given = "none" if schedule.decay_steps is None else str(schedule.decay_steps)
-        names = " or ".join(row.name for row in schedules.rows() if row.last_steps_only)
-        yield (
-            (*at, "decay_steps"),
-            f"must be given with decay {names} and only there, got {given} with {schedule.decay}",
-        )
-    elif schedule.decay_steps is not None and schedule.warmup_steps + schedule.decay_steps > spec.steps:
-        yield (
-            (*at, "decay_steps"),
-            f"warm-up and decay must fit in the run of {spec.steps} steps, got "
-            f"{schedule.warmup_steps} + {schedule.decay_steps}",
-        )
 
 
 def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
@@ -250,7 +235,7 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     if not spec.seeds:
         yield ("seeds",), "must hold at least one seed"
     elif len(set(spec.seeds)) != len(spec.seeds):
-        yield ("seeds",), f"a seed stands twice in {list(spec.seeds)}"
+        yield ("seeds",), f"a seed stands twice in {shown(list(spec.seeds))}"
 
 
 def _product_without_base(spec: SweepSpec) -> Iterator[Problem]:
@@ -276,10 +261,13 @@ def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem
         yield at, "must be a list of values, or {log2: [low, high]}"
         return
     if values.log2 is not None and (len(values.log2) != 2 or values.log2[0] > values.log2[1]):
-        yield (*at, "log2"), f"must be [low, high] with low <= high, got {list(values.log2)}"
+        yield (*at, "log2"), f"must be [low, high] with low <= high, got {shown(list(values.log2))}"
         return
     if values.log2 is not None and (values.log2[1] - values.log2[0]) / values.step >= MAX_POINTS:
         yield (*at, "step"), f"must leave at most {MAX_POINTS} values, got {values.step:g} over {list(values.log2)}"
+        return
+    if values.values is not None and len(values.values) > MAX_POINTS:
+        yield at, f"must hold at most {MAX_POINTS} values, got {len(values.values)}"
         return
     if values.log2 is None:
         key, given = "values", values.values or ()
@@ -294,4 +282,4 @@ def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem
     if not numbers:
         yield at, "must hold at least one value"
     elif len(set(numbers)) != len(numbers):
-        yield at, f"a value stands twice in {list(numbers)}"
+        yield at, f"a value stands twice in {shown(list(numbers))}"

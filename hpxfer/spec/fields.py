@@ -58,6 +58,8 @@ Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
 # No dimension or count is as large. Beyond it, arithmetic on sizes would no longer be exact.
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrNone = Annotated[int, Field(ge=0, le=10**9)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Section(BaseModel):

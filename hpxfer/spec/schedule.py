@@ -1,10 +1,15 @@
-"""PhaseSteps: the step counts of a run. If an axis changes the steps, warm-up and decay keep their share of the run."""
+"""PhaseSteps: the step counts of a run, and the rules for them. Where an axis changes the steps, warm-up and decay keep
+their share of the run.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpxfer.spec.sweep import SweepSpec
+from hpxfer.registry import registry
+from hpxfer.spec.problem import Problem
+from hpxfer.spec.sweep import ScheduleSpec, SweepSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,3 +44,23 @@ def shortest_run(spec: SweepSpec) -> int:
     """Return the fewest steps of a run that leave one step each for warm-up and decay, if the base has these."""
     schedule = spec.training.schedule
     return max(1, min(schedule.warmup_steps, 1) + min(schedule.decay_steps or 0, 1))
+
+
+def schedule_problems(schedule: ScheduleSpec, steps: int) -> Iterator[Problem]:
+    """Yield the rules of a schedule that a run of `steps` breaks. The key paths start below the schedule."""
+    if schedule.warmup_steps > steps:
+        yield (
+            ("warmup_steps",),
+            f"the warm-up must not be longer than the run of {steps} steps, got {schedule.warmup_steps}",
+        )
+    schedules = registry("schedule")
+    if schedules.get(schedule.decay).last_steps_only != (schedule.decay_steps is not None):
+        given = "none" if schedule.decay_steps is None else str(schedule.decay_steps)
+        names = " or ".join(row.name for row in schedules.rows() if row.last_steps_only)
+        yield ("decay_steps",), f"must be given with decay {names} and only there, got {given} with {schedule.decay}"
+    elif schedule.decay_steps is not None and schedule.warmup_steps + schedule.decay_steps > steps:
+        yield (
+            ("decay_steps",),
+            f"warm-up and decay must fit in the run of {steps} steps, got "
+            f"{schedule.warmup_steps} + {schedule.decay_steps}",
+        )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.yaml_file import write_yaml
+from hpxfer.spec.yaml_file import KeyPath, spell, write_yaml
 
 
 @given(recipes())
@@ -73,7 +75,7 @@ def test_an_unequal_recipe_is_unequal() -> None:
         ({"hps__multipliers": {"ruoter.lr_mult": 1.0}}, "unknown role 'ruoter'; did you mean 'router'?"),
         ({"hps__multipliers": {"lr": 1.0}}, "hps.multipliers.lr: must be a dotted name"),
         ({"hps__betas": 0.9}, "hps.betas: unknown key; did you mean 'beta2'?"),
-        ({"init__matrix_std": -0.5}, "init.matrix_std: must be >= 0, got -0.5"),
+        ({"init__matrix_std": -0.5}, "init.matrix_std: must be greater than 0, got -0.5"),
         ({"fitted__axes": {"width": {"verdict": "yes"}}}, "fitted.axes.width.verdict: must be 'transfers', 'drifts'"),
         ({"fitted__axes": {"width": {}}}, "fitted.axes.width.range: must be given"),
         ({"colour": 1}, "colour: unknown key; legal: base_shape, family"),
@@ -84,6 +86,94 @@ def test_a_fault_is_named(changes: dict[str, Any], said: str) -> None:
         recipe(**changes)
     assert said in str(error.value)
     assert all(line.startswith("<recipe>:") for line in str(error.value).splitlines())
+
+
+def numbers(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, float]]:
+    """Yield the key path of every number in a recipe's data, and the number."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers(inner, (*path, key))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, value
+
+
+def full() -> Any:
+    """Return a recipe's data in which every number is given."""
+    found = data(
+        base_shape={**BASE, "batch_tokens": 512, "steps": 200, "num_shared": 1, "shared_width": 32, "dense_width": 64},
+        training__schedule={"decay": "wsd", "warmup_steps": 20, "decay_steps": 50, "final_fraction": 0.1},
+        training__gradient_clip=1.0,
+    )
+    search = {"kind": "random", "hps": ["lr"], "budget": 16, "num_trials": 16, "num_points": 8, "why": "the best"}
+    found["provenance"]["search"] = search
+    return found
+
+
+# A loss may be negative under a model of the user's own, and the difference of two losses too. Infinity is a legal
+# value of the convention.
+ANY_SIGN = ("loss_nats", "largest_regret_nats", "router_init_exponent")
+NUMBERS = [(path, value) for path, value in numbers(full()) if path[-1] not in ANY_SIGN]
+
+
+def with_number(path: KeyPath, value: object) -> str:
+    """Return a recipe's text with another number at a key path."""
+    out = full()
+    section = out
+    for key in path[:-1]:
+        section = section[key]
+    section[path[-1]] = value
+    return write_yaml(out)
+
+
+@pytest.mark.parametrize(("path", "value"), NUMBERS, ids=lambda value: spell(value) if isinstance(value, tuple) else "")
+def test_every_number_has_the_bounds_of_its_key_in_a_sweep_file(path: KeyPath, value: float) -> None:
+    wrong: list[object] = [-1, math.inf, math.nan]
+    if isinstance(value, int):
+        wrong += [2**63, 10**100, 1.5]
+    for number in [-1.0, *wrong] if isinstance(value, float) else wrong:
+        with pytest.raises(HpxferError, match=r"^<recipe>:\d+: ") as error:
+            Recipe.parse(with_number(path, number))
+        assert str(path[0]) in str(error.value)
+
+
+def test_the_recipe_with_every_number_is_legal() -> None:
+    assert Recipe.parse(write_yaml(full())).file.provenance.seeds == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training__batch_tokens": 0}, "training.batch_tokens: must be greater than or equal to 1, got 0"),
+        ({"training__steps": 10**9 + 1}, "training.steps: must be less than or equal to 1000000000"),
+        ({"provenance__vocab_size": -1}, "provenance.vocab_size: must be greater than or equal to 1, got -1"),
+        ({"provenance__num_trials": 0}, "provenance.num_trials: must be greater than or equal to 1, got 0"),
+        ({"provenance__seeds": [-1]}, "provenance.seeds[0]: must be greater than or equal to 0, got -1"),
+        ({"provenance__seeds": []}, "provenance.seeds: "),
+        ({"model__context": 0}, "model.context: must be greater than or equal to 1, got 0"),
+        ({"init__matrix_std": 0.0}, "init.matrix_std: must be greater than 0, got 0.0"),
+        ({"fitted__value": -1.0}, "fitted.value: lr must be > 0, got -1"),
+        ({"fitted__hp": "warmth"}, "fitted.value: unknown HP; "),
+        ({"fitted__optimum": 0.0}, "fitted.optimum: lr must be > 0, got 0"),
+        ({"fitted__optimum_of_seeds": [0.0, 0.1]}, "fitted.optimum_of_seeds[0]: lr must be > 0, got 0"),
+        (
+            {"fitted__optimum_of_seeds": [0.2, 0.1]},
+            "fitted.optimum_of_seeds: must be [lowest, highest], got [0.2, 0.1]",
+        ),
+        (
+            {"training__schedule": {"decay": "constant", "warmup_steps": 201}},
+            "training.schedule.warmup_steps: the warm-up must not be longer than the run of 200 steps, got 201",
+        ),
+        (
+            {"training__schedule": {"decay": "wsd", "warmup_steps": 100, "decay_steps": 101}},
+            "training.schedule.decay_steps: warm-up and decay must fit in the run of 200 steps, got 100 + 101",
+        ),
+        ({"training__schedule": {"decay": "wsd"}}, "training.schedule.decay_steps: must be given with decay wsd"),
+    ],
+)
+def test_a_number_out_of_bounds_is_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(HpxferError) as error:
+        recipe(**changes)
+    assert said in str(error.value)
 
 
 def test_all_faults_are_named_at_once() -> None:
