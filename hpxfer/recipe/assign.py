@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.match import JOIN, Roles, match_roles
-from hpxfer.recipe.wrappers import plain_names
+from hpxfer.recipe.fan_in import fan_in_of
+from hpxfer.recipe.match import AT, JOIN, Roles, match_roles
+from hpxfer.recipe.own_factors import INPUTS, Own, OwnFactors, times
+from hpxfer.recipe.probe import Gain, embedding_scale, gain_of
+from hpxfer.recipe.wrappers import plain_modules, plain_names
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
@@ -30,21 +33,24 @@ class RoleTensor:
     """A tensor of the model with its role and its name, which is the first one if it is shared.
 
     Names are those of the model without wrappers. A tensor that holds several matrices has their roles, joined by `+`.
-    Tied embeddings have the role embedding.
+    Tied embeddings have the role embedding. `own` are factors of this tensor beside the numbers of its role.
     """
 
     name: str
     role: str
     tensor: torch.Tensor
     tied: bool = False
+    base_fan_in: int | None = None  # given with the role
+    own: OwnFactors = field(default_factory=OwnFactors)
+    gain: Gain | None = None  # of a norm, if it was found out
 
     @property
     def roles(self) -> tuple[str, ...]:
         return tuple(self.role.split(JOIN))
 
     def numbers(self, values: Mapping[str, Multipliers]) -> Multipliers:
-        """Return the numbers of the role. Several roles in one tensor have the same numbers, as `assign` checks."""
-        return values[self.roles[0]]
+        """Return the numbers of the tensor. Several roles in one tensor have the same numbers, as `assign` checks."""
+        return times(values[self.roles[0]], self.own.numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +69,17 @@ class Assigned:
 
 
 def assign(
-    model: torch.nn.Module, roles: Roles, refused: Mapping[str, str], target: Shape, values: Mapping[str, Multipliers]
+    model: torch.nn.Module,
+    roles: Roles,
+    refused: Mapping[str, str],
+    target: Shape,
+    values: Mapping[str, Multipliers],
+    own: Own,
 ) -> Assigned:
     """Return the parameters and buffers of the model with their roles.
 
-    Raises HpxferError if `roles` does not fit the model, if the model does not have the target's sizes, or if matrices
-    in one tensor would have to get different numbers.
+    Raises HpxferError if `roles` does not fit the model, if the model does not have the target's sizes, if matrices in
+    one tensor would have to get different numbers, or if the optimizer would lose a parameter that it trains.
     """
     plain = plain_names(model)
     parameters = {plain(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
@@ -79,6 +90,8 @@ def assign(
     role_of = match_roles([first for first, *_ in names], [*aliases, *buffers], roles, refused)
     faults: list[str] = []
     found = [_role_tensor(of_tensor, role_of, parameters, faults) for of_tensor in names]
+    modules = plain_modules(model)
+    found = [_with_own(item, modules, target, own, faults) for item in found]
     faults += [fault for item in found if (fault := _misfit(item, target) or _disagree(item, values))]
     if faults:
         raise HpxferError("\n".join(faults))
@@ -98,7 +111,7 @@ def make_groups(
     """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for item in parameters:
-        if item.role == BALANCED or not item.tensor.requires_grad:
+        if not item.tensor.requires_grad:
             continue
         at = item.numbers(values)
         numbers: dict[str, Any] = {"lr": at.lr, "weight_decay": at.weight_decay}
@@ -129,26 +142,64 @@ def _role_tensor(
     if len(found) > 1 and not tied:
         spelled = ", ".join(f"{name} ({role_of[name]})" for name in names)
         faults.append(f"roles: {spelled} are one tensor and must have one role, got {len(found)}; correct the patterns")
-    role = "embedding" if tied else found[0]
-    return RoleTensor(name=names[0], role=role, tensor=parameters[names[0]], tied=tied)
+    role, _, fan_in = ("embedding" if tied else found[0]).partition(AT)
+    base_fan_in = int(fan_in) if fan_in else None
+    return RoleTensor(name=names[0], role=role, tensor=parameters[names[0]], tied=tied, base_fan_in=base_fan_in)
+
+
+def _with_own(
+    item: RoleTensor, modules: Mapping[str, torch.nn.Module], target: Shape, own: Own, faults: list[str]
+) -> RoleTensor:
+    """Return the tensor with what its module does to it: its fan-in, the scale of an embedding, the kind of a gain."""
+    path, _, name = item.name.rpartition(".")
+    module = modules[path]
+    size, kind = tuple(item.tensor.shape), ROLES[item.roles[0]]
+    if kind == "ones":
+        return replace(item, gain=gain_of(module, name))
+    if kind == "zeros" or (target.width not in size and item.base_fan_in is None):
+        return item
+    try:
+        if item.role == "embedding":
+            around = modules.get(path.rpartition(".")[0])
+            factors = own.embedding(embedding_scale(module, name, around, target.width), tied=item.tied)
+        else:
+            fan_in = fan_in_of(item.roles[0], size, module, name, target)
+            factors = own.fan_in(item.roles[0], fan_in, item.base_fan_in)
+    except HpxferError as error:
+        faults.append(f"roles: {item.name}: {error}")
+        return item
+    return replace(item, own=factors)
 
 
 def _misfit(item: RoleTensor, target: Shape) -> str | None:
     """Return why this tensor cannot have its role in a model of this shape, or None."""
+    if item.role == BALANCED and item.tensor.requires_grad:
+        return (
+            f"roles: {item.name} (router_bias): a balancing rule moves such a bias, and no optimizer, but this is a "
+            "parameter that an optimizer trains; give it the role hidden_bias, or requires_grad_(False) if a rule "
+            "moves it"
+        )
     if ROLES[item.roles[0]] in ("ones", "zeros"):
         return None
     size = tuple(item.tensor.shape)
     if len(size) < 2:
         rule = f"a tensor of role {item.role} must be a matrix, got size {size}"
         return f"roles: {item.name}: {rule}; biases: hidden_bias"
-    needed = {"width": target.width} | ({"num_experts": target.num_experts} if item.role == "router" else {})
+    needed = {"width": target.width} if item.base_fan_in is None else {}
+    # A router of a single number is the gate of a shared expert.
+    needed |= {"num_experts": target.num_experts} if item.role == "router" and 1 not in size else {}
     rules = [f"the target's {name} {dim} as one of its dimensions" for name, dim in needed.items() if dim not in size]
     if rules or (rules := _wrong_ffn(item, target)):
         return (
             f"target_shape: {item.name} ({item.role}) must have {rules[0]}, got size {size}; give the shape of this "
-            "model, or correct the patterns"
+            f"model, or correct the patterns{_of_low_rank(item)}"
         )
     return None
+
+
+def _of_low_rank(item: RoleTensor) -> str:
+    inner = item.tensor.shape[-1]
+    return f"; of a low rank: {item.role}@{inner}, its fan-in at the base" if set(item.roles) <= set(INPUTS) else ""
 
 
 def _wrong_ffn(item: RoleTensor, target: Shape) -> list[str]:

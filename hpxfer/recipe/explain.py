@@ -54,8 +54,11 @@ def explained(tensors: Iterable[RoleTensor], values: Mapping[str, Multipliers], 
 def _row(item: RoleTensor, at: Multipliers) -> TensorRow:
     kind = ROLES[item.roles[0]]
     init: float | str = "ones" if kind == "ones" else at.init_std or "zeros"
+    of_one_plus = item.gain is not None and item.gain.offset == 1.0
+    if of_one_plus:
+        init = "zeros"
     moved = item.role != BALANCED and item.tensor.requires_grad
-    note = None
+    note = "a gain of 1 + w" if of_one_plus else item.own.note
     if item.role == BALANCED:
         note = f"updated by the balancing rule at {at.lr:g}, not by the optimizer"
     elif not item.tensor.requires_grad:

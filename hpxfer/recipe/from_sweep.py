@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import hpxfer
 from hpxfer.errors import HpxferError, nearest
+from hpxfer.recipe.base_model import BUILT_IN
 from hpxfer.recipe.fitted_range import DIMS, dim
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.recipe.schema import (
@@ -105,7 +106,10 @@ def _recipe(
             base_shape=spec.base_shape.dims(),
             hps=HPsPart(**{**vars(hps), "multipliers": dict(hps.multipliers)}),
             init=InitPart(**vars(init)),
-            model=ModelPart(**{name: getattr(model, name) for name in ModelPart.model_fields}),
+            model=ModelPart(
+                **{name: getattr(model, name) for name, field in ModelPart.model_fields.items() if field.is_required()},
+                **BUILT_IN.get(model.family, {}),
+            ),
             training=TrainingPart(
                 steps=spec.steps,
                 batch_tokens=training.batch_tokens,

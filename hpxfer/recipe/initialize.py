@@ -34,6 +34,11 @@ def initialize(
 
     if meta := [item.name for item in named if item.tensor.is_meta]:
         raise HpxferError(f"init_: tensors must have memory, got meta ones: {', '.join(meta)}; model.to_empty first")
+    if unclear := [item.name for item in named if _is_unclear(item)]:
+        raise HpxferError(
+            "init_: a gain must show whether it is w or 1 + w, got zeros and no forward pass that can be called alone: "
+            f"{', '.join(unclear)}; put it into a module whose forward(x) multiplies by it, or fill a plain w with ones"
+        )
     copies = _copies(named, shape) if tied_experts else {}
     drawn: dict[str, torch.Tensor] = {}
     with torch.no_grad():
@@ -41,7 +46,7 @@ def initialize(
             tensor, size = item.tensor, tuple(item.tensor.shape)
             std = item.numbers(values).init_std
             if ROLES[item.roles[0]] == "ones":
-                tensor.fill_(1.0)
+                tensor.fill_(1.0 - (item.gain.offset if item.gain else 0.0))
             elif not std:
                 tensor.zero_()
             elif item.name not in copies:
@@ -54,6 +59,11 @@ def initialize(
                 _put(tensor, drawn[key].expand(size).contiguous())
                 if stacked:
                     del drawn[key]
+
+
+def _is_unclear(item: RoleTensor) -> bool:
+    """Return whether nothing but its start at zero says that a gain may be of the kind 1 + w."""
+    return ROLES[item.roles[0]] == "ones" and item.gain is None and not item.tensor.any()
 
 
 def _normal(size: tuple[int, ...], like: torch.Tensor, std: float, generator: torch.Generator | None) -> torch.Tensor:

@@ -79,6 +79,14 @@ _MIXTRAL_4: Pairs = (
     ("*.experts.*.w2.weight", "expert_out"),
     ("*.experts.*.w3.weight", "expert_in"),
 )
+# A sink is a logit, and the router's bias is trained: both are added to numbers of order one.
+_GPT_OSS: Pairs = (
+    ("*.self_attn.sinks", "hidden_bias"),
+    ("*.mlp.router.weight", "router"),
+    ("*.mlp.router.bias", "hidden_bias"),
+    ("*.experts.gate_up_proj_bias", "hidden_bias"),
+    ("*.experts.down_proj_bias", "hidden_bias"),
+)
 _GPT2: Pairs = (
     ("*wte.weight", "embedding"),
     ("*wpe.weight", "position"),
@@ -102,6 +110,7 @@ _HEAD_SITE: Pairs = (("lm_head", "readout"),)
 _MOE_SITES: Pairs = (
     ("*layers.*.mlp.gate", "router"),
     ("*layers.*.block_sparse_moe.gate", "router"),
+    ("*layers.*.mlp.router", "router"),
     *((f"*layers.*.{name}", key) for name in ("mlp", "block_sparse_moe") for key in ("expert_out", "route_scale")),
 )
 _KEYS_OF_EXPERTS = ("expert_out", "route_scale")
@@ -113,6 +122,10 @@ def _no_gate(config: Any) -> None:
 
 def _softmax_gate(config: Any) -> str:
     return "normalized_softmax" if config.norm_topk_prob else "softmax"
+
+
+def _sigmoid_gate(config: Any) -> str:
+    return "normalized_sigmoid" if config.norm_topk_prob else "sigmoid"
 
 
 def _experts(config: Any, num_experts: int, expert_width: int) -> dict[str, int]:
@@ -164,8 +177,24 @@ _ROWS = (
         ffn=lambda config: _experts(config, config.num_experts, config.intermediate_size),
         gate=_softmax_gate,
     ),
+    KnownModel(
+        name="gpt_oss",
+        roles=(*_GPT_OSS, *_EXPERTS, *_LLAMA),
+        sites=(*_ATTN_SITES, *_MOE_SITES, *_HEAD_SITE),
+        ffn=lambda config: _experts(config, config.num_local_experts, config.intermediate_size),
+        gate=lambda config: "normalized_softmax",
+    ),
 )
 KNOWN_MODELS = {row.name: row for row in _ROWS}
+# The gates of further architectures, up to a constant factor, as the routers of transformers 5.23 compute them.
+_GATES: dict[str, Callable[[Any], str | None]] = {
+    **dict.fromkeys(("qwen2_moe", "qwen3_next"), _softmax_gate),
+    **dict.fromkeys(("deepseek_v3", "glm4_moe"), _sigmoid_gate),
+    **dict.fromkeys(("deepseek_v2", "jamba"), lambda config: "softmax"),
+    **dict.fromkeys(("granitemoe", "ernie4_5_moe"), lambda config: "normalized_softmax"),
+    "minimax_m2": lambda config: "normalized_sigmoid",
+    **{row.name: row.gate for row in _ROWS},
+}
 
 
 def config_of(model: torch.nn.Module | Any) -> Any:
@@ -177,6 +206,13 @@ def known_model(model: torch.nn.Module | Any) -> KnownModel | None:
     """Return the row of a model or of its config, or None if its architecture is not known."""
     name = getattr(config_of(model), "model_type", None)
     return KNOWN_MODELS.get(name) if isinstance(name, str) else None
+
+
+def known_gate(model: torch.nn.Module | Any) -> str | None:
+    """Return the name of the gate that a model or its config computes, or None if it is not known or has no experts."""
+    config = config_of(model)
+    name = getattr(config, "model_type", None)
+    return _GATES[name](config) if isinstance(name, str) and name in _GATES else None
 
 
 def known_sites(model: torch.nn.Module, keys: Collection[str]) -> tuple[tuple[str, str], ...]:

@@ -12,6 +12,8 @@ from hpxfer.scaling.roles import ROLES
 # A tensor that holds several matrices has their roles joined by `+`: "attn_q+attn_k+attn_v".
 Roles = Mapping[str, str] | Iterable[tuple[str, str]]
 JOIN = "+"
+# A matrix whose fan-in is not its role's carries the fan-in that it had at the base: "attn_q@128".
+AT = "@"
 
 
 def match_roles(
@@ -60,12 +62,17 @@ def _first_match(name: str, pairs: Sequence[tuple[str, str]]) -> int | None:
 
 def _bad_roles(pairs: Sequence[tuple[str, str]], refused: Mapping[str, str]) -> Iterable[str]:
     for pattern, given in pairs:
-        for role in given.split(JOIN):
+        joined, at, fan_in = given.partition(AT)
+        if at and not (fan_in.isdecimal() and int(fan_in)):
+            yield f"{pattern!r}: {given}: after {AT} must stand the fan-in at the base, e.g. attn_q@128, got {fan_in!r}"
+        for role in joined.split(JOIN):
+            if at and ROLES.get(role, "matrix") != "matrix":
+                yield f"{pattern!r}: {given}: only a matrix can carry its fan-in, got {role}"
             if role not in ROLES:
                 yield f"{pattern!r}: unknown role {role!r}; {nearest(role, ROLES)}"
             elif role in refused:
                 yield f"{pattern!r}: {role}: {refused[role]}"
-            elif given != role and ROLES[role] != "matrix":
+            elif joined != role and ROLES[role] != "matrix":
                 yield f"{pattern!r}: {given}: only matrices can share a tensor, got {role}; give it a role of its own"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.known_models import KNOWN_MODELS, config_of, known_model
+from hpxfer.recipe.known_models import KNOWN_MODELS, config_of, known_gate, known_model
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def shape_of(model: torch.nn.Module | Any, *, batch_tokens: int = 0, steps: int = 0) -> Shape:
     """Return the shape of a model of transformers, or of its config. The config knows no batch and no steps: give them.
 
-    Known architectures are gpt2, llama, mixtral, qwen3_moe and olmoe. A shape does not hold the width of attention
-    (heads x head_dim, which may differ from the width) nor the number of heads with keys of their own: keep both in
-    proportion to the width. Raises HpxferError for other models, and for dimensions that are no shape, e.g. a head_dim
-    that does not divide the width.
+    Known architectures are gpt2, llama, mixtral, qwen3_moe, olmoe and gpt_oss. A shape does not hold the width of
+    attention (heads x head_dim, which may differ from the width) nor the number of heads with keys of their own. A
+    recipe reads the first from the tensors. Keep the second in proportion to the width. Raises
+    HpxferError for other models, and for dimensions that are no shape, e.g. a head_dim that does not divide the width.
     """
     row, config = known_model(model), config_of(model)
     if row is None:
@@ -53,14 +53,13 @@ def check_dims(model: torch.nn.Module, target: Shape) -> None:
 
 def check_gate(model: torch.nn.Module, gate: str) -> None:
     """Raise HpxferError if the gates of a known model have another size than those of the recipe's base model."""
-    row = known_model(model)
-    own = row.gate(config_of(model)) if row else None
-    if row is None or own is None:
+    own = known_gate(model)
+    if own is None:
         return
     gates = registry("gate")
     if gates.get(own).sums_to_one_over != gates.get(gate, "model.gate").sums_to_one_over:
         raise HpxferError(
-            f"model: must have the gate of the recipe's base model, {gate}, got {own}, which is what this {row.name} "
-            f"computes and whose gates have another size; take a recipe for {own} (Recipe.from_hps(..., gate={own!r}), "
-            f"or a sweep with model.gate: {own}), or write the gate into the model"
+            f"model: must have the gate of the recipe's base model, {gate}, got {own}, which is what this "
+            f"{config_of(model).model_type} computes and whose gates have another size; take a recipe for {own} "
+            f"(Recipe.from_hps(..., gate={own!r}), or a sweep with model.gate: {own}), or write the gate into the model"
         )

@@ -37,7 +37,13 @@ COMMON: Pairs = (
     *((f"*.{name}.weight", "attn_v") for name in ("v_proj", "wv", "value", "to_v", "v")),
     *((f"*.{name}.weight", "attn_out") for name in ("o_proj", "wo", "to_out", "*attn.out_proj", "*attn.c_proj")),
     *((f"*.{name}.weight", "attn_out") for name in ("*attn.out", "*attention.out", "*attention.dense", "*attn.proj")),
+    # Low-rank attention (MLA). The second matrices read the low rank: a recipe asks for their fan-in at the base.
+    *((f"*.{name}_proj.weight", "attn_q") for name in ("q_a", "q_b")),
+    *((f"*.{name}.weight", "attn_k+attn_v") for name in ("kv_a_proj_with_mqa", "kv_b_proj")),
+    ("*attn.sinks", "hidden_bias"),
     *((f"*.{name}.weight", "router") for name in ("router", "router.layer", "router.gate", "gate.wg")),
+    # The gate of a shared expert reads the width and gives one number.
+    *((f"*.{name}_gate.weight", "router") for name in ("shared_expert", "shared_experts")),
 )
 IN_FFN: dict[str, tuple[str, ...]] = {
     "gate": ("gate_proj", "w_gate", "gate"),
@@ -98,10 +104,10 @@ class ProposedRoles:
 def roles(model: torch.nn.Module, extra: Roles | None = None) -> ProposedRoles:
     """Return ordered name patterns with a role for the parameters of a model. Those of `extra` come first.
 
-    Models of transformers are known by `config.model_type`: gpt2, llama, mixtral, qwen3_moe and olmoe, with experts in
-    stacked tensors or in one module each. For all others common names are tried, and the proposal says so. A shared
-    tensor counts once. Raises HpxferError if `extra` is no mapping and no pairs. Its contents are checked where the
-    proposal is used.
+    Models of transformers are known by `config.model_type`: gpt2, llama, mixtral, qwen3_moe, olmoe and gpt_oss, with
+    experts in stacked tensors or in one module each. For all others common names are tried, and the proposal says so.
+    A shared tensor counts once. Raises HpxferError if `extra` is no mapping and no pairs. What `extra` holds is checked
+    where the proposal is used.
     """
     plain = plain_names(model)
     parameters = {plain(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
@@ -134,6 +140,7 @@ def _by_names(sizes: Sizes) -> Pairs:
             out.append(("*.gate.weight", "router"))
         inside = [name for name in sizes if fnmatchcase(name, where)]
         out += [(f"{where}gate_up_proj{end}", f"{kind}_in{JOIN}{kind}_gate") for end in ("", ".weight")]
+        out += [(f"{where}.{name}_proj_bias", "hidden_bias") for name in ("gate_up", "down")]
         three = any(fnmatchcase(name, f"{where}.w3{end}") for name in inside for end in ("", ".weight"))
         spelled = [(name, part) for part, names in IN_FFN.items() for name in names]
         if kind == "dense" and has_experts:

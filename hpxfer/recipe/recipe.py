@@ -140,9 +140,9 @@ class Recipe:
 
         There is one group per set of equal numbers. It holds `params`, `lr` and `peak_lr` (both the peak: a schedule
         multiplies all groups alike, see `scheduler`), `weight_decay` (decoupled: times the LR), `eps` and `betas`
-        (adamw only), and for the reader `names` and `roles`. Parameters that need no gradient are left out, and so are
-        those of role router_bias, which the balancing rule updates at `router_bias_lr`. Under FSDP2, call this after
-        fully_shard.
+        (adamw only), and for the reader `names` and `roles`. Parameters that need no gradient are left out. A parameter
+        of role router_bias must need none: the balancing rule updates it at `router_bias_lr`. Under FSDP2, call this
+        after fully_shard.
         """
         at = self._at(target_shape)
         found = self._assigned(model, roles, at)
@@ -154,11 +154,12 @@ class Recipe:
     ) -> Model:
         """Initialize each parameter in place, frozen ones too, and return the model.
 
-        Matrices get normal numbers with the std of their role, gains get ones, and biases get zeros, as do matrices
-        with a std of 0. Buffers with the role router_bias get zeros, and other buffers are not changed. A std does not
-        depend on the layout of a tensor, such as transposed, or many experts in one. If the parameterization ties
-        experts at the start, all experts of a layer get the same draw. A sharded model (FSDP2) gets the same numbers as
-        the whole one. A model without memory (meta device) is refused.
+        Matrices get normal numbers with the std of their role, and biases get zeros, as do matrices with a std of 0.
+        Gains become 1: the tensor of a norm that multiplies by 1 + w gets zeros. Buffers with the role router_bias get
+        zeros, and other buffers are not changed. A std does not depend on the layout of a tensor, such as transposed,
+        or many experts in one. If the parameterization ties experts at the start, all experts of a layer get the same
+        draw. A sharded model (FSDP2) gets the same numbers as the whole one. A model without memory (meta device) is
+        refused.
         """
         at = self._at(target_shape)
         found = self._assigned(model, roles, at)
@@ -213,8 +214,8 @@ class Recipe:
         """Attach hooks that multiply by the forward multipliers. Return their handle, whose `remove()` removes them.
 
         `sites` are pairs of a pattern of module names and a key of `forward_multipliers`. They are known for gpt2,
-        llama, mixtral, qwen3_moe and olmoe of transformers. A hook multiplies a module's output, or the first of a
-        tuple. For `router` it multiplies the input, and for `attn_logits` the module's attribute `scaling` is set.
+        llama, mixtral, qwen3_moe, olmoe and gpt_oss of transformers. A hook multiplies a module's output, or the first
+        of a tuple. For `router` it multiplies the input, and for `attn_logits` the module's attribute `scaling` is set.
         `by_hand` lists the keys that the model multiplies by itself. Hooks work in training and in evaluation, before
         and after torch.compile (which starts over), and a deep copy of the model keeps them. The handle is a context
         manager too.
@@ -275,7 +276,7 @@ class Recipe:
     def _assigned(self, model: torch.nn.Module, roles: Roles, at: Resolved) -> Assigned:
         check_dims(model, at.target)
         check_gate(model, self.file.model.gate)
-        found = assign(model, roles, at.refused, at.target, at.values)
+        found = assign(model, roles, at.refused, at.target, at.values, at.own)
         check_embeddings(self._base.rule, found.tied_embeddings)
         return found
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.assign import BALANCED
+from hpxfer.recipe.base_model import base_model
 from hpxfer.recipe.fitted_range import Rule
 from hpxfer.recipe.forward_sites import attention_scale, forward_sites
+from hpxfer.recipe.own_factors import Own
 from hpxfer.recipe.schema import RecipeFile
 from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts
@@ -113,6 +115,20 @@ class Resolved:
     @cached_property
     def globals(self) -> GlobalValues:
         return resolve_globals(self.base.choice, self.base.shape, self.target, self.base.hps)
+
+    @property
+    def own(self) -> Own:
+        """What the numbers of single tensors follow from."""
+        base, model = self.base, base_model(self.base.file)
+        return Own(
+            base=base.shape,
+            target=self.target,
+            optimizer=base.column,
+            rows={row.role: row for row in base.choice.rows(base.column)},
+            init_by_fan_in=base.init.matrices == "fan_in",
+            attention_ratio=model.attention_ratio,
+            embedding_scale=model.embedding_scale,
+        )
 
     @property
     def betas(self) -> tuple[float, float] | None:

@@ -80,6 +80,15 @@ class ModelPart(Section):
     tied_embeddings: bool | None
     norm_gains: bool | None
     biases: bool | None
+    # The rest is left out of the file if it is not known. `hpxfer.recipe.base_model` fills in what the built-in GPT is.
+    norm: Literal["layernorm", "rmsnorm"] | None = None
+    positions: Literal["learned", "rope", "none"] | None = None
+    qk_norm: bool | None = None
+    attention_ratio: Annotated[float, Field(gt=0)] | None = None  # heads x head_dim / width
+    embedding_scale: Annotated[float, Field(gt=0)] | None = None  # factor on the rows of the embedding
+
+
+OPTIONAL_OF_MODEL = tuple(name for name, field in ModelPart.model_fields.items() if not field.is_required())
 
 
 class TrainingPart(Section):
@@ -186,6 +195,9 @@ def dump_recipe(recipe: RecipeFile) -> str:
     for name in ("search", "plugins"):
         if not data["provenance"][name]:
             del data["provenance"][name]
+    data["model"] = {
+        name: value for name, value in data["model"].items() if value is not None or name not in OPTIONAL_OF_MODEL
+    }
     return COMMENT + write_yaml(data)
 
 

@@ -25,6 +25,28 @@ MOE = {**COMMON, "num_experts_per_tok": 2}
 BIASES = {"attention_bias": True, "mlp_bias": True}
 GPT2 = {"vocab_size": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32, **IDS}
 QWEN = {"num_experts": 4, "moe_intermediate_size": 16, "head_dim": 8, "mlp_only_layers": [0]}
+PLAIN_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+SHARED = {"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24}
+NEXT = {
+    **SHARED,
+    "head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+    **{f"linear_num_{part}_heads": 2 for part in ("key", "value")},
+    **{f"linear_{part}_head_dim": 8 for part in ("key", "value")},
+}
+MLA = {
+    "n_routed_experts": 4,
+    "moe_intermediate_size": 16,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "q_lora_rank": 12,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+    "first_k_dense_replace": 1,
+}
 ATTENTION = "1/sqrt(d_head)"  # of all these models
 
 
@@ -41,6 +63,24 @@ def make(kind: str, **changes: Any) -> nn.Module:
             return transformers.MixtralForCausalLM(config)
         case "qwen3_moe":
             return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**{**MOE, **QWEN, **changes}))
+        case "gpt_oss":
+            config = transformers.GptOssConfig(
+                **{**MOE, "num_local_experts": 4, "head_dim": 8, **PLAIN_ROPE, **changes}
+            )
+            return transformers.GptOssForCausalLM(config)
+        case "gemma":
+            return transformers.GemmaForCausalLM(transformers.GemmaConfig(**{**COMMON, "head_dim": 8, **changes}))
+        case "gemma3":
+            config = transformers.Gemma3TextConfig(**{**COMMON, "head_dim": 8, **changes})
+            return transformers.Gemma3ForCausalLM(config)
+        case "qwen3_next":
+            return transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(**{**MOE, **NEXT, **changes}))
+        case "qwen2_moe":
+            return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**{**MOE, **SHARED, **changes}))
+        case "deepseek_v3":
+            return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**{**MOE, **MLA, **changes}))
+        case "granite":
+            return transformers.GraniteForCausalLM(transformers.GraniteConfig(**{**COMMON, **changes}))
         case _:
             return transformers.OlmoeForCausalLM(transformers.OlmoeConfig(**{**MOE, "num_experts": 4, **changes}))
 

@@ -142,11 +142,26 @@ def test_frozen_parameters_are_left_out_but_must_have_a_role() -> None:
         recipe().param_groups(model, fewer, TARGET)
 
 
-def test_a_router_bias_is_no_business_of_the_optimizer() -> None:
+def test_a_router_bias_that_the_optimizer_would_lose_is_refused_by_name() -> None:
+    """The optimizer trained 35 of 37 parameters of a gpt-oss, and nothing said so."""
     model = own()
     for block in model.blocks:
         del block.moe.router_bias
         block.moe.router_bias = nn.Parameter(torch.ones(8))
+    for call in (recipe().param_groups, recipe().init_, recipe().explain):
+        with pytest.raises(
+            HpxferError, match=r"blocks\.1\.moe\.router_bias \(router_bias\): .*give it the role hidden_b"
+        ):
+            call(model, ROLES, TARGET)
+    learned = named_groups(recipe(), model, {**ROLES, "*.moe.router_bias": "hidden_bias"})
+    assert learned.keys() == {name for name, _ in model.named_parameters()}
+
+
+def test_a_frozen_router_bias_is_no_business_of_the_optimizer() -> None:
+    model = own()
+    for block in model.blocks:
+        del block.moe.router_bias
+        block.moe.router_bias = nn.Parameter(torch.ones(8), requires_grad=False)
     assert not [name for name in named_groups(recipe(), model) if "router_bias" in name]
     recipe().init_(model, ROLES, TARGET)
     assert not model.blocks[0].moe.router_bias.any()

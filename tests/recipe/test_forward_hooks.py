@@ -20,7 +20,14 @@ from hpxfer.recipe import ByHandWarning, Recipe
 from hpxfer.recipe.forward_hooks import attach as attach_numbers
 from hpxfer.scaling.shape import Shape
 
-KINDS = {"gpt2": "completep", "llama": "completep", "mixtral": "completep-moe", "qwen3_moe": "sp", "olmoe": "sp"}
+KINDS = {
+    "gpt2": "completep",
+    "llama": "completep",
+    "mixtral": "completep-moe",
+    "qwen3_moe": "sp",
+    "olmoe": "sp",
+    "gpt_oss": "sp",
+}
 GATES = {"qwen3_moe": "softmax", "olmoe": "softmax"}
 ONES = {"attn_logits": 1 / 16, "attn_out": 1.0, "expert_out": 1.0, "shared_out": 1.0, "dense_out": 1.0, "readout": 1.0}
 # Of the own model, whose attention multiplies q.k itself. The branch's output is multiplied, not what is inside it.

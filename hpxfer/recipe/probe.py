@@ -1,0 +1,113 @@
+"""Probe: what small modules of a model compute, found by calling copies of them on a few numbers.
+
+The model stays as it is. A copy shares the code and the settings of the module, has numbers of its own on the CPU, and
+calls no hooks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+# What models that scale the output of a plain embedding call the factor.
+SCALES = ("embed_scale", "embedding_multiplier", "scale_emb", "embedding_scale")
+# Models of transformers 4 that multiply by sqrt(width) in their forward pass, without an attribute that says so.
+SCALED_BY_SQRT_WIDTH = ("GemmaModel", "Gemma2Model", "RecurrentGemmaModel")
+FEW = 1e-3  # numbers of a probe that differ by less are equal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """What a norm does with its gain w: it multiplies by w + offset, after it took the mean away or not."""
+
+    offset: float
+    centered: bool
+
+
+def gain_of(module: torch.nn.Module, name: str) -> Gain | None:
+    """Return what a norm does with its parameter `name`, or None if that cannot be found out.
+
+    A gain of the kind 1 + w (Gemma, Qwen3-Next) has the offset 1.
+    """
+    import torch
+
+    if isinstance(known := getattr(module, "zero_centered_gamma", None), bool):  # of Transformer Engine, on GPUs only
+        return Gain(offset=float(known), centered="LayerNorm" in type(module).__name__)
+    weight = module._parameters.get(name)
+    if weight is None or weight.ndim != 1 or not _is_small(module, name):
+        return None
+    (size,) = weight.shape
+    x = torch.linspace(-1.0, 2.0, size)[None, None] ** 2 + torch.linspace(0.0, 0.5, size)
+
+    def normed(by: float, shift: float = 0.0) -> torch.Tensor | None:
+        return _called(module, {name: torch.full((size,), by)}, x + shift)
+
+    zero, one, shifted = normed(0.0), normed(1.0), normed(1.0, 1.0)
+    if zero is None or one is None or shifted is None:
+        return None
+    step = one - zero
+    at = int(step.abs().argmax())
+    if not float(step.flatten()[at].abs()) > FEW:
+        return None
+    offset = float(zero.flatten()[at] / step.flatten()[at])
+    return Gain(offset=round(offset, 3), centered=bool(torch.allclose(one, shifted, atol=10 * FEW)))
+
+
+def embedding_scale(module: torch.nn.Module, name: str, owner: torch.nn.Module | None, width: int) -> float:
+    """Return the factor on the rows of an embedding, which `module` has as its parameter `name`.
+
+    The factor is the module's own, or that of the module around it, `owner`.
+    """
+    import torch
+
+    weight = module._parameters.get(name)
+    if weight is not None and weight.ndim == 2 and _is_small(module, name):
+        out = _called(module, {name: torch.ones(1, 1).expand(weight.shape)}, torch.zeros(1, 1, dtype=torch.long))
+        scale = 1.0 if out is None else float(out.flatten()[0])
+        if not math.isclose(scale, 1.0, rel_tol=FEW):
+            return scale
+    for attribute in SCALES:
+        value = getattr(owner, attribute, None)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    return math.sqrt(width) if type(owner).__name__ in SCALED_BY_SQRT_WIDTH and _is_plain(module) else 1.0
+
+
+def _is_plain(module: torch.nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.")
+
+
+def _is_small(module: torch.nn.Module, name: str) -> bool:
+    """Return whether a module has no modules in it, and no parameter but `name` and a bias."""
+    rest = {other for other, tensor in module._parameters.items() if tensor is not None} - {name, "bias"}
+    return name in module._parameters and not module._modules and not rest
+
+
+def _called(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor | None:
+    """Return what the forward pass gives with these parameters, or None if it cannot be called with one or two inputs.
+
+    A bias is zero. The second input is that of norms with a gate.
+    """
+    import torch
+
+    twin: Any = object.__new__(type(module))
+    twin.__dict__.update(module.__dict__)
+    bias = module._parameters.get("bias")
+    zeros = {} if bias is None else {"bias": torch.zeros(bias.shape)}
+    buffers = {key: None if buffer is None else buffer.detach().cpu() for key, buffer in module._buffers.items()}
+    twin.__dict__.update(_parameters={**parameters, **zeros}, _buffers=buffers)
+    for inputs in ((x,), (x, x)):
+        try:
+            with torch.no_grad():
+                out = twin.forward(*inputs)
+        except Exception:  # the module is the user's: whatever it raises, it cannot be probed
+            continue
+        out = out[0] if isinstance(out, tuple) else out
+        if isinstance(out, torch.Tensor) and out.isfinite().all():
+            return out.float()
+    return None
