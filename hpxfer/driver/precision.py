@@ -59,4 +59,6 @@ def require_same(precision: Precision, folder: Path) -> None:
 
 def _spelled(device: Device, address: str | None) -> str:
     what = (device.name or "CUDA") if device.cuda else "CPU"
-    return what if address is None else f"{what} of the Ray cluster at {address}"
+    if address is None:
+        return what
+    return f"{what} of the Ray cluster" + ("" if address == "auto" else f" at {address}")

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny import write_tiny
 
+from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors import ray as ray_executor
 from hpxfer.executors.executor import once
@@ -16,6 +18,7 @@ from hpxfer.executors.placement import Placement
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.executors.ray_cluster import cluster_device
 from hpxfer.plan.packing import GPU_STEP_TOKENS, Measured
+from hpxfer.spec import load_sweep
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.testing.executor import FINE, GO, LOST_ONCE, WAITS, ExecutorSuite, Misbehave, Reported, collect, tiny_stack
 from hpxfer.trial import Setting
@@ -91,6 +94,23 @@ def test_the_planner_is_told_what_the_cluster_has() -> None:
     on_cpus = cluster_device(ResourcesSpec(device="cpu"))
     assert (on_cpus.cuda, on_cpus.memory_bytes, on_cpus.num_cpus) == (False, None, 8)
     assert on_cpus.host_bytes
+
+
+@pytest.mark.usefixtures("started")
+def test_a_precision_of_auto_is_that_of_the_workers(tmp_path: Path) -> None:
+    """This machine has no GPU. The cluster has one, if only in Ray's books, and a worker gets a share of it."""
+    edits = ("executor: local, workers: 2", "executor: ray, kernels: torch"), ("grid:", "precision: auto\ngrid:")
+    sweep = write_tiny(tmp_path, *edits, ("seeds: 2", "seeds: 1"), ("width: [16, 32]", "width: [16]"))
+    assert prepare(sweep, results=tmp_path).spec.precision == "float32"
+    job = prepare(sweep, results=tmp_path, address="auto")
+    assert job.plan.chosen is not None
+    assert (job.spec.precision, job.plan.chosen.device) == ("bfloat16", "CUDA of the Ray cluster")
+    found = run(job, address="auto")
+    assert set(found.trials["status"]) == {"finished"}
+    assert set(found.trials["precision"]) == {"bfloat16"}
+    assert load_sweep(tmp_path / "tiny" / "sweep.yaml").precision == "bfloat16"
+    again = prepare(sweep, results=tmp_path)  # on this machine alone
+    assert (again.spec.precision, again.missing) == ("bfloat16", ())
 
 
 def wide(stack: Stack, batch_tokens: int) -> Stack:

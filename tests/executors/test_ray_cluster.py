@@ -69,7 +69,7 @@ def cluster() -> Iterator[tuple[str, str]]:
 def test_a_sweep_through_a_cluster_has_the_bits_of_local_processes(
     kind: int, cluster: tuple[str, str], tmp_path: Path
 ) -> None:
-    sweep = write_tiny(tmp_path, ("seeds: 2", "seeds: 1"))
+    sweep = write_tiny(tmp_path, ("seeds: 2", "seeds: 1\nprecision: auto"))
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "there")]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     end = subprocess.run(
@@ -79,6 +79,7 @@ def test_a_sweep_through_a_cluster_has_the_bits_of_local_processes(
     there = load_results(tmp_path / "there" / "tiny").trials
     here = run(sweep, results=tmp_path / "here").trials
     assert set(there["status"]) == {"finished"}
+    assert set(there["precision"]) == {"float32"}
     losses = "validation_loss_nats"
     assert dict(zip(there["trial_id"], there[losses], strict=True)) == dict(
         zip(here["trial_id"], here[losses], strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors import ray_cluster, ray_session
 from hpxfer.executors.ray_cluster import Needs, Node, listing, most_workers
 from hpxfer.executors.ray_session import ClusterMonitor
+from hpxfer.spec.precision import precision_on
+from hpxfer.spec.sweep import ResourcesSpec
 
 HEAD = Node(id="a", has={"CPU": 2.0, "memory": 8e9, "node:10.0.0.1": 1.0})
 BIG = Node(id="b", has={"CPU": 16.0, "GPU": 4.0, "accelerator_type:H100": 1.0})
@@ -35,6 +38,24 @@ OLD = Node(id="c", has={"CPU": 8.0, "GPU": 1.0, "accelerator_type:V100": 1.0})
 def test_workers_are_counted_node_by_node(needs: Needs, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "nodes", lambda: [HEAD, BIG, OLD])
     assert most_workers(needs) == count
+
+
+@pytest.mark.parametrize(
+    ("alive", "resources", "precision"),
+    [
+        ([HEAD], {}, "float32"),
+        ([HEAD, BIG], {}, "bfloat16"),  # with GPUs in the cluster, no stack goes to a node without one
+        ([BIG, OLD, HEAD], {"gpu_type": "V100"}, "bfloat16"),
+        ([HEAD, BIG], {"device": "cpu"}, "float32"),
+    ],
+)
+def test_the_nodes_that_will_train_decide_the_precision(
+    alive: list[Node], resources: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_cluster, "nodes", lambda: alive)
+    monkeypatch.setattr(ray_cluster, "_gpu_bytes", lambda found: None)
+    device = ray_cluster.cluster_device(ResourcesSpec(**resources))
+    assert precision_on(cuda=device.cuda) == precision
 
 
 def test_needs_and_nodes_in_words_and_as_options() -> None:

@@ -35,9 +35,34 @@ def test_affinity_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert num_cpus(tmp_path / "none") == 3
 
 
-def test_what_is_asked_for_wins() -> None:
-    assert has_cuda("cuda")
-    assert not has_cuda("cpu")
+def test_what_is_asked_for_wins(tmp_path: Path) -> None:
+    assert has_cuda("cuda", tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert not has_cuda("cpu", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("devices", "visible", "torch", "found"),
+    [
+        (["nvidia0"], None, "2.13.0", True),
+        (["nvidia3", "nvidiactl"], "GPU-1", "2.13.0+cu130", True),
+        (["nvidiactl", "nvidia-uvm", "null"], None, "2.13.0", False),
+        ([], None, "2.13.0", False),
+        (["nvidia0"], "", "2.13.0", False),
+        (["nvidia0"], "-1", "2.13.0", False),
+        (["nvidia0"], None, "2.13.0+cpu", False),
+    ],
+)
+def test_a_gpu_counts_if_torch_will_see_it(
+    devices: list[str], visible: str | None, torch: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in devices:
+        (tmp_path / name).touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr("hpxfer.host.machine.version", lambda name: torch)
+    assert has_cuda("auto", tmp_path) is found
 
 
 @pytest.mark.parametrize(

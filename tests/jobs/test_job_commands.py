@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ from sweep_text import SWEEP
 
 import hpxfer
 from hpxfer.errors import HpxferError
+from hpxfer.jobs import check as job_check
 from hpxfer.jobs.commands import offer, submit
 from hpxfer.jobs.request import Answer, Request
+from hpxfer.plan.packing import Device
+from hpxfer.spec import parse_sweep
 from hpxfer.trial import TRAINER_VERSION
 
 
@@ -28,7 +33,7 @@ class _Answers:
         self.asked.append((request, sweep))
         versions = {"hpxfer": hpxfer.__version__, "trainer": TRAINER_VERSION}
         said = {"versions": versions, "host": "head", "root": request.root, "plan": {}, "text": "", "warnings": []}
-        return Answer(data=said, files={})
+        return Answer(data={**said, "precision": "bfloat16"}, files={})
 
     def submit(self, request: Request, sweep: str, **_: Any) -> None:
         self.submitted.append((request, sweep))
@@ -48,3 +53,58 @@ def test_what_is_reused_and_how_a_trial_is_stopped_travel_with_the_sweep(tmp_pat
     with pytest.raises(HpxferError, match="--early-stopping must be none, got 'all'"):
         offer(cluster, sweep, None, early_stopping="all")  # type: ignore[arg-type]
     assert len(cluster.asked) == 2
+
+
+def test_the_precision_that_the_cluster_decided_is_the_jobs(tmp_path: Path) -> None:
+    """The plan that one agrees to and the run of the job have the same trials, whatever joins the cluster meanwhile."""
+    sweep, cluster = tmp_path / "a.yaml", _Answers()
+    for given, travels in (("auto", "bfloat16"), ("float32", "float32")):
+        sweep.write_text(f"{SWEEP}precision: {given}\n", encoding="utf-8")
+        offered = offer(cluster, sweep, None)  # type: ignore[arg-type]
+        submit(cluster, offered)  # type: ignore[arg-type]
+        assert parse_sweep(cluster.asked[-1][1]).precision == given
+        assert parse_sweep(cluster.submitted[-1][1]).precision == offered.spec.precision == travels
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_whether_memory_is_strict_travels(strict: bool, tmp_path: Path) -> None:
+    sweep, cluster = tmp_path / "a.yaml", _Answers()
+    sweep.write_text(SWEEP, encoding="utf-8")
+    submit(cluster, offer(cluster, sweep, None, strict_memory=strict))  # type: ignore[arg-type]
+    assert [request.strict_memory for request, _ in (*cluster.asked, *cluster.submitted)] == [strict, strict]
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], None]:
+    """Return what makes the cluster, as its head sees it, a device. No Ray is started."""
+
+    def use(device: Device) -> None:
+        monkeypatch.setattr("hpxfer.executors.ray_cluster.device_at", lambda address, resources: device)
+
+    monkeypatch.setattr(job_check, "session", lambda *_: nullcontext())
+    monkeypatch.setattr(job_check, "node_answers", lambda spec: [])
+    return use
+
+
+def ask_head(folder: Path, sweep: str, **more: Any) -> dict[str, Any]:
+    path = folder / "a.yaml"
+    path.write_text(sweep, encoding="utf-8")
+    request = Request(action="check", job="none", root=str(folder / "results"), name="small", **more)
+    return job_check.check(request, path)
+
+
+def test_the_head_decides_by_its_workers_and_says_so(head: Callable[[Device], None], tmp_path: Path) -> None:
+    for device, value in ((Device(cuda=True, num_gpus=2, name="H100"), "bfloat16"), (Device(num_cpus=2), "float32")):
+        head(device)
+        said = ask_head(tmp_path, f"{SWEEP}precision: auto\n")
+        assert said["precision"] == said["plan"]["precision"] == value
+        assert f"precision: auto is {value}, chosen by this device" in said["text"]
+        assert "of the Ray cluster" in said["text"]
+
+
+def test_the_head_refuses_what_does_not_fit_unless_it_is_to_try(head: Callable[[Device], None], tmp_path: Path) -> None:
+    head(Device(num_cpus=2, host_bytes=2**20))
+    assert "memory: one trial of" in ask_head(tmp_path, SWEEP)["error"]
+    tried = ask_head(tmp_path, SWEEP, strict_memory=False)
+    assert "error" not in tried
+    assert any("memory: one trial of" in text for text in tried["warnings"])

@@ -38,9 +38,9 @@ def answer(capsys: pytest.CaptureFixture[str]) -> Answer:
     return found
 
 
-@pytest.mark.parametrize("code", [0, 2])
+@pytest.mark.parametrize(("code", "more"), [(0, []), (2, ["--no-strict-memory"])])
 def test_a_run_is_the_command_of_that_name_and_its_exit_code_the_jobs(
-    code: int, job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, more: list[str], job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
 
@@ -52,12 +52,12 @@ def test_a_run_is_the_command_of_that_name_and_its_exit_code_the_jobs(
     monkeypatch.setattr(hpxfer.cli, "main", run)
     root = str(tmp_path / "a root; touch harm")
     monkeypatch.setenv("HOME", "/home/ray")
-    job("run", root, dump_sweep(SPEC), reuse=("~/b c", "s3://bucket/x"))
+    job("run", root, dump_sweep(SPEC), reuse=("~/b c", "s3://bucket/x"), strict_memory=not more)
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == code
     reused = ["--reuse=/home/ray/b c", "--reuse=s3://bucket/x"]
-    assert seen == ["hpxfer", "run", True, f"--results={root}", *reused, "--address=auto", "--yes"]
+    assert seen == ["hpxfer", "run", True, f"--results={root}", *reused, *more, "--address=auto", "--yes"]
     assert has_mark(Path(root, SPEC.name), JOB)
     assert not has_mark(Path(root, SPEC.name), "hpxfer-a")
 

@@ -29,6 +29,7 @@ from hpxfer.jobs import commands as job_commands
 from hpxfer.jobs.client import connect
 from hpxfer.progress.file import read
 from hpxfer.results import load_results
+from hpxfer.spec import load_sweep
 
 LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
 
@@ -166,6 +167,7 @@ def test_a_job_survives_a_node_and_comes_home_with_the_numbers_of_one_machine(fa
         tmp_path,
         *(("steps: 6", "steps: 600"), ("[-8, -4]", "[-6, -5]"), ("seeds: 2", "seeds: 1")),
         *(("[completep-moe, sp]", "[completep-moe]"), (", workers: 2", ", stack_size: 1, checkpoint_s: 1")),
+        ("grid:", "precision: auto\ngrid:"),
     )
     head = tmp_path / "head" / "tiny"
     job = far.hpxfer("submit", sweep, "--results", head.parent).strip()
@@ -184,11 +186,14 @@ def test_a_job_survives_a_node_and_comes_home_with_the_numbers_of_one_machine(fa
     text = far.hpxfer("status", job)
     assert "SUCCEEDED" in text
     assert "4 of 4 trials done" in text
+    _, *listed = far.hpxfer("status").splitlines()
+    assert [line.split()[:3] for line in listed] == [[job, "tiny", "SUCCEEDED"]]
     assert holder_of(head) is None
 
     found = job_commands.fetch(connect(far.address), job, tmp_path / "here")
     assert (found.num_new, found.num_known) == (4, 0)
     assert alone.wait(LONG_S) == 0
+    assert load_sweep(found.folder / "sweep.yaml").precision == "float32"
     assert _numbers(found.folder) == _numbers(tmp_path / "local" / "tiny")
 
 
@@ -205,6 +210,7 @@ def test_a_job_that_is_stopped_keeps_what_it_has_and_gives_the_folder_back(far: 
     until(lambda: pids(head), "no stack")
     assert "RUNNING" in far.hpxfer("status", job)
     assert "0 of 30 trials done" in far.hpxfer("status", job)
+    assert "it is RUNNING; see `hpxfer status" in far.hpxfer("fetch", job, "--results", tmp_path, code=2)
     assert "STOPPED; its results are stored" in far.hpxfer("stop", job)
     assert holder_of(head) is None
     assert "has ended before: STOPPED" in far.hpxfer("stop", job)
@@ -236,6 +242,13 @@ def test_data_that_the_cluster_does_not_have_stops_the_submission(far: Cluster, 
     assert "nothing was submitted" in said
     assert "Traceback" not in said
     assert all(job.startswith("hpxfer-check-") for job in _jobs(far) - before)
+
+
+def test_the_dashboard_sends_no_usage_statistics(far: Cluster) -> None:
+    token = Path(far.environment["RAY_AUTH_TOKEN_PATH"]).read_text()
+    headers = {"Authorization": f"Bearer {token}"}
+    said = requests.get(f"{far.address}/usage_stats_enabled", headers=headers, timeout=LONG_S)
+    assert said.json()["data"]["usageStatsEnabled"] is False
 
 
 def test_jobs_and_tokens_that_the_cluster_does_not_know(far: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
