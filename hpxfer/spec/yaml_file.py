@@ -11,6 +11,7 @@ import yaml
 
 from hpxfer.errors import MAX_SHOWN, HpxferError, cut, shown
 from hpxfer.host.files import read_text
+from hpxfer.spec.yaml_errors import explain_yaml_error
 
 KeyPath = tuple[str | int, ...]
 
@@ -119,10 +120,8 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         line = text.count("\n", 0, error.position) + 1
         raise HpxferError(f"{name}:{line}: not valid YAML: unprintable character {error.character:#x}") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{name}:{mark.line + 1}" if mark else name
-        problem = getattr(error, "problem", None) or str(error)
-        raise HpxferError(f"{where}: not valid YAML: {cut(problem, 2 * MAX_SHOWN)}") from None
+        at, problem = explain_yaml_error(error, text)
+        raise HpxferError(f"{name if at is None else f'{name}:{at}'}: not valid YAML: {problem}") from None
     except HpxferError:
         raise
     except (ValueError, OverflowError):  # e.g. of an escape such as "\UFFFFFFFF", which is no character

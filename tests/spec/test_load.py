@@ -212,7 +212,11 @@ def test_a_long_value_is_cut() -> None:
         ("# only this\n", "s.yaml: must be a mapping that starts with name:, got an empty file"),
         ("- a\n", "s.yaml:1: must be a mapping that starts with name:, got list"),
         ("small\n", "s.yaml:1: must be a mapping that starts with name:, got str"),
-        ("name: [small\n", "s.yaml:2: not valid YAML: expected ',' or ']', but got '<stream end>'"),
+        (
+            "name: [small\n",
+            "s.yaml:1: not valid YAML: a bracket [ must be closed with ], got 'name: [small'; add ] at the end of the "
+            "list or mapping",
+        ),
     ],
 )
 def test_files_that_hold_no_sweep(text: str, message: str) -> None:
