@@ -94,13 +94,14 @@ def from_sweep(
     expansion = Expansion(spec, DataRef(digest="", tokenizer=tokenizer, vocab_size=vocab_size))
     hps, setting = base_hps(spec), expansion.setting
     largest = max(expansion.shapes, key=lambda shape: train_flops(shape, expansion.setting_at(shape)))
+    shape = load_shape(target) if target else largest
     return Source(
         choice=choice,
         optimizer=setting.column,
         base=spec.base_shape,
-        target=load_shape(target) if target else largest,
+        target=shape,
         values=BaseValues(hps=hps, init=setting.init),
-        facts=ModelFacts(gate=setting.gate, tied_embeddings=setting.tied_embeddings),
+        facts=expansion.facts(choice, shape),
         note=f"the sweep scans lr and names no base value: shown at {hps.lr:g}" if spec.hps.lr is None else None,
     )
 

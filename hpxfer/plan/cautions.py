@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpxfer.plan.base_points import base_point_cautions
-from hpxfer.scaling.coverage import ModelFacts, coverage_warnings, gate_warnings
+from hpxfer.scaling.coverage import control_notes, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import Axis
@@ -57,6 +57,9 @@ def _along(expansion: Expansion, choice: Parameterization, axis: Axis, known: se
 
 
 def _warnings(expansion: Expansion, choice: Parameterization, shape: Shape) -> list[str]:
-    setting = expansion.setting
-    facts = ModelFacts(gate=setting.gate, tied_embeddings=setting.tied_embeddings)
-    return coverage_warnings(choice, expansion.spec.base_shape, shape, facts, setting.column)
+    base, column = expansion.spec.base_shape, expansion.setting.column
+    facts = expansion.facts(choice, shape)
+    return [
+        *coverage_warnings(choice, base, shape, facts, column),
+        *control_notes(choice, base, shape, facts, column),
+    ]

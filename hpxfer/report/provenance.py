@@ -10,8 +10,10 @@ import pandas as pd
 
 from hpxfer.analysis import TransferReport
 from hpxfer.plan.cautions import CROSSING
+from hpxfer.registry import registry
 from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
+from hpxfer.scaling.coverage import control_notes
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec.budget import budget_text
 from hpxfer.verdict.labels import loss_name, scale_text
@@ -137,6 +139,7 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
         yield f"A verdict holds for what was measured: {'; '.join(ranges.values())}. It says nothing beyond."
     if any(finding.lacks_control for finding in findings):
         yield f"There is no control ({CONTROL}): it is not known whether optima move along this axis at all."
+    yield from _of_control(results)
     for report in reports[:1]:
         yield (
             f"The verdict is about the {loss_name(report.loss)} and {report.hp}. HPs that were not scanned stayed at "
@@ -154,6 +157,19 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
             f"The largest model has {int(largest['params_total']):,} parameters and was trained on {tokens:,} tokens. "
             "The report does not cover longer training or other data."
         )
+
+
+def _of_control(results: Results) -> Iterator[str]:
+    """Yield what the control holds along an axis, where that is not plain from its name."""
+    expansion = results.expansion
+    if results.spec.training.optimizer not in registry("optimizer"):
+        return  # a plug-in's, which no report imports
+    for choice in expansion.choices:
+        for axis in expansion.axes if choice.name == CONTROL else ():
+            shape, base = axis.points[-1].shape, results.spec.base_shape
+            facts, column = expansion.facts(choice, shape), expansion.setting.column
+            for note in control_notes(choice, base, shape, facts, column):
+                yield f"Along {axis.name}, {note}."
 
 
 def _versions(trials: pd.DataFrame) -> Iterator[tuple[str, str]]:

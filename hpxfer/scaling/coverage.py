@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpxfer.registry import registry
-from hpxfer.scaling.evaluate import Parameterization, ratios
-from hpxfer.scaling.monomial import ZERO
+from hpxfer.scaling.evaluate import Parameterization, ratios, reference
+from hpxfer.scaling.monomial import ONE
 from hpxfer.scaling.regimes import regime_warning
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
@@ -42,6 +42,7 @@ class ModelFacts:
 
     gate: str | None = None
     tied_embeddings: bool | None = None
+    ties: str | None = None  # which of equal experts a router chooses: index, random or fixed_bias
 
 
 def coverage_warnings(
@@ -55,6 +56,7 @@ def coverage_warnings(
     known = facts or ModelFacts()
     return [
         *_roles(choice, target, optimizer),
+        *_first_experts(choice, base, target, optimizer),
         *_axes(choice, base, target, optimizer),
         *_fixed(choice, base, target),
         *_regime(choice, base, target),
@@ -70,11 +72,56 @@ def gate_warnings(shape: Shape, gate: str | None) -> list[str]:
     return []
 
 
+def coverage_notes(
+    choice: Parameterization, base: Shape, target: Shape, facts: ModelFacts | None = None, optimizer: Column = "adam"
+) -> list[str]:
+    """Return what the reader should know of a table at `target`, though its source covers it."""
+    out = control_notes(choice, base, target, facts, optimizer)
+    ties_are_known = facts is not None and facts.ties is not None
+    if 0 < target.num_active < target.num_experts and not ties_are_known and choice.zero_router(optimizer):
+        out.append(_same_experts(choice, target))
+    return out
+
+
+def control_notes(
+    choice: Parameterization, base: Shape, target: Shape, facts: ModelFacts | None = None, optimizer: Column = "adam"
+) -> list[str]:
+    """Return what a table that has no factor on the experts' sum holds as more of them are active. The control is one.
+
+    A MoE layer of the base averages over its active experts. Such a table keeps the base's divisor, so that the sum of
+    gates that do not sum to one grows.
+    """
+    old, new = reference(base).num_active, target.num_active
+    gate = None if facts is None else facts.gate
+    row = next((row for row in choice.rows(optimizer) if row.role == "expert_out"), None)
+    if new in (0, old) or sums_to_one_over(gate) is not None or row is None or row.forward.only(("active",)) != ONE:
+        return []
+    return [
+        f"{choice.name} keeps the base's divisor of the experts' sum: it divides the sum of {new} active experts by "
+        f"{old}, and the gate {gate} does not sum to one, so that the sum has {new / old:g} times the base's weight; "
+        f"part of how {choice.name} moves here comes from that, and not from its init and LR"
+    ]
+
+
 def _roles(choice: Parameterization, target: Shape, optimizer: Column) -> Iterator[str]:
     known = {row.role for row in choice.rows(optimizer)}
     there = [role for dim, roles in TENSORS.items() if getattr(target, dim) for role in roles]
     if missing := [role for role in there if role not in known]:
         yield f"{choice.name} has no rule for {', '.join(missing)}, which a model {target.label()} has"
+
+
+def _first_experts(choice: Parameterization, base: Shape, target: Shape, optimizer: Column) -> Iterator[str]:
+    """Yield what it means that the base is dense and the target has experts, under a table that does not cover it."""
+    table = choice.table
+    holds = table.regime or any(name in table.fixed for name in ("kappa", "num_experts", "num_active"))
+    covers = not holds and all(table.covers(axis, optimizer) for axis in ("experts", "active"))
+    if base.num_experts or not target.num_experts or covers:
+        return
+    yield (
+        f"the base has no experts: {table.name}'s source does not lead from a dense FFN to experts; its factors take "
+        f"the FFN of width {base.dense_width} for a single expert that is always active, and what was tuned says "
+        "nothing of routers and their balance; tune a base with experts, or take complete-mue"
+    )
 
 
 def _moved(base: Shape, target: Shape) -> Iterator[tuple[str, str]]:
@@ -132,17 +179,27 @@ def _router(choice: Parameterization, target: Shape, facts: ModelFacts, optimize
     """Yield a warning for a gate of another kind than the source's, and for a zero router that would stay at zero."""
     if choice.table.normalized_gate and (why := _not_of_active(target, facts.gate)):
         yield f"{choice.name}'s gate sums to one over the active experts, and {why}; take the gate normalized_sigmoid"
-    router = next((row for row in choice.rows(optimizer) if row.role == "router"), None)
-    if router is None or router.init_std != ZERO or choice.structure().router_bias_std or not target.num_experts:
+    if not target.num_experts or not choice.zero_router(optimizer):
         return
+    if target.num_active < target.num_experts:
+        if facts.ties == "index":
+            yield _same_experts(choice, target)
     # With a gate that sums to one, equal logits and equal experts, nothing distinguishes two experts.
-    if target.num_active == target.num_experts and sums_to_one_over(facts.gate) is not None:
+    elif sums_to_one_over(facts.gate) is not None:
         gate = "with a softmax gate" if facts.gate is None else f"with the gate {facts.gate}"
         noise = "set the convention router_bias_std, or " if "router_bias_std" in dict(choice.conventions) else ""
         yield (
             f"{choice.label()} starts from a zero router, all {target.num_experts} experts are active and nothing "
             f"breaks their symmetry: {gate} the router stays uniform; {noise}activate fewer experts than there are"
         )
+
+
+def _same_experts(choice: Parameterization, shape: Shape) -> str:
+    return (
+        f"{choice.label()} starts from a zero router: where ties go to the lowest index, all tokens go to the same "
+        f"{shape.num_active} of {shape.num_experts} experts at first; choose among equal experts at random, as "
+        "model.ties: random does in a sweep"
+    )
 
 
 def _not_of_active(shape: Shape, gate: str | None) -> str | None:

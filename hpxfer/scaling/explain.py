@@ -12,7 +12,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.output import aligned
-from hpxfer.scaling.coverage import ModelFacts, coverage_warnings, gate_warnings
+from hpxfer.scaling.coverage import ModelFacts, coverage_notes, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import (
     Globals,
     Multipliers,
@@ -49,6 +49,7 @@ class Explanation:
     factors: Mapping[str, Multipliers]
     globals: Globals
     warnings: tuple[str, ...]
+    notes: tuple[str, ...] = ()  # what the reader should know, though the source covers it
     base_values: Mapping[str, Multipliers] | None = None  # absolute; None if only the table is known
     target_values: Mapping[str, Multipliers] | None = None
     base_globals: GlobalValues | None = None
@@ -67,6 +68,8 @@ class Explanation:
             "structure": asdict(self.choice.structure()),
             "warnings": list(self.warnings),
         }
+        if self.notes:
+            out["notes"] = list(self.notes)
         if self.base_values is not None and self.target_values is not None:
             out["values"] = {"base": _plain(self.base_values), "target": _plain(self.target_values)}
         if self.base_globals is not None and self.target_globals is not None:
@@ -95,8 +98,8 @@ class Explanation:
                 cells = [_value_cells(row.role, values[row.role]) for row in self.rows]
                 last = f"betas {others.beta1:.6g}, {others.beta2:.6g}; route scale {others.route_scale:g}"
                 parts.append([f"Values at the {title}", *aligned([("role", *FACTORS), *cells]), last])
-        if self.warnings:
-            parts.append([f"warning: {warning}" for warning in self.warnings])
+        if said := [*(f"warning: {warning}" for warning in self.warnings), *(f"note: {note}" for note in self.notes)]:
+            parts.append(said)
         return "\n\n".join("\n".join(part) for part in parts)
 
     def _global_lines(self) -> list[str]:
@@ -145,6 +148,7 @@ def explain(
         factors=evaluate(choice, base, target, optimizer),
         globals=evaluate_globals(choice, base, target),
         warnings=(*coverage_warnings(choice, base, target, facts, optimizer), *gate_warnings(target, gate)),
+        notes=tuple(coverage_notes(choice, base, target, facts, optimizer)),
         base_values=at(base),
         target_values=at(target),
         base_globals=globals_at(base),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Parameterization, evaluate, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
@@ -112,6 +113,11 @@ class Expansion:
         setting = self.setting if same else setting_of(self.spec, self.data, shape)
         ties = ties_at(self.spec, choice, shape)
         return setting if ties == setting.ties else replace(setting, ties=ties)
+
+    def facts(self, choice: Parameterization, shape: Shape) -> ModelFacts:
+        """Return what the rules of coverage need to know about the model of a table at a shape."""
+        setting = self.setting_at(shape, choice)
+        return ModelFacts(gate=setting.gate, tied_embeddings=setting.tied_embeddings, ties=setting.ties)
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:

@@ -59,6 +59,26 @@ def test_a_gate_that_is_constant(edits: tuple[tuple[str, str], ...], more: str) 
     )
 
 
+def test_a_zero_router_is_cautioned_of_where_ties_go_to_the_lowest_index() -> None:
+    tables, untied = (TABLES, "[mssp-i, sp]"), ("context: 64", "context: 64\n  tied_embeddings: false")
+    regime_i = (AXIS, "  width: [64]")
+    by_index = (untied[0], f"{untied[1]}\n  ties: {{mssp-i: index}}")
+    assert said(tables, untied, regime_i) == ()
+    (line,) = said(tables, by_index, regime_i)
+    assert line.startswith("mssp-i starts from a zero router: where ties go to the lowest index, all tokens go to the ")
+    assert "same 1 of 4 experts at first" in line
+
+
+def test_what_the_control_holds_along_experts() -> None:
+    experts = (AXIS, "  experts: [4, 16]")
+    (line,) = said(experts)
+    assert line.startswith(
+        "sp along experts: sp keeps the base's divisor of the experts' sum: it divides the sum of 4 "
+    )
+    wider = (AXIS, "  experts: [8, 32]")
+    assert said(wider, TWO, (TABLES, "[complete-mue, sp]"), NORMALIZED) == ()
+
+
 def test_a_source_with_another_gate() -> None:
     (line,) = said(TWO, (TABLES, "[complete-mue, sp]"))
     assert line == (

@@ -72,6 +72,16 @@ def test_limits_name_the_range_and_a_missing_control(tmp_path: Path) -> None:
     assert not any("no control" in limit for limit in report_of(write_store(tmp_path / "b")).sections[0].limits)
 
 
+def test_limits_say_what_the_control_holds_along_experts(tmp_path: Path) -> None:
+    experts = ("width: [32, 64]", "experts: [4, 16]")
+    said = "Along experts, sp keeps the base's divisor of the experts' sum: it divides the sum of 4 active experts by 1"
+    limits = report_of(write_store(tmp_path / "a", experts)).sections[0].limits
+    assert [limit.startswith(said) for limit in limits].count(True) == 1
+    for name, edits in {"b": (), "c": (experts, ("[completep-moe, sp]", "[completep-moe]"))}.items():
+        limits = report_of(write_store(tmp_path / name, *edits)).sections[0].limits
+        assert not any("divisor" in limit for limit in limits)
+
+
 def test_provenance_tells_versions_devices_dates_and_data(tmp_path: Path) -> None:
     table = report_of(write_store(tmp_path)).sections[0].provenance
     facts = {str(name): str(value) for name, value in table.rows}

@@ -6,8 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from hpxfer.scaling.coverage import MOVES, ModelFacts, coverage_warnings, gate_warnings
+from hpxfer.scaling.coverage import (
+    MOVES,
+    ModelFacts,
+    control_notes,
+    coverage_notes,
+    coverage_warnings,
+    gate_warnings,
+)
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import AXES, Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -221,6 +230,69 @@ def test_a_zero_router_with_all_experts_active_stays_uniform(
         assert of(SOFT, gate, router_bias_std=1.0) == []
     else:
         assert warning.endswith("; activate fewer experts than there are")
+
+
+@pytest.mark.parametrize(("name", "conventions"), ZERO_ROUTERS)
+def test_a_zero_router_with_ties_by_index_sends_all_tokens_to_the_same_experts(
+    name: str, conventions: dict[str, float | str]
+) -> None:
+    def of(ties: str | None, shape: Shape = BASE, **more: float | str) -> tuple[list[str], list[str]]:
+        """Return warnings and notes."""
+        choice, facts = parameterization(name, {**conventions, **more}), ModelFacts(gate="sigmoid", ties=ties)
+        return coverage_warnings(choice, shape, shape, facts), coverage_notes(choice, shape, shape, facts)
+
+    (warning,), notes = of("index")
+    assert warning == (
+        f"{parameterization(name, conventions).label()} starts from a zero router: where ties go to the lowest index, "
+        f"all tokens go to the same {BASE.num_active} of {BASE.num_experts} experts at first; choose among equal "
+        "experts at random, as model.ties: random does in a sweep"
+    )
+    assert notes == []
+    assert of(None) == ([], [warning])  # how the reader's model chooses is not known
+    assert of("random") == of("fixed_bias") == of("index", SOFT) == ([], [])
+    if "router_bias_std" in dict(parameterization(name).conventions):
+        assert of("index", router_bias_std=1.0) == of(None, router_bias_std=1.0) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "covered"),
+    [("complete-mue", True), ("sp", True), ("completep-moe", False), ("mup-moe", False), ("mssp-ii", False)],
+)
+def test_a_base_without_experts_is_said(name: str, covered: bool) -> None:
+    said = [text for text in coverage_warnings(parameterization(name), DENSE, BASE) if "has no experts" in text]
+    assert len(said) == (not covered)
+    if said:
+        assert said[0] == (
+            f"the base has no experts: {name}'s source does not lead from a dense FFN to experts; its factors take the "
+            "FFN of width 128 for a single expert that is always active, and what was tuned says nothing of routers "
+            "and their balance; tune a base with experts, or take complete-mue"
+        )
+    for base, target in ((BASE, BASE), (BASE, DENSE), (DENSE, DENSE)):
+        found = coverage_warnings(parameterization(name), base, target)
+        assert not [text for text in found if "has no experts" in text]
+
+
+def test_the_control_says_that_it_keeps_the_base_s_divisor() -> None:
+    more = replace(BASE, num_experts=32, num_active=4 * BASE.num_active)
+
+    def of(name: str, gate: str | None, base: Shape = BASE, target: Shape = more) -> list[str]:
+        return control_notes(parameterization(name), base, target, ModelFacts(gate=gate))
+
+    (note,) = of("sp", "sigmoid")
+    assert note == (
+        f"sp keeps the base's divisor of the experts' sum: it divides the sum of {more.num_active} active experts by "
+        f"{BASE.num_active}, and the gate sigmoid does not sum to one, so that the sum has 4 times the base's weight; "
+        "part of how sp moves here comes from that, and not from its init and LR"
+    )
+    # By what it says: the factor of the output in the model, over what an average has.
+    factor = resolve(parameterization("sp"), BASE, more, "adam", HPs(lr=0.01), BaseInit())["expert_out"].forward
+    assert factor * more.num_active == 4
+    averaged = resolve(parameterization("completep-moe"), BASE, more, "adam", HPs(lr=0.01), BaseInit())["expert_out"]
+    assert averaged.forward * more.num_active == 1
+    assert of("completep-moe", "sigmoid") == []
+    assert of("sp", "normalized_sigmoid") == of("sp", "softmax") == of("sp", None) == []
+    assert of("sp", "sigmoid", target=replace(BASE, width=64)) == of("sp", "sigmoid", target=DENSE) == []
+    assert "of 2 active experts by 1" in of("sp", "sigmoid", DENSE, replace(BASE, num_active=2))[0]
 
 
 @pytest.mark.parametrize("name", ["mup-moe", "mup-i", "completep-moe"])
