@@ -20,6 +20,7 @@ from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.store.location import local_results
 from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store.lost_curves import LostCurves, lost_curves
 from hpxfer.store.sweep_file import load_stored
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
 from hpxfer.verdict.shape_names import AxisShape, find_shape
@@ -39,8 +40,9 @@ class Results:
     folder: Path
     spec: SweepSpec
     trials: pd.DataFrame  # one row per stored trial, also of trials that an edited sweep no longer has
-    problems: tuple[str, ...]  # the files that were passed over, and why
+    problems: tuple[str, ...]  # the files that were passed over, and why; the trials that lost their curves
     trainer_version: int = TRAINER_VERSION  # of the trials in `cells`: the newest version in the folder
+    lost_curves: LostCurves | None = None  # None: every trial has its curves
     base: AxisShape | None = None  # the shape that all is judged from, see `from_base`; None: the sweep's base
 
     @property
@@ -177,7 +179,9 @@ def load_results(folder: str | Path) -> Results:
         passed_over = "".join(f"\n{problem}" for problem in store.problems)
         raise HpxferError(f"{path}: must hold at least one trial in trials*.parquet, got none; {fix}{passed_over}")
     version = store.trainer_version() or TRAINER_VERSION
-    return Results(folder=path, spec=spec, trials=trials, problems=tuple(store.problems), trainer_version=version)
+    lost = lost_curves(store, spec.name)
+    problems = (*store.problems, *([] if lost is None else [lost.text()]))
+    return Results(folder=path, spec=spec, trials=trials, problems=problems, trainer_version=version, lost_curves=lost)
 
 
 def _columns(spec: SweepSpec) -> list[str]:

@@ -111,7 +111,10 @@ class Dispatcher:
     def _store_results(self, stack: Stack, results: tuple[TrialResult, ...]) -> None:
         trials = {trial.id: trial for trial in stack.trials}
         with self._deferred():
-            self._store.append([(trials[result.trial_id], result) for result in results])
+            if self._prepared.restoring is not None:
+                self._prepared.restoring.take(self._store, results)
+            else:
+                self._store.append([(trials[result.trial_id], result) for result in results])
         # Signals are not deferred here: the push may wait long for a network that is down.
         self._prepared.location.push(self._lease.check)
         with self._deferred():

@@ -18,6 +18,7 @@ from hpxfer.data import check_length, data_ref, vocabulary_cautions
 from hpxfer.driver.begun import begun, goes_on
 from hpxfer.driver.plugins import stored_plugins, without_defaults
 from hpxfer.driver.precision import precision_of
+from hpxfer.driver.restoring import Restoring
 from hpxfer.driver.reuse import Reuse, open_reuse
 from hpxfer.errors import HpxferError
 from hpxfer.executors.kinds import EXECUTORS
@@ -68,6 +69,7 @@ class PreparedSweep:
     problems: tuple[str, ...]  # files of the store that could not be read
     cost: Cost
     precision: Precision
+    restoring: Restoring | None = None  # of a run that trains the trials again that lost their curves, and no others
 
     @property
     def spec(self) -> SweepSpec:
@@ -149,7 +151,7 @@ def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None
 
 def refreshed(prepared: PreparedSweep, store: Store) -> PreparedSweep:
     """Return the sweep prepared anew if another driver has stored trials since it was prepared."""
-    if _outcomes(store, prepared.spec).keys() == prepared.outcomes.keys():
+    if prepared.restoring or _outcomes(store, prepared.spec).keys() == prepared.outcomes.keys():
         return prepared
     reuse = replace(prepared.reuse, wanted={})
     device, precision = prepared.real.device, prepared.precision

@@ -29,6 +29,7 @@ from hpxfer.store.rows import Pair, curves_table, trials_table
 from hpxfer.store.schema import CURVES, TRIALS
 from hpxfer.store.sweep_file import save_sweep
 from hpxfer.trial import FIRST_STORED_VERSION
+from hpxfer.trial.result import TrialResult
 
 T = TypeVar("T")
 
@@ -132,6 +133,40 @@ class Store:
             if source.curves is not None and len(source.trials)
         ]
         return pa.concat_tables([CURVES.empty_table(), *tables]).unify_dictionaries()
+
+    def without_curves(self) -> set[str]:
+        """Return the ids of the done trials that have lost their curves: no file that can be read has a point of them.
+
+        A trial that diverged at its first step has none to lose. Neither has any trial if the trainer gave no curves at
+        all.
+        """
+        points: dict[Path, set[str]] = {}
+
+        def read(path: Path, schema: pa.Schema) -> bool:
+            points[path] = self._ids_of_curves(path, schema)
+            return True
+
+        lost: set[str] = set()
+        with self._reading():
+            sources = self._sources(read, ["diverged_step"])
+        has_curves = any(points.values())
+        for source in sources:
+            if source.curves is None or has_curves:
+                held = set() if source.curves is None else points[source.curves]
+                rows = source.trials.select(["trial_id", "status", "diverged_step"]).to_pylist()
+                done = (row for row in rows if row["status"] in merge.DONE and row["diverged_step"] != 0)
+                lost.update(row["trial_id"] for row in done if row["trial_id"] not in held)
+        return lost
+
+    def restore_curves(self, results: Sequence[TrialResult]) -> None:
+        """Store the curves of trials that lost theirs, as the next part. Their rows are copied unchanged."""
+        ids = [result.trial_id for result in results]
+        with self._changing("nothing is lost; make room in it and run again"):
+            sources = self._sources(parquet.check)
+            rows = merge.joined([merge.done_of(source.trials, ids) for source in sources])
+            kept = set(rows["trial_id"].to_pylist())
+            curves = curves_table([result for result in results if result.trial_id in kept])
+            self._write_part(list_parts(self.folder).next_number, rows, curves.to_batches())
 
     def append(self, pairs: Sequence[Pair]) -> None:
         """Store results as the next part. If the disk refuses, raise HpxferError and leave the store unchanged."""
@@ -247,8 +282,9 @@ class Store:
     ) -> list[_Source]:
         """Return the parts with readable trials, with the rows that count. `check` raises if curves cannot be read.
 
-        Of equal rows, a row whose curves can be read counts first, and a row in a numbered part counts before its copy
-        in the compacted part. With `columns`, only these columns of the trials are read.
+        Of equal rows, a row whose curves can be read counts first, and of these the row in the newest part: it may have
+        the curves that another one lost. The compacted part is the oldest. With `columns`, only these columns of the
+        trials are read.
         """
         names = None if columns is None else list(dict.fromkeys([*merge.KEYS, *columns]))
         found = []
@@ -257,7 +293,7 @@ class Store:
             if trials is not None:
                 readable = self._try(check, part.curves, CURVES)
                 found.append(_Source(part=part, trials=trials, curves=part.curves if readable else None))
-        found.sort(key=lambda source: source.curves is None)
+        found.sort(key=lambda source: (source.curves is None, -(source.part.number or 0)))
         best = merge.best_rows([source.trials for source in found])
         return [
             replace(source, trials=source.trials.take(pa.array(rows, pa.int64())))
