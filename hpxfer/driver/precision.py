@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
@@ -37,13 +38,12 @@ def begun_with(folder: Path) -> str | None:
 
     Its sweep.yaml says it, which a run writes before it trains. If that file is damaged, the stored trials say it.
     """
-    try:
+    with suppress(HpxferError):
         stored = load_stored(folder).precision
-    except HpxferError:
-        stored = AUTO
-    if stored != AUTO:
-        return stored
-    counts = Counter(Store.open(folder, write=False).read_trials(["precision"])["precision"].to_pylist())
+        if stored != AUTO:
+            return stored
+    rows = Store.open(folder, write=False).read_trials(["precision"])
+    counts = Counter(value for value in rows["precision"].to_pylist() if value is not None)
     return max(counts, key=lambda value: counts[value], default=None)
 
 

@@ -252,7 +252,8 @@ def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], No
     """
     info = cluster.info(checked_id(job))
     if SWEEP_KEY not in info.metadata:
-        raise HpxferError(f"{job}: is no job of `hpxfer submit`; it has no results to fetch")
+        listed = next_command("status", address=cluster.address)
+        raise HpxferError(f"{job}: is no job of `hpxfer submit`, so it has no results to fetch; `{listed}` lists those")
     target = results / info.metadata[SWEEP_KEY]
     with _stored(cluster, info) as source:
         fetched = Store.open(source, write=False)

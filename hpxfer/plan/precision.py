@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpxfer.plan.footprint import stack_bytes
 from hpxfer.plan.memory import spell_bytes
+from hpxfer.plan.text import spell_time
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.precision import precision_on
 from hpxfer.trial import Expansion
@@ -87,8 +88,9 @@ class Saving:
         part = 1 - self.gpu_hours / self.instead_of_gpu_hours
         saved = f"would save {part:.0%} of the time" if part >= 0.005 else "would save no time"
         return (
-            f"{self.precision} {saved}: about {self.gpu_hours:.3g} GPU-hours, not {self.instead_of_gpu_hours:.3g}, and "
-            f"{spell_bytes(self.trial_bytes)} of memory for one trial of {self.shape}, not "
+            f"{self.precision} {saved}: about {spell_time(3600 * self.gpu_hours)} of GPU time instead of "
+            f"{spell_time(3600 * self.instead_of_gpu_hours)}, and "
+            f"{spell_bytes(self.trial_bytes)} of memory for one trial of {self.shape} instead of "
             f"{spell_bytes(self.instead_of_trial_bytes)} (predicted, never measured on a GPU; {self.rate_from}); "
             f"`precision: {self.precision}` gives the trials other ids"
         )
@@ -102,7 +104,7 @@ def saving(plan: Plan, expansion: Expansion, rated: Callable[[str], Plan]) -> Sa
     """
     if not plan.device.cuda or plan.precision == FASTER or not plan.gpu_hours:
         return None
-    slow, fast = rated(plan.precision), rated(FASTER)
+    slow, fast = plan if plan.ratio is None else rated(plan.precision), rated(FASTER)
     sizes = {row.shape: _trial_bytes(expansion, row.shape, plan.precision) for row in plan.shapes if row.num_stacks}
     most = max(sizes, key=lambda shape: sizes[shape])
     return Saving(
