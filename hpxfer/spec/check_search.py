@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 
-from hpxfer.errors import nearest
+from hpxfer.errors import MAX_SHOWN, nearest
 from hpxfer.registry import registry
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.spec.search import SearchSpec
@@ -25,17 +26,25 @@ def search_problems(spec: SweepSpec, *, broken: bool, why_not: WhyNot) -> Iterat
 
 
 def _unread(search: SearchSpec) -> Iterator[Problem]:
-    """Yield the keys that the kind does not read."""
+    """Yield the keys that the kind does not read, with the keys that it reads and the kinds that read such a key."""
+    own = [*SearchSpec.model_fields, *search.row.settings.model_fields]
+    legal = f"legal for {search.kind}: {', '.join(sorted(own))}"
+    readers: dict[str, list[str]] = {}
+    for row in registry("search").rows():
+        for key in row.settings.model_fields:
+            readers.setdefault(key, []).append(row.name)
     for name in search.given:
-        if name in search.row.settings.model_fields:
+        if name in own:
             continue
-        rows = registry("search").rows()
-        readers = [row.name for row in rows if name in row.settings.model_fields]
-        legal = [*SearchSpec.model_fields, *(key for row in rows for key in row.settings.model_fields)]
-        if readers:
-            yield ("search", name), f"is read by {' and '.join(readers)}, not by {search.kind}; take it out"
+        if name in readers:
+            kinds = " and ".join(readers[name])
+            yield ("search", name), f"is read by {kinds}, not by {search.kind}; take it out; {legal}"
+        elif (fix := nearest(name, own)).startswith("legal"):
+            meant = next(iter(get_close_matches(name[:MAX_SHOWN], list(readers), n=1, cutoff=0.6)), None)
+            of_other = f"; did you mean {meant!r}, which {' and '.join(readers[meant])} reads?" if meant else ""
+            yield ("search", name), f"unknown key; {legal}{of_other}"
         else:
-            yield ("search", name), f"unknown key; {nearest(name, legal)}"
+            yield ("search", name), f"unknown key; {fix}"
 
 
 def _early_stopping(spec: SweepSpec) -> Iterator[Problem]:
