@@ -9,6 +9,7 @@ from hpxfer.recipe.module_outputs import module_outputs
 from hpxfer.recipe.propose_roles import ProposedRoles, roles
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.recipe.schedule import check_lr_ratios, scheduler
+from hpxfer.recipe.tuned_on import OtherModelWarning
 from hpxfer.recipe.unattached import UnattachedWarning
 from hpxfer.recipe.write import write_recipe
 
@@ -16,6 +17,7 @@ __all__ = [
     "Attached",
     "ByHandWarning",
     "ModelExplanation",
+    "OtherModelWarning",
     "OutOfRangeWarning",
     "ProposedRoles",
     "Recipe",

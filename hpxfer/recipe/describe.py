@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpxfer.host.output import aligned
 from hpxfer.recipe.assign import BALANCED
+from hpxfer.recipe.tuned_on import stated
 from hpxfer.scaling.roles import ROLES
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def description(
             f"{recipe.parameterization.name}, {recipe.optimizer}, {_origin(recipe)}",
             f"target {_spell(target.dims())}{_schedule(recipe, target)}",
             f"base   {_spell(recipe.base_shape)}",
-            f"base model: {_spell(recipe.model.model_dump(exclude_none=True))}",
+            f"tuned on: {', '.join(f'{name} {value}' for name, value in stated(recipe).items())}",
         ],
         [
             "Multiply in the forward pass",

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpxfer.host.output import aligned
 from hpxfer.recipe.assign import BALANCED, RoleTensor
+from hpxfer.recipe.tuned_on import TunedOn
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
 
@@ -34,6 +35,7 @@ class ModelExplanation:
 
     rows: tuple[TensorRow, ...]
     heading: str
+    tuned_on: TunedOn
 
     def to_dict(self) -> list[dict[str, Any]]:
         """Return one mapping per tensor, in the model's order, with sizes as lists and None for what is missing."""
@@ -42,13 +44,19 @@ class ModelExplanation:
     def __str__(self) -> str:
         notes = [f"  {row.name}: {row.note}" for row in self.rows if row.note]
         table = aligned([HEADER, *map(_cells, self.rows)])
-        return "\n".join([self.heading, *(f"  {line}" for line in table), *notes])
+        other = [
+            *(f"  differs: {line}" for line in self.tuned_on.different),
+            *map("  {}".format, self.tuned_on.notes()),
+        ]
+        return "\n".join([self.heading, *(f"  {line}" for line in table), *notes, *other])
 
 
-def explained(tensors: Iterable[RoleTensor], values: Mapping[str, Multipliers], heading: str) -> ModelExplanation:
+def explained(
+    tensors: Iterable[RoleTensor], values: Mapping[str, Multipliers], heading: str, tuned_on: TunedOn
+) -> ModelExplanation:
     """Return the explanation of a model whose tensors have these roles."""
     rows = tuple(_row(item, item.numbers(values)) for item in tensors)
-    return ModelExplanation(rows=rows, heading=heading)
+    return ModelExplanation(rows=rows, heading=heading, tuned_on=tuned_on)
 
 
 def _row(item: RoleTensor, at: Multipliers) -> TensorRow:

@@ -97,6 +97,7 @@ def _recipe(
     spec: SweepSpec, choice: Parameterization, hps: HPs, fitted: FittedPart, provenance: ProvenancePart
 ) -> Recipe:
     init, model, training = spec.model.base_init(), spec.model, spec.training
+    assert spec.precision != "auto", "a stored sweep names the precision of its trials"
     return Recipe(
         RecipeFile(
             hpxfer_recipe=RECIPE_VERSION,

@@ -97,10 +97,9 @@ def _called(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor], x: 
 
     twin: Any = object.__new__(type(module))
     twin.__dict__.update(module.__dict__)
-    bias = module._parameters.get("bias")
-    zeros = {} if bias is None else {"bias": torch.zeros(bias.shape)}
+    zeros = {key: None if tensor is None else torch.zeros(tensor.shape) for key, tensor in module._parameters.items()}
     buffers = {key: None if buffer is None else buffer.detach().cpu() for key, buffer in module._buffers.items()}
-    twin.__dict__.update(_parameters={**parameters, **zeros}, _buffers=buffers)
+    twin.__dict__.update(_parameters={**zeros, **parameters}, _buffers=buffers)
     for inputs in ((x,), (x, x)):
         try:
             with torch.no_grad():

@@ -23,6 +23,8 @@ from hpxfer.recipe.propose_roles import roles as proposed_roles
 from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.schedule import check_lr_ratios, scheduler
 from hpxfer.recipe.schema import RecipeFile, dump_recipe, read_recipe
+from hpxfer.recipe.seen import seen_in
+from hpxfer.recipe.tuned_on import OtherModelWarning, compared
 from hpxfer.recipe.unattached import UnattachedWarning, handed_out, unattached
 from hpxfer.scaling.evaluate import Multipliers, Parameterization
 from hpxfer.scaling.hps import HPs
@@ -147,6 +149,8 @@ class Recipe:
         at = self._at(target_shape)
         found = self._assigned(model, roles, at)
         self._warn_unattached(model, at)
+        if why := compared(self.file, at.target, seen_in(model, found)).warning():
+            warnings.warn(why, OtherModelWarning, stacklevel=2)
         return make_groups(found.parameters, at.values, at.betas)
 
     def init_(
@@ -174,13 +178,17 @@ class Recipe:
     ) -> ModelExplanation:
         """Return what the recipe gives each tensor of the model: role, size, init std, peak LR, eps, weight decay.
 
-        `str()` of it is a table with one line per tensor, and `to_dict()` gives plain data. The default roles are those
-        of `hpxfer.roles`, and the default shape is that of `hpxfer.shape_of`.
+        `str()` of it is a table with one line per tensor, and `to_dict()` gives plain data. Warns (OtherModelWarning),
+        as `param_groups` does, if the model differs from the one that the recipe was tuned on, and says how. The
+        default roles are those of `hpxfer.roles`, and the default shape is that of `hpxfer.shape_of`.
         """
         at = self._at(shape_of(model) if target_shape is None else target_shape)
         found = self._assigned(model, proposed_roles(model) if roles is None else roles, at)
         heading = f"{self.parameterization.label()}, {self.optimizer}: {self.base_shape.label()} -> {at.target.label()}"
-        return explained([*found.parameters, *found.buffers], at.values, heading)
+        tuned_on = compared(self.file, at.target, seen_in(model, found))
+        if why := tuned_on.warning():
+            warnings.warn(why, OtherModelWarning, stacklevel=2)
+        return explained([*found.parameters, *found.buffers], at.values, heading, tuned_on)
 
     def forward_multipliers(self, target_shape: Target) -> dict[str, float]:
         """Return the factors that the forward pass must multiply by, as absolute numbers, in training and evaluation.

@@ -84,8 +84,8 @@ class ModelPart(Section):
     norm: Literal["layernorm", "rmsnorm"] | None = None
     positions: Literal["learned", "rope", "none"] | None = None
     qk_norm: bool | None = None
-    attention_ratio: Annotated[float, Field(gt=0)] | None = None  # heads x head_dim / width
-    embedding_scale: Annotated[float, Field(gt=0)] | None = None  # factor on the rows of the embedding
+    attention_ratio: Positive | None = None  # heads x head_dim / width
+    embedding_scale: Positive | None = None  # factor on the rows of the embedding
 
 
 OPTIONAL_OF_MODEL = tuple(name for name, field in ModelPart.model_fields.items() if not field.is_required())

@@ -36,7 +36,7 @@ def named_groups(made: Recipe, model: nn.Module, roles: Any = ROLES) -> dict[str
 
 
 def test_every_parameter_has_the_numbers_of_its_role() -> None:
-    made, model = recipe(), own(biases=True)
+    made, model = recipe(model__biases=True), own(biases=True)
     values, groups = made.multipliers(TARGET), named_groups(made, model, ROLES_WITH_BIASES)
     for name, role in (
         ("token_embedding.weight", "embedding"),
@@ -117,7 +117,7 @@ def test_the_caller_may_change_the_groups_he_got() -> None:
 
 @pytest.mark.parametrize("roles", [ROLES, {name: role for name, role in ROLES.items() if role != "readout"}])
 def test_tied_weights_are_one_embedding(roles: Any) -> None:
-    made, model = recipe(), own(tied=True)
+    made, model = recipe(model__tied_embeddings=True), own(tied=True)
     groups = named_groups(made, model, roles)
     assert "head.weight" not in groups
     assert groups["token_embedding.weight"]["lr"] == made.multipliers(TARGET)["embedding"].lr
@@ -153,7 +153,7 @@ def test_a_router_bias_that_the_optimizer_would_lose_is_refused_by_name() -> Non
             HpxferError, match=r"blocks\.1\.moe\.router_bias \(router_bias\): .*give it the role hidden_b"
         ):
             call(model, ROLES, TARGET)
-    learned = named_groups(recipe(), model, {**ROLES, "*.moe.router_bias": "hidden_bias"})
+    learned = named_groups(recipe(model__biases=True), model, {**ROLES, "*.moe.router_bias": "hidden_bias"})
     assert learned.keys() == {name for name, _ in model.named_parameters()}
 
 

@@ -92,6 +92,7 @@ def test_probing_leaves_the_model_and_calls_no_hook() -> None:
     norm.register_forward_hook(lambda *_: called.append(1))
     before = copy.deepcopy(norm.state_dict())
     assert gain_of(norm, "weight") == Gain(offset=0.0, centered=True)
+    assert gain_of(nn.LayerNorm(8, bias=False), "weight") == Gain(offset=0.0, centered=True)
     assert gain_of(nn.RMSNorm(8), "weight") == Gain(offset=0.0, centered=False)
     assert not called
     assert all(torch.equal(tensor, before[name]) for name, tensor in norm.state_dict().items())

@@ -1,0 +1,114 @@
+"""Tuned on: what a recipe states about its base model and its training, and how a target differs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpxfer.recipe.base_model import base_model
+
+if TYPE_CHECKING:
+    from hpxfer.recipe.schema import RecipeFile
+    from hpxfer.scaling.shape import Shape
+    from hpxfer.spec.sweep import ScheduleSpec
+
+# Field of the recipe's `model` -> what people call it. These can be seen in a model, if its modules are common ones.
+VISIBLE = {
+    "norm": "norm",
+    "norm_gains": "gains of the norms",
+    "qk_norm": "norms on queries and keys",
+    "positions": "positions",
+    "ffn": "FFN",
+    "gate": "gate",
+    "tied_embeddings": "readout",
+    "biases": "biases of the matrices",
+}
+WORDS: dict[str, dict[Any, str]] = {
+    "norm": {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "layernorm and rmsnorm": "LayerNorm and RMSNorm"},
+    "positions": {"learned": "learned positions", "rope": "rotary positions (RoPE)", "none": "none"},
+    "ffn": {"gelu": "GELU without a gate", "swiglu": "SwiGLU"},
+    "tied_embeddings": {True: "tied to the embedding", False: "a matrix of its own"},
+}
+SOME = {True: "some", False: "none"}
+
+
+class OtherModelWarning(UserWarning):
+    """The target is another model than the one that the recipe was tuned on, so that its HPs need not be good there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedOn:
+    """How a target compares with what a recipe was tuned on."""
+
+    different: tuple[str, ...]  # one sentence per difference
+    unseen: tuple[str, ...]  # what the recipe states and the target does not show
+
+    def warning(self) -> str | None:
+        """Return the warning, one block, or None if nothing that can be seen differs."""
+        if not self.different:
+            return None
+        lines = [f"  {line}" for line in (*self.different, *self.notes())]
+        rule = "the target is another model than the one that this recipe was tuned on, so that its HPs may not be good"
+        return "\n".join([rule, *lines])
+
+    def notes(self) -> tuple[str, ...]:
+        return (f"not seen in the target, so compare it yourself: {', '.join(self.unseen)}",) if self.unseen else ()
+
+
+def compared(file: RecipeFile, target: Shape, seen: Mapping[str, Any]) -> TunedOn:
+    """Return how a target with these facts differs. A fact that the recipe does not know is not compared.
+
+    Batch and tokens are compared with the fitted range where the target shape gives them.
+    """
+    known = base_model(file)
+    facts = {name: value for name in VISIBLE if (value := getattr(known, name)) is not None}
+    if not target.num_experts:
+        facts.pop("gate", None)
+    different = [
+        f"{VISIBLE[name]}: {_spell(name, value)} at the base, {_spell(name, seen[name])} in the target"
+        for name, value in facts.items()
+        if name in seen and seen[name] != value
+    ]
+    unseen = [f"{VISIBLE[name]} ({_spell(name, value)})" for name, value in facts.items() if name not in seen]
+    given = {"batch": target.batch_tokens, "tokens": target.steps}
+    unseen += [f"{name} ({text})" for name, text in training_facts(file).items() if not given.get(name)]
+    return TunedOn(different=tuple(different), unseen=tuple(unseen))
+
+
+def stated(file: RecipeFile) -> dict[str, str]:
+    """Return in words what the recipe was tuned on, as far as it is known."""
+    known = base_model(file)
+    values = {name: getattr(known, name) for name in VISIBLE}
+    facts = {VISIBLE[name]: _spell(name, value) for name, value in values.items() if value is not None}
+    return {**facts, "attention scale": known.attention_scale, **training_facts(file)}
+
+
+def training_facts(file: RecipeFile) -> dict[str, str]:
+    """Return in words how the base was trained, which no model shows."""
+    out = {"optimizer": file.optimizer}
+    if file.model.context:
+        out["context"] = f"{file.model.context} tokens"
+    if file.model.moe_every:
+        first = f" above the first {file.model.dense_first}" if file.model.dense_first else ""
+        out["blocks with experts"] = (
+            f"every one{first}" if file.model.moe_every == 1 else (f"one in {file.model.moe_every}{first}")
+        )
+    if training := file.training:
+        out["schedule"] = _schedule(training.schedule)
+        out["batch"] = f"{training.batch_tokens} tokens"
+        out["tokens"] = f"{training.batch_tokens * training.steps} in {training.steps} steps"
+        out["gradient clipping"] = "none" if training.gradient_clip is None else f"{training.gradient_clip:g}"
+        out["precision"] = training.precision
+    if file.provenance.tokenizer:
+        out["tokenizer"] = f"{file.provenance.tokenizer}, {file.provenance.vocab_size} ids"
+    return out
+
+
+def _schedule(schedule: ScheduleSpec) -> str:
+    warmup = f"{schedule.decay} after {schedule.warmup_steps} steps of warm-up"
+    return f"{warmup}, to {schedule.final_fraction:g} of the peak" if schedule.decay != "constant" else warmup
+
+
+def _spell(name: str, value: Any) -> str:
+    return WORDS.get(name, SOME).get(value, str(value))

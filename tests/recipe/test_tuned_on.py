@@ -1,0 +1,168 @@
+"""What a recipe says it was tuned on, and which differences of a target it sees, says once, and cannot see."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from hf_models import ATTENTION, make
+from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
+from recipe_data import BASE, data, recipe
+
+import hpxfer
+from hpxfer.recipe import OtherModelWarning, Recipe, UnattachedWarning
+from hpxfer.recipe.base_model import base_model
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.yaml_file import write_yaml
+
+
+def own(**options: Any) -> OwnGPT:
+    return OwnGPT(Shape(**BASE), 16, 8, recipe().forward_multipliers(BASE), **options)
+
+
+def said(call: Any) -> list[str]:
+    """Return the texts of the warnings of another model."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    assert all(one.filename == __file__ for one in caught)
+    return [str(one.message) for one in caught if one.category is OtherModelWarning]
+
+
+def swept(**model: Any) -> Recipe:
+    """Return a recipe of a sweep whose base has the sizes of a Llama."""
+    sizes = {"width": 32, "depth": 2, "num_experts": 0, "num_active": 0, "expert_width": 0, "head_dim": 8}
+    base = {**sizes, "dense_width": 48, "batch_tokens": 512, "steps": 200}
+    facts = {f"model__{name}": value for name, value in model.items()}
+    return recipe(parameterization={"name": "completep", "conventions": {}}, base_shape=base, fitted__axes={}, **facts)
+
+
+def test_the_model_of_the_sweep_differs_in_nothing() -> None:
+    model = own()
+    assert said(lambda: recipe().param_groups(model, ROLES, BASE)) == []
+    assert said(lambda: recipe().explain(model, ROLES, BASE)) == []
+
+
+def test_a_llama_is_another_model_than_the_gpt_of_the_sweep_and_each_difference_is_said_once() -> None:
+    model = make("llama")
+    shape, made = hpxfer.shape_of(model), swept()
+    expected = [
+        "norm: LayerNorm at the base, RMSNorm in the target",
+        "positions: learned positions at the base, rotary positions (RoPE) in the target",
+        "FFN: GELU without a gate at the base, SwiGLU in the target",
+        "biases of the matrices: none at the base, some in the target",
+    ]
+    for call in (
+        lambda: made.param_groups(model, hpxfer.roles(model), shape),
+        lambda: made.explain(model, hpxfer.roles(model), shape),
+    ):
+        (text,) = said(call)
+        first, *lines, last = text.splitlines()
+        assert first.startswith("the target is another model than the one that this recipe was tuned on")
+        assert [line.strip() for line in lines] == expected
+        assert last.strip().startswith(
+            "not seen in the target, so compare it yourself: optimizer (adamw), context (64 t"
+        )
+
+
+def test_what_no_model_shows_is_said_with_the_value_of_the_base() -> None:
+    model = make("llama")
+    (text,) = said(lambda: swept().param_groups(model, hpxfer.roles(model), hpxfer.shape_of(model)))
+    for part in (
+        "schedule (constant after 20 steps of warm-up)",
+        "batch (512 tokens)",
+        "tokens (102400 in 200 steps)",
+        "gradient clipping (none)",
+        "precision (float32)",
+        "tokenizer (ascii, 128 ids)",
+    ):
+        assert part in text
+    shape = {**hpxfer.shape_of(model).dims(), "batch_tokens": 512, "steps": 200}
+    (text,) = said(lambda: swept().param_groups(model, hpxfer.roles(model), shape))
+    assert "batch (" not in text
+    assert "tokens (102400" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        ({"biases": True}, "biases of the matrices: none at the base, some in the target"),
+        ({"tied": True}, "readout: a matrix of its own at the base, tied to the embedding in the target"),
+        ({"swiglu": True}, "FFN: GELU without a gate at the base, SwiGLU in the target"),
+    ],
+)
+def test_each_option_of_ones_own_model_is_seen(options: dict[str, bool], difference: str) -> None:
+    model = own(**options)
+    roles = {**ROLES_WITH_BIASES} if options.get("biases") else {**ROLES}
+    roles |= {"*.gate.weight": "expert_gate"} if options.get("swiglu") else {}
+    (text,) = said(lambda: recipe().param_groups(model, roles, BASE))
+    assert [line.strip() for line in text.splitlines()[1:-1]] == [difference]
+
+
+def test_gates_and_norms_on_queries_and_keys_are_seen() -> None:
+    model = make("qwen3_moe", norm_topk_prob=True, mlp_only_layers=[])
+    shape = hpxfer.shape_of(model)
+    made = Recipe.from_hps(
+        "sp", shape, {"lr": 1e-3}, gate="normalized_sigmoid", attention_scale=ATTENTION, qk_norm=False, norm="rmsnorm"
+    )
+    (text,) = said(lambda: made.param_groups(model, hpxfer.roles(model), shape))
+    assert [line.strip() for line in text.splitlines()[1:-1]] == [
+        "norms on queries and keys: none at the base, some in the target",
+        "gate: normalized_sigmoid at the base, normalized_softmax in the target",
+    ]
+
+
+def test_the_same_model_by_hand_differs_in_nothing_and_what_nobody_said_is_not_compared() -> None:
+    model = make("mixtral")
+    shape = hpxfer.shape_of(model)
+    facts = {"norm": "rmsnorm", "positions": "rope", "ffn": "swiglu", "biases": False, "tied_embeddings": False}
+    for known in (facts, {}):
+        made = Recipe.from_hps("sp", shape, {"lr": 1e-3}, gate="normalized_softmax", attention_scale=ATTENTION, **known)
+        assert said(lambda made=made: made.param_groups(model, hpxfer.roles(model), shape)) == []
+
+
+def test_an_explanation_ends_with_the_differences() -> None:
+    model = make("llama")
+    with pytest.warns(OtherModelWarning):
+        lines = str(swept().explain(model)).splitlines()
+    assert "  differs: norm: LayerNorm at the base, RMSNorm in the target" in lines
+    assert lines[-1].startswith("  not seen in the target, so compare it yourself: optimizer (adamw)")
+
+
+def test_a_recipe_states_what_it_was_tuned_on() -> None:
+    line = next(line for line in recipe().describe(BASE).splitlines() if line.startswith("tuned on: "))
+    for part in ("norm LayerNorm", "positions learned positions", "FFN GELU without a gate", "gate sigmoid"):
+        assert part in line
+    for part in ("attention scale 1/d_head", "schedule constant after 20 steps", "batch 512 tokens", "optimizer adamw"):
+        assert part in line
+
+
+def test_a_file_of_an_earlier_version_states_what_its_sweep_trained() -> None:
+    """It has no field for norm and positions. The sweeps of its version trained one kind of model."""
+    old = recipe()
+    assert "norm: " not in write_yaml(data()["model"])
+    assert old.dump() == Recipe.parse(old.dump()).dump()
+    assert "positions" not in old.dump()
+    known = base_model(old.file)
+    assert (known.norm, known.positions, known.attention_ratio, known.embedding_scale) == ("layernorm", "learned", 1, 1)
+    by_hand = Recipe.from_hps("sp", BASE, {"lr": 0.1})
+    assert base_model(by_hand.file).norm is None
+
+
+def test_the_facts_of_a_recipe_by_hand_are_kept() -> None:
+    made = Recipe.from_hps("sp", BASE, {"lr": 0.1}, norm="rmsnorm", positions="rope", attention_ratio=2.0)
+    again = Recipe.parse(made.dump())
+    assert again == made
+    assert (again.file.model.norm, again.file.model.attention_ratio) == ("rmsnorm", 2.0)
+    with pytest.raises(hpxfer.HpxferError, match="norm"):
+        Recipe.from_hps("sp", BASE, {"lr": 0.1}, norm="batchnorm")
+
+
+def test_both_warnings_stand_side_by_side() -> None:
+    model = make("llama")
+    made = swept(attention_scale="1/d_head")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made.param_groups(model, hpxfer.roles(model), hpxfer.shape_of(model))
+    assert [one.category for one in caught] == [UnattachedWarning, OtherModelWarning]
