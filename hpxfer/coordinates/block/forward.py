@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hpxfer.coordinates.block.weights import Rules, Weights
+from hpxfer.kernels.routing import choose_experts
 from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.shape import Shape
 
@@ -75,15 +76,25 @@ class Forward:
 
 
 def forward(
-    weights: Weights, rule: Rules, block: Block, shape: Shape, x: Tensor, bias: Tensor | None, first: Forward | None
+    weights: Weights,
+    rule: Rules,
+    block: Block,
+    shape: Shape,
+    x: Tensor,
+    bias: Tensor | None,
+    first: Forward | None,
+    ties: Tensor | None = None,
 ) -> Forward:
-    """Return the pass of the current weights over x [P, D]. `first` is the pass of the initial weights."""
+    """Return the pass of the current weights over x [P, D].
+
+    `first` is the pass of the initial weights, and `ties` [K] are the keys of `choose_experts`.
+    """
     num_seeds = weights.initial["readout"].shape[0]
     x = x.expand(num_seeds, -1, -1)
     h1 = _map(weights, rule, "embedding", x, torch.zeros_like(x))
     psi = _map(weights, rule, "router", h1.init, h1.change)
     logits = psi.total if bias is None else psi.total + bias
-    active = top_k(logits, shape.num_active)
+    active = top_k(logits, shape.num_active, ties)
     phi = gate(logits, active, block, rule)
     hidden = None
     start, moved = h1.init[:, :, None], h1.change[:, :, None]
@@ -168,12 +179,12 @@ def _through_hidden(weights: Weights, hidden: Pieces, phi: Tensor, scale: float)
     return _sum(phi, by_input, scale), _sum(phi, by_update, scale)
 
 
-def top_k(logits: Tensor, num_active: int) -> Tensor:
-    """Return 1 for the num_active largest logits and 0 for the others. Of equal logits the lowest index wins."""
+def top_k(logits: Tensor, num_active: int, ties: Tensor | None = None) -> Tensor:
+    """Return 1 for the num_active largest logits [K, P, E] and 0 for the others. `ties` are those of `forward`."""
     if num_active == logits.shape[-1]:
         return torch.ones_like(logits)
-    order = torch.sort(logits, dim=-1, descending=True, stable=True).indices
-    return torch.zeros_like(logits).scatter(-1, order[..., :num_active], 1.0)
+    chosen = choose_experts(logits, torch.zeros_like(logits[:, 0]), num_active, ties_K=ties)
+    return torch.zeros_like(logits).scatter(-1, chosen, 1.0)
 
 
 def gate(logits: Tensor, active: Tensor, block: Block, rule: Rules) -> Tensor:

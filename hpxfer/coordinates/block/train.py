@@ -11,6 +11,7 @@ from torch import Tensor
 from hpxfer.coordinates.block.backward import Backward, backward, gradients
 from hpxfer.coordinates.block.forward import Forward, forward
 from hpxfer.coordinates.block.weights import Rules, Weights, draw, inputs, router_bias, rules
+from hpxfer.model.draws import tie_keys
 from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
@@ -50,15 +51,19 @@ def run(
     steps: int,
     dtype: torch.dtype = torch.float64,
 ) -> Iterator[Moment]:
-    """Yield the states of all seeds together after 0, 1, ... `steps` updates. The weights change in place."""
+    """Yield the states of all seeds together after 0, 1, ... `steps` updates. The weights change in place.
+
+    A router that starts at zero chooses among equal experts at random, and any other the lowest index.
+    """
     rule = rules(choice, shape, block, optimizer)
     weights = draw(choice, shape, block, rule, seeds, dtype)
     x, y = inputs(block, dtype)
     update = _Update(rule, optimizer, training, training.lr * shape.width**block.lr_exponent)
+    ties = tie_keys(seeds, (0,))[0] if choice.zero_router(optimizer) else None
     first = None
     for step in range(steps + 1):
         bias = router_bias(choice, block, shape.num_experts, seeds, step, dtype)
-        fwd = forward(weights, rule, block, shape, x, bias, first)
+        fwd = forward(weights, rule, block, shape, x, bias, first, ties)
         back = backward(weights, rule, block, fwd)
         grads, chi = gradients(rule, block, fwd, back, x, y)
         yield Moment(step=step, weights=weights, forward=fwd, backward=back, gradients=grads, chi=chi)

@@ -117,6 +117,20 @@ def test_ties_go_to_the_lowest_index() -> None:
     assert top_k(torch.zeros(1, 1, 4), 2).tolist() == [[[1.0, 1.0, 0.0, 0.0]]]
 
 
+def test_a_zero_router_chooses_among_equal_experts_at_random() -> None:
+    def active(name: str, width: int = 8) -> torch.Tensor:
+        shape = replace(SHAPE, width=width, num_experts=8, num_active=2)
+        many = run(parameterization(name), shape, Block(samples=256), "sgd", TRAINING, seeds=[0, 1], steps=0)
+        return next(many).forward.active
+
+    start = active("mssp-i")
+    assert torch.equal(start.sum(-1), torch.full((2, 256), 2.0, dtype=start.dtype))
+    assert (start.mean(1) - 0.25).abs().max() < 5 * (0.25 * 0.75 / 256) ** 0.5  # 5 sigma of a fair draw
+    assert not torch.equal(start[0], start[1])
+    assert torch.equal(active("mssp-i", 16), start)  # the same at every width
+    assert (active("mup-i").mean(1) - 0.25).abs().max() > 0.05  # a random router prefers some experts
+
+
 @pytest.mark.parametrize("name", [name for name in PARAMETERIZATIONS if "adam" in PARAMETERIZATIONS.get(name).rows])
 @pytest.mark.parametrize("experts", ["two", "one"])
 def test_all_that_is_predicted_is_measured(name: str, experts: str) -> None:
