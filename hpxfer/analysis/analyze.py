@@ -13,6 +13,8 @@ from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.host.output import json_ready
 from hpxfer.search.verdict_rules import rules_of
+from hpxfer.spec.yaml_file import YamlFile, read_yaml
+from hpxfer.store import SWEEP_FILE
 from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line
 
 if TYPE_CHECKING:
@@ -95,10 +97,21 @@ def analyze(results: Results, loss: str | None = None) -> Analysis:
         reports=reports,
         statistics=statistics,
         follow_up=(
-            FollowUp(yaml=None, is_needed=True, why_not=diverged) if diverged else followup_sweep(results.spec, reports)
+            FollowUp(yaml=None, is_needed=True, why_not=diverged)
+            if diverged
+            else followup_sweep(results.spec, reports, _sweep_file(results))
         ),
         notes=(*notes, *_no_result(results)),
     )
+
+
+def _sweep_file(results: Results) -> YamlFile:
+    """Return the stored sweep file, whose name and lines messages give. Without it they give its name alone."""
+    path = results.folder / SWEEP_FILE
+    try:
+        return read_yaml(path)
+    except HpxferError:
+        return YamlFile(name=str(path), data=None, lines={})
 
 
 def _lines(results: Results, loss: str) -> tuple[list[JudgedLine], list[str]]:

@@ -18,8 +18,9 @@ from hpxfer.search.arms import arms_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec.axes import axes_of
 from hpxfer.spec.budget import arm_budget
-from hpxfer.spec.load import dump_sweep, parse_sweep
+from hpxfer.spec.load import check_edit, dump_sweep
 from hpxfer.spec.plugins import stored_names
+from hpxfer.spec.yaml_file import YamlFile
 from hpxfer.trial import DataRef, Expansion
 from hpxfer.verdict.findings import Addition, Finding
 from hpxfer.verdict.lattice import value_text
@@ -48,9 +49,10 @@ class FollowUp:
 
 @dataclass
 class _Draft:
-    """The sweep as far as it was added to."""
+    """The sweep as far as it was added to, and the file that names its keys and lines in messages."""
 
     spec: SweepSpec
+    file: YamlFile
     added: list[str] = field(default_factory=list)
     not_added: list[str] = field(default_factory=list)
     num_new_trials: int = 0
@@ -59,7 +61,7 @@ class _Draft:
         """Change keys of the sweep file, and return whether a legal sweep file may hold that."""
         new = _changed(self.spec, {**_data(self.spec), **changes})
         try:
-            parse_sweep(dump_sweep(new), trusted=False)
+            check_edit(dump_sweep(new), self.file)
         except HpxferError as error:
             self.not_added.append(f"{words}: {error}")
             return False
@@ -70,13 +72,16 @@ class _Draft:
         return True
 
 
-def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport]) -> FollowUp:
-    """Return the sweep with everything added that the findings of the reports need."""
+def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport], file: YamlFile | None = None) -> FollowUp:
+    """Return the sweep with everything added that the findings of the reports need.
+
+    What cannot be added is said with the key and its line in `file`, the file that holds the sweep.
+    """
     needs = list(_needs(reports))
     if not needs:
         why = "no verdict is undecided or lacks a control" if reports else "no HP could be judged"
         return FollowUp(yaml=None, why_not=why)
-    draft = _Draft(spec=spec)
+    draft = _Draft(spec=spec, file=file or YamlFile(name=f"sweep {spec.name}", data=None, lines={}))
     _add_values(draft, needs)
     _add_seeds(draft, needs)
     _add_shapes(draft, needs)

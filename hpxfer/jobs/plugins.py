@@ -24,7 +24,7 @@ def unpacked_sweep(text: str, files: dict[str, str]) -> str:
     The same file always gets the same path, so that a sweep that is submitted again is the same sweep. Raises
     HpxferError if a plug-in is not the one that the sweep was submitted with.
     """
-    spec = parse_sweep(text, trusted=False)
+    spec = parse_sweep(text, "the sweep of the job", trusted=False)
     local = tuple(_local(plugin, files) for plugin in spec.plugins or ())
     return dump_sweep(spec.model_copy(update={"plugins": local}))
 

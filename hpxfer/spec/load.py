@@ -52,6 +52,15 @@ def parse_sweep(text: str, name: str = "<sweep>", *, plugins: Sequence[str] = ()
     return _checked(parse_yaml(text, name), Path(), trusted, plugins)
 
 
+def check_edit(text: str, file: YamlFile) -> None:
+    """Raise HpxferError unless `text`, an edit of the sweep in `file`, is a legal sweep. The lines are those of `file`.
+
+    A key that the edit adds has the line of the part that it stands in. No plug-in is imported.
+    """
+    edited = YamlFile(name=file.name, data=parse_yaml(text, file.name).data, lines=file.lines)
+    _checked(edited, Path(), False, ())
+
+
 def dump_sweep(spec: SweepSpec) -> str:
     """Return YAML that loads to an equal sweep. Its first line states the budget."""
     budget = f"# {budget_text(spec)}\n" if spec.search.kind in registry("search") else ""

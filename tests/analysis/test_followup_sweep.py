@@ -10,8 +10,11 @@ from planted_results import DIGEST, planted_results
 from sweep_text import edited
 
 from hpxfer.analysis import FollowUp, followup_sweep, transfer_report
+from hpxfer.analysis.analyze import _sweep_file
 from hpxfer.bench.planted_store import PlantedStore
-from hpxfer.spec import SweepSpec, parse_sweep
+from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
+from hpxfer.spec.yaml_file import parse_yaml, read_yaml
+from hpxfer.store import SWEEP_FILE
 from hpxfer.trial import DataRef, Expansion
 from hpxfer.verdict.findings import Addition, Finding, Verdict
 from hpxfer.verdict.report import TransferReport
@@ -95,6 +98,30 @@ def test_a_shape_that_no_model_can_have_is_refused_with_the_reason() -> None:
     assert loaded(followup).axes["width"].values == (32.0, 64.0)
     (why,) = followup.not_added
     assert "head_dim" in why
+
+
+def test_what_is_refused_is_named_by_its_key_and_its_line_in_the_stored_sweep() -> None:
+    spec = parse_sweep(edited(("lr: [0.01]", "beta1: {log2: [-2, -1]}"), ("hps:", "hps:\n  lr: 0.01")))
+    stored = parse_yaml(dump_sweep(spec), "results/small/sweep.yaml")
+    asked = asking(Addition(text="", values=(1.125,)), Addition(text="", new_scales=(100.0,)), hp="beta1")
+    by_value, by_shape = followup_sweep(spec, asked, stored).not_added
+    line = dump_sweep(spec).splitlines().index("  beta1:") + 1
+    assert by_value == (
+        f"beta1: 1.125 at every shape: results/small/sweep.yaml:{line}: grid.beta1[2]: beta1 must be in [0, 1), "
+        "got 1.125"
+    )
+    line = dump_sweep(spec).splitlines().index("  width:") + 2
+    assert by_shape.startswith(f"width: 100: results/small/sweep.yaml:{line}: axes.width.values[2]: ")
+    assert (
+        followup_sweep(spec, asked).not_added[0].startswith("beta1: 1.125 at every shape: sweep small: grid.beta1[2]: ")
+    )
+
+
+def test_an_analysis_names_the_stored_sweep(tmp_path: Path) -> None:
+    results = planted_results(SPEC, tmp_path, PlantedStore())
+    assert _sweep_file(results) == read_yaml(tmp_path / SWEEP_FILE)
+    (tmp_path / SWEEP_FILE).unlink()
+    assert _sweep_file(results).where(("grid", "lr")) == f"{tmp_path / SWEEP_FILE}: grid.lr"
 
 
 def test_what_has_no_result_is_run_again_with_the_same_sweep() -> None:
