@@ -125,16 +125,25 @@ def _train(job: PreparedSweep, address: str | None) -> Results:
                 job, address=address, strict_memory=False, on_event=progress, on_wait=lambda text: say(text, err=True)
             )
     except Interrupted as end:
-        say(f"interrupted; all results are in {job.location.where}, the same command goes on from there", err=True)
+        say(
+            f"interrupted; {_notes(end)}all results are in {job.location.where}, the same command goes on from there",
+            err=True,
+        )
         raise typer.Exit(128 + end.signal_number) from None
     except TrainingFailed as end:
         say(f"{end}\n", err=True)
         say(
-            f"the run stopped at {end.num_failed} failed trials, as the others would fail alike; all results are in "
+            f"the run stopped at {end.num_failed} failed trials, as the others would fail alike; {_notes(end)}all "
+            "results are in "
             f"{job.location.where}; fix the error and give the same command again",
             err=True,
         )
         raise typer.Exit(TRIALS_FAILED) from None
+
+
+def _notes(end: BaseException) -> str:
+    """Return what the driver notes about a run that ended early, to stand within a sentence."""
+    return "".join(f"{note}; " for note in getattr(end, "__notes__", ()))
 
 
 def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:

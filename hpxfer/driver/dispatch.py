@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 
+from hpxfer.driver.kept import kept_text
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.errors import HpxferError
 from hpxfer.plan.packing import pack, stack_flops
@@ -17,7 +18,7 @@ from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.trial import Trial
-from hpxfer.trial.events import Ended, Event
+from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -55,6 +56,7 @@ class Dispatcher:
         # Trial ids.
         self.done = set(prepared.outcomes)
         self._running: set[str] = set()
+        self._begun: dict[str, Trial] = {}  # by id; of the running ones, those that a worker has
         self._failed: set[str] = set()  # in this run; the next run tries them again
         self._not_copied: set[str] = set()  # another folder had them when it was opened, and has them no more
         self._export = StudyExport(prepared.folder, prepared.expansion, allowed(prepared, lease))
@@ -82,8 +84,13 @@ class Dispatcher:
         Raises TrainingFailed for a failure that other trials would meet too.
         """
         self._lease.check(read=False)
+        trials = {trial.id: trial for trial in stack.trials}
+        if isinstance(event, Started):
+            self._begun |= trials
         if isinstance(event, Ended):
-            self._store_results(stack, event.results)
+            self._store_results(trials, event.results)
+            for trial_id in trials:
+                self._begun.pop(trial_id, None)
         self._counts.add(stack, event)
         if self._on_event is not None:
             self._on_event(stack, event, self._counts)
@@ -97,6 +104,11 @@ class Dispatcher:
         """Whether no stack is running and the search wants no more trials."""
         return not self._running and not self._ask()
 
+    def kept(self) -> str | None:
+        """Return what the checkpoints keep of the trials that have not ended, in words. None if no trial was begun."""
+        checkpoints = [] if self._checkpoints is None else self._checkpoints.usable()
+        return kept_text(self._begun.values(), checkpoints)
+
     def _ask(self) -> tuple[Trial, ...]:
         """Return the trials that the search wants next, and note its new decisions."""
         trials = tuple(self._prepared.search.ask(self._outcomes, self._running | self._failed))
@@ -108,8 +120,7 @@ class Dispatcher:
                 self._counts.note(decision)
         return trials
 
-    def _store_results(self, stack: Stack, results: tuple[TrialResult, ...]) -> None:
-        trials = {trial.id: trial for trial in stack.trials}
+    def _store_results(self, trials: Mapping[str, Trial], results: tuple[TrialResult, ...]) -> None:
         with self._deferred():
             if self._prepared.restoring is not None:
                 self._prepared.restoring.take(self._store, results)

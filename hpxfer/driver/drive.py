@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from hpxfer.data import require_data
-from hpxfer.driver.dispatch import Dispatcher, OnEvent, allowed
+from hpxfer.driver.dispatch import Dispatcher, OnEvent, TrainingFailed, allowed
 from hpxfer.driver.plugins import require_plugins
 from hpxfer.driver.precision import require_same
 from hpxfer.driver.prepared import PreparedSweep, located, prepare, refreshed
@@ -64,7 +64,8 @@ def run(
 
     Raises HpxferError for bad input, a folder that cannot be written, a folder that another driver is writing, or a
     cluster that does not answer. Raises TrainingFailed if training has a bug; other failed trials are in the results.
-    The run may be interrupted at any time: stored results stay, and the next run trains the rest.
+    The run may be interrupted at any time: stored results stay, and the next run trains the rest. Trials that were
+    running then leave a checkpoint, from which they go on; a note of the exception (`__notes__`) says so.
     """
     prepared = (
         sweep if isinstance(sweep, PreparedSweep) else prepare(sweep, results=results, address=address, reuse=reuse)
@@ -152,6 +153,10 @@ def _train(
                 raise HpxferError(
                     f"the executor ended with {status.ended} of {status.num_left} trials; run again to train the rest"
                 )
+    except (KeyboardInterrupt, TrainingFailed) as end:
+        if text := dispatcher.kept():
+            end.add_note(text)
+        raise
     finally:
         with suppress(HpxferError), lease.writing():
             checkpoints.end(dispatcher.done)

@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
+from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train, lost
 from hpxfer.executors.queue import Queue
-from hpxfer.executors.worker import guarded, keep_memory
+from hpxfer.executors.worker import STOP, STOP_S, guarded, keep_memory
 from hpxfer.host.machine import num_cpus
 from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.stack import Stack
@@ -59,6 +61,11 @@ class LocalExecutor:
                         worker.stack = None
                         queue.done(stack)
                     on_event(stack, message)
+        except HpxferError:
+            raise  # the driver lost its lease, or its disk is full: nothing more is to be written
+        except BaseException:
+            _keep(workers, on_event)
+            raise
         finally:
             for worker in workers:
                 if worker.stack is not None:
@@ -66,6 +73,23 @@ class LocalExecutor:
                 worker.pipe.close()
             for worker in workers:
                 _end(worker)
+
+
+def _keep(workers: list[_Worker], on_event: OnEvent) -> None:
+    """Ask the workers to write checkpoints and end, and wait for them a short time. Pass on the results that come."""
+    deadline = time.monotonic() + STOP_S
+    busy = [worker for worker in workers if worker.stack is not None]
+    for worker in busy:
+        _send(worker, None)
+    while busy and (left := deadline - time.monotonic()) > 0:
+        for pipe in wait([worker.pipe for worker in busy], left):
+            worker = next(other for other in busy if other.pipe is pipe)
+            message, stack = _receive(worker), worker.stack
+            if message is None or isinstance(message, Ended):
+                worker.stack = None
+                busy.remove(worker)
+            if stack is not None and isinstance(message, Ended):
+                on_event(stack, message)
 
 
 def _hand_out(queue: Queue, workers: list[_Worker], limit: int, train: Train) -> None:
@@ -122,14 +146,19 @@ def _end(worker: _Worker) -> str:
 
 
 def _work(pipe: Connection) -> None:
-    """Train stacks until the driver closes the pipe."""
+    """Train stacks until the driver closes the pipe, or asks this process to stop."""
     keep_memory()
+    # Slurm sends SIGTERM to every process of a job: the driver's workers write their checkpoints as well.
+    signal.signal(signal.SIGTERM, lambda *_: setattr(STOP, "is_set", True))
     try:
         train: Train = pipe.recv()
-        while True:
-            stack, cut = pipe.recv()
+        while (task := pipe.recv()) is not None:
+            stack, cut = task
+            STOP.look = pipe.poll  # a driver that waits for results sends nothing but the request to stop
             for event in guarded(train, stack, cut=cut):
                 pipe.send(event)
+            if STOP.is_set:
+                return
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 

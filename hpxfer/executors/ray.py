@@ -33,6 +33,7 @@ from hpxfer.executors.ray_cluster import (
 )
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
+from hpxfer.executors.worker import STOP_S
 from hpxfer.host.machine import num_cpus
 from hpxfer.plan.packing import SHARES, gpu_share
 from hpxfer.trial.events import Ended, Started
@@ -79,6 +80,11 @@ class RayExecutor:
             run = _Run(self.placement, queue, train, on_event)
             try:
                 run.to_the_end()
+            except HpxferError:
+                raise  # the driver lost its lease, its disk is full, or the cluster is gone
+            except BaseException:
+                run.keep()
+                raise
             finally:
                 run.stop()
 
@@ -137,6 +143,21 @@ class _Run:
                 self._start()
             self._wait()
             self._check_cluster()
+
+    def keep(self) -> None:
+        """Ask the workers to write checkpoints and end, and wait for them a short time. Pass on the results that
+        come.
+        """
+        deadline = time.monotonic() + STOP_S
+        busy = {actor.call: actor for actor in self._actors if actor.call is not None}
+        with suppress(ray.exceptions.RayError, ConnectionError):
+            if busy and self._monitor.is_alive():
+                self._mailbox.stop.remote()
+                while busy and time.monotonic() < deadline:
+                    for call in ray.wait(list(busy), timeout=_POLL_S)[0]:
+                        stack, ended, _ = self._outcome(busy.pop(call))
+                        if isinstance(ended, Ended) and ended.results:
+                            self._on_event(stack, ended)
 
     def stop(self) -> None:
         """End all workers, whatever they are doing."""

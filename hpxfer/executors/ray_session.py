@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -54,7 +55,7 @@ def session(address: str | None, cpus: float) -> Iterator[None]:
         yield
         return
     logging.getLogger("ray").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
+    with _own_sigterm(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's warning about its future defaults
         if address is None:
             ray.init(
@@ -71,6 +72,20 @@ def session(address: str | None, cpus: float) -> Iterator[None]:
             yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Restore this process's answer to SIGTERM at the end. Ray's start installs two others.
+
+    Theirs end the process at once, or abort it after three seconds.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

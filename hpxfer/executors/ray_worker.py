@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from hpxfer.executors.executor import Train
-from hpxfer.executors.worker import guarded, keep_memory
+from hpxfer.executors.worker import STOP, guarded, keep_memory
 from hpxfer.plan.packing import memory_fraction
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.stack import Stack
@@ -18,6 +18,8 @@ from hpxfer.trial.stack import Stack
 # How long the results of a stack wait for its last event to reach the mailbox. Without it, a display may miss that
 # event.
 _ARRIVE_S = 10.0
+# How often a worker asks the mailbox whether to stop.
+_ASK_S = 0.5
 Mail = tuple[int, Event]
 
 
@@ -26,10 +28,19 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._mail: list[Mail] = []
+        self._is_stopping = False
 
     def put(self, number: int, event: Event) -> None:
         """Add an event of the try with this number."""
         self._mail.append((number, event))
+
+    def is_stopping(self) -> bool:
+        """Return whether the driver has asked the workers to stop."""
+        return self._is_stopping
+
+    def stop(self) -> None:
+        """Ask the workers to stop."""
+        self._is_stopping = True
 
     def take(self) -> list[Mail]:
         """Return all events, and empty the mailbox."""
@@ -43,6 +54,8 @@ class Worker:
     def __init__(self, train: Train, mailbox: Any, gpu_share: float) -> None:
         keep_memory()
         self._train, self._mailbox = train, mailbox
+        self._asked: Any = None
+        STOP.look, STOP.every_s = self._is_stopping, _ASK_S
         if 0 < gpu_share < 1:
             import torch
 
@@ -72,3 +85,14 @@ class Worker:
             with suppress(ray.exceptions.RayError):
                 ray.wait([last], timeout=_ARRIVE_S)
         return ended, posted
+
+    def _is_stopping(self) -> bool:
+        """Return the mailbox's last answer, and ask again. Training waits for no answer."""
+        answer = False
+        if self._asked is not None:
+            if not ray.wait([self._asked], timeout=0)[0]:
+                return False
+            with suppress(ray.exceptions.RayError):
+                answer = ray.get(self._asked)
+        self._asked = self._mailbox.is_stopping.remote()
+        return answer

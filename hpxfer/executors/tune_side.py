@@ -14,7 +14,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError, first_line
 from hpxfer.executors.stopping import Stopping
-from hpxfer.executors.worker import guarded, keep_memory
+from hpxfer.executors.worker import STOP, guarded, keep_memory
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.stack import Stack
 
@@ -222,3 +222,9 @@ class Runner(tune.Trainable):
             loss = event.losses[0]
             out |= {STEP: event.step, LOSS: loss} if math.isfinite(loss) else {}
         return out
+
+    def cleanup(self) -> None:
+        """Let a training that Tune ends write a checkpoint: its driver may have been interrupted."""
+        STOP.is_set = True
+        for _ in self._events:
+            pass

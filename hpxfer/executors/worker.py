@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import socket
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from hpxfer.errors import HpxferError
@@ -17,6 +19,32 @@ from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
+
+# How long a driver that was interrupted waits for that. A training step that takes longer is abandoned.
+STOP_S = 5.0
+
+
+class StopRequest:
+    """Whether the driver has asked this process to stop. The training then writes a checkpoint and ends.
+
+    A worker that can ask its driver sets `look`, which is called at most every `every_s` seconds.
+    """
+
+    def __init__(self) -> None:
+        self.look: Callable[[], bool] = lambda: False
+        self.every_s = 0.1
+        self.is_set = False
+        self._looked = -math.inf
+
+    def check(self) -> bool:
+        """Look, if that is due, and return whether this process was asked to stop."""
+        if not self.is_set and time.monotonic() - self._looked >= self.every_s:
+            self._looked = time.monotonic()
+            self.is_set = self.look()
+        return self.is_set
+
+
+STOP = StopRequest()
 
 
 @dataclass(frozen=True)
@@ -42,6 +70,7 @@ class TrainStack:
             kernels=self.kernels,
             checkpoints=self.checkpoints,
             report_at=() if self.stopping is None else self.stopping.rungs(stack.setting.steps),
+            stop=STOP.check,
         )
 
 
@@ -69,7 +98,7 @@ def guarded(train: Train, stack: Stack, *, cut: bool = False) -> Iterator[Event]
     If training raises, all trials have failed. If memory runs out, the halves of the stack are trained. `cut` trains
     the halves at once: it is set for the last try of a stack whose workers were lost, because a machine without memory
     may kill its workers. Results are sent when the whole stack is trained. So a worker that is lost before repeats the
-    whole stack, and no result is sent twice.
+    whole stack, and no result is sent twice. A worker that was asked to stop does not send Ended.
     """
     yield Started(host=socket.gethostname(), pid=os.getpid())
     results: list[TrialResult] = []
@@ -79,7 +108,8 @@ def guarded(train: Train, stack: Stack, *, cut: bool = False) -> Iterator[Event]
             results += event.results
         else:
             yield event
-    yield Ended(results=tuple(results))
+    if len(results) == len(stack.trials) or not STOP.is_set:
+        yield Ended(results=tuple(results))
 
 
 def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
@@ -107,6 +137,8 @@ def _halved(ended: Ended, halvings: int) -> Ended:
 def _halves(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
     middle = len(stack.trials) // 2
     for half in (stack.trials[:middle], stack.trials[middle:]):
+        if STOP.is_set:
+            return
         yield from _attempt(train, replace(stack, trials=half), halvings + 1)
 
 

@@ -28,9 +28,11 @@ class Interrupts:
     def __init__(self) -> None:
         self._deferring = False
         self._waiting: int | None = None
+        self._last: int | None = None  # the last signal that came
 
     def handle(self, signal_number: int, _: FrameType | None) -> None:
         """Handle a signal: raise Interrupted, or remember the first signal until the `deferred` block ends."""
+        self._last = signal_number
         if not self._deferring:
             raise Interrupted(signal_number)
         self._waiting = self._waiting or signal_number
@@ -46,6 +48,20 @@ class Interrupts:
         if self._waiting is not None:
             number, self._waiting = self._waiting, None
             raise Interrupted(number)
+
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Turn the KeyboardInterrupt that a library raises in place of Interrupted into Interrupted, as Ray does."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            if isinstance(error, Interrupted) or self._last is None:
+                raise
+            interrupted = Interrupted(self._last)
+            for note in getattr(error, "__notes__", ()):
+                interrupted.add_note(note)
+            raise interrupted from error
 
 
 @contextmanager
@@ -64,7 +80,8 @@ def interrupts() -> Iterator[Interrupts]:
     try:
         for number in before:
             signal.signal(number, signals.handle)
-        yield signals
+        with signals.named():
+            yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -7,7 +7,7 @@ read, diverged trials leave the stack if that saves more time than it costs.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,12 @@ def train(
     kernels: str = "auto",
     checkpoints: CheckpointSpec | None = None,
     report_at: Collection[int] = (),
+    stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
     """Yield progress about every second and after the steps `report_at`, then the results of all trials of the stack.
+
+    `stop` is asked after every read of the losses. Once it is true, the training writes a checkpoint and ends without
+    results.
 
     `device` is auto (CUDA if there is one), cpu or cuda. `determinism` is strict, fast or None (the device's default).
     `kernels` is auto, torch or triton. `checkpoints` says where checkpoints are written and read. torch's global
@@ -55,13 +59,15 @@ def train(
     with switched(setup):
         try:
             checkpointer = Checkpointer(checkpoints, stack, setup)
-            yield from _events(_Run(stack, setup, checkpointer.last()), checkpointer, report_at)
+            yield from _events(_Run(stack, setup, checkpointer.last()), checkpointer, report_at, stop)
         except BaseException:
             _steps.clear()
             raise
 
 
-def _events(run: _Run, checkpointer: Checkpointer, report_at: Collection[int]) -> Iterator[Report]:
+def _events(
+    run: _Run, checkpointer: Checkpointer, report_at: Collection[int], stop: Callable[[], bool]
+) -> Iterator[Report]:
     steps, tokens = run.setting.steps, run.setting.batch_tokens * run.num_trials
     reported, last_report = run.steps_read, time.monotonic()
     if reported:  # by an earlier run
@@ -73,6 +79,10 @@ def _events(run: _Run, checkpointer: Checkpointer, report_at: Collection[int]) -
             continue
         if not run.read():
             break
+        if step + 1 < steps and stop():
+            if checkpointer.is_on:
+                checkpointer.save(run.checkpoint)
+            return
         if asked or time.monotonic() - last_report >= PROGRESS_S:
             yield run.progress((step + 1 - reported) * tokens)
             reported, last_report = step + 1, time.monotonic()

@@ -1,0 +1,62 @@
+"""`hpxfer run` that a signal ends long before its first checkpoint is due keeps what its workers have done."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny import write_tiny
+
+from hpxfer.errors import HpxferError
+from hpxfer.progress.file import read
+from hpxfer.storage.lease_file import LEASE_FILE
+from hpxfer.train.checkpoints import Checkpoints
+
+LONG_S = 300  # of anything that is waited for; a loaded machine is slow
+STEPS = 15000
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether a stack has taken a step."""
+    try:
+        found = read(folder)
+    except HpxferError:
+        return False
+    return found is not None and any(stack.step for stack in found.run_status.running)
+
+
+@pytest.mark.parametrize(("executor", "number", "code"), [("local", signal.SIGINT, 130), ("ray", signal.SIGTERM, 143)])
+def test_a_signal_keeps_the_steps_of_the_running_trials(
+    executor: str, number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    sweep = write_tiny(tmp_path, ("steps: 6", f"steps: {STEPS}"), ("workers: 2", "workers: 1, stack_size: 2"))
+    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path)]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored, a child ignores too
+    try:
+        process = subprocess.Popen(
+            [*command, "--executor", executor], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    folder, deadline = tmp_path / "tiny", time.monotonic() + LONG_S
+    while not has_begun(folder):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=LONG_S)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    (found,) = Checkpoints(folder / "checkpoints").usable()
+    told = re.search(r"interrupted; 2 trials stopped at step (\d+) of (\d+); all results are in", err)
+    assert told is not None, err
+    assert (int(told[1]), int(told[2])) == (found.step, STEPS)
+    assert 0 < found.step < STEPS
+    assert "the same command goes on from there" in err
+    assert {path.name for path in folder.iterdir()} == {"sweep.yaml", "progress.json", "checkpoints"}
+    assert not (folder / LEASE_FILE).exists()
