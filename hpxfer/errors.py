@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import islice
 
 # What a message repeats of what the user gave: the characters of one value, the lines, and the characters of a line.
 MAX_SHOWN = 80
@@ -37,9 +38,15 @@ def brief(text: str) -> str:
     kept = [
         line if len(line) <= MAX_LINE else f"{line[: MAX_LINE // 2]} ... {line[-MAX_LINE // 2 :]}" for line in lines
     ]
-    if len(kept) <= MAX_LINES:
+    if len(kept) <= MAX_LINES + 1:  # the last one may be that of `joined`
         return "\n".join(kept)
     return "\n".join([*kept[:MAX_LINES], f"... and {len(kept) - MAX_LINES} more lines"])
+
+
+def joined(lines: Iterable[str]) -> str:
+    """Return the lines of a message, of very many the first ones only."""
+    kept = list(islice(lines, MAX_LINES + 1))
+    return "\n".join(kept if len(kept) <= MAX_LINES else [*kept[:MAX_LINES], "... and more"])
 
 
 def nearest(name: str, legal: Iterable[str]) -> str:

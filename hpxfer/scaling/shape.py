@@ -14,6 +14,8 @@ from hpxfer.host.files import read_text
 # The grouped matrix product needs rows of whole 16-byte units in every precision. A unit holds 8 bfloat16 numbers.
 ROW_MULTIPLE = 8
 MAX_DIM = 10**9
+MAX_DEPTH = 10_000  # blocks. Deeper models take long to plan, and nobody trains one
+MAX_TOKENS = 2**53  # of a run. Up to here a float holds every whole number
 _MAX_DIGITS = 250
 
 
@@ -99,11 +101,25 @@ def check_shape(shape: Shape) -> str | None:
         floor = 1 if name in REQUIRED or name == "num_groups" else 0
         if value < floor:
             return f"{name} must be at least {floor}, got {shown(value)}"
-        if value > MAX_DIM:
-            return f"{name} must be at most {MAX_DIM}, got {shown(value)}"
+        most = MAX_DEPTH if name == "depth" else MAX_DIM
+        if value > most:
+            return f"{name} must be at most {most}, got {shown(value)}"
+    if problem := tokens_problem(shape.steps, shape.batch_tokens):
+        return problem
     if shape.width % shape.head_dim:
         return f"width must be a multiple of head_dim, got width {shape.width} and head_dim {shape.head_dim}"
     return _check_experts(shape)
+
+
+def tokens_problem(steps: int, batch_tokens: int) -> str | None:
+    """Return why no run has so many tokens, or None."""
+    if steps > MAX_DIM:
+        return (
+            f"must make at most {MAX_DIM} steps, got {shown(steps)} steps of {batch_tokens} tokens; take larger batches"
+        )
+    if steps * batch_tokens > MAX_TOKENS:
+        return f"must make at most {MAX_TOKENS} tokens, got {shown(steps)} steps of {batch_tokens}; take fewer"
+    return None
 
 
 def _check_experts(shape: Shape) -> str | None:

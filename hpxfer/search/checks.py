@@ -8,11 +8,11 @@ from hpxfer.search.values import names_in
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.budget import arm_budget
+from hpxfer.spec.check_shapes import keyed_shapes
+from hpxfer.spec.check_size import too_many_trials
 from hpxfer.spec.fields import GridValues
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.spec.yaml_file import KeyPath
-
-MAX_TRIALS = 1_000_000  # of an arm whose trials are all known in advance. More is a typing error, and too long a list
 
 
 def buys(spec: SweepSpec, points: int, what: str) -> Iterator[Problem]:
@@ -24,10 +24,10 @@ def buys(spec: SweepSpec, points: int, what: str) -> Iterator[Problem]:
 
 
 def countable(spec: SweepSpec, at: KeyPath) -> Iterator[Problem]:
-    """Yield an arm with more trials than can be listed."""
-    number = arm_budget(spec)
-    if number > MAX_TRIALS:
-        yield at, f"must leave at most {MAX_TRIALS} trials for each arm, seeds counted, got {number:.4g}"
+    """Yield why a search whose trials are all known in advance has more of them than can be listed."""
+    shapes = {shape for _, shape in keyed_shapes(spec)}
+    if problem := too_many_trials(spec, arm_budget(spec), len(shapes)):
+        yield at, problem
 
 
 def on_log_scale(spec: SweepSpec) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -27,7 +27,7 @@ from hpxfer.search.rounds import End, Round, RoundSearch, SeedLosses, Strategy, 
 from hpxfer.search.samplers import sampler_name, sampler_problems
 from hpxfer.search.stored import is_in_box, stored_trials
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import Count, CountOrNone, Section
+from hpxfer.spec.fields import CountOrNone, Section
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.trial import Expansion, base_hps
 
@@ -50,7 +50,7 @@ class OptunaSettings(Section):
     """optuna: a class of `optuna.samplers`, such as `TPE`, `GP` or `cma-es`."""
     sampler_args: dict[str, Any] = Field(default_factory=dict)
     """optuna: the keyword arguments of the sampler. They must be numbers, text, true, false or null."""
-    batch: Count | None = None
+    batch: Annotated[int, Field(ge=1, le=1000)] | None = None
     """optuna: the points that it is asked for at once. The default fills a batch of 8 trials, all seeds counted."""
     seed: CountOrNone = 0
     """random and optuna: the seed of the search itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.registry import registry
@@ -41,7 +42,8 @@ def base_problems(spec: SweepSpec) -> Iterator[Problem]:
         ),
     ]
     yield from broken
-    if not broken and (problem := check_trainable(shape) or _no_moe_block(spec, shape)):
+    alone = replace(shape, batch_tokens=0, steps=0)  # `length_problems` looks at these
+    if not broken and (problem := check_trainable(alone) or _no_moe_block(spec, shape)):
         yield AT_BASE, problem
 
 

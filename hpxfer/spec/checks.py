@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, islice
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import MAX_LINES, HpxferError, nearest, shown
 from hpxfer.registry import registry
 from hpxfer.scaling.hps import HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.resolve import resolve_globals
@@ -24,6 +25,7 @@ from hpxfer.spec.check_shapes import (
     keyed_shapes,
     parameterization_problems,
 )
+from hpxfer.spec.check_size import length_problems, size_problems
 from hpxfer.spec.fields import GridValues, power_of_two
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import schedule_problems
@@ -32,7 +34,6 @@ from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.storage.uri import storage_problem
 
 MAX_NAME = 100  # characters. A sweep's name is the name of its folder, and part of the name of a job
-MAX_POINTS = 10_000  # of one HP's range. More is a typing error in the step
 
 # Folders of results/ that hold something other than a sweep.
 RESERVED_NAMES = ("published", "bench")
@@ -43,7 +44,10 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from _name(spec)
     if spec.storage is not None and (why := storage_problem(spec.storage)) is not None:
         yield ("storage",), why
-    broken_base = list(base_problems(spec))
+    if too_large := list(size_problems(spec)):
+        yield from too_large  # what follows looks at every shape
+        return
+    broken_base = [*base_problems(spec), *length_problems(spec)]
     shapes = () if broken_base else keyed_shapes(spec)
     yield from broken_base
     yield from block_problems(spec, shapes)
@@ -53,7 +57,8 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from () if broken_base else axis_problems(spec)
     yield from _betas(spec, shapes)
     roles = {role for _, shape in shapes for role in model_roles(shape, spec.model)}
-    broken = [*broken_base, *_hps(spec, roles), *_grid(spec, roles)]
+    scanned = chain(_hps(spec, roles), _grid(spec, roles))
+    broken = [*broken_base, *islice(scanned, MAX_LINES + 1)]
     yield from broken[len(broken_base) :]
     yield from search_problems(spec, broken=bool(broken), why_not=lambda name: _useless(spec, name, roles))
 
@@ -63,7 +68,7 @@ def _name(spec: SweepSpec) -> Iterator[Problem]:
         yield ("name",), f"must have at most {MAX_NAME} characters, got {len(spec.name)}"
     elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", spec.name):
         rule = "letters, digits, '.', '_' and '-', starting with a letter or digit"
-        yield ("name",), f"must be {rule}, got {spec.name!r}"
+        yield ("name",), f"must be {rule}, got {shown(spec.name)}"
     elif spec.name in RESERVED_NAMES:
         yield ("name",), f"{spec.name!r} is a folder of results/ with another use; choose another name"
 
@@ -74,11 +79,11 @@ def _data(spec: SweepSpec) -> Iterator[Problem]:
     at: KeyPath = ("data", "source")
     if kind not in sources or not colon:
         *usages, last = (source.usage for source in sources.rows())
-        yield at, f"must be {', '.join(usages)} or {last}, got {data.source!r}"
+        yield at, f"must be {', '.join(usages)} or {last}, got {shown(data.source)}"
         return
     source = sources.get(kind)
     if not rest:
-        yield at, f"must name a path after {kind}:, got {data.source!r}"
+        yield at, f"must name a path after {kind}:, got {shown(data.source)}"
     elif (why := source.problem(rest)) is not None:
         yield at, why
     elif data.vocab_size is not None and source.max_vocab_size is None:
@@ -88,7 +93,7 @@ def _data(spec: SweepSpec) -> Iterator[Problem]:
         yield ("data", "vocab_size"), "must give one of tokenizer and vocab_size, got both"
     elif data.tokenizer is not None and data.tokenizer not in source.tokenizers:
         legal = ", ".join(sorted(source.tokenizers)) + (", or vocab_size" if source.max_vocab_size else "")
-        yield ("data", "tokenizer"), f"{kind}: data has no tokenizer {data.tokenizer!r}; legal: {legal}"
+        yield ("data", "tokenizer"), f"{kind}: data has no tokenizer {shown(data.tokenizer)}; legal: {legal}"
     elif data.vocab_size is not None and data.vocab_size > source.max_vocab_size:
         limit = f"{kind}: data holds ids below {source.max_vocab_size}"
         yield ("data", "vocab_size"), f"{limit}, so it must be at most that, got {data.vocab_size}"
@@ -103,7 +108,7 @@ def _training(spec: SweepSpec) -> Iterator[Problem]:
     if training.tokens is not None and training.tokens % training.batch_tokens:
         yield (*at, "tokens"), f"must be whole batches of {training.batch_tokens} tokens, got {training.tokens}"
     if not _betas_are_legal(spec):
-        yield (*at, "betas"), f"must be two numbers in [0, 1), got {list(training.betas)}"
+        yield (*at, "betas"), f"must be two numbers in [0, 1), got {shown(list(training.betas))}"
     if training.final_window_steps is not None and training.final_window_steps > spec.steps:
         yield (
             (*at, "final_window_steps"),
@@ -229,7 +234,7 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     if not spec.seeds:
         yield ("seeds",), "must hold at least one seed"
     elif len(set(spec.seeds)) != len(spec.seeds):
-        yield ("seeds",), f"a seed stands twice in {list(spec.seeds)}"
+        yield ("seeds",), f"a seed stands twice in {shown(list(spec.seeds))}"
 
 
 def _product_without_base(spec: SweepSpec) -> Iterator[Problem]:
@@ -255,10 +260,7 @@ def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem
         yield at, "must be a list of values, or {log2: [low, high]}"
         return
     if values.log2 is not None and (len(values.log2) != 2 or values.log2[0] > values.log2[1]):
-        yield (*at, "log2"), f"must be [low, high] with low <= high, got {list(values.log2)}"
-        return
-    if values.log2 is not None and (values.log2[1] - values.log2[0]) / values.step >= MAX_POINTS:
-        yield (*at, "step"), f"must leave at most {MAX_POINTS} values, got {values.step:g} over {list(values.log2)}"
+        yield (*at, "log2"), f"must be [low, high] with low <= high, got {shown(list(values.log2))}"
         return
     if values.log2 is None:
         key, given = "values", values.values or ()
@@ -273,4 +275,4 @@ def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem
     if not numbers:
         yield at, "must hold at least one value"
     elif len(set(numbers)) != len(numbers):
-        yield at, f"a value stands twice in {list(numbers)}"
+        yield at, f"a value stands twice in {shown(list(numbers))}"

@@ -15,14 +15,17 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     ValidationInfo,
+    model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from hpxfer.errors import nearest, shown
 from hpxfer.registry import registry
+from hpxfer.scaling.shape import MAX_DIM, MAX_TOKENS
 
 T = TypeVar("T")
+MAX_POINTS = 10_000  # of one HP's range. More is a typing error in the step
 
 
 def _to_tuple(value: Any) -> Any:
@@ -56,8 +59,9 @@ def into(key: str, *kinds: type) -> Callable[[Any], Any]:
 
 Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
 # No dimension or count is as large. Beyond it, arithmetic on sizes would no longer be exact.
-Count = Annotated[int, Field(ge=1, le=10**9)]
-CountOrNone = Annotated[int, Field(ge=0, le=10**9)]
+Count = Annotated[int, Field(ge=1, le=MAX_DIM)]
+CountOrNone = Annotated[int, Field(ge=0, le=MAX_DIM)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -86,6 +90,14 @@ class GridValues(Section):
     """The exponents of the lowest and the highest value: `[-9, -4]` is 2^-9 to 2^-4. Give this or `values`."""
     step: Annotated[float, Field(gt=0)] = 1.0
     """The distance between two exponents, in octaves."""
+
+    @model_validator(mode="after")
+    def _is_short(self) -> GridValues:
+        """Refuse more values than anyone means, so that `numbers` may be called before other rules are checked."""
+        few_given = len(self.values or ()) <= MAX_POINTS
+        if not few_given or (self.log2 and (max(self.log2) - min(self.log2)) / self.step >= MAX_POINTS):
+            raise ValueError(f"at most {MAX_POINTS} values")
+        return self
 
     def numbers(self) -> tuple[float, ...]:
         """Return the values, ascending."""

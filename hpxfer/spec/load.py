@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, joined
 from hpxfer.registry import registry
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.checks import problems
@@ -82,7 +82,6 @@ def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]
     settings = spec.search.row.settings
     own = {key: value for key, value in spec.search.given.items() if key in settings.model_fields}
     validated(settings, file, own, at=("search",))
-    broken = [f"{file.where(in_file(file, path))}: {message}" for path, message in problems(spec)]
-    if broken:
-        raise HpxferError("\n".join(broken))
+    if broken := joined(f"{file.where(in_file(file, path))}: {message}" for path, message in problems(spec)):
+        raise HpxferError(broken)
     return spec if trusted else as_stored(spec)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.errors import HpxferError, joined, nearest, shown
 from hpxfer.spec.yaml_file import KeyPath, YamlFile
 
 M = TypeVar("M", bound=BaseModel)
@@ -29,7 +29,16 @@ def validated(
         return model.model_validate(file.data if data is None else data, context=dict(stored))
     except ValidationError as error:
         lines = (_explain(model, file, found, at) for found in error.errors())
-        raise HpxferError("\n".join(dict.fromkeys(lines))) from None
+        raise HpxferError(joined(_once(lines))) from None
+
+
+def _once(lines: Iterable[str]) -> Iterator[str]:
+    """Yield each line once."""
+    seen: set[str] = set()
+    for line in lines:
+        if line not in seen:
+            seen.add(line)
+            yield line
 
 
 def in_file(file: YamlFile, path: KeyPath) -> KeyPath:

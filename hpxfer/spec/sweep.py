@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from hpxfer.scaling.resolve import BaseInit
-from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.shape import MAX_DEPTH, Shape
 from hpxfer.spec.fields import (
     Count,
     CountOrNone,
@@ -22,6 +22,7 @@ from hpxfer.spec.fields import (
     Registered,
     Section,
     Seq,
+    Tokens,
     Values,
     into,
 )
@@ -29,6 +30,7 @@ from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchS
 
 Ties = Literal["index", "random", "fixed_bias"]
 Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
+Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)]
 MAX_SEEDS = 100_000
 
 
@@ -59,7 +61,7 @@ class ShapeSpec(Section):
 
     width: Count
     """The model's width, n_embd. A multiple of head_dim."""
-    depth: Count
+    depth: Depth
     """The number of blocks. Each block has attention and a MoE layer or a dense FFN."""
     num_experts: Count | None = None
     """Routed experts per MoE layer. Leave all keys of experts out for a dense model."""
@@ -94,7 +96,7 @@ class ShapeChange(Section):
 
     width: Count | None = None
     """The model's width."""
-    depth: Count | None = None
+    depth: Depth | None = None
     """The number of blocks."""
     num_experts: Count | None = None
     """Routed experts per MoE layer."""
@@ -211,9 +213,10 @@ class TrainingSpec(Section):
     batch_tokens: Count
     """Tokens per optimizer step: a multiple of 32 and of the context."""
     steps: Count | None = None
-    """Optimizer steps."""
-    tokens: Count | None = None
-    """Tokens of the run, a multiple of batch_tokens. The data must hold more than these: a run is at most one epoch."""
+    """Optimizer steps. A run has at most 2^53 tokens."""
+    tokens: Tokens | None = None
+    """Tokens of the run, a multiple of batch_tokens, in at most 1e9 steps. The data must hold more than these: a run is
+    at most one epoch."""
     optimizer: Annotated[str, Registered("optimizer")] = "adamw"
     """The optimizer."""
     betas: Seq[float] = (0.9, 0.95)
@@ -226,7 +229,7 @@ class TrainingSpec(Section):
     """The learning rate over the run."""
     final_window_steps: Count | None = None
     """The last steps, over which the final training loss is averaged. The default is a tenth of the run."""
-    validation_tokens: Count
+    validation_tokens: Tokens
     """The held-out tokens at the end of the data, a multiple of batch_tokens."""
     gradient_clip: Positive | None = None
     """The largest L2 norm of a trial's whole gradient. Nothing is clipped by default."""

@@ -17,7 +17,7 @@ KeyPath = tuple[str | int, ...]
 
 
 MAX_BYTES = 2 * 2**20  # of a file that people write. A list of 100,000 seeds takes less than half
-MAX_VALUES = 200_000
+MAX_VALUES = 120_000
 MAX_NESTED = 100
 MAX_DIGITS = 250  # of a whole number. A float is as large as 309 digits, in base 16 as 256
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sysconfig
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpxfer.data.sources import DataFile, open_dataset
+from hpxfer.data.sources import DataFile, files, open_dataset
 from hpxfer.data.sources.builtin import stdlib_files
 from hpxfer.data.sources.dataset import cumulative, spans
 from hpxfer.data.sources.files import matching_files
@@ -161,3 +162,67 @@ def test_span_beyond_the_data_is_a_bug() -> None:
 def test_matching_files_of_a_literal_path(tmp_path: Path) -> None:
     write(tmp_path, "a.txt")
     assert matching_files(str(tmp_path / "a.txt")) == [str(tmp_path / "a.txt")]
+
+
+TREE = ("a/b/c.txt", "a/b/d.md", "a/.h/e.txt", ".f.txt", "g.txt", "a/g.txt", "a/[x]/h.txt", "ab/b/i.txt")
+PARTS = st.sampled_from(["**", "*", "a", "b", "*.txt", "?", "[ab]", "a*", ".*", "g.txt", "[[]x]", "missing", ".h"])
+
+
+@given(parts=st.lists(PARTS, min_size=1, max_size=4))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_glob_matches_what_python_matches(parts: list[str], tmp_path: Path) -> None:
+    write(tmp_path, *TREE)
+    pattern = os.path.join(tmp_path, *parts)
+    expected = sorted({path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)})
+    if expected or not glob.glob(pattern, recursive=True):
+        assert matching_files(pattern) == expected
+    else:
+        with pytest.raises(HpxferError, match="must name files, got the folder"):
+            matching_files(pattern)
+
+
+def test_a_relative_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, *TREE)
+    monkeypatch.chdir(tmp_path)
+    for pattern in ("*.txt", "**/*.txt", "a/*", "**"):
+        found = glob.glob(pattern, recursive=True)
+        assert matching_files(pattern) == sorted(path for path in found if not os.path.isdir(path))
+
+
+def test_a_glob_ends_at_too_many_names_whether_they_match_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, *TREE)
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    monkeypatch.setattr(files, "MAX_NAMES", 50)
+    for pattern in ("**", "**/*.none", "**/**/*.txt", "*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*"):
+        with pytest.raises(HpxferError, match=r"^data\.source: must match at most what lies among 50 names"):
+            matching_files(f"{tmp_path}/{pattern}")
+
+
+def test_a_glob_of_the_whole_disk_is_refused() -> None:
+    with pytest.raises(HpxferError, match=r"^data\.source: must match at most"):
+        open_dataset("text:/**")
+
+
+def test_a_glob_matches_only_so_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "a.txt", "b.txt", "c.txt")
+    monkeypatch.setattr(files, "MAX_FILES", 2)
+    with pytest.raises(HpxferError, match=r"^data\.source: must match at most 2 files, got 3, with .*; name a folder"):
+        matching_files(f"{tmp_path}/*")
+    assert len(matching_files(f"{tmp_path}/[ab].txt")) == 2
+
+
+@pytest.mark.parametrize(
+    "path", ["x" * 4000, "*" * 4000, "[" * 4000, "**/" * 1300, "*/" * 2000, "./" * 2000, "a/../" * 800]
+)
+def test_no_path_is_too_strange(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "a/b.txt")
+    monkeypatch.chdir(tmp_path)
+    assert [os.path.basename(file) for file in matching_files(f"{path}/b.txt")] in ([], ["b.txt"])
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 50_000, "*" * 50_000])
+def test_what_no_path_can_be(path: str) -> None:
+    with pytest.raises(HpxferError, match=r"must be a path of at most 4096 characters, .* got '.{1,80} of"):
+        matching_files(path)
