@@ -20,7 +20,7 @@ def check(
         list[str] | None, typer.Option(help="What grows; may be repeated; default: the sweep's or the table's axes.")
     ] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="adam or sgd; default: the sweep's, or adam if the table has it.")
+        str | None, typer.Option(help="adamw or sgd; default: the sweep's, or adamw if the table has it.")
     ] = None,
     sweep: Annotated[Path | None, typer.Option(help="Take model, data, HPs and shapes from this sweep.")] = None,
     points: Annotated[str | None, typer.Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,

@@ -17,7 +17,7 @@ from hpxfer.errors import HpxferError
 def explain(
     parameterization: Parameterization = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="adam or sgd; default: the sweep's or recipe's, or adam.")
+        str | None, typer.Option(help="adamw or sgd; default: the sweep's or recipe's, or adamw.")
     ] = None,
     base: Annotated[Path | None, typer.Option(help="A JSON file with the base shape.")] = None,
     target: Annotated[Path | None, typer.Option(help="A JSON file with the target shape.")] = None,

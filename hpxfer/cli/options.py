@@ -98,9 +98,7 @@ def column(optimizer: str | None) -> Column | None:
     if optimizer is None:
         return None
     rows = registry("optimizer")
-    columns: tuple[Column, ...] = tuple(dict.fromkeys(row.column for row in rows.rows()))
-    named = rows.get(optimizer).column if optimizer in rows else optimizer
-    for known in columns:
-        if known == named:
-            return known
-    raise HpxferError(f"--optimizer must be {' or '.join(columns)}, got {optimizer!r}")
+    if optimizer not in rows:
+        raise HpxferError(f"--optimizer must be {' or '.join(rows.names())}, got {optimizer!r}")
+    named: Column = rows.get(optimizer).column
+    return named

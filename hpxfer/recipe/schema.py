@@ -45,6 +45,10 @@ Range = Annotated[
 Verdict = Literal["transfers", "drifts", "undecided"]
 
 
+def _spelled_optimizer(name: str) -> str:
+    return registry("optimizer").spelled(name)
+
+
 class HPsPart(Section):
     """The base HPs. `multipliers` holds the constant multipliers by dotted name."""
 
@@ -159,7 +163,7 @@ class RecipeFile(Section):
     hpxfer_recipe: Literal[2]
     family: str  # checked before all else, because nothing else means the same in another family
     parameterization: ParameterizationSpec
-    optimizer: str  # the name of a registered optimizer
+    optimizer: Annotated[str, AfterValidator(_spelled_optimizer)]  # the name of a registered optimizer
     base_shape: dict[str, int]
     hps: HPsPart
     init: InitPart

@@ -28,15 +28,17 @@ class Registry(Generic[Row]):
     """The rows of one kind by name: those of hpxfer, and those that users register.
 
     `builtin` maps the name of each row of hpxfer to `module:attribute`. A row is imported when it is first asked for,
-    so that the sweep's schema can know every legal name without importing the code behind it.
+    so that the sweep's schema can know every legal name without importing the code behind it. `also` maps other
+    spellings to the name, which is what files and messages say.
     """
 
     _every: ClassVar[list[Registry[Any]]] = []
 
-    def __init__(self, kind: str, builtin: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, builtin: Mapping[str, str], also: Mapping[str, str] | None = None) -> None:
         self._every.append(self)
         self.kind = kind
         self._builtin = dict(builtin)
+        self._also = dict(also or {})
         self._rows: dict[str, Row] = {}
         self._modules: dict[str, str] = {}
 
@@ -48,7 +50,7 @@ class Registry(Generic[Row]):
                 f"{self.kind}: a row must have a name of letters, digits, '_', '-' and '.', got {name!r} of a "
                 f"{type(row).__name__}"
             )
-        if row.name in self:
+        if row.name in self.names():
             by = self._modules.get(row.name, "hpxfer")
             raise HpxferError(f"{self.kind} {row.name!r} is registered already, by {by}; choose another name")
         self._rows[row.name] = row
@@ -60,6 +62,7 @@ class Registry(Generic[Row]):
 
         `where` is the file and key that gave the name, e.g. `sweep.yaml: model.gate`.
         """
+        name = self.spelled(name)
         if name not in self:
             at = f"{where}: " if where else ""
             raise HpxferError(f"{at}unknown {self.kind} {name!r}; {nearest(name, self.names())}")
@@ -67,6 +70,10 @@ class Registry(Generic[Row]):
             module, _, attribute = self._builtin[name].partition(":")
             self._rows[name] = cast(Row, getattr(importlib.import_module(module), attribute))
         return self._rows[name]
+
+    def spelled(self, name: str) -> str:
+        """Return the name that another spelling stands for, and any other text as it is."""
+        return name if name in self._rows else self._also.get(name, name)
 
     def names(self) -> tuple[str, ...]:
         """Return every name: first those of hpxfer, then those that users registered, each in order."""
@@ -107,7 +114,7 @@ class Registry(Generic[Row]):
             self.remove(row.name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._builtin or name in self._rows
+        return name in self._builtin or name in self._rows or name in self._also
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

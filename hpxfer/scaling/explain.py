@@ -28,6 +28,9 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import FACTORS, Column, Convention, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
+# Column of a table -> the optimizer that people name.
+OPTIMIZERS: dict[Column, str] = {"adam": "adamw", "sgd": "sgd"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class BaseValues:
@@ -60,7 +63,7 @@ class Explanation:
         out: dict[str, Any] = {
             "parameterization": self.choice.name,
             "conventions": dict(self.choice.conventions),
-            "optimizer": self.optimizer,
+            "optimizer": OPTIMIZERS[self.optimizer],
             "base": self.base.dims(),
             "target": self.target.dims(),
             "roles": _plain(self.factors),
@@ -80,7 +83,7 @@ class Explanation:
         """Return the explanation as aligned text: factors with their monomials, absolute values, and warnings."""
         parts = [
             [
-                f"{self.choice.label()} ({self.choice.table.source}), {self.optimizer}",
+                f"{self.choice.label()} ({self.choice.table.source}), {OPTIMIZERS[self.optimizer]}",
                 f"base    {_spell_shape(self.base, self.target, 'target')}",
                 f"target  {_spell_shape(self.target, self.base, 'base')}",
             ],
@@ -180,7 +183,7 @@ def parameterizations_to_dict() -> dict[str, Any]:
             "adam_axes": list(table.adam_axes),
             "fixed": list(_fixed(table)),
             "regime": table.regime,
-            "optimizers": list(table.rows),
+            "optimizers": [OPTIMIZERS[column] for column in table.rows],
             "conventions": {key: _convention_to_dict(convention) for key, convention in table.conventions.items()},
             "doc": table.doc,
         }
@@ -196,14 +199,14 @@ def _table_text(table: Table) -> str:
             f"  {table.doc}",
             f"  axes:        {', '.join(table.axes)}{_adam_axes(table)}",
             f"  fixed:       {', '.join(_fixed(table))}",
-            f"  optimizers:  {', '.join(table.rows)}",
+            f"  optimizers:  {', '.join(OPTIMIZERS[column] for column in table.rows)}",
             f"  conventions: {defaults or 'none'}",
         ]
     )
 
 
 def _adam_axes(table: Table) -> str:
-    return f"; for adam also {', '.join(table.adam_axes)}" if table.adam_axes else ""
+    return f"; for adamw also {', '.join(table.adam_axes)}" if table.adam_axes else ""
 
 
 def _structure_lines(structure: Structure) -> list[str]:

@@ -136,4 +136,4 @@ class Registered:
         if name not in rows and name not in (info.context or {}).get(self._kind, ()):
             why = f"unknown {self._kind} {shown(name)}; {nearest(name, rows.names())}"
             raise PydanticCustomError("unregistered", "{why}", {"why": why})
-        return name
+        return rows.spelled(name)

@@ -69,7 +69,7 @@ def test_a_sweep_gives_model_table_and_conventions(capsys: pytest.CaptureFixture
         (("--parameterization", "completep-moe", "--axis", "duration"), "no slope along it"),
         (("--parameterization", "completep-moe", "--axis", "width", "--points", "32;64"), "--points: must be numbers"),
         (("--parameterization", "completep-moe", "--convention", "gamma"), "--convention must be KEY=VALUE"),
-        (("--parameterization", "completep-moe", "--optimizer", "lion"), "--optimizer must be adam or sgd"),
+        (("--parameterization", "completep-moe", "--optimizer", "lion"), "--optimizer must be adamw or sgd"),
         (
             ("--parameterization", "completep-moe", "--axis", "width", "--points", "nan,32,64,128"),
             "--points: must be above 0",

@@ -89,3 +89,12 @@ def test_a_recipe_by_hand_must_not_claim_a_sweep() -> None:
         *("training", "fitted", "provenance.sweep", "provenance.data_digest", "provenance.tokenizer"),
         *("provenance.vocab_size", "provenance.num_trials", "provenance.seeds"),
     ]
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_either_spelling_of_the_optimizer_is_taken_and_one_is_written(name: str) -> None:
+    made = Recipe.from_hps("completep-moe", BASE, {"lr": 0.1}, optimizer=name)
+    assert (made.optimizer, made.column) == ("adamw", "adam")
+    text = made.dump()
+    assert "\noptimizer: adamw\n" in text
+    assert Recipe.parse(text.replace("optimizer: adamw", f"optimizer: {name}")) == made

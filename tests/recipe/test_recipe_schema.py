@@ -60,7 +60,7 @@ def test_an_unequal_recipe_is_unequal() -> None:
         ({"family": "mamba"}, "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, got 'mamba'"),
         ({"family": 7}, "got 7; its roles and base model mean nothing here"),
         ({"model__gate": "softmx"}, "model.gate: unknown gate 'softmx'; did you mean 'softmax'?"),
-        ({"optimizer": "adam"}, "optimizer: unknown optimizer 'adam'; did you mean 'adamw'?"),
+        ({"optimizer": "adamx"}, "optimizer: unknown optimizer 'adamx'; did you mean 'adamw'?"),
         ({"parameterization": {"name": "completep_moe"}}, "unknown parameterization 'completep_moe'; did you mean"),
         ({"optimizer": "sgd"}, "parameterization: parameterization completep-moe: the source has no sgd column"),
         (

@@ -82,3 +82,12 @@ def test_a_name_is_letters_digits_and_little_more(name: object) -> None:
 def test_what_has_no_name_is_no_row() -> None:
     with pytest.raises(HpxferError, match="got None of a str"):
         colors().register("red")  # type: ignore[arg-type]
+
+
+def test_another_spelling_finds_the_row_and_is_no_name_of_its_own() -> None:
+    found = Registry[Color]("color", {"red": f"{__name__}:RED"}, also={"rouge": "red"})
+    assert "rouge" in found
+    assert found.get("rouge") is found.get("red")
+    assert (found.spelled("rouge"), found.names()) == ("red", ("red",))
+    with found.registered(Color(name="rouge")) as mine:  # a user's row comes before a spelling
+        assert found.get("rouge") is mine

@@ -52,7 +52,7 @@ def test_to_dict_is_the_factors_of_every_role() -> None:
         "roles": {role: dataclasses.asdict(numbers) for role, numbers in evaluate(MOE, BASE, TARGET).items()},
         "parameterization": "completep-moe",
         "conventions": dict(MOE.conventions),
-        "optimizer": "adam",
+        "optimizer": "adamw",
         "base": BASE.dims(),
         "target": TARGET.dims(),
         "globals": {"route_scale": 4.0, "one_minus_beta": 1.0},
@@ -92,7 +92,7 @@ def test_to_dict_is_strict_json(exponent: float | str) -> None:
 def test_table_shows_factor_monomial_and_source() -> None:
     lines = explain(MOE, BASE, TARGET, "adam").table().splitlines()
     assert lines[:3] == [
-        "completep-moe (arXiv 2601.20205), adam",
+        "completep-moe (arXiv 2601.20205), adamw",
         "base    width 32, depth 2, num_experts 4, num_active 1, expert_width 32, head_dim 32",
         "target  width 128, depth 4, num_experts 16, num_active 4, expert_width 256, head_dim 32",
     ]
@@ -155,7 +155,7 @@ def test_warnings_stand_last() -> None:
 def test_conventions_are_named_and_followed() -> None:
     choice = parameterization("completep-moe", {"router_init_exponent": "inf"})
     explanation = explain(choice, BASE, TARGET, "adam")
-    assert explanation.table().startswith("completep-moe[router_init_exponent=inf] (arXiv 2601.20205), adam\n")
+    assert explanation.table().startswith("completep-moe[router_init_exponent=inf] (arXiv 2601.20205), adamw\n")
     assert explanation.to_dict()["conventions"]["router_init_exponent"] == "inf"
     assert explanation.factors["router"].init_std == 0
 
@@ -262,12 +262,12 @@ def test_list_names_everything_about_every_table() -> None:
         "  CompleteP with MoE layers: width, depth, expert count at fixed kappa, expert size.",
         "  axes:        width, depth, experts, active, expert_ratio",
         "  fixed:       kappa, head_dim",
-        "  optimizers:  adam",
+        "  optimizers:  adamw",
         "  conventions: depth_alpha=1.0, depth_lr=block, readout=forward, embeddings=untied, weight_decay=source, "
         "eps=per_role, router_init_exponent=1.0",
     ]
     assert tables[0].splitlines()[-1] == "  conventions: none"
-    assert "  axes:        width, experts, active; for adam also depth" in list_parameterizations().splitlines()
+    assert "  axes:        width, experts, active; for adamw also depth" in list_parameterizations().splitlines()
     for table in PARAMETERIZATIONS.rows():
         block = next(block for block in tables if block.startswith(f"{table.name} ("))
         assert table.source in block
@@ -292,7 +292,7 @@ def test_list_as_json() -> None:
     assert json.loads(json.dumps(got, allow_nan=False)) == got
     assert set(got) == set(PARAMETERIZATIONS)
     moe = got["completep-moe"]
-    assert (moe["source"], moe["fixed"], moe["optimizers"]) == ("arXiv 2601.20205", ["kappa", "head_dim"], ["adam"])
+    assert (moe["source"], moe["fixed"], moe["optimizers"]) == ("arXiv 2601.20205", ["kappa", "head_dim"], ["adamw"])
     assert moe["conventions"]["router_init_exponent"]["legal"] == [0.5, 1.0, "inf"]
     assert moe["conventions"]["depth_alpha"]["legal"] == {"between": [0.5, 1.0]}
     assert {key: convention["default"] for key, convention in moe["conventions"].items()} == dict(MOE.conventions)

@@ -246,3 +246,9 @@ def test_messages_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(HpxferError) as caught:
         load_sweep(path)
     assert str(caught.value) == f"{path}:21: seedz: unknown key; did you mean 'seeds'?"
+
+
+def test_either_spelling_of_the_optimizer_is_one_sweep() -> None:
+    text = dump_sweep(parse_sweep(SWEEP))
+    assert "optimizer: adamw" in text
+    assert parse_sweep(text.replace("optimizer: adamw", "optimizer: adam")) == parse_sweep(text)

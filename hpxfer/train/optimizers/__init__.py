@@ -13,6 +13,7 @@ OPTIMIZERS: Registry[Optimizer] = Registry(
         "adamw": "hpxfer.train.optimizers.adamw:ADAMW",
         "sgd": "hpxfer.train.optimizers.sgd:SGD",
     },
+    also={"adam": "adamw"},
 )
 register_optimizer = OPTIMIZERS.register
 
