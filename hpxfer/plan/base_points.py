@@ -1,4 +1,4 @@
-"""Base points: cautions about base values that their own grid does not have, although other lines run through them.
+"""Base points: cautions about base values that their own grid does not have.
 
 The grid of lr and the grid of init_scale are two lines, which meet where both HPs have their base values. With
 `hps.lr: 0.0156` beside the grid point 2^-6 = 0.015625 they meet nowhere, and the sweep trains both values.
@@ -8,34 +8,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from hpxfer.search.arms import arms_of
 from hpxfer.spec.base_values import base_values
+from hpxfer.spec.sweep import HPsSpec, TrainingSpec
 from hpxfer.trial import Expansion
 
 NEAR = 0.02  # relative. A value that is nearer to a point of the grid was most likely meant to be that point
 ROUNDING = 1e-9
+_BETAS = ("beta1", "beta2")  # which stand in one list
 
 
 def base_point_cautions(expansion: Expansion) -> Iterator[str]:
-    """Yield a caution for each base value that is no point of its grid while the line of another HP runs through it."""
+    """Yield a caution for each base value that is no point of its grid: what it costs, or that it has no effect."""
     spec = expansion.spec
-    if spec.product or spec.search.row.is_box:
+    if spec.search.row.is_box:
         return
     base = {name: base_values(spec).get(name, 1.0) for name in spec.grid}
     points = {name: values.numbers() for name, values in spec.grid.items()}
     meeting = [name for name in spec.grid if base[name] in points[name]]
     for name in spec.grid:
         others = [other for other in spec.grid if other != name]
-        if not others or name in meeting:
+        if name in meeting or (name == "lr" and spec.hps.lr is None):
             continue
         near = min(points[name], key=lambda point: abs(_position(name, point) - _position(name, base[name])))
+        place, is_near = _place(name, base[name], points[name], near)
+        where = f"{_key(name)}: {base[name]!r} {place}"
+        if not others:
+            if spec.search.row.tunes == "lines" and base[name] != _default(name):
+                yield f"{where}: no other line runs through it, so it has no effect; take it out"
+            continue
+        if spec.product:
+            if math.isclose(base[name], near, rel_tol=ROUNDING):
+                continue  # the lines are read at the point itself
+            unread = f"which the lines of {' and '.join(others)} would run through, so these lines cannot be read"
+            yield f"{where}, {unread}; write {_spelling(name, near)}"
+            continue
         lines = f"the {'lines' if len(others) > 1 else 'line'} of {' and '.join(others)}"
         runs = f"{lines} {'run' if len(others) > 1 else 'runs'} through it{_cost(expansion, name, near, meeting)}"
-        place, is_near = _place(name, base[name], points[name], near)
         free = " at no further cost" if meeting and spec.search.row.lists_trials else ""
         add = "" if is_near else f"add {base[name]!r} to grid.{name}{free}, or "
-        yield f"{_key(name)}: {base[name]!r} {place}: {runs}; {add}write {_spelling(name, near)}"
+        yield f"{where}: {runs}; {add}write {_spelling(name, near)}"
+
+
+def _default(name: str) -> Any:
+    """Return the base value that an HP has where the file gives none: of lr, None."""
+    if "." in name:
+        return 1.0
+    if name in _BETAS:
+        return TrainingSpec.model_fields["betas"].default[_BETAS.index(name)]
+    section = TrainingSpec if name in TrainingSpec.model_fields else HPsSpec
+    return section.model_fields[name].default
 
 
 def _cost(expansion: Expansion, name: str, near: float, meeting: list[str]) -> str:
@@ -67,7 +91,7 @@ def _place(name: str, value: float, points: tuple[float, ...], near: float) -> t
 
 def _gap(name: str, value: float) -> float:
     """Return what an HP acts by: of a beta, its distance from 1."""
-    return 1 - value if name in ("beta1", "beta2") else value
+    return 1 - value if name in _BETAS else value
 
 
 def _position(name: str, value: float) -> float:
@@ -102,7 +126,8 @@ def _spelling(name: str, value: float) -> str:
 
 def _key(name: str) -> str:
     """Return the key of the sweep file that holds the base value of an HP."""
-    in_training = {"weight_decay": "weight_decay", "eps": "eps", "beta1": "betas[0]", "beta2": "betas[1]"}
-    if name in in_training:
-        return f"training.{in_training[name]}"
+    if name in _BETAS:
+        return f"training.betas[{_BETAS.index(name)}]"
+    if name in TrainingSpec.model_fields:
+        return f"training.{name}"
     return f"hps.multipliers.{name}" if "." in name else f"hps.{name}"

@@ -95,8 +95,10 @@ def test_an_hp_of_the_training_section_takes_no_power_of_two() -> None:
 @pytest.mark.parametrize(
     ("hps", "grid", "more"),
     [
-        ("  lr: 0.0156", "  lr: {log2: [-9, -4]}", ()),  # no other line
-        ("  lr: 0.0156", BOTH, (("seeds: 2", "seeds: 2\nproduct: true"),)),  # no line of lr leaves its grid
+        ("  lr: {log2: -6}", "  lr: {log2: [-9, -4]}", ()),
+        ("  lr: 0.01", "  init_scale: [0.5, 2]", ()),  # 1 by default
+        ("  lr: {log2: -6}", BOTH, (("seeds: 2", "seeds: 2\nproduct: true"),)),
+        ("", BOTH, (("seeds: 2", "seeds: 2\nproduct: true"),)),
         ("", BOTH, (("seeds: 2", "seeds: 2\nsearch: {kind: random, points: 4}"),)),  # points in a box
         ("  lr: 0.01", "  lr: [0.01, 0.02]\n  router.lr_mult: [0.5, 1]", ()),  # 1 by default
         ("  lr: 0.01", "  lr: [0.01, 0.02]\n  beta2: [0.95, 0.99]", ()),
@@ -105,6 +107,35 @@ def test_an_hp_of_the_training_section_takes_no_power_of_two() -> None:
 )
 def test_no_false_alarm(hps: str, grid: str, more: tuple[tuple[str, str], ...]) -> None:
     assert said(hps, grid, *more) == ()
+
+
+@pytest.mark.parametrize(
+    ("hps", "grid", "where"),
+    [
+        ("  lr: 0.5", "  lr: {log2: [-9, -4]}", "hps.lr: 0.5 lies above every point of grid.lr, the highest is 2^-4"),
+        ("  lr: 0.0156", "  lr: {log2: [-9, -4]}", "hps.lr: 0.0156 is within 0.2% of a point of grid.lr, 2^-6, and"),
+        (
+            "  lr: 0.01\n  init_scale: 0.7",
+            "  init_scale: [0.5, 1]",
+            "hps.init_scale: 0.7 lies between two points of grid.init_scale, 2^-1 and 2^0",
+        ),
+    ],
+)
+def test_a_value_that_no_line_runs_through_has_no_effect(hps: str, grid: str, where: str) -> None:
+    (line,) = said(hps, grid)
+    assert line.startswith(where)
+    assert line.endswith(": no other line runs through it, so it has no effect; take it out")
+    key, _, value = hps.splitlines()[-1].strip().partition(": ")
+    other = hps.replace(f"{key}: {value}", f"{key}: 0.123")
+    assert list(expansion(hps, grid).trials()) == list(expansion(other, grid).trials())
+
+
+def test_a_product_cannot_read_lines_through_a_value_that_it_does_not_have() -> None:
+    (line,) = said("  lr: 0.0156", BOTH, ("seeds: 2", "seeds: 2\nproduct: true"))
+    assert line == (
+        "hps.lr: 0.0156 is within 0.2% of a point of grid.lr, 2^-6, and is not that point, which the lines of "
+        "init_scale would run through, so these lines cannot be read; write hps.lr: {log2: -6} or 0.015625"
+    )
 
 
 def test_lines_that_meet_nowhere() -> None:
