@@ -212,9 +212,11 @@ class Runner(tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._events: Iterator[Event] = guarded(self._train, config["stack"], cut=config["cut"])
+        self._trains = False  # whether the stack has begun and not ended
 
     def step(self) -> dict[str, Any]:
         event = next(self._events)
+        self._trains = not isinstance(event, Ended)
         if isinstance(event, Ended):
             return {EVENT: event, "done": True}
         out: dict[str, Any] = {EVENT: event, "done": False}
@@ -226,5 +228,6 @@ class Runner(tune.Trainable):
     def cleanup(self) -> None:
         """Let a training that Tune ends write a checkpoint: its driver may have been interrupted."""
         STOP.is_set = True
-        for _ in self._events:
-            pass
+        if self._trains:
+            for _ in self._events:
+                pass
