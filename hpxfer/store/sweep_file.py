@@ -15,6 +15,7 @@ from typing import IO
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import read_bytes, write_files
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep
+from hpxfer.spec.ties import as_stored
 
 SWEEP_FILE = "sweep.yaml"
 # The last key that every stored sweep has had. A file without it was cut off.
@@ -44,13 +45,15 @@ def load_stored(folder: Path) -> SweepSpec:
 def load_given(path: str | Path, plugins: Sequence[str] = ()) -> SweepSpec:
     """Return the sweep in a file that the user names, as `load_sweep` does.
 
-    The file may be the sweep.yaml of a results folder. Then HpxferError says how to repair it if it is damaged.
+    The file may be the sweep.yaml of a results folder. Then HpxferError says how to repair it if it is damaged, and
+    what it leaves out is read as in a stored sweep.
     """
     path = Path(path)
-    if path.name == SWEEP_FILE and any(path.parent.glob("trials*.parquet")):
-        with _repairable(path):
-            _require_end(load_sweep(path, trusted=False))
-    return load_sweep(path, plugins=plugins)
+    if path.name != SWEEP_FILE or not any(path.parent.glob("trials*.parquet")):
+        return load_sweep(path, plugins=plugins)
+    with _repairable(path):
+        _require_end(load_sweep(path, trusted=False))
+    return as_stored(load_sweep(path, plugins=plugins))
 
 
 def damage(folder: Path) -> str | None:

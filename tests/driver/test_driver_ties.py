@@ -63,6 +63,8 @@ def test_an_old_folder_reads_and_goes_on_as_it_was(tmp_path: Path) -> None:
         "one with --results to have it"
     )
     assert any("mssp-i starts from a zero router" in text for text in prepared.plan.cautions)
+    elsewhere = prepare(folder / "sweep.yaml", results=tmp_path / "new")  # the stored sweep itself, in a new folder
+    assert {trial.id for trial in elsewhere.missing} == before
     more = Made()
     run(write(tmp_path, WIDER), results=tmp_path, executor=more)
     assert trained(more) == 20
