@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, column, load_plugins
-from hpxfer.cli.output import say
+from hpxfer.cli.output import say, warn
 from hpxfer.errors import HpxferError
 
 
@@ -23,6 +23,10 @@ def explain(
     target: Annotated[Path | None, typer.Option(help="A JSON file with the target shape.")] = None,
     sweep: Annotated[Path | None, typer.Option(help="Take base, HPs and initialization from a sweep file.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="Take base, HPs and initialization from a recipe.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="With --recipe: the config.json of a model of transformers. Shows what each tensor gets."),
+    ] = None,
     convention: Convention = None,
     gate: Annotated[
         str | None, typer.Option(help="The gate of the model, e.g. sigmoid; only warnings depend on it.")
@@ -48,6 +52,7 @@ def explain(
       hpxfer explain --list
       hpxfer explain --sweep sweeps/quickstart.yaml
       hpxfer explain --parameterization completep-moe --base base.json --target target.json --strict
+      hpxfer explain --recipe results/quickstart/recipe.yaml --model mixtral/config.json
       hpxfer explain --plugin ./mine.py --parameterization mine --base base.json --target target.json
     """
     from hpxfer.cli.explain_source import from_files, from_recipe, from_sweep, model_facts, read_conventions
@@ -60,6 +65,9 @@ def explain(
         return
     if sweep is not None and recipe is not None:
         raise HpxferError("give one of --sweep and --recipe, got both")
+    if model is not None:
+        _of_model(recipe, model, target, as_json=as_json, others=(sweep, base, parameterization, optimizer, convention))
+        return
     conventions, facts = read_conventions(convention or ()), model_facts(gate, tied)
     if sweep is not None:
         source = from_sweep(sweep, parameterization, base, target, conventions, facts)
@@ -74,6 +82,17 @@ def explain(
     say(json.dumps(found.to_dict()) if as_json else found.table())
     if source.note:
         say(f"note: {source.note}", err=True)
+
+
+def _of_model(recipe: Path | None, model: Path, target: Path | None, *, as_json: bool, others: tuple[Any, ...]) -> None:
+    """Explain what a recipe gives a model. Warnings go to stderr."""
+    from hpxfer.cli.explain_model import explain_model
+
+    if recipe is None or any(other is not None for other in others):
+        raise HpxferError("--model: goes with --recipe, and with --target for a model whose shape is not known")
+    found, problems = explain_model(recipe, model, target)
+    warn(problems)
+    say(json.dumps(found.to_dict()) if as_json else str(found))
 
 
 EXPLAIN = Command(name="explain", run=explain)

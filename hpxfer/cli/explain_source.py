@@ -16,6 +16,7 @@ from hpxfer.scaling.shape import Shape, load_shape
 from hpxfer.scaling.table import Column, Conventions
 
 if TYPE_CHECKING:
+    from hpxfer.recipe import Recipe
     from hpxfer.spec import SweepSpec
 
 
@@ -139,6 +140,18 @@ def from_recipe(
         target=load_shape(target) if target else recipe.base_shape,
         values=BaseValues(hps=recipe.hps, init=recipe.init),
         facts=ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings),
+        note=_tuned_on(recipe),
+    )
+
+
+def _tuned_on(recipe: Recipe) -> str:
+    """Return what a recipe was tuned on, which no shape says of the target."""
+    from hpxfer.recipe.tuned_on import stated
+
+    facts = ", ".join(f"{name} {value}" for name, value in stated(recipe.file).items())
+    return (
+        f"tuned on {facts}; a shape does not say these of the target, whose HPs may differ: compare them, or give "
+        "--model the config.json of a model of transformers, or call recipe.explain(model)"
     )
 
 

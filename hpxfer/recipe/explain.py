@@ -44,10 +44,8 @@ class ModelExplanation:
     def __str__(self) -> str:
         notes = [f"  {row.name}: {row.note}" for row in self.rows if row.note]
         table = aligned([HEADER, *map(_cells, self.rows)])
-        other = [
-            *(f"  differs: {line}" for line in self.tuned_on.different),
-            *map("  {}".format, self.tuned_on.notes()),
-        ]
+        # The warning says what differs, together with what cannot be seen.
+        other = [] if self.tuned_on.different else [f"  {note}" for note in self.tuned_on.notes()]
         return "\n".join([self.heading, *(f"  {line}" for line in table), *notes, *other])
 
 

@@ -7,7 +7,7 @@ calls no hooks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,14 +68,19 @@ def embedding_scale(module: torch.nn.Module, name: str, owner: torch.nn.Module |
     weight = module._parameters.get(name)
     if weight is not None and weight.ndim == 2 and _is_small(module, name):
         out = _called(module, {name: torch.ones(1, 1).expand(weight.shape)}, torch.zeros(1, 1, dtype=torch.long))
-        scale = 1.0 if out is None else float(out.flatten()[0])
-        if not math.isclose(scale, 1.0, rel_tol=FEW):
+        if out is not None and not math.isclose(scale := float(out.flatten()[0]), 1.0, rel_tol=FEW):
             return scale
-    for attribute in SCALES:
-        value = getattr(owner, attribute, None)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+        if out is None and (own := _number(module, ("scalar_embed_scale", *SCALES))):
+            return own
+    if around := _number(owner, SCALES):
+        return around
     return math.sqrt(width) if type(owner).__name__ in SCALED_BY_SQRT_WIDTH and _is_plain(module) else 1.0
+
+
+def _number(module: torch.nn.Module | None, attributes: Iterable[str]) -> float | None:
+    """Return the first of these attributes that is a number."""
+    values = [getattr(module, attribute, None) for attribute in attributes]
+    return next((float(value) for value in values if isinstance(value, int | float) and value is not True), None)
 
 
 def _is_plain(module: torch.nn.Module) -> bool:
@@ -98,6 +103,8 @@ def _called(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor], x: 
     twin: Any = object.__new__(type(module))
     twin.__dict__.update(module.__dict__)
     zeros = {key: None if tensor is None else torch.zeros(tensor.shape) for key, tensor in module._parameters.items()}
+    if any(buffer is not None and buffer.is_meta for buffer in module._buffers.values()):
+        return None
     buffers = {key: None if buffer is None else buffer.detach().cpu() for key, buffer in module._buffers.items()}
     twin.__dict__.update(_parameters={**zeros, **parameters}, _buffers=buffers)
     for inputs in ((x,), (x, x)):

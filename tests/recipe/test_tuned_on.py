@@ -122,12 +122,14 @@ def test_the_same_model_by_hand_differs_in_nothing_and_what_nobody_said_is_not_c
         assert said(lambda made=made: made.param_groups(model, hpxfer.roles(model), shape)) == []
 
 
-def test_an_explanation_ends_with_the_differences() -> None:
+def test_an_explanation_holds_the_differences_and_ends_with_what_cannot_be_seen() -> None:
     model = make("llama")
     with pytest.warns(OtherModelWarning):
-        lines = str(swept().explain(model)).splitlines()
-    assert "  differs: norm: LayerNorm at the base, RMSNorm in the target" in lines
-    assert lines[-1].startswith("  not seen in the target, so compare it yourself: optimizer (adamw)")
+        found = swept().explain(model)
+    assert found.tuned_on.different[0] == "norm: LayerNorm at the base, RMSNorm in the target"
+    assert "RMSNorm" not in str(found), "the warning says it"
+    last = str(recipe().explain(own(), ROLES, BASE)).splitlines()[-1]
+    assert last.startswith("  not seen in the target, so compare it yourself: gate (sigmoid), optimizer (adamw)")
 
 
 def test_a_recipe_states_what_it_was_tuned_on() -> None:

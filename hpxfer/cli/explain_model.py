@@ -1,0 +1,59 @@
+"""`hpxfer explain --model`: what a recipe gives each tensor of a model of `transformers`, from its config.json."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpxfer.errors import HpxferError, cut
+from hpxfer.host.files import read_text
+from hpxfer.scaling.shape import MAX_DEPTH, load_shape
+
+if TYPE_CHECKING:
+    from hpxfer.recipe import ModelExplanation
+
+# What configs call the number of layers. A model is made layer by layer, though without memory.
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+WORDS = 120  # characters of what transformers says
+
+
+def explain_model(recipe: Path, config: Path, target: Path | None) -> tuple[ModelExplanation, list[str]]:
+    """Return the explanation of a model, and the warnings. The shape is that of `target`, or the config's own."""
+    from hpxfer.recipe import Recipe
+
+    loaded, model = Recipe.load(recipe), _model(config)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = loaded.explain(model, target_shape=load_shape(target) if target else None)
+    return found, [str(one.message) for one in caught if type(one.message).__module__.startswith("hpxfer.")]
+
+
+def _model(path: Path) -> Any:
+    """Return the model of a config, without memory for its tensors. Nothing is downloaded."""
+    rule = f"{path}: must be the config.json of a causal language model of transformers"
+    try:
+        data = json.loads(read_text(path))
+    except OSError as error:
+        raise HpxferError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise HpxferError(f"{rule}, got no JSON: {error}") from None
+    kind = data.get("model_type") if isinstance(data, dict) else None
+    if not isinstance(kind, str):
+        raise HpxferError(f"{rule}, got no model_type; a file with a shape is given by --target")
+    for name in LAYERS:
+        if isinstance(data.get(name), int) and data[name] > MAX_DEPTH:
+            raise HpxferError(f"{path}: {name}: must be at most {MAX_DEPTH}, got {data[name]}")
+    try:
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ImportError:
+        raise HpxferError("--model: needs transformers, got none; pip install 'hpxfer[hf]'") from None
+    try:
+        made = AutoConfig.for_model(kind, **{name: value for name, value in data.items() if name != "model_type"})
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(made, trust_remote_code=False)
+    except Exception as error:  # transformers raises what it likes at a config that it does not know
+        why = f"{type(error).__name__}: {cut(str(error), WORDS)}"
+        raise HpxferError(f"{rule}, got one that transformers refuses: {why}") from None
