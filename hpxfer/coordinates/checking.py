@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from hpxfer.coordinates import block, gpt
 from hpxfer.coordinates.cases import Case, block_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.coordinates.derive import NOT_DERIVED, derive
+from hpxfer.coordinates.limits import require_block_memory, require_memory, require_size
 from hpxfer.coordinates.measure import TOLERANCE, Fit, Observation, Prediction, fit, over_layers
 from hpxfer.coordinates.path_facts import PathFacts, path_facts
 from hpxfer.coordinates.predict import predict
@@ -206,9 +207,13 @@ def check(
     with one_thread():
         if architecture == "block":
             regimes = {axis: block_path(axis, points) for axis in named}  # all are refused before one is trained
+            for path in regimes.values():
+                require_block_memory(path, seeds)
             reports = [asked.block(axis, path) for axis, path in regimes.items()]
         else:
             cases = {axis: _case(asked, sweep, axis, points) for axis in named}
+            for case in cases.values():
+                require_memory(case, seeds)
             reports = [asked.gpt(axis, case) for axis, case in cases.items()]
     return CheckReport(
         parameterization=choice.label(),
@@ -226,8 +231,7 @@ def _require(
     asked: _Check, axes: Sequence[str], sweep: SweepSpec | None, points: Sequence[float] | None, architecture: str
 ) -> None:
     """Raise HpxferError unless what was asked goes together."""
-    if asked.steps < 1 or asked.seeds < 1:
-        raise HpxferError(f"--steps and --seeds must be at least 1, got {asked.steps} and {asked.seeds}")
+    require_size(asked.steps, asked.seeds, points)
     if architecture not in ARCHITECTURES:
         fix = nearest(architecture, ARCHITECTURES)
         raise HpxferError(f"--architecture: unknown architecture {architecture!r}; {fix}")
