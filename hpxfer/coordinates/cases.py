@@ -78,6 +78,7 @@ model:
   tied_embeddings: {tied}
   embedding_std: 1.0
   position_std: 0.5
+  biases: true
 data: {{source: "builtin:stdlib"}}
 training: {{batch_tokens: 256, steps: 100, validation_tokens: 256, optimizer: {optimizer}, eps: 1.0e-6}}
 parameterizations: [sp]

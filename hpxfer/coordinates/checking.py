@@ -1,14 +1,13 @@
 """The coordinate check: train every shape of a path for a few steps, and compare what moved with what is predicted.
 
-The check cannot see factors that do not show in so few steps: those of eps (it is far below the gradients in the
-check's own model), of weight decay (it is 0 there) and of the betas. Of positions, gains and biases it judges the
-gradient, and in a registered table the size of the update. A role is judged over all its blocks together, so that a
-single block that learns too little can hide; its own slopes stand in the JSON.
+Eps and weight decay do not show in the features within so few steps. So eps is held against the gradient of its role,
+and decay is measured by a step of its own. `not_tested` names what the check is silent on. A role is judged over all
+its blocks together, so that a single block that learns too little can hide; its own slopes stand in the JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -17,10 +16,13 @@ from hpxfer.coordinates.cases import Case, block_path, own_axes, own_case, sweep
 from hpxfer.coordinates.derive import NOT_DERIVED, derive
 from hpxfer.coordinates.limits import require_block_memory, require_memory, require_size
 from hpxfer.coordinates.measure import TOLERANCE, Fit, Observation, Prediction, fit, over_layers
+from hpxfer.coordinates.not_tested import BLOCK, not_tested
+from hpxfer.coordinates.optimizer import decays, gradients_over_eps
+from hpxfer.coordinates.optimizer_rules import decay_rule, eps_as_gradients, eps_rule
 from hpxfer.coordinates.path_facts import PathFacts, path_facts
 from hpxfer.coordinates.predict import predict
 from hpxfer.coordinates.report import AxisReport, CheckReport
-from hpxfer.coordinates.stability import stability
+from hpxfer.coordinates.stability import VECTORS, stability
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.registry import registry
@@ -29,6 +31,7 @@ from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.evaluate import Parameterization, ratios
 from hpxfer.scaling.evaluate import parameterization as by_name
 from hpxfer.scaling.monomial import ZERO
+from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -73,13 +76,20 @@ class _Check:
         self._require_rows(case)
         data = data_ref(case.spec.data)
         observations: list[Observation] = []
+        whole: list[Observation] = []
         for point in points:
             self.on_shape(f"{axis}: {point.shape.label()}")
             trials = self._trials(case, data, point.shape)
-            observations += gpt.observe(trials, scale=point.scale, steps=self.steps, weight_changes=self.is_registered)
+            found = list(gpt.observe(trials, scale=point.scale, steps=self.steps, weight_changes=self._watched))
+            of_shape = [*(seen for seen in found if seen.layer is None), *over_layers(found)]
+            gradients = (seen for seen in of_shape if seen.quantity == "gradient")
+            whole += [*of_shape, *gradients_over_eps(gradients, trials[0])]
+            whole += decays(trials[0], self._roles(case), point.scale)
+            observations += found
         shapes = [point.shape for point in points]
-        whole = [*(seen for seen in observations if seen.layer is None), *over_layers(observations)]
         facts = _facts(case)
+        fits = fit([*whole, *_everywhere(observations, len(points))], self._predictions(case, facts), self.tolerance)
+        good = self._stability(whole, facts)
         return AxisReport(
             axis=axis,
             scale_name=case.axis.scale_name,
@@ -89,9 +99,16 @@ class _Check:
                 *self._warnings(base, shapes, ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings)),
                 *case.notes,
             ),
-            fits=fit([*whole, *_everywhere(observations, len(points))], self._predictions(case, facts), self.tolerance),
-            stability=self._stability(whole, facts),
+            fits=fits,
+            stability=good,
             must_be_stable=self.is_registered,
+            not_tested=not_tested(
+                self.choice,
+                self.optimizer,
+                good if self.is_registered else fits,
+                self._roles(case),
+                facts.gate_sums_over,
+            ),
         )
 
     def block(self, axis: str, path: Sequence[Shape]) -> AxisReport:
@@ -107,7 +124,19 @@ class _Check:
             shapes=tuple(shape.label() for shape in path),
             warnings=self._warnings(path[0], path, ModelFacts(gate="sigmoid", tied_embeddings=False)),
             fits=fit(observations, block.predictions(self.choice, self.optimizer, path), self.tolerance),
+            not_tested=BLOCK,
         )
+
+    @property
+    def _watched(self) -> Collection[str]:
+        """The roles whose weights are watched themselves. A registered table is held to the changes of all."""
+        return ROLES if self.is_registered else VECTORS
+
+    def _roles(self, case: Case) -> tuple[str, ...]:
+        """Return the roles of the optimizer's tensors."""
+        roles = model_roles(case.axis.points[-1].shape, case.spec.model)
+        tied = ("readout",) if case.spec.model.tied_embeddings else ()
+        return tuple(role for role in roles if role not in ("router_bias", *tied))
 
     def _predictions(self, case: Case, facts: PathFacts) -> tuple[Prediction, ...]:
         """Return what the table's source claims; for a registered table, what its own rows imply."""
@@ -116,12 +145,27 @@ class _Check:
         points = case.axis.points
         at = [ratios(case.spec.base_shape, point.shape) for point in points]
         claims = self.choice.claims(self.optimizer) if self.claims is None else self.claims
-        return predict(claims, tuple(point.scale for point in points), at)
+        found = predict(claims, tuple(point.scale for point in points), at)
+        if not found:
+            return ()
+        eps = eps_as_gradients(self.choice, found, self._eps_rule(facts))
+        return (*found, *eps, *decay_rule(self.choice, self.optimizer, facts))
+
+    @property
+    def _zero_readout(self) -> bool:
+        return any(row.role == "readout" and row.init_std == ZERO for row in self.choice.rows(self.optimizer))
+
+    def _eps_rule(self, facts: PathFacts) -> tuple[Prediction, ...]:
+        # Behind a zero readout no gradient reaches the other roles before the first update.
+        return tuple(eps_rule(self.choice, facts, first=int(self._zero_readout)))
 
     def _stability(self, observations: Sequence[Observation], facts: PathFacts) -> tuple[Fit, ...]:
         """Return the slopes of what keeps its size under a good table."""
-        starts = {row.role: row.init_std for row in self.choice.rows(self.optimizer)}
-        good = stability(facts, self.optimizer, zero_readout=starts.get("readout") == ZERO)
+        good = (
+            *stability(facts, self.optimizer, zero_readout=self._zero_readout),
+            *self._eps_rule(facts),
+            *decay_rule(self.choice, self.optimizer, facts),
+        )
         asked = [seen for seen in observations if any(expected.is_about(seen) for expected in good)]
         return fit(asked, good, self.tolerance)
 
@@ -140,7 +184,7 @@ class _Check:
         return tuple(coverage_warnings(self.choice, base, path[-1], facts, self.optimizer))
 
     def _trials(self, case: Case, data: DataRef, shape: Shape) -> list[Trial]:
-        setting = setting_of(case.spec, data, shape)
+        setting = setting_of(case.spec, data, shape, self.choice)
         return [
             Trial(
                 id=f"check {self.choice.label()} {shape.label()} seed {seed}",

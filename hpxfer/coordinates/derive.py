@@ -4,6 +4,7 @@ Each size is a power of the path's scale, and this module computes the exponents
 
     init             W_0 x                    forward * init_std * sqrt(fan-in) * |x|         random weights add up
     weight change    W_1 - W_0                Adam: LR                  SGD: LR * |gradient|
+    decay            by weight decay          LR * weight decay
     effective        (W_t - W_0) x            forward * |weight change| * fan-in * |x|        an update aligns with x
     gradient         dL/dW = delta x^T        |delta| * |x|, and delta passes through W_0^T as a random vector does
 
@@ -15,15 +16,14 @@ module knows no torch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hpxfer.coordinates.measure import Prediction
+from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS, SPARSE, TIED
 from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.sizes import SAME, ZERO, Size, grows, largest, led_by, power_of, product, sum_of
 from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.scaling.monomial import Monomial
 from hpxfer.scaling.roles import ROLES, fan_in_dim
 from hpxfer.scaling.table import Column, Row
 
@@ -36,15 +36,14 @@ TWO_STARTS = "embeddings and positions scale differently, so no power law is der
 BRANCHES_LEAD = "the branches outgrow the embedding, so the stream is a sum of parts with different powers"
 READERS = "the maps that read this scale differently, so no power law is derived"
 PARTS = "routed and shared experts scale differently, so no power law is derived"
-SPARSE = "the share of active experts changes, and with it how much an expert learns from each batch"
 SINGLE_DRAW = "all experts start from one draw, so this is a single random number at first"
 LOGITS = "the logits grow, so the gates or the loss saturate and no power law is derived"
 GATE = "no power law is derived for this gate"
-TIED = "the embedding and the readout are one tensor, whose gradient has two parts"
 BIASES = "no rule is derived for biases"
 DECAYS = "no gradient reaches this at first, and weight decay moves it"
 FOLLOWS = "it follows from all that has moved before, of which the rows alone imply no power law"
 
+LOOKUPS = ("embedding", "position")
 ATTENTION = ("attn_q", "attn_k", "attn_v")
 # Roles that multiply nothing: what they learn shows in the size of their update alone.
 NO_MAPS = ("norm", "final_norm", "embedding", "position", "hidden_bias")
@@ -54,7 +53,7 @@ NOT_DERIVED = tuple(
     for role in (*ROLES, "stream", "gates", "moe", "dense")
     for quantity in (
         *("activation", "change", "effective", "propagating", "gradient", "weight change"),
-        *("aggregate init", "aggregate effective", "aggregate propagating"),
+        *("aggregate init", "aggregate effective", "aggregate propagating", GRADIENT_OVER_EPS, DECAY),
     )
 )
 
@@ -68,7 +67,11 @@ def derive(choice: Parameterization, optimizer: Column, facts: PathFacts) -> tup
     found += [_prediction("gradient", role, size, last=0) for role, size in gradients.items()]
     found += [_prediction("weight change", role, size, first=1, last=1) for role, size in update.changes.items()]
     found += [_prediction("effective", role, size, first=1, last=1) for role, size in update.effective()]
-    found.append(_prediction("change", "embedding", update.embedding(), first=1, last=1))
+    found += [_prediction("change", role, update.changes[role], first=1, last=1) for role in LOOKUPS]
+    found += [
+        _prediction(GRADIENT_OVER_EPS, role, start.over_eps(role, size), last=0) for role, size in gradients.items()
+    ]
+    found += [_prediction(DECAY, role, start.decay(role)) for role in start.rows]
     if facts.moe:
         found.append(_prediction("aggregate init", "expert_out", start.expert_sum(), last=0))
         found.append(_prediction("aggregate effective", "expert_out", update.expert_sum(), first=1, last=1))
@@ -99,7 +102,7 @@ class _Start:
         """Return the exponent of a factor of a role, e.g. its `lr`."""
         if role not in self.rows:
             return f"the table has no row for {role}"
-        return self._power(self.rows[role].monomials()[name])
+        return self.facts.exponent(self.rows[role].monomials()[name])
 
     def forward(self, role: str) -> Size:
         """Return the forward multiplier on a role's output. That of the experts multiplies their sum instead."""
@@ -137,9 +140,9 @@ class _Start:
             case None:
                 return 0.0
             case "all":
-                return self._power(self.choice.table.route_scale) - self.symbol("experts")
+                return self.facts.exponent(self.choice.table.route_scale) - self.symbol("experts")
             case "active":
-                return self._power(self.choice.table.route_scale) - self.symbol("active")
+                return self.facts.exponent(self.choice.table.route_scale) - self.symbol("active")
             case _:
                 return GATE
 
@@ -157,7 +160,8 @@ class _Start:
 
     def activations(self) -> Iterator[tuple[str, Size]]:
         """Yield role -> output."""
-        yield "embedding", self._embedded()
+        for role in LOOKUPS:
+            yield role, self.factor(role, "init_std")
         yield "stream", self.stream()
         for role in ATTENTION:
             yield role, self._map(role)
@@ -197,6 +201,14 @@ class _Start:
             yield "readout", self.factor("readout", "forward")
         yield "hidden_bias", BIASES
 
+    def over_eps(self, role: str, gradient: Size) -> Size:
+        """Return the gradient in units of Adam's eps."""
+        return product(gradient, power_of(self.factor(role, "eps"), -1))
+
+    def decay(self, role: str) -> Size:
+        """Return the share of a weight that weight decay takes in one step."""
+        return product(self.factor(role, "lr"), self.factor(role, "weight_decay"))
+
     def weight_change(self, role: str, gradient: Size, optimizer: Column) -> Size:
         """Return W_1 - W_0. Adam's first step has the size of the LR, unless the gradient is an exact zero."""
         lr = self.factor(role, "lr")
@@ -205,11 +217,6 @@ class _Start:
         if gradient == ZERO:
             return DECAYS if self.facts.decays else ZERO
         return product(lr, gradient) if optimizer == "sgd" else lr
-
-    def _power(self, monomial: Monomial) -> float:
-        if not monomial.coefficient:
-            return ZERO
-        return math.fsum(self.symbol(name, power) for name, power in monomial.exponents)
 
     def _map(self, role: str, x: Size = 0.0) -> Size:
         """Return W_0 x with the forward multiplier."""
@@ -279,10 +286,6 @@ class _Update:
             if role not in NO_MAPS:
                 yield role, INPUT_MOVES if moves else self._learned(role)
 
-    def embedding(self) -> Size:
-        """Return the change of the embeddings, of tokens and positions together."""
-        return sum_of(TWO_STARTS, self.changes["embedding"], self.changes["position"])
-
     def expert_sum(self) -> Size:
         """Return what the updates of the experts' output matrices add to the gated sum: equal signs add up."""
         return INPUT_MOVES if grows(self._of_stream()) else self._of_sum()
@@ -310,5 +313,5 @@ class _Update:
             self._of_sum() if kind == "expert" else self._learned(f"{kind}_out") for kind in self.start.facts.ffns()
         ]
         depth = self.start.symbol("depth")
-        change = largest(self.embedding(), *(product(depth, branch) for branch in branches))
+        change = largest(*(self.changes[role] for role in LOOKUPS), *(product(depth, branch) for branch in branches))
         return product(change, power_of(self.start.stream(), -1))

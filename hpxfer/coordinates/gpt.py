@@ -12,7 +12,7 @@ Letters: K seeds, T tokens, I in, O out, D width, E experts, H hidden features.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,8 +31,8 @@ LINEAR = ("attn_q", "attn_k", "attn_v", "attn_out", "router", "readout", "dense_
 SHARED = ("shared_in", "shared_gate", "shared_out")
 EXPERTS = ("expert_in", "expert_gate")  # these read the stream; expert_out reads their output
 # Parts of the model that are no linear map. Their output and its change are measured.
-PARTS = ("embedding", "stream", "gates", "moe", "dense", "final_norm")
-OUTSIDE = ("embedding", "final_norm", "readout")
+PARTS = ("stream", "gates", "moe", "dense", "final_norm")
+OUTSIDE = ("final_norm", "readout")
 # No trial of a sweep uses this seed.
 PROBE_SEED = 2**62
 PROBE_TOKENS = 64
@@ -42,19 +42,19 @@ Values = dict[str, Tensor]  # quantity -> [K, ...]
 
 
 def observe(
-    trials: Sequence[Trial], *, scale: float, steps: int, weight_changes: bool = False
+    trials: Sequence[Trial], *, scale: float, steps: int, weight_changes: Collection[str] = ()
 ) -> Iterator[Observation]:
     """Yield the sizes in the trials of one shape, one trial per seed, before training and after each update.
 
-    `weight_changes` adds W_t - W_0 of every role.
+    `weight_changes` names the roles of which W_t - W_0 is measured too.
     """
     state = TrainState(Stack(trials=tuple(trials)), torch.device("cpu"))
     probe = _Probe(state)
     for step in range(steps + 1):
         output, grads = state.forward_backward(step)
         sizes = [*probe.sizes(), *_by_role(state, grads, "gradient")]
-        if weight_changes and step:
-            sizes += _by_role(state, probe.weight_changes(), "weight change")
+        if step:
+            sizes += _by_role(state, probe.weight_changes(weight_changes), "weight change")
         for (role, layer), quantity, rms_K in sizes:
             if step == 0 and quantity in OF_A_CHANGE:
                 continue
@@ -100,11 +100,12 @@ class _Probe:
         return out
 
     @torch.no_grad()
-    def weight_changes(self) -> Weights:
-        """Return W_t - W_0 of every tensor."""
+    def weight_changes(self, roles: Collection[str]) -> Weights:
+        """Return W_t - W_0 of every tensor of these roles."""
         return {
             name: tuple(now - start for now, start in zip(copies, self._start[name], strict=True))
             for name, copies in self._state.weights.items()
+            if self._state.roles[name] in roles
         }
 
     @torch.no_grad()
@@ -119,9 +120,16 @@ class _Probe:
             if name == "final_norm":
                 inputs["stream", None], outputs["stream", None] = x, x  # the output of the last block
 
+        outputs.update(self._embedded())
         self._state.forward(self._inputs, self._targets, self._state.setting.steps, tap=tap)
         experts = {block: self._expert_inputs(block, inputs["moe", block]) for block in self._state.moe_blocks}
         return _Seen(inputs=inputs, outputs=outputs, experts=experts)
+
+    def _embedded(self) -> dict[Part, Tensor]:
+        """Return what the stream starts from, apart: the rows of the tokens, and those of the positions."""
+        tokens, positions = (self._state.weights[name][0] for name in ("embedding", "position"))
+        rows = [table[ids] for table, ids in zip(tokens, self._inputs, strict=True)]
+        return {("embedding", None): torch.stack(rows), ("position", None): positions.clone()}
 
     def _expert_inputs(self, block: int, h_KTD: Tensor) -> dict[str, Tensor]:
         """Return the inputs of every expert's matrices on every token, [K, 1 or E, T, I]."""
@@ -193,9 +201,14 @@ def _rms(x: Tensor) -> Tensor:
 
 
 def _by_role(state: TrainState, tensors: Weights, quantity: str) -> Iterator[tuple[Part, str, Tensor]]:
-    """Yield the RMS of every role's tensors, block by block."""
+    """Yield the RMS of every role's tensors, block by block.
+
+    The bias of the final norm is left out. It has the role of the biases inside the blocks, but no branch before it.
+    """
     parts: dict[Part, list[Tensor]] = {}
     for tensor in state.layout.parameters:
+        if tensor.name not in tensors or (tensor.role == "hidden_bias" and not tensor.blocks):
+            continue
         for block, copy in zip(tensor.blocks or (None,), tensors[tensor.name], strict=True):
             parts.setdefault((tensor.role, block), []).append(copy.flatten(1))
     for part, found in parts.items():

@@ -9,7 +9,8 @@ A verdict is about size ~ scale^exponent over at least three scales:
     zero           exactly zero at every scale, and no prediction says otherwise
     no prediction  nothing is predicted, so it passes nothing
 
-A prediction may also be an upper bound. Then a slope below it is ok as well. This module knows no torch.
+A prediction may also be an upper or a lower bound. Then a slope below or above it is ok as well. This module knows no
+torch.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 Verdict = Literal["ok", "miss", "unclear", "no prediction", "zero"]
-# Whether a slope must be as predicted, or may also be smaller.
-Bound = Literal["equal", "at most"]
+# Whether a slope must be as predicted, or may also be smaller or larger.
+Bound = Literal["equal", "at most", "at least"]
 
 # Exponents are multiples of 1/2, and this is less than half the distance between two of them.
 TOLERANCE = 0.15
@@ -144,11 +145,12 @@ def slope_of(scales: Sequence[float], values: Sequence[Sequence[float]]) -> Slop
 
 def judge(slope: Slope, predicted: float, tolerance: float, bound: Bound = "equal") -> Verdict:
     """Return the verdict on a slope, as the docstring of the module defines it."""
-    if slope.low > predicted + tolerance:
-        return "miss"
+    low, high = predicted - tolerance, predicted + tolerance
     if bound == "at most":
-        return "ok" if slope.high <= predicted + tolerance else "unclear"
-    if slope.high < predicted - tolerance:
+        return "ok" if slope.high <= high else "miss" if slope.low > high else "unclear"
+    if bound == "at least":
+        return "ok" if slope.low >= low else "miss" if slope.high < low else "unclear"
+    if slope.low > high or slope.high < low:
         return "miss"
     if abs(slope.value - predicted) <= tolerance and (slope.high - slope.low) / 2 <= tolerance:
         return "ok"

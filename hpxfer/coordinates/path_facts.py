@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpxfer.coordinates.predict import SAME, exponent_of
+from hpxfer.coordinates.sizes import ZERO
 from hpxfer.scaling.coverage import sums_to_one_over
 from hpxfer.scaling.evaluate import ratios
+from hpxfer.scaling.monomial import Monomial
 from hpxfer.scaling.shape import Shape
 
 
@@ -24,6 +27,17 @@ class PathFacts:
     gate_sums_over: str | None  # what the gates sum to one over: `active`, `all`, None or `unknown`
     tied_embeddings: bool
     decays: bool  # the weight decay is not 0
+
+    def exponent(self, monomial: Monomial) -> float:
+        """Return the exponent of a monomial along the path; that of an exact zero is -inf."""
+        if not monomial.coefficient:
+            return ZERO
+        return math.fsum(power * self.symbols[name] for name, power in monomial.exponents)
+
+    @property
+    def layout_moves(self) -> bool:
+        """Whether the number of experts or the size of FFNs changes beside the width."""
+        return any(self.symbols[name] for name in ("experts", "active", "expert_ratio", "dense_ratio", "shared"))
 
     def ffns(self) -> Iterator[str]:
         """Yield the kinds of FFN that the model has."""

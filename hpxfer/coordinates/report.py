@@ -20,9 +20,21 @@ from hpxfer.host.output import aligned, json_ready
 WORST_FIRST: tuple[Verdict, ...] = ("miss", "unclear", "ok", "no prediction", "zero")
 # The order in which a reader follows a token through the model.
 ROLE_ORDER = (
-    *("embedding", "position", "norm", "attn_q", "attn_k", "attn_v", "attn_out", "router", "gates", "expert_in"),
+    *(
+        "embedding",
+        "position",
+        "norm",
+        "hidden_bias",
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_out",
+        "router",
+        "gates",
+        "expert_in",
+    ),
     *("expert_gate", "expert_out", "shared_in", "shared_gate", "shared_out", "moe", "dense_in", "dense_gate"),
-    *("dense_out", "dense", "stream", "final_norm", "hidden_bias", "readout"),
+    *("dense_out", "dense", "stream", "final_norm", "readout"),
 )
 # Sizes are those at the smallest and at the largest scale.
 HEAD: tuple[str, ...] = (
@@ -60,6 +72,7 @@ class AxisReport:
     fits: tuple[Fit, ...]  # of every layer and step, compared with what is predicted
     stability: tuple[Fit, ...] = ()  # the same sizes, compared with those of a good table
     must_be_stable: bool = False  # the table passes only if features keep their size
+    not_tested: tuple[str, ...] = ()  # what this axis is silent on, one sentence each
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:
@@ -92,7 +105,7 @@ class AxisReport:
 
     def to_dict(self, *, lines: bool) -> dict[str, Any]:
         """Return the report of this axis as JSON-ready data."""
-        names = ("axis", "scale_name", "scales", "shapes", "warnings", "passed", "follows", "stable")
+        names = ("axis", "scale_name", "scales", "shapes", "warnings", "passed", "follows", "stable", "not_tested")
         out: dict[str, Any] = {name: getattr(self, name) for name in names}
         out["judged"] = [judged.to_dict() for judged in self.judged]
         out["stability"] = [judged.to_dict() for judged in self.judged_stability]
@@ -176,6 +189,7 @@ def _axis_text(report: AxisReport) -> str:
     reasons = _reasons(report.judged)
     if reasons:
         out += ["no prediction, because", *(f"  {roles}: {why}" for why, roles in reasons)]
+    out += [f"not tested: {what}" for what in report.not_tested]
     return "\n".join(out)
 
 

@@ -13,17 +13,21 @@ Outputs are allowed to vanish because a stable router or readout starts from log
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from hpxfer.coordinates.derive import SPARSE
 from hpxfer.coordinates.measure import Bound, Prediction
+from hpxfer.coordinates.optimizer_rules import SPARSE
 from hpxfer.coordinates.path_facts import PathFacts
+from hpxfer.scaling.claims.gpt import BIASES
 from hpxfer.scaling.table import Column
 
 MAXIMAL = "features and their changes keep their size"
 NO_BLOW_UP = "logits, gates and random branches do not grow"
 SHARES = "routed and shared experts divide the update between them as their shares change"
 
-READ = ("embedding", "stream")
+READ = ("embedding", "position", "stream")
+# Roles that multiply one feature each, or add to it: what they learn is the change of their weights.
+VECTORS = ("norm", "final_norm", "hidden_bias")
 INSIDE = ("attn_q", "attn_k", "attn_v")
 UP = ("expert_in", "expert_gate", "shared_in", "shared_gate", "dense_in", "dense_gate")
 OUTPUTS = ("router", "readout")
@@ -45,6 +49,10 @@ def _of(facts: PathFacts, optimizer: Column, moved: int) -> Iterator[Prediction]
         yield _flat("activation", role)
         yield _flat("change", role, first=moved)
     yield _flat("change", "final_norm", first=moved)
+    for role in VECTORS:
+        held = _flat("weight change", role, first=moved)
+        slow = optimizer == "sgd" and role == "hidden_bias" and facts.layout_moves
+        yield replace(held, exponent=None, source=BIASES) if slow else held
     for role in (*INSIDE, *UP, "router", "readout"):
         yield _learned(facts, optimizer, "effective", role, 0.0, 1 if role == "readout" else moved)
     for role in ("attn_out", "dense_out"):

@@ -88,6 +88,8 @@ class Table:
     route_scale: Monomial = ONE  # on gates that are normalized to sum to one
     one_minus_beta: Monomial = ONE  # on 1 - beta1 and 1 - beta2
     normalized_gate: bool = False  # the source's gates sum to one over the active experts
+    constant_decay: bool = False  # the source keeps weight decay at one number; otherwise LR times decay stays
+    eps_by_layout: bool = True  # eps follows the gradients of FFNs as the number and the size of experts change
     tied_experts: bool = False  # all experts of a layer start from the same draw
     doc: str
     # What the source claims of how features scale in the built-in GPT and in the MLP blocks. `hpxfer check` compares

@@ -118,7 +118,7 @@ def test_a_row_moves_what_it_is_about_and_nothing_else() -> None:
     assert steeper["attn_v", "activation"].exponent == -0.5
     assert steeper["expert_in", "activation"] == plain["expert_in", "activation"]
     learns = derived(changed("router", lr=width**-1))
-    assert {key for key in plain if plain[key] != learns[key]} == {("router", "weight change")}
+    assert {key for key in plain if plain[key] != learns[key]} == {("router", "weight change"), ("router", "decay")}
     assert learns["router", "weight change"].exponent == -1
 
 
@@ -128,7 +128,7 @@ def test_a_row_moves_what_it_is_about_and_nothing_else() -> None:
         (changed("attn_q", init_std=ONE), "width", "attn_out", "activation", SATURATED),
         (changed("router", init_std=ONE), "width", "gates", "activation", LOGITS),
         (changed("readout", init_std=ONE), "width", "attn_q", "gradient", LOGITS),
-        (changed("position", init_std=width**-0.5), "width", "embedding", "activation", TWO_STARTS),
+        (changed("position", init_std=width**-0.5), "width", "stream", "activation", TWO_STARTS),
         (SP, "active", "expert_in", "gradient", SPARSE),
         (SP, "active", "expert_in", "effective", SPARSE),
     ],

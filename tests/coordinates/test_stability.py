@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from hpxfer.coordinates.derive import SPARSE
 from hpxfer.coordinates.measure import Prediction
+from hpxfer.coordinates.optimizer_rules import SPARSE
 from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.stability import SHARES, stability
 from hpxfer.scaling.monomial import SYMBOLS

@@ -19,7 +19,7 @@ SHIPPED: list[tuple[str, Column]] = [
     (table.name, optimizer) for table in PARAMETERIZATIONS.rows() for optimizer in table.rows
 ]
 QUANTITIES = {
-    *("activation", "change", "effective", "propagating", "gradient"),
+    *("activation", "change", "effective", "propagating", "gradient", "weight change"),
     *("aggregate init", "aggregate effective", "aggregate propagating"),
 }
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=2, expert_width=32, head_dim=8, dense_width=64)

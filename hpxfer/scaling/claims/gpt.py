@@ -8,6 +8,7 @@ only slowly as the width grows. No power law is claimed of them, and the claim g
     effective, propagating  (W_t - W_0) x_t and W_0 (x_t - x_0), which add up to the change of a linear map
     aggregate ...           the gated sum of the experts, split by what their output matrices hold and read
     gradient                of the loss by a weight
+    weight change           of gains and biases, which multiply or move one feature each
 
 Sizes are per coordinate, RMS, in the ratios to the base. Sources: MSSP (HiLD 2026), sections 3 and 4, Tables B.1, B.2;
 Why Routers Freeze (HiLD 2026), section 3, Tables 1, 2; 2601.20205, Table 1; 2605.23893, Table 2.
@@ -39,6 +40,7 @@ TWO_PARTS = (
     "two parts: one that is random in every expert, and one that all hidden features share, which grows by more but is "
     "far smaller at sizes like these"
 )
+BIASES = "the gradients of the biases of experts and of attention scale differently"
 TIED = "two parts: by the gradient of what is embedded, a fluctuation width^-1/2 in what is read out, and by its own"
 
 ATTENTION = ("attn_q", "attn_k", "attn_v")
@@ -47,7 +49,7 @@ EXPERTS = ("expert_in", "expert_gate")
 DOWN = ("expert_out", "shared_out", "dense_out")
 MOVED = ("change", "propagating")
 # Exactly zero before the first update.
-OF_A_CHANGE = ("change", "effective", "propagating", "aggregate effective", "aggregate propagating")
+OF_A_CHANGE = ("change", "effective", "propagating", "aggregate effective", "aggregate propagating", "weight change")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +120,12 @@ def stable(table: Stable) -> Claims:
 def lazy(conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
     """Yield the claims of NTP: activations of order 1 that hardly change. The dense rows are MSSP's, appendix G."""
     maps = (*ATTENTION, "attn_out", *UP, *DOWN)
-    for role in ("embedding", *maps, "router", "readout"):
+    for role in ("embedding", "position", *maps, "router", "readout"):
         yield Claim(quantity="activation", role=role, size=ONE, source=LAZY, last=0)
-    yield from _claims(("change",), "embedding", SMALL, LAZY)
+    for role in ("embedding", "position"):
+        yield from _claims(("change",), role, SMALL, LAZY)
+    for role in ("norm", "hidden_bias", "final_norm"):
+        yield from _claims(("weight change",), role, SMALL, LAZY)
     for role in maps:
         yield from _claims(("effective",), role, SMALL, LAZY)
         yield from _claims(MOVED, role, None, GATES_MOVE)
@@ -131,8 +136,10 @@ def lazy(conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
 
 def flat(conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
     """Yield the claims that a control is held to and must miss: every feature keeps its size."""
-    for role in ("embedding", "stream", "moe", "dense", "gates"):
+    for role in ("embedding", "position", "stream", "moe", "dense", "gates"):
         yield from _claims(("activation", "change"), role, ONE, FLAT)
+    for role in ("norm", "hidden_bias", "final_norm"):
+        yield from _claims(("weight change",), role, ONE, FLAT)
     for role in (*ATTENTION, "attn_out", *UP, *DOWN, "router"):
         yield from _claims(("activation", "effective", *MOVED), role, ONE, FLAT)
     yield from _claims(("effective",), "readout", ONE, FLAT)
@@ -149,8 +156,12 @@ def _under(table: Stable, conventions: Conventions) -> Stable:
 def _stable(table: Stable, conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
     alpha = float(conventions.get("depth_alpha", 1.0))
     branch, inner = depth**-alpha, depth ** (alpha - 1)  # multiplier of a branch; LR inside it
-    for role in ("embedding", "stream", "final_norm"):
+    for role in ("embedding", "position", "stream", "final_norm"):
         yield from _claims(("activation", "change"), role, ONE, STABLE)
+    gains = ONE if conventions.get("depth_lr") == "matrices" else inner
+    biases = _Hold(still=LAYOUT, otherwise=BIASES) if optimizer == "sgd" else NO_HOLD
+    for role, size, hold in (("norm", gains, NO_HOLD), ("hidden_bias", gains, biases), ("final_norm", ONE, NO_HOLD)):
+        yield from _claims(("weight change",), role, size, STABLE, hold)
     for role in (*ATTENTION, *UP):
         yield from _claims(("activation", *MOVED), role, ONE, STABLE)
         learned = SPARSE_STILL if role in EXPERTS else NO_HOLD

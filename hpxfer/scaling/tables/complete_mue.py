@@ -117,6 +117,8 @@ COMPLETE_MUE = Table(
     route_scale=active,
     normalized_gate=True,
     one_minus_beta=batch * duration**-1,
+    constant_decay=True,
+    eps_by_layout=False,
     doc="Complete-muE: tune on a dense FFN, transfer to any layout of experts, and along batch and duration.",
     claims=stable(CLAIMS),
 )

@@ -112,6 +112,7 @@ MUP_MOE = Table(
         "weight_decay": WEIGHT_DECAY,
         "eps": EPS,
     },
+    constant_decay=True,
     doc="muP for MoE models: width at a fixed number of experts; its variants are conventions.",
     claims=stable(CLAIMS),
     block_claims=BlockClaims(rows=block_width.MUP_I, source="MSSP Table B.1, App. C", one_matrix="why routers freeze"),

@@ -51,6 +51,7 @@ NTP = Table(
     axes=("width",),
     rows={"sgd": _rows},
     conventions={"readout": readout_convention("forward"), "embeddings": EMBEDDINGS, "weight_decay": WEIGHT_DECAY},
+    constant_decay=True,
     doc="Neural tangent parameterization: stable, and lazy: features move less and less as the width grows. SGD.",
     claims=lazy,
     block_claims=BlockClaims(rows=block_width.NTP, source="MSSP Table G.1", readout="any", one_matrix="rows"),
