@@ -33,7 +33,8 @@ def watch(
 
     If the driver was killed, or its machine was lost, the command says so and waits --wait seconds for the next
     `hpxfer run`. If the run was interrupted by hand, it ends at once. With --json it prints one line of JSON per look.
-    The exit code is 1 if the run was stopped, if its driver is gone, or if trials failed.
+    The exit code is 1 if the run was stopped, if its driver is gone, or if trials failed, and 2 if the folder holds
+    neither the report of a run nor trials.
 
     \b
     Examples:

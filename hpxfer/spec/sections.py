@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -82,9 +82,13 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
 
 def _legal_keys(model: type[BaseModel], loc: KeyPath) -> list[str]:
     """Return the keys of the section at `loc` below `model`."""
-    for part in loc:
+    parts = iter(loc)
+    for part in parts:
         if isinstance(part, str) and part in model.model_fields:
-            model = _section(model.model_fields[part].annotation) or model
+            annotation = model.model_fields[part].annotation
+            model = _section(annotation) or model
+            if get_origin(annotation) is dict:
+                next(parts, None)  # a name that the user gives, such as that of an axis
     return list(model.model_fields)
 
 

@@ -122,6 +122,10 @@ def test_derived_values() -> None:
             ("  source: builtin:stdlib", "  source: builtin:stdlib\n  qqq: 1"),
             "s.yaml:8: data.qqq: unknown key; legal: digest, source, tokenizer, vocab_size",
         ),
+        (  # an axis may have the name of a key
+            ("  width: [32, 64]", "  shapes: {qqq: 1}"),
+            "s.yaml:16: axes.shapes.qqq: unknown key; legal: allow_kappa_change, num_active, shapes, values",
+        ),
         (("seeds: 2", "2: seeds"), "s.yaml:21: 2: a key must be text, got 2; quote it"),
         (("  lr: [0.01]", "  lr: [0.01]\n  3: [1]"), "s.yaml:21: grid.3: a key must be text, got 3; quote it"),
         (
