@@ -3,8 +3,10 @@
     python tests/tools/soak.py --kills 30 --seed 0 --executor local
     python tests/tools/soak.py --kills 30 --seed 0 --executor ray
 
-Real processes and kill -9: of workers, of the driver, with ray of a whole node too. Whoever dies is started again as a
-user would: by the same command. A sweep that is done before all kills are spent is checked and begun anew.
+Real processes and kill -9: of workers and of the driver, which also dies within appends to the store and within its
+compaction; with ray of a whole node and of the head too. Now and then SIGTERM interrupts the driver instead. Whoever
+dies is started again as a user would: by the same command. A sweep that is done before all kills are spent is checked
+and begun anew.
 Linux only: processes are found through /proc, by a variable in their environment.
 """
 
@@ -28,6 +30,7 @@ from pathlib import Path
 
 from soak_checks import RESUMED, Check, History, checks, history_of
 from soak_cluster import Cluster
+from soak_driver import APPEND, COMPACTION, MOMENTS
 from soak_processes import ROLE, TOKEN, Process, kill, processes, wait_until
 
 SWEEP = """\
@@ -47,14 +50,20 @@ seeds: 1
 resources: {{executor: {executor}, workers: 2, stack_size: 2, checkpoint_s: {checkpoint_s}}}
 """
 HPXFER_RUN = (sys.executable, "-m", "hpxfer.cli", "run")
+DRIVER = (sys.executable, str(Path(__file__).with_name("soak_driver.py")))
 # Before a kill the soak waits for at most so long, at random. Every third one is aimed instead: it comes as soon as a
 # checkpoint is written and takes all workers, or chance would decide whether any trial ever goes on from one.
 PAUSE_S = 2.0
 AIMED = "all workers"
 AIMED_EVERY = 3
 WAIT_S = 120.0
-WEIGHTS = {"worker": 5, "driver": 3, "node": 2}
+WEIGHTS = {"worker": 5, "driver": 3, APPEND: 2, COMPACTION: 1, "interrupt": 1, "node": 2, "head": 1}
+OF_RAY = ("node", "head")
 TRIALS_FAILED = 1  # the exit code of a run with failed trials: some lost their worker too often
+BAD_INPUT = 2  # so ends a driver whose cluster is gone
+# What it says then: its own words where it notices first, or those where a call of Ray's fails.
+HEAD_GONE = ("the head of the Ray cluster is gone", "Ray failed: ")
+INTERRUPTED = (128 + signal.SIGTERM, -signal.SIGTERM)  # the second before it listens
 # Nothing here takes as long on any machine.
 LIMIT_S = 900.0
 
@@ -91,6 +100,7 @@ class _Soak:
     token: str
     rng: random.Random
     targets: tuple[str, ...]  # of each kill
+    patience_s: float = 0.0  # of drivers whose cluster's head is lost; 0: as users have it
     cluster: Cluster | None = None
     kills: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
@@ -152,6 +162,23 @@ class _Soak:
             assert self.cluster is not None
             self.cluster.pull_node()
             self.cluster.start_node()
+        elif kind == "head":
+            assert self.cluster is not None
+            self.cluster.pull_head()
+            driver.wait(LIMIT_S)
+            self._ended(driver, BAD_INPUT)
+            if not any(words in self.log().rpartition("--- start")[2] for words in HEAD_GONE):
+                raise AssertionError(f"the driver does not say that the head is gone:\n{self.log()}")
+            self.cluster.restart()
+            driver = self._started()
+        elif kind in MOMENTS:
+            if not self._killed_itself(driver, kind):
+                return self._started() if driver.returncode == TRIALS_FAILED else driver
+            driver = self._started()
+        elif kind == "interrupt":
+            driver.terminate()
+            self._ended(driver, *INTERRUPTED)
+            driver = self._started()
         else:
             kill([driver.pid])
             self._ended(driver)
@@ -159,10 +186,20 @@ class _Soak:
         self.kills[kind] += 1
         return driver
 
+    def _killed_itself(self, driver: subprocess.Popen[bytes], kind: str) -> bool:
+        """Let the driver die within its next write of a kind. Return False if it ended before."""
+        moment = self.folder / "moment"
+        moment.with_suffix(".tmp").write_text(f"{kind} {self.rng.randint(1, MOMENTS[kind])}", encoding="utf-8")
+        moment.with_suffix(".tmp").rename(moment)
+        self._ended(driver)
+        moment.unlink(missing_ok=True)
+        return driver.returncode == -signal.SIGKILL
+
     def _started(self) -> subprocess.Popen[bytes]:
         """Start the driver as a user would, its words going to a log."""
         self.starts += 1
-        command = [*HPXFER_RUN, "soak.yaml", "--results", str(self.results.parent)]
+        command = [*DRIVER, str(self.folder / "moment"), str(self.patience_s), "run", "soak.yaml"]
+        command += ["--results", str(self.results.parent)]
         command += ["--address", self.cluster.address] if self.cluster else []
         with open(self.folder / "log.txt", "ab") as log:
             log.write(f"\n--- start {self.starts}\n".encode())
@@ -172,10 +209,13 @@ class _Soak:
                 command, stdout=log, stderr=log, env=environment, start_new_session=True, cwd=self.folder
             )
 
-    def _ended(self, driver: subprocess.Popen[bytes]) -> None:
-        """Look at what is stored, while nobody writes. Raises AssertionError if a driver ended as none may."""
-        code = driver.wait()
-        if code not in (0, TRIALS_FAILED, -signal.SIGKILL):
+    def _ended(self, driver: subprocess.Popen[bytes], *codes: int) -> None:
+        """Look at what is stored, while nobody writes. Raises AssertionError if a driver ended as none may.
+
+        `codes` are exit codes that it may have beside the usual ones.
+        """
+        code = driver.wait(LIMIT_S)
+        if code not in (0, TRIALS_FAILED, -signal.SIGKILL, *codes):
             raise AssertionError(f"the driver ended with exit code {code}:\n{self.log()}")
         self.history.add(self.results)
 
@@ -212,18 +252,28 @@ def soak(
     steps: int = 300,
     checkpoint_s: float = 0.2,
     undisturbed: Path | None = None,
+    kinds: Sequence[str] | None = None,
+    patience_s: float = 0.0,
 ) -> Report:
     """Return what happened to a sweep in `folder`, which is made. Raises AssertionError where no run could go on.
 
-    `undisturbed` is what `run_undisturbed` returned for as many steps; made if it is not given.
+    `undisturbed` is what `run_undisturbed` returned for as many steps; made if it is not given. `kinds` are what is
+    killed; by default everything that the executor has.
     """
     folder.mkdir(parents=True)
     began = time.monotonic()
     undisturbed = undisturbed or run_undisturbed(folder, steps)
     (folder / "soak.yaml").write_text(SWEEP.format(steps=steps, executor=executor, checkpoint_s=checkpoint_s))
     rng = random.Random(seed)
-    targets = _targets(kills, ["worker", "driver", *(["node"] if executor == "ray" else [])], rng)
-    soak = _Soak(folder=folder, undisturbed=undisturbed, token=uuid.uuid4().hex, rng=rng, targets=targets)
+    kinds = kinds or [kind for kind in WEIGHTS if executor == "ray" or kind not in OF_RAY]
+    soak = _Soak(
+        folder=folder,
+        undisturbed=undisturbed,
+        token=uuid.uuid4().hex,
+        rng=rng,
+        targets=_targets(kills, kinds, rng),
+        patience_s=patience_s,
+    )
     soak._took("undisturbed", began)
     with ExitStack() as stack:
         stack.callback(lambda: kill([process.pid for process in processes(soak.token)]))
@@ -236,10 +286,15 @@ def soak(
 
 
 def _targets(kills: int, kinds: Sequence[str], rng: random.Random) -> tuple[str, ...]:
-    """Return what each kill takes: one of each kind in random order, then by weight; every third is an aimed one."""
+    """Return what each kill takes: one of each kind in random order, then by weight; every third is an aimed one.
+
+    The last kill falls into a compaction, for which the sweep must be done.
+    """
     rest = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds], k=kills)
-    chosen = iter([*rng.sample(kinds, len(kinds)), *rest])
-    return tuple(AIMED if index % AIMED_EVERY == AIMED_EVERY - 1 else next(chosen) for index in range(kills))
+    first = [kind for kind in kinds if kind != COMPACTION]
+    chosen = iter([*rng.sample(first, len(first)), *rest])
+    targets = [AIMED if index % AIMED_EVERY == AIMED_EVERY - 1 else next(chosen) for index in range(kills)]
+    return (*targets[:-1], COMPACTION) if COMPACTION in kinds else tuple(targets)
 
 
 def run_undisturbed(folder: Path, steps: int) -> Path:

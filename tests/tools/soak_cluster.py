@@ -22,32 +22,52 @@ START_S = 120.0
 class Cluster:
     """Two nodes of this machine. `environment` gives the one of a process in a role."""
 
-    address: str
-    scratch: Path
     environment: Callable[[str], dict[str, str]]
     token: str  # by which its processes are known
-    head: subprocess.Popen[bytes]
+    address: str = ""
+    scratch: Path | None = None
+    head: subprocess.Popen[bytes] | None = None
     node: subprocess.Popen[bytes] | None = None
 
     @classmethod
     @contextmanager
     def started(cls, environment: Callable[[str], dict[str, str]], token: str) -> Iterator[Cluster]:
         """Have a cluster while entered."""
-        (port,) = free_ports(1)
-        scratch = Path(tempfile.mkdtemp(prefix="hpx-"))  # short: Ray puts Unix sockets below it
-        own = [f"--port={port}", "--head", "--include-dashboard=false", f"--temp-dir={scratch}"]
-        cluster = cls(f"127.0.0.1:{port}", scratch, environment, token, _ray_start(own, environment("head")))
+        cluster = cls(environment, token)
         try:
-            if not wait_until(lambda: _listens(port), START_S) or cluster.head.poll() is not None:
-                raise AssertionError("ray start --head does not listen")
-            cluster.start_node()
+            cluster._start()
             yield cluster
         finally:
-            kill(process.pid for process in cluster.processes())
-            cluster.head.wait()
-            if cluster.node is not None:
-                cluster.node.wait()
-            shutil.rmtree(scratch, ignore_errors=True)
+            cluster._end()
+
+    def _start(self) -> None:
+        """Start both nodes, on a port and in a folder of their own."""
+        (port,) = free_ports(1)
+        self.address = f"127.0.0.1:{port}"
+        self.scratch = Path(tempfile.mkdtemp(prefix="hpx-"))  # short: Ray puts Unix sockets below it
+        own = [f"--port={port}", "--head", "--include-dashboard=false", f"--temp-dir={self.scratch}"]
+        self.head = _ray_start(own, self.environment("head"))
+        if not wait_until(lambda: _listens(port), START_S) or self.head.poll() is not None:
+            raise AssertionError("ray start --head does not listen")
+        self.start_node()
+
+    def _end(self) -> None:
+        """Kill both nodes."""
+        kill(process.pid for process in self.processes())
+        for process in (self.head, self.node):
+            if process is not None:
+                process.wait()
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def restart(self) -> None:
+        """Start another cluster in place of one whose head is gone."""
+        self._end()
+        self._start()
+
+    def pull_head(self) -> None:
+        """Kill the head with all that runs on it: the cluster's own store, its scheduler and its workers."""
+        kill(process.pid for process in self.processes() if process.role == "head")
 
     def start_node(self) -> None:
         """Add the second node; it joins in its own time."""

@@ -32,16 +32,29 @@ def nothing_killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_undisturbed(tmp_path_factory.mktemp("undisturbed"), STEPS)
 
 
-@pytest.mark.parametrize(("executor", "kills", "seed"), [("local", 12, 1), ("ray", 6, 5)])
+@pytest.mark.parametrize(
+    ("executor", "kills", "seed", "kinds"),
+    [
+        ("local", 12, 1, ("worker", "driver", "append", "compaction", "interrupt")),
+        ("ray", 6, 5, ("worker", "node", "head", "compaction")),
+    ],
+)
 def test_whatever_is_killed_each_trial_is_trained_once_with_the_same_numbers(
-    executor: str, kills: int, seed: int, tmp_path: Path, nothing_killed: Path
+    executor: str, kills: int, seed: int, kinds: tuple[str, ...], tmp_path: Path, nothing_killed: Path
 ) -> None:
-    folder = tmp_path / "soak"
-    report = soak(folder, kills=kills, seed=seed, executor=executor, steps=STEPS, undisturbed=nothing_killed)
+    report = soak(
+        tmp_path / "soak",
+        kills=kills,
+        seed=seed,
+        executor=executor,
+        steps=STEPS,
+        undisturbed=nothing_killed,
+        kinds=kinds,
+        patience_s=1.0,
+    )
     assert report.ok, str(report)
     assert report.kills.total() == kills
-    nodes = {"node"} if executor == "ray" else set()
-    assert set(report.kills) == {"worker", "all workers", "driver", *nodes}, str(report)
+    assert set(report.kills) == {"all workers", *kinds}, str(report)
 
 
 @pytest.fixture(scope="module")
