@@ -50,10 +50,11 @@ def _model(path: Path) -> Any:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
         raise HpxferError("--model: needs transformers, got none; pip install 'hpxfer[hf]'") from None
+    model_of_config: Any = AutoModelForCausalLM  # without types
     try:
         made = AutoConfig.for_model(kind, **{name: value for name, value in data.items() if name != "model_type"})
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(made, trust_remote_code=False)
+            return model_of_config.from_config(made, trust_remote_code=False)
     except Exception as error:  # transformers raises what it likes at a config that it does not know
         why = f"{type(error).__name__}: {cut(str(error), WORDS)}"
         raise HpxferError(f"{rule}, got one that transformers refuses: {why}") from None
