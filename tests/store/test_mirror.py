@@ -173,6 +173,34 @@ def test_two_that_write_the_same_part_overwrite_nothing(s3: str) -> None:
     assert set(stored(location_at(f"{s3}/small").folder)) == {trial.id for trial, _ in pairs[:2]}
 
 
+@pytest.mark.parametrize("lost_at", [2, 3])
+def test_a_driver_that_loses_its_lease_within_a_push_writes_no_further_file(
+    lost_at: int, s3: str, s3_names: Names
+) -> None:
+    """The first question is asked before the push, and one before each file."""
+    location, asked = opened(s3), []
+
+    def check() -> None:
+        asked.append(s3_names("small"))
+        if len(asked) == lost_at:
+            raise HpxferError("the lease was taken over")
+
+    Store.open(location.folder, write=True).append(planted_pairs()[:1])
+    with pytest.raises(HpxferError, match="taken over"):
+        location.push(check)
+    assert s3_names("small") == asked[-1] == ["curves-000001.parquet"][: lost_at - 2]
+    abandon(location)
+    leftover = Remote(location._remote.uri)
+    leftover.write("trials.parquet.0123abcd.tmp", b"x")
+    with pytest.raises(HpxferError, match="taken over"):
+        opened(s3).begin(_lost)
+    assert "trials.parquet.0123abcd.tmp" in s3_names("small")
+
+
+def _lost() -> None:
+    raise HpxferError("the lease was taken over")
+
+
 def test_a_reader_is_not_misled_by_files_that_are_merged_meanwhile(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = opened(s3)
     store = Store.open(writer.folder, write=True)
