@@ -23,6 +23,11 @@ SHOWN_BY: dict[str, tuple[str, tuple[str, ...]]] = {
 # What a good table is held to is the branch, and not the map that ends it.
 BRANCH = {"expert_out": "moe", "shared_out": "moe", "dense_out": "dense"}
 LOOKUPS = ("embedding", "position")
+# What holds a slope on one side -> why the other side is open.
+ONE_SIDED = {
+    NOT_TOO_LARGE: "such an eps does little, and the gradient has two parts",
+    NO_BLOW_UP: "a good table may start logits, gates and branches small",
+}
 SILENT = "nothing is predicted"
 NOISY = "the slope is too noisy to tell; give more --seeds"
 ABSENT = "the model of this check has no such tensor"
@@ -74,8 +79,8 @@ def _of_row(row: Row, optimizer: Column, found: Mapping[tuple[str, str], list[Fi
             seen = found.get((BRANCH.get(row.role, ""), "activation"), [])
         judged = [fit for fit in seen if fit.verdict in ("ok", "miss") or (fit.verdict == "zero" and fit.source)]
         if judged:
-            if all(fit.source in (NOT_TOO_LARGE, NO_BLOW_UP) for fit in judged):
-                yield f"too small {what}", judged[0].source or SILENT
+            if all(fit.source in ONE_SIDED for fit in judged):
+                yield f"too small {what}", ONE_SIDED[judged[0].source or ""]
         elif any(fit.verdict == "unclear" for fit in seen):
             yield what, NOISY
         else:
