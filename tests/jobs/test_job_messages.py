@@ -318,6 +318,8 @@ def test_a_named_token_file_that_is_not_there(tmp_path: Path, monkeypatch: pytes
 
 def test_the_address_that_is_given_wins_over_rays_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
+    # Ray asks for a token here if this machine's user had one when ray was imported.
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     with serving(200, b'{"ray_version": "2.60.0"}') as (address, _):
         assert connect(address)._client.get_address() == address
 
