@@ -229,26 +229,6 @@ def _one_name(place: _Place) -> Found:
     return _starts_with("*&!", "the name of another value, or a tag")(place)
 
 
-def _alias(place: _Place) -> Found:
-    return (
-        place.line,
-        "a value that starts with * repeats the value that & gave this name before, and none has it",
-        "put the value into quotes, or correct the name",
-    )
-
-
-def _tagged(place: _Place) -> Found:
-    return place.line, "a value must be of the kind that its tag with ! says", "take the tag out"
-
-
-def _merged(place: _Place) -> Found:
-    return place.line, "what << merges must be a mapping", "name a mapping, or write the keys out"
-
-
-def _document(place: _Place) -> Found:
-    return place.line, "a file must hold one document", "take out this line and what belongs to the other document"
-
-
 def _after_document(place: _Place) -> Found:
     """Explain text after a value that ended the document, e.g. below a list in brackets."""
     directive = next((line for line in range(place.line) if place.at(line).startswith("%")), None)
@@ -257,29 +237,25 @@ def _after_document(place: _Place) -> Found:
     return place.line, "nothing may follow the value that the file began with", "write the file as `key: value` lines"
 
 
-def _escape(place: _Place) -> Found:
-    return (
-        place.line,
-        "a backslash between double quotes must begin an escape such as \\n",
-        "use single quotes, or write the backslash twice",
-    )
+def _said(rule: str, fix: str) -> Callable[[_Place], Found]:
+    """Return the explanation of a mistake that lies where the parser gave up."""
+    return lambda place: (place.line, rule, fix)
 
 
-def _entry(place: _Place) -> Found:
-    return (
-        place.line,
-        "an entry of a list must start its own line",
-        "put each `- ` on a line below the key, or use [...]",
-    )
-
-
-def _key(place: _Place) -> Found:
-    return (
-        place.line,
-        "a key must be text",
-        "write text before the colon; hpxfer fills in no templates such as {{name}}",
-    )
-
+_ALIAS = _said(
+    "a value that starts with * repeats the value that & gave this name before, and none has it",
+    "put the value into quotes, or correct the name",
+)
+_TAGGED = _said("a value must be of the kind that its tag with ! says", "take the tag out")
+_MERGED = _said("what << merges must be a mapping", "name a mapping, or write the keys out")
+_DOCUMENT = _said("a file must hold one document", "take out this line and what belongs to the other document")
+_ESCAPE = _said(
+    "a backslash between double quotes must begin an escape such as \\n",
+    "use single quotes, or write the backslash twice",
+)
+_ENTRY = _said("an entry of a list must start its own line", "put each `- ` on a line below the key, or use [...]")
+_KEY = _said("a key must be text", "write text before the colon; hpxfer fills in no templates such as {{name}}")
+_TEXT = _starts_with("|>", "a text of several lines")
 
 _RULES: tuple[tuple[str, Callable[[_Place], Found]], ...] = (
     ("mapping values are not allowed here", _second_colon),
@@ -296,23 +272,23 @@ _RULES: tuple[tuple[str, Callable[[_Place], Found]], ...] = (
     ("found incompatible YAML document", _one_name),
     ("found duplicate YAML directive", _one_name),
     ("duplicate tag handle", _one_name),
-    ("expected a comment or a line break", _starts_with("|>", "a text of several lines")),
-    ("expected chomping or indentation indicators", _starts_with("|>", "a text of several lines")),
-    ("expected indentation indicator", _starts_with("|>", "a text of several lines")),
-    ("found undefined alias", _alias),
+    ("expected a comment or a line break", _TEXT),
+    ("expected chomping or indentation indicators", _TEXT),
+    ("expected indentation indicator", _TEXT),
+    ("found undefined alias", _ALIAS),
     ("found undefined tag handle", _one_name),
     ("expected URI", _one_name),
     ("expected '!'", _one_name),
     ("expected '>'", _one_name),
-    ("expected a scalar node", _tagged),
-    ("expected a sequence node", _tagged),
-    ("expected a mapping node", _tagged),
-    ("expected a mapping or list of mappings", _merged),
-    ("but found another document", _document),
+    ("expected a scalar node", _TAGGED),
+    ("expected a sequence node", _TAGGED),
+    ("expected a mapping node", _TAGGED),
+    ("expected a mapping or list of mappings", _MERGED),
+    ("but found another document", _DOCUMENT),
     ("expected '<document start>'", _after_document),
-    ("found unknown escape character", _escape),
-    ("expected escape sequence", _escape),
-    ("sequence entries are not allowed here", _entry),
-    ("mapping keys are not allowed here", _key),
-    ("found unhashable key", _key),
+    ("found unknown escape character", _ESCAPE),
+    ("expected escape sequence", _ESCAPE),
+    ("sequence entries are not allowed here", _ENTRY),
+    ("mapping keys are not allowed here", _KEY),
+    ("found unhashable key", _KEY),
 )
