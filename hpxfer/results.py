@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.registry import registry
 from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
@@ -125,10 +125,10 @@ class Results:
         loss = loss or self.spec.judge.loss
         if hp not in self.spec.grid and self.why_no_line(hp) is None:
             raise HpxferError(
-                f"{self.folder}: hp: must be scanned by the sweep, got {hp!r}; {nearest(hp, self.spec.grid)}"
+                f"{self.folder}: hp: must be scanned by the sweep, got {shown(hp)}; {nearest(hp, self.spec.grid)}"
             )
         if loss not in LOSS_COLUMNS:
-            raise HpxferError(f"loss: unknown loss {loss!r}; {nearest(loss, LOSS_COLUMNS)}")
+            raise HpxferError(f"loss: unknown loss {shown(loss)}; {nearest(loss, LOSS_COLUMNS)}")
         cells = self.cells
         rows = cells["line"].isin([hp, PRODUCT])
         if self.spec.product:

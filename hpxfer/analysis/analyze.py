@@ -10,7 +10,7 @@ from hpxfer.analysis.diverged import all_diverged
 from hpxfer.analysis.followup import FollowUp, followup_sweep
 from hpxfer.analysis.statistics import STATISTICS, Inputs
 from hpxfer.analysis.statistics.answers import answers_of
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.output import json_ready
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec.yaml_file import YamlFile, read_yaml
@@ -46,7 +46,7 @@ class Analysis:
     def found(self, name: str) -> tuple[Any, ...]:
         """Return the answers of a statistic, e.g. `collapse`."""
         if name not in self.statistics:
-            raise HpxferError(f"statistic {name!r} is not known; {nearest(name, self.statistics)}")
+            raise HpxferError(f"statistic {shown(name)} is not known; {nearest(name, self.statistics)}")
         return self.statistics[name]
 
     @property

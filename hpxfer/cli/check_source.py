@@ -11,7 +11,7 @@ from hpxfer.cli.explain_source import of_sweep
 from hpxfer.coordinates import checking
 from hpxfer.coordinates.report import CheckReport
 from hpxfer.coordinates.write import make_folder, write_check
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Column, Conventions
 from hpxfer.spec import SweepSpec
@@ -66,4 +66,4 @@ def numbers(text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(sorted({float(number) for number in text.split(",")}))
     except ValueError:
-        raise HpxferError(f"--points: must be numbers with commas between them, got {text!r}") from None
+        raise HpxferError(f"--points: must be numbers with commas between them, got {shown(text)}") from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Parameterization, parameterization
@@ -39,7 +39,7 @@ def read_conventions(given: Iterable[str]) -> dict[str, float | str]:
     for text in given:
         key, equals, value = text.partition("=")
         if not equals or not key or not value:
-            raise HpxferError(f"--convention must be KEY=VALUE, got {text!r}")
+            raise HpxferError(f"--convention must be KEY=VALUE, got {shown(text)}")
         if key in out:
             raise HpxferError(f"--convention {key} stands twice; keep one")
         try:

@@ -12,7 +12,7 @@ import hpxfer
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson
 from hpxfer.cli.output import say
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 
 _EXAMPLES = Path(hpxfer.__file__).parent / "examples"
 # Folders of examples. What else stands beside them is for clusters, and no sweep.
@@ -43,7 +43,7 @@ def init(
     if example not in found:
         fix = nearest(example, found)
         near = f"{fix}; " if fix.startswith("did") else ""  # the table names all of them
-        raise HpxferError(f"--example: unknown example {example!r}; {near}there are:\n{_table(found)}")
+        raise HpxferError(f"--example: unknown example {shown(example)}; {near}there are:\n{_table(found)}")
     path = folder / f"{example}.yaml"
     if path.exists():
         raise HpxferError(f"{path}: must not exist yet, as it would be overwritten; name another folder")

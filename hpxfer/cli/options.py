@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 
 if TYPE_CHECKING:
     from hpxfer.scaling.table import Column
@@ -99,6 +99,6 @@ def column(optimizer: str | None) -> Column | None:
         return None
     rows = registry("optimizer")
     if optimizer not in rows:
-        raise HpxferError(f"--optimizer must be {' or '.join(rows.names())}, got {optimizer!r}")
+        raise HpxferError(f"--optimizer must be {' or '.join(rows.names())}, got {shown(optimizer)}")
     named: Column = rows.get(optimizer).column
     return named

@@ -20,7 +20,7 @@ from hpxfer.driver.plugins import stored_plugins, without_defaults
 from hpxfer.driver.precision import precision_of
 from hpxfer.driver.restoring import Restoring
 from hpxfer.driver.reuse import Reuse, open_reuse
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.executors.kinds import EXECUTORS
 from hpxfer.plan.hardware import Hardware, hardware_named, this_machine
 from hpxfer.plan.make import Counts, grid_counts, make_plan, search_counts
@@ -144,7 +144,9 @@ def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None
         changed["resources"] = spec.resources.model_copy(update={"executor": executor})
     if early_stopping is not None:
         if early_stopping != "none":
-            raise HpxferError(f"--early-stopping must be none, got {early_stopping!r}; turn it on in the sweep file")
+            raise HpxferError(
+                f"--early-stopping must be none, got {shown(early_stopping)}; turn it on in the sweep file"
+            )
         changed["early_stopping"] = type(spec.early_stopping)()
     return spec.model_copy(update=changed)
 

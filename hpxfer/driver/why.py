@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -174,11 +174,11 @@ def _only(prefix: str, known: Iterable[str]) -> str:
     fix = "`hpxfer plan SWEEP --trials` lists them"
     if not found:
         raise HpxferError(
-            f"--why: no trial of this sweep or its results folder has an id that starts with {prefix!r}; {fix}"
+            f"--why: no trial of this sweep or its results folder has an id that starts with {shown(prefix)}; {fix}"
         )
     named = ", ".join(found[:MOST_NAMED]) + (", ..." if len(found) > MOST_NAMED else "")
     raise HpxferError(
-        f"--why: {prefix!r} must be the start of one trial's id, got {len(found)}: {named}; give more of it"
+        f"--why: {shown(prefix)} must be the start of one trial's id, got {len(found)}: {named}; give more of it"
     )
 
 

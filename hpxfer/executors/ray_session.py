@@ -32,7 +32,7 @@ if "ray" not in sys.modules and (
 
 import ray
 
-from hpxfer.errors import HpxferError, first_line
+from hpxfer.errors import HpxferError, first_line, shown
 from hpxfer.host.machine import num_cpus
 
 # How long a server at a port may take to speak Ray's protocol (HTTP/2). A silent one is not Ray.
@@ -124,7 +124,7 @@ def _join(address: str) -> None:
     if address != "auto":
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise HpxferError(f"--address must be auto, HOST:PORT or ray://HOST:PORT, got {address!r}")
+            raise HpxferError(f"--address must be auto, HOST:PORT or ray://HOST:PORT, got {shown(address)}")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
         except OSError as error:

@@ -24,7 +24,7 @@ import requests
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
-from hpxfer.errors import HpxferError, last_line
+from hpxfer.errors import HpxferError, last_line, shown
 from hpxfer.host.files import read_text
 from hpxfer.jobs.next_command import DEFAULT_ADDRESS, next_command
 from hpxfer.jobs.request import ENTRYPOINT, VARIABLE, Answer, Request, is_job_id, packed, read_answer
@@ -166,7 +166,7 @@ class Cluster:
 def connect(address: str) -> Cluster:
     """Return the cluster whose job server is at `address`, e.g. http://127.0.0.1:8265."""
     if not _is_dashboards(address):
-        raise HpxferError(f"--address must be that of Ray's dashboard, e.g. {DEFAULT_ADDRESS}, got {address!r}")
+        raise HpxferError(f"--address must be that of Ray's dashboard, e.g. {DEFAULT_ADDRESS}, got {shown(address)}")
     for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
         logging.getLogger(name).setLevel(logging.ERROR)
     address = address.rstrip("/")
@@ -200,7 +200,7 @@ def new_nonce() -> str:
 def checked_id(job: str) -> str:
     """Return the id unchanged. Raise HpxferError if no job can have it."""
     if not is_job_id(job):
-        raise HpxferError(f"JOB must be an id that `hpxfer submit` printed, got {job!r}")
+        raise HpxferError(f"JOB must be an id that `hpxfer submit` printed, got {shown(job)}")
     return job
 
 

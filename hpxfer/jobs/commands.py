@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.jobs.answers import has_mark, is_store_file, progress
 from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id, new_nonce
 from hpxfer.jobs.next_command import next_command
@@ -185,8 +185,8 @@ def _cluster_folder(option: str, folder: str) -> str:
         raise HpxferError(f"{option}: {error}") from None
     if isinstance(found, Path) and not found.is_absolute() and not folder.startswith("~/"):
         raise HpxferError(
-            f"{option} must be a URI or an absolute path on the cluster, got {folder!r}: a job runs in a folder of "
-            f"Ray's own"
+            f"{option} must be a URI or an absolute path on the cluster, got {shown(folder)}: a job runs in a folder "
+            f"of Ray's own"
         )
     return folder
 
@@ -300,7 +300,7 @@ def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="hpxfer-fetch-") as scratch:
         for name, content in files.items():
             if not is_store_file(name):
-                raise HpxferError(f"{cluster.address}: sent a file of another name than the store's: {name!r}")
+                raise HpxferError(f"{cluster.address}: sent a file of another name than the store's: {shown(name)}")
             (Path(scratch) / name).write_bytes(content)
         yield Path(scratch)
 

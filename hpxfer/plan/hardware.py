@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.machine import gpu_bytes, gpu_name, has_cuda, host_bytes, num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.packing import Device
@@ -104,7 +104,7 @@ def hardware_named(name: str) -> Hardware:
     """Return the hardware of this name. Raise HpxferError, which names the nearest, if there is none."""
     found = _BY_NAME.get(name.lower())
     if found is None:
-        raise HpxferError(f"--hardware: unknown hardware {name!r}; {nearest(name, _BY_NAME)}")
+        raise HpxferError(f"--hardware: unknown hardware {shown(name)}; {nearest(name, _BY_NAME)}")
     return found
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import half_written, read_text
 from hpxfer.host.process import machine_id, process_is_gone, process_started
 from hpxfer.progress.counts import RunCounts
@@ -119,7 +119,7 @@ def read(folder: Path) -> Written | None:
         run_status = run_status_from_dict(data["progress"], str(path))
         state, counter, pid = data["state"], int(data["counter"]), int(data["pid"])
         if state not in get_args(State):
-            raise ValueError(f"state {state!r}")
+            raise ValueError(f"state {shown(state)}")
         return Written(
             state=state,
             run=str(data["run"]),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.host.output import json_ready
 
 # Raise it with every change of a field. A reader refuses another version and does not guess.
@@ -97,7 +97,8 @@ def run_status_from_dict(data: Any, where: str) -> RunStatus:
         raise HpxferError(f"{where}: must hold the progress of a run, got something else; start the run again")
     if data["version"] != STATUS_VERSION:
         raise HpxferError(
-            f"{where}: must have version {STATUS_VERSION}, got {data['version']!r}; watch with the hpxfer that runs it"
+            f"{where}: must have version {STATUS_VERSION}, got {shown(data['version'])}; watch with the "
+            "hpxfer that runs it"
         )
     try:
         rest = {name: value for name, value in data.items() if name != "version"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.table import Column
@@ -84,7 +84,7 @@ def out_of_range(rule: Rule, fitted: FittedPart | None, target: Shape) -> list[s
             out.append(f"{name} {value:g}: fitted {where}")
     for axis_name, axis in fitted.axes.items() if fitted else ():
         if fitted and axis.verdict != "transfers" and moved.keys() & axis.dims.keys():
-            out.append(f"{fitted.hp} along the axis {axis_name}: the verdict is {axis.verdict!r}")
+            out.append(f"{fitted.hp} along the axis {axis_name}: the verdict is {shown(axis.verdict)}")
     changes, others = rule.not_covered(target)
     return [*out, *changes, *others]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.recipe.forward_sites import multiplied_twice
 from hpxfer.recipe.match import pairs_of
 from hpxfer.recipe.wrappers import plain_modules, unwrapped
@@ -148,14 +148,16 @@ def _bad_sites(
 ) -> Iterable[str]:
     for pattern, key in pairs:
         if not any(fnmatchcase(name, pattern) for name in names):
-            yield f"{pattern!r}: must match a module, got none; {nearest(pattern, [name for name in names if name])}"
+            fix = nearest(pattern, [name for name in names if name])
+            yield f"{shown(pattern)}: must match a module, got none; {fix}"
         if key not in numbers:
-            yield f"{pattern!r}: unknown multiplier {key!r}; {nearest(key, numbers)}"
+            yield f"{shown(pattern)}: unknown multiplier {shown(key)}; {nearest(key, numbers)}"
     for key in by_hand:
         if key not in numbers:
-            yield f"by_hand: unknown multiplier {key!r}; {nearest(key, numbers)}"
+            yield f"by_hand: unknown multiplier {shown(key)}; {nearest(key, numbers)}"
         if patterns := [pattern for pattern, of_site in pairs if of_site == key]:
-            yield f"by_hand: {key} must have no site, got {patterns[0]!r}, which would multiply again; leave one out"
+            got = shown(patterns[0])
+            yield f"by_hand: {key} must have no site, got {got}, which would multiply again; leave one out"
 
 
 def _taken(modules: Mapping[str, torch.nn.Module]) -> Iterable[str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import hpxfer
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.schema import OF_A_SWEEP, RECIPE_VERSION, VERSION_KEY, ModelPart, RecipeFile, checked_recipe
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import HPs, check_hp_name
@@ -34,7 +34,7 @@ def made_by_hand(
     """Return the checked recipe file. Raises HpxferError with one line for each broken rule."""
     choice = parameterization(name, conventions)
     if not isinstance(init, BaseInit):
-        raise HpxferError(f"{WHERE}: init: must be a hpxfer.scaling.resolve.BaseInit, got {init!r}")
+        raise HpxferError(f"{WHERE}: init: must be a hpxfer.scaling.resolve.BaseInit, got {shown(init)}")
     values = asdict(hps if isinstance(hps, HPs) else _hps(hps))
     unknown: dict[str, Any] = dict.fromkeys(ModelPart.model_fields)
     data = {
@@ -61,7 +61,7 @@ def made_by_hand(
 
 def _hps(given: Mapping[str, float]) -> HPs:
     if not isinstance(given, Mapping):
-        raise HpxferError(f"{WHERE}: hps: must be HPs or a mapping of name to number, got {given!r}")
+        raise HpxferError(f"{WHERE}: hps: must be HPs or a mapping of name to number, got {shown(given)}")
     if "lr" not in given:
         raise HpxferError(f"{WHERE}: hps: must give lr, the base LR, got {', '.join(given) or 'nothing'}")
     numbers = {}
@@ -72,7 +72,7 @@ def _hps(given: Mapping[str, float]) -> HPs:
         except HpxferError as error:
             raise HpxferError(f"{WHERE}: hps: {name}: {error}") from None
         except (TypeError, ValueError):
-            raise HpxferError(f"{WHERE}: hps: {name}: must be a number, got {value!r}") from None
+            raise HpxferError(f"{WHERE}: hps: {name}: must be a number, got {shown(value)}") from None
     out = HPs(lr=numbers["lr"])
     for name, number in numbers.items():
         out = out.with_value(name, number)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import hpxfer
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.recipe.base_model import BUILT_IN
 from hpxfer.recipe.fitted_range import DIMS, dim
 from hpxfer.recipe.recipe import Recipe
@@ -135,10 +135,10 @@ def _choice(results: Results, name: str | None) -> Parameterization:
     found = [row for row in choices if row.label() == name] or [row for row in choices if row.name == name]
     labels = [row.label() for row in choices]
     if not found:
-        raise HpxferError(f"parameterization: must be one of the sweep's, got {name!r}; {nearest(name, labels)}")
+        raise HpxferError(f"parameterization: must be one of the sweep's, got {shown(name)}; {nearest(name, labels)}")
     if len(found) > 1:
         legal = " or ".join(row.label() for row in found)
-        raise HpxferError(f"parameterization: must name one of the sweep's, got {name!r}; give {legal}")
+        raise HpxferError(f"parameterization: must name one of the sweep's, got {shown(name)}; give {legal}")
     return found[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.roles import ROLES
 
 # Pairs of (pattern, role), of which the first that matches a name wins. `*` matches dots too: "*.experts.*.up.weight".
@@ -42,18 +42,18 @@ def pairs_of(given: Roles, where: str = "roles", what: str = "role") -> tuple[tu
     """Return pairs of (pattern, `what`) in order. Raise HpxferError, which names `where`, if `given` holds no pairs."""
     rule = f"{where}: must be a mapping of name pattern to {what}, or such pairs in order"
     if not isinstance(given, Iterable):
-        raise HpxferError(f"{rule}, got {given!r}")
+        raise HpxferError(f"{rule}, got {shown(given)}")
     pairs = tuple(given.items() if isinstance(given, Mapping) else given)
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
-            raise HpxferError(f"{rule}, got {pair!r}")
+            raise HpxferError(f"{rule}, got {shown(pair)}")
     return tuple((pattern, role) for pattern, role in pairs)
 
 
 def _ambiguous(pairs: Sequence[tuple[str, str]]) -> Iterable[str]:
     for pattern in dict.fromkeys(pattern for pattern, _ in pairs):
         if len(found := {role: None for other, role in pairs if other == pattern}) > 1:
-            yield f"{pattern!r}: a pattern must have one role, got {', '.join(found)}; keep the right one"
+            yield f"{shown(pattern)}: a pattern must have one role, got {', '.join(found)}; keep the right one"
 
 
 def _first_match(name: str, pairs: Sequence[tuple[str, str]]) -> int | None:
@@ -64,16 +64,18 @@ def _bad_roles(pairs: Sequence[tuple[str, str]], refused: Mapping[str, str]) -> 
     for pattern, given in pairs:
         joined, at, fan_in = given.partition(AT)
         if at and not (fan_in.isdecimal() and int(fan_in)):
-            yield f"{pattern!r}: {given}: after {AT} must stand the fan-in at the base, e.g. attn_q@128, got {fan_in!r}"
+            rule = f"after {AT} must stand the fan-in at the base, e.g. attn_q@128"
+            yield f"{shown(pattern)}: {given}: {rule}, got {shown(fan_in)}"
         for role in joined.split(JOIN):
             if at and ROLES.get(role, "matrix") != "matrix":
-                yield f"{pattern!r}: {given}: only a matrix can carry its fan-in, got {role}"
+                yield f"{shown(pattern)}: {given}: only a matrix can carry its fan-in, got {role}"
             if role not in ROLES:
-                yield f"{pattern!r}: unknown role {role!r}; {nearest(role, ROLES)}"
+                yield f"{shown(pattern)}: unknown role {shown(role)}; {nearest(role, ROLES)}"
             elif role in refused:
-                yield f"{pattern!r}: {role}: {refused[role]}"
+                yield f"{shown(pattern)}: {role}: {refused[role]}"
             elif joined != role and ROLES[role] != "matrix":
-                yield f"{pattern!r}: {given}: only matrices can share a tensor, got {role}; give it a role of its own"
+                rule = "only matrices can share a tensor"
+                yield f"{shown(pattern)}: {given}: {rule}, got {role}; give it a role of its own"
 
 
 def _unmatched(names: Sequence[str]) -> Iterable[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.recipe.wrappers import plain_modules
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def module_outputs(
     wanted = tuple(patterns)
     names = [name for name in modules if any(fnmatchcase(name, pattern) for pattern in wanted)]
     if unused := [pattern for pattern in wanted if not any(fnmatchcase(name, pattern) for name in names)]:
-        raise HpxferError(f"module_outputs: {unused[0]!r} must match a module, got none; {nearest(unused[0], modules)}")
+        raise HpxferError(
+            f"module_outputs: {shown(unused[0])} must match a module, got none; {nearest(unused[0], modules)}"
+        )
     outputs: dict[str, torch.Tensor] = {}
 
     def hook(name: str) -> Any:

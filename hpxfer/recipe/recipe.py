@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.assign import Assigned, assign, make_groups
 from hpxfer.recipe.describe import description
 from hpxfer.recipe.explain import ModelExplanation, explained
@@ -306,5 +306,5 @@ class Recipe:
 def as_shape(given: Target, where: str = "target_shape") -> Shape:
     """Return the shape. Raise HpxferError, which names `where`, if no model can have it."""
     if not isinstance(given, Shape | Mapping):
-        raise HpxferError(f"{where}: must be a Shape or a mapping of its dimensions, got {given!r}")
+        raise HpxferError(f"{where}: must be a Shape or a mapping of its dimensions, got {shown(given)}")
     return shape_from_mapping(given.dims() if isinstance(given, Shape) else given, where)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
@@ -215,7 +215,7 @@ def _check_kind(file: YamlFile) -> None:
     version = file.data[VERSION_KEY]
     at = file.where((VERSION_KEY,))
     if not isinstance(version, int) or isinstance(version, bool):
-        raise HpxferError(f"{at}: must be a version, which is {RECIPE_VERSION}, got {version!r}")
+        raise HpxferError(f"{at}: must be a version, which is {RECIPE_VERSION}, got {shown(version)}")
     if version > RECIPE_VERSION:
         raise HpxferError(
             f"{at}: must be at most {RECIPE_VERSION}, got {version}: a newer hpxfer wrote this recipe; upgrade hpxfer, "
@@ -231,7 +231,7 @@ def _check_kind(file: YamlFile) -> None:
     if family is not None and family not in families:
         raise HpxferError(
             f"{file.where(('family',))}: must be a model family that this hpxfer knows, {', '.join(families)}, "
-            f"got {family!r}; its roles and base model mean nothing here: use the hpxfer that wrote the recipe"
+            f"got {shown(family)}; its roles and base model mean nothing here: use the hpxfer that wrote the recipe"
         )
 
 

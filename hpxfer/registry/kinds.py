@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.registry.rows import Registry
 
 # Kind -> module:attribute of its registry. The module must be light: it imports neither torch nor ray.
@@ -31,7 +31,7 @@ KINDS = {
 def registry(kind: str) -> Registry[Any]:
     """Return the registry of a kind, e.g. `gate`. Raise HpxferError if there is no such kind."""
     if kind not in KINDS:
-        raise HpxferError(f"unknown kind of extension {kind!r}; {nearest(kind, KINDS)}")
+        raise HpxferError(f"unknown kind of extension {shown(kind)}; {nearest(kind, KINDS)}")
     module, _, attribute = KINDS[kind].partition(":")
     found: Registry[Any] = getattr(importlib.import_module(module), attribute)
     return found

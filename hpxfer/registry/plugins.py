@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import read_text
 from hpxfer.registry.rows import Registry
 
@@ -116,14 +116,16 @@ def _line_of(plugin: Plugin, error: BaseException) -> str:
 
 def _file_of_module(name: str) -> Path:
     if "/" in name:
-        raise HpxferError(f"plugins: {name}: a file must end in .py, got {Path(name).suffix or 'no ending'!r}; {_FIX}")
+        raise HpxferError(
+            f"plugins: {name}: a file must end in .py, got {shown(Path(name).suffix or 'no ending')}; {_FIX}"
+        )
     legal = all(part.isidentifier() for part in name.split("."))
     try:
         found = importlib.util.find_spec(name) if legal else None
     except (ImportError, ValueError):
         found = None
     if found is None or found.origin is None or not found.origin.endswith(".py"):
-        raise HpxferError(f"plugins: {name!r}: no Python module has this name here; {_FIX}")
+        raise HpxferError(f"plugins: {shown(name)}: no Python module has this name here; {_FIX}")
     return Path(found.origin)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 
@@ -47,12 +47,12 @@ class Registry(Generic[Row]):
         name: object = getattr(row, "name", None)
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise HpxferError(
-                f"{self.kind}: a row must have a name of letters, digits, '_', '-' and '.', got {name!r} of a "
+                f"{self.kind}: a row must have a name of letters, digits, '_', '-' and '.', got {shown(name)} of a "
                 f"{type(row).__name__}"
             )
         if row.name in self.names():
             by = self._modules.get(row.name, "hpxfer")
-            raise HpxferError(f"{self.kind} {row.name!r} is registered already, by {by}; choose another name")
+            raise HpxferError(f"{self.kind} {shown(row.name)} is registered already, by {by}; choose another name")
         self._rows[row.name] = row
         self._modules[row.name] = _calling_module()
         return row
@@ -65,7 +65,7 @@ class Registry(Generic[Row]):
         name = self.spelled(name)
         if name not in self:
             at = f"{where}: " if where else ""
-            raise HpxferError(f"{at}unknown {self.kind} {name!r}; {nearest(name, self.names())}")
+            raise HpxferError(f"{at}unknown {self.kind} {shown(name)}; {nearest(name, self.names())}")
         if name not in self._rows:
             module, _, attribute = self._builtin[name].partition(":")
             self._rows[name] = cast(Row, getattr(importlib.import_module(module), attribute))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from hpxfer.analysis import TransferReport, analyze, transfer_report
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
 from hpxfer.host.files import write_files
 from hpxfer.report.contents import Report, Source, make_report
@@ -80,7 +80,7 @@ def write_report(
     fault. Files that cannot be written are in `not_written` of what it returns.
     """
     if form not in FORMATS:
-        raise HpxferError(f"--format: unknown format {form!r}; {nearest(form, FORMATS)}")
+        raise HpxferError(f"--format: unknown format {shown(form)}; {nearest(form, FORMATS)}")
     if show and form == "text":
         raise HpxferError("--open: must have a file to open, got --format text; leave one of them out")
     if form == "png" and len(folders) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.shape import Shape
@@ -96,10 +96,10 @@ def parameterization(name: str, conventions: Conventions | None = None) -> Param
     for key, given in (conventions or {}).items():
         if key not in known:
             fix = nearest(key, known) if known else "it has none"
-            raise HpxferError(f"parameterization {name}: unknown convention {key!r}; {fix}")
+            raise HpxferError(f"parameterization {name}: unknown convention {shown(key)}; {fix}")
         value = "inf" if given == float("inf") else given
         if not known[key].allows(value):
-            raise HpxferError(f"parameterization {name}: {key} must be {known[key].spell()}, got {given!r}")
+            raise HpxferError(f"parameterization {name}: {key} must be {known[key].spell()}, got {shown(given)}")
         chosen[key] = float(value) if isinstance(value, int) else value
     choice = Parameterization(name=name, conventions=tuple(sorted(chosen.items())))
     for optimizer in table.rows:

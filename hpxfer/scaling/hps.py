@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.roles import ROLES
 
 MULTIPLIERS = ("lr_mult", "init_mult")
@@ -53,9 +53,9 @@ def check_hp_name(name: str) -> None:
             legal = [*SCALARS, *(f"{each}.{mult}" for each in ROLES for mult in MULTIPLIERS)]
             raise HpxferError(f"unknown HP; {nearest(name, legal)}")
     elif role not in ROLES:
-        raise HpxferError(f"unknown role {role!r}; {nearest(role, ROLES)}")
+        raise HpxferError(f"unknown role {shown(role)}; {nearest(role, ROLES)}")
     elif kind not in MULTIPLIERS:
-        raise HpxferError(f"unknown multiplier {kind!r}; {nearest(kind, MULTIPLIERS)}")
+        raise HpxferError(f"unknown multiplier {shown(kind)}; {nearest(kind, MULTIPLIERS)}")
 
 
 def check_hp_value(name: str, value: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpxfer.errors import shown
 from hpxfer.search.values import names_in
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.base_values import base_values
@@ -65,7 +66,7 @@ def multiplier_problems(
         for name in names_in(entry):
             if name == "lr" or (dotted and "." not in name):
                 held = "lr and init stay fixed" if dotted else "lr has its own stage"
-                yield at, f"{held}: must be multipliers such as router.lr_mult, got {name!r}"
+                yield at, f"{held}: must be multipliers such as router.lr_mult, got {shown(name)}"
             elif why := why_not(name):
                 yield at, f"{name}: {why}"
             elif name in ("beta1", "beta2"):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.errors import HpxferError, nearest
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.yaml_file import KeyPath
 
@@ -91,7 +91,7 @@ def sampler_problems(given: str, arguments: Mapping[str, Any], num_hps: int) -> 
     name = sampler_name(given)
     if name is None:
         fix = _WHY_NOT.get(_plain(given), nearest(given, SAMPLERS))
-        yield _AT, f"must be one of {', '.join(SAMPLERS)}, got {given!r}; {fix}"
+        yield _AT, f"must be one of {', '.join(SAMPLERS)}, got {shown(given)}; {fix}"
         return
     found = list(_argument_problems(name, arguments))
     if name == "CmaEsSampler" and num_hps < 2:
@@ -112,12 +112,12 @@ def _argument_problems(name: str, arguments: Mapping[str, Any]) -> Iterator[Prob
         at = (*_ARGS, argument)
         types = legal.get(argument, ())
         if argument == "seed":
-            yield at, f"the seed stands in search.seed, got {value!r} here; move it"
+            yield at, f"the seed stands in search.seed, got {shown(value)} here; move it"
         elif argument not in legal:
             yield at, f"unknown argument of {name}; {nearest(argument, legal)}"
         elif not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             names = ["null" if kind is type(None) else kind.__name__ for kind in types]
-            yield at, f"must be {' or '.join(names)}, got {value!r}"
+            yield at, f"must be {' or '.join(names)}, got {shown(value)}"
 
 
 def make_sampler(name: str, arguments: Mapping[str, Any], seed: int) -> BaseSampler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from hpxfer.errors import MAX_SHOWN, nearest
+from hpxfer.errors import MAX_SHOWN, nearest, shown
 from hpxfer.registry import registry
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.spec.search import SearchSpec
@@ -41,7 +41,7 @@ def _unread(search: SearchSpec) -> Iterator[Problem]:
             yield ("search", name), f"is read by {kinds}, not by {search.kind}; take it out; {legal}"
         elif (fix := nearest(name, own)).startswith("legal"):
             meant = next(iter(get_close_matches(name[:MAX_SHOWN], list(readers), n=1, cutoff=0.6)), None)
-            of_other = f"; did you mean {meant!r}, which {' and '.join(readers[meant])} reads?" if meant else ""
+            of_other = f"; did you mean {shown(meant)}, which {' and '.join(readers[meant])} reads?" if meant else ""
             yield ("search", name), f"unknown key; {legal}{of_other}"
         else:
             yield ("search", name), f"unknown key; {fix}"

@@ -70,7 +70,7 @@ def _name(spec: SweepSpec) -> Iterator[Problem]:
         rule = "letters, digits, '.', '_' and '-', starting with a letter or digit"
         yield ("name",), f"must be {rule}, got {shown(spec.name)}"
     elif spec.name in RESERVED_NAMES:
-        yield ("name",), f"{spec.name!r} is a folder of results/ with another use; choose another name"
+        yield ("name",), f"{shown(spec.name)} is a folder of results/ with another use; choose another name"
 
 
 def _data(spec: SweepSpec) -> Iterator[Problem]:

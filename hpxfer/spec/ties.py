@@ -10,7 +10,7 @@ and has `index` (`as_stored`).
 
 from __future__ import annotations
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
@@ -77,7 +77,11 @@ def ties_problem(spec: SweepSpec) -> str | None:
         except HpxferError:
             return None  # reported by itself
     unknown = [name for name in spec.model.ties if name not in legal]
-    return f"must name tables of the sweep, got {unknown[0]!r}; legal: {', '.join(sorted(legal))}" if unknown else None
+    return (
+        f"must name tables of the sweep, got {shown(unknown[0])}; legal: {', '.join(sorted(legal))}"
+        if unknown
+        else None
+    )
 
 
 def _with(spec: SweepSpec, source: dict[Parameterization, SweepSpec]) -> SweepSpec:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 # A URI that went through pathlib has only one slash left.
@@ -68,7 +68,7 @@ def parse_root(text: str | Path) -> Uri | Path:
         if not str(text):
             raise HpxferError("must be a folder or a URI, e.g. results or s3://bucket/prefix, got nothing")
         if "://" in str(text) or _ONE_SLASH.match(str(text)):
-            raise HpxferError(f"must be a folder or a URI, e.g. s3://bucket/prefix, got {str(text)!r}")
+            raise HpxferError(f"must be a folder or a URI, e.g. s3://bucket/prefix, got {shown(str(text))}")
         return Path(text)
     scheme, rest = match.group(1).lower(), match.group(2)
     if "@" in rest.partition("/")[0] and (scheme in _OPTIONS or ":" in rest.partition("@")[0]):
@@ -85,19 +85,22 @@ def parse_root(text: str | Path) -> Uri | Path:
 
 def _folder(text: str, rest: str) -> Path:
     if not rest.startswith("/") or rest.strip("/") == "":
-        raise HpxferError(f"must be file:///absolute/path, got {text!r}; three slashes, or give the folder itself")
+        raise HpxferError(f"must be file:///absolute/path, got {shown(text)}; three slashes, or give the folder itself")
     return Path(rest)
 
 
 def _uri(text: str, scheme: str, rest: str) -> Uri:
     if scheme in _READ_ONLY or "::" in text:
-        raise HpxferError(f"must be storage that can be written, e.g. s3://bucket/prefix or gs://bucket, got {text!r}")
+        raise HpxferError(
+            f"must be storage that can be written, e.g. s3://bucket/prefix or gs://bucket, got {shown(text)}"
+        )
     location, _, query = rest.partition("?")
     host, _, path = location.partition("/")
     segments = tuple(path.rstrip("/").split("/")) if path.strip("/") else ()
     if not host or not all(map(_is_name, (host, *segments))):
         raise HpxferError(
-            f"must be {scheme}://BUCKET/PREFIX without empty parts, '.', '..', quotes and backslashes, got {text!r}"
+            f"must be {scheme}://BUCKET/PREFIX without empty parts, '.', '..', quotes and backslashes, got "
+            f"{shown(text)}"
         )
     return Uri(scheme=scheme, host=host, path=segments, options=_options(scheme, query))
 
@@ -113,7 +116,9 @@ def _options(scheme: str, query: str) -> tuple[tuple[str, str], ...]:
         name, _, value = option.partition("=")
         if name not in legal or not value:
             known = f"legal: {', '.join(f'{key}=...' for key in legal)}" if legal else f"{scheme}:// takes none"
-            raise HpxferError(f"must have known options after '?', got {name!r}; {known}; keys go in the environment")
+            raise HpxferError(
+                f"must have known options after '?', got {shown(name)}; {known}; keys go in the environment"
+            )
         out.append((name, value))
     return tuple(out)
 
@@ -141,5 +146,5 @@ def storage_problem(text: str) -> str | None:
     except HpxferError as error:
         return str(error)
     if isinstance(root, Path) and not os.path.isabs(root):
-        return f"must be a URI or an absolute path, got {text!r}; a relative one is for --results"
+        return f"must be a URI or an absolute path, got {shown(text)}; a relative one is for --results"
     return None

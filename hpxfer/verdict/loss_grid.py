@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.verdict.labels import shape_label
 
 COLUMNS = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status")
@@ -150,7 +150,7 @@ def loss_grids(line: pd.DataFrame) -> tuple[LossGrid, ...]:
     if absent := [name for name in COLUMNS if name not in line.columns]:
         raise HpxferError(f"line: must have the columns {', '.join(COLUMNS)}; missing: {', '.join(absent)}")
     if unknown := sorted(set(line["status"]) - set(STATUSES)):
-        raise HpxferError(f"line: status must be one of {', '.join(STATUSES)}, got {unknown[0]!r}")
+        raise HpxferError(f"line: status must be one of {', '.join(STATUSES)}, got {shown(unknown[0])}")
     rows_of: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     columns = [*COLUMNS, TRIAL] if TRIAL in line.columns else list(COLUMNS)
     for row in line[columns].to_dict("records"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.verdict.labels import scale_text, shape_label
 
 COUNT = "num_"  # the start of the names of counts, which a user may leave out
@@ -40,10 +40,12 @@ def find_shape(shapes: Sequence[AxisShape], spelled: str, where: str) -> AxisSha
     found = [shape for shape in shapes if _plain(shape.shape) == _plain(spelled)]
     found = found or [shape for shape in shapes if _plain(spelled) in shape.spellings()]
     if not found:
-        raise HpxferError(f"{where}: must be a shape of the sweep, got {spelled!r}; the shapes are {_listed(shapes)}")
+        raise HpxferError(
+            f"{where}: must be a shape of the sweep, got {shown(spelled)}; the shapes are {_listed(shapes)}"
+        )
     if len({shape.shape for shape in found}) > 1:
         whole = " or ".join(dict.fromkeys(shape.shape for shape in found))
-        raise HpxferError(f"{where}: must name one shape, got {spelled!r}, which names several; give {whole}")
+        raise HpxferError(f"{where}: must name one shape, got {shown(spelled)}, which names several; give {whole}")
     return found[0]
 
 

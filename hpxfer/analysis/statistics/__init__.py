@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import Registry
 
 __all__ = ["STATISTICS", "Inputs", "Statistic", "register_statistic"]
@@ -40,5 +40,7 @@ RESERVED = ("sweep", "hp", "loss", "reports", "report", "follow_up", "notes", "s
 def register_statistic(statistic: Statistic) -> Statistic:
     """Add a statistic to every report. Raise HpxferError if its name is taken."""
     if statistic.name in RESERVED:
-        raise HpxferError(f"statistic {statistic.name!r}: the name is a key of the report already; choose another name")
+        raise HpxferError(
+            f"statistic {shown(statistic.name)}: the name is a key of the report already; choose another name"
+        )
     return STATISTICS.register(statistic)

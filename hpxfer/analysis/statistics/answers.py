@@ -12,7 +12,7 @@ from typing import Any
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.host.output import json_ready
 
 
@@ -44,7 +44,9 @@ def _refused(statistic: Statistic, found: Any) -> str | None:
             return f"{rule}, got {reprlib.repr(answer)} in it"
         for name in (statistic.parts, statistic.answer):
             if name is not None and not hasattr(answer, name):
-                return f"an answer must have the field {name!r} of its Statistic, got {type(answer).__name__} without"
+                return (
+                    f"an answer must have the field {shown(name)} of its Statistic, got {type(answer).__name__} without"
+                )
         parts = () if statistic.parts is None else getattr(answer, statistic.parts)
         if not isinstance(parts, Sequence) or not all(map(_is_frozen, parts)):
             return f"{statistic.parts} must be a sequence of frozen dataclasses, got {reprlib.repr(parts)}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from hpxfer.data.sources.dataset import Dataset
 from hpxfer.data.sources.row import DataSource
 from hpxfer.data.sources.text import load_text, text_dataset
+from hpxfer.errors import shown
 
 STDLIB = "stdlib"
 # Tests are long and repetitive. Packages are not part of the library.
@@ -41,7 +42,7 @@ def _open(name: str) -> Dataset | None:
 
 
 def _problem(name: str) -> str | None:
-    return None if name == STDLIB else f"unknown built-in data {name!r}; legal: {STDLIB}"
+    return None if name == STDLIB else f"unknown built-in data {shown(name)}; legal: {STDLIB}"
 
 
 BUILTIN = DataSource(
