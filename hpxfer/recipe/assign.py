@@ -163,7 +163,9 @@ def _with_own(
             around = modules.get(path.rpartition(".")[0])
             factors = own.embedding(embedding_scale(module, name, around, target.width), tied=item.tied)
         else:
-            fan_in = fan_in_of(item.roles[0], size, module, name, target)
+            # The outputs of attention and of an FFN in one tensor have no fan-in of their own.
+            fused = len(item.roles) > 1 and not set(item.roles) <= set(INPUTS)
+            fan_in = None if fused else fan_in_of(item.roles[0], size, module, name, target)
             factors = own.fan_in(item.roles[0], fan_in, item.base_fan_in)
     except HpxferError as error:
         faults.append(f"roles: {item.name}: {error}")

@@ -50,12 +50,13 @@ class Recipe:
     `{"*.attn.q.weight": "attn_q", "*norm*": "norm"}`, or a proposal of `hpxfer.roles(model)`. The first pattern that
     matches a dotted parameter name wins. `*`, `?` and `[...]` match as in file names, and `*` matches dots too. Names
     are those of the model before torch.compile, DDP or FSDP wrapped it. A tensor that holds several matrices has their
-    roles joined by `+`.
+    roles joined by `+`. A matrix whose fan-in is not the width carries the fan-in of the base, e.g. `attn_q@128`.
 
     Methods with a target shape warn (OutOfRangeWarning; `describe` puts it into its text) if the target lies beyond
     what was measured, and raise HpxferError if the parameterization does not cover the changes from the base. Methods
     with a model raise HpxferError, before they change it, if its tensors, or the config of a known model, show another
-    shape than the target. Methods with roles raise HpxferError if a parameter has no role or a pattern is not used.
+    shape than the target, or gates of another size than the recipe's. Methods with roles raise HpxferError if a
+    parameter has no role or a pattern is not used.
     """
 
     file: RecipeFile
@@ -87,7 +88,8 @@ class Recipe:
         `hps` gives at least `lr`, and others by their names in a sweep, e.g. `{"lr": 1e-3, "router.lr_mult": 0.25}`.
         `init` is the initialization of the base model, by default by fan-in. `model` gives fields of the recipe file's
         `model`: the `gate` (sigmoid, softmax, normalized_sigmoid, normalized_softmax, or one of a plug-in), the
-        `attention_scale` (1/d_head or 1/sqrt(d_head)) and others. Raises HpxferError with one line per broken rule.
+        `attention_scale` (1/d_head or 1/sqrt(d_head)) and others, such as `norm`, `positions`, `attention_ratio` and
+        `embedding_scale`. Raises HpxferError with one line per broken rule.
         """
         base = as_shape(base_shape, "base_shape")
         init = init or BaseInit()
@@ -226,11 +228,11 @@ class Recipe:
         of a tuple. For `router` it multiplies the input, and for `attn_logits` the module's attribute `scaling` is set.
         `by_hand` lists the keys that the model multiplies by itself. Hooks work in training and in evaluation, before
         and after torch.compile (which starts over), and a deep copy of the model keeps them. The handle is a context
-        manager too.
+        manager too. Attach before `init_` and `param_groups`, which warn of a model without its multipliers.
 
         Warns (ByHandWarning) of what hooks cannot do. Raises HpxferError, and attaches nothing, for a pattern that
-        matches no module, a multiplier without a site, a model that has multipliers already, or another gate than the
-        recipe's.
+        matches no module, a multiplier without a site, two sites that would multiply one output, a model that has
+        multipliers already, or gates of another size than the recipe's.
         """
         at = self._at(target_shape)
         numbers = at.forward

@@ -44,7 +44,7 @@ def unattached(model: torch.nn.Module, target: Shape, numbers: Mapping[str, floa
     ours = known_model(model) is None or not type(unwrapped(model)).__module__.startswith("transformers.")
     if ours and frozenset(numbers.items()) in _HANDED_OUT:
         return None
-    missing = _missing(target, numbers) if ours else _missing_in_known(model, numbers)
+    missing = _missing(target, numbers) if ours else _missing_in_known(model, target, numbers)
     if not missing:
         return None
     return (
@@ -64,13 +64,13 @@ def _missing(target: Shape, numbers: Mapping[str, float]) -> list[str]:
     return [f"{key} ({numbers[key]:.6g})" for key, by in net.items() if not _same(by, 1.0)]
 
 
-def _missing_in_known(model: torch.nn.Module, numbers: Mapping[str, float]) -> list[str]:
+def _missing_in_known(model: torch.nn.Module, target: Shape, numbers: Mapping[str, float]) -> list[str]:
     """Return the multipliers that change a known model. Two that cancel at one module change nothing."""
     modules, net, keys = plain_modules(model), dict[str, float](), dict[str, list[str]]()
     missing = dict[str, None]()
     for name, key in known_sites(model, numbers):
         if key == "attn_logits":
-            if not _same(getattr(modules[name], SCALING), numbers[key]):
+            if not _same(getattr(modules[name], SCALING, target.head_dim**-0.5), numbers[key]):
                 missing[key] = None
         else:
             net[name] = net.get(name, 1.0) * numbers[key]

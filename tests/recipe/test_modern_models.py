@@ -298,3 +298,11 @@ def test_the_advice_for_another_gate_is_the_one_that_works(kind: str, gate: str)
     made = Recipe.from_hps("sp", base, {"lr": 1e-3}, gate=other)
     with pytest.raises(HpxferError, match=rf"got {gate}, which is what this {kind} computes .*model\.gate: {gate}\)"):
         made.init_(model, hpxfer.roles(model), base)
+
+
+def test_outputs_that_share_a_tensor_have_no_fan_in_of_their_own() -> None:
+    """A parallel block adds attention and FFN by one matrix, which reads both."""
+    alike = {**DENSE, "dense_width": 32}
+    model = nn.ModuleDict({"both": nn.Linear(64, 32, bias=False)})
+    row = numbers(dense(alike, attention_ratio=1.0), model, alike, {"both.weight": "attn_out+dense_out"})["both.weight"]
+    assert (row["init"], row["lr"], row["note"]) == (pytest.approx(32**-0.5), 2.0**-8, None)
