@@ -59,13 +59,15 @@ class RunView:
     def require_run(self) -> None:
         """Raise HpxferError if no run has reported here and the folder holds no sweep with trials either."""
         folder, where = self.location.folder, self.location.where
-        if self.state != "none":
+        if self.written is not None or (self.lease is not None and decoded(self.lease) is not None):
             return
         if not (folder / SWEEP_FILE).exists() and not list_parts(folder).parts:
             raise HpxferError(
                 f"{where}: must be a results folder with {SWEEP_FILE} and trials*.parquet, got neither; "
                 f"name one that hpxfer run made, e.g. results/quickstart; `hpxfer list {where}` lists those below it"
             )
+        if self.lease is not None:
+            return  # it cannot be read, and a driver may hold it
         load_stored(folder)
         store = Store.open(folder, write=False)
         if not len(store.read_trials(["trial_id"])):

@@ -328,6 +328,19 @@ def test_a_folder_without_a_run_is_said_so(
     assert "no run has reported here; 18 trials are stored" in out
 
 
+def test_a_foreign_lease_makes_no_results_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / LEASE_FILE).write_text('{"rent": 900}')
+    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path)
+    assert (code, out) == (2, "")
+    assert f"{tmp_path}: must be a results folder with sweep.yaml and trials*.parquet, got neither" in err
+    (tmp_path / LEASE_FILE).unlink()
+    held_by(tmp_path, os.getpid())  # a driver that has written nothing else yet
+    code, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--once")
+    assert (code, "it has reported nothing yet" in out) == (0, True)
+
+
 @pytest.mark.parametrize("once", [(), ("--once",), ("--once", "--json")])
 def test_an_empty_folder_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, once: tuple[str, ...]
