@@ -110,7 +110,7 @@ TEXTS: tuple[bytes, ...] = (
 _KEYS = (None, True, 0, -1.5, "", "x" * 50_000, "\x1b[31m", "<<", "a: b", 10**30)
 _MOST_PARSED = 100_000
 # What PyYAML raises for text that is no YAML, and for values that do not suit their tags.
-_UNREADABLE = (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError, RecursionError)
+_UNREADABLE = (yaml.YAMLError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 SIZES = (100, 5_000, 50_000, 1_000_000)
 
 

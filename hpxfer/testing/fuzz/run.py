@@ -80,7 +80,6 @@ class Ended:
 def warm_up() -> None:
     """Import what the commands import, so that a forked process has it."""
     import matplotlib.figure  # noqa: F401
-    import optuna  # noqa: F401
     import pandas as pd  # noqa: F401
     import pyarrow.parquet as pq  # noqa: F401
     import scipy.stats  # noqa: F401
