@@ -9,7 +9,7 @@ from itertools import islice
 # What a message repeats of what the user gave: the characters of one value, the lines, and the characters of a line.
 MAX_SHOWN = 80
 MAX_LINES = 50
-MAX_LINE = 4000
+MAX_LINE = 1200
 MAX_NAMES = 200  # of those that are legal
 
 

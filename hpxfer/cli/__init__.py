@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+from typing import NoReturn
 
-from hpxfer.errors import HpxferError, brief
+from hpxfer.errors import HpxferError, brief, shown
 
 __all__ = ["main"]
 
 # Exit codes; `hpxfer.cli.output` has the others.
 BAD_INPUT, INTERRUPTED = 2, 130
+# What the system says of a path that nobody can use: it is too long, leads in a circle, or goes through a file.
+_OF_A_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 
 
 def main() -> None:
@@ -20,9 +24,17 @@ def main() -> None:
 
         app(prog_name="hpxfer")
     except HpxferError as error:
-        from hpxfer.storage.uri import spelled
-
-        print(f"hpxfer: {brief(spelled(str(error)))}", file=sys.stderr)  # noqa: T201
-        sys.exit(BAD_INPUT)
+        _refuse(str(error))
+    except OSError as error:
+        if error.errno not in _OF_A_PATH or error.filename is None:
+            raise
+        _refuse(f"{shown(error.filename)}: {error.strerror}; name another path")
     except KeyboardInterrupt:  # before typer listens for it
         sys.exit(INTERRUPTED)
+
+
+def _refuse(message: str) -> NoReturn:
+    from hpxfer.storage.uri import spelled
+
+    print(f"hpxfer: {brief(spelled(message))}", file=sys.stderr)  # noqa: T201
+    sys.exit(BAD_INPUT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +13,9 @@ from hpxfer import __version__
 from hpxfer.cli.commands import COMMANDS, Command
 from hpxfer.cli.options import load_plugins
 from hpxfer.cli.output import say
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, brief
+
+_UsageError: Any = typer.BadParameter.__base__  # of click, which Typer may bring itself
 
 
 class TableGroup(TyperGroup):
@@ -19,6 +23,26 @@ class TableGroup(TyperGroup):
 
     def __init__(self, *, commands: dict[str, Any], **attributes: Any) -> None:
         super().__init__(commands={name: commands[name] for name in COMMANDS if name in commands}, **attributes)
+
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """Read the options before a command's name."""
+        with _brief_complaints():
+            return super().make_context(*given, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the command's name, options and arguments, and run it."""
+        with _brief_complaints():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _brief_complaints() -> Iterator[None]:
+    """Make a complaint about what was given repeat only the start of it."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = brief(error.message)
+        raise
 
 
 app = typer.Typer(

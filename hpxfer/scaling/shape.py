@@ -191,7 +191,7 @@ def load_shape(path: str | Path) -> Shape:
     try:
         data = json.loads(read_text(path), parse_int=_whole_number)
     except OSError as error:
-        raise HpxferError(f"{path}: cannot be read: {error.strerror}") from None
+        raise HpxferError(f"{cut(str(path), 240)}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise HpxferError(f"{path}: not a JSON file: {error}") from None
     if not isinstance(data, dict):

@@ -104,7 +104,7 @@ def read_yaml(path: str | Path) -> YamlFile:
             f"{path}: must be a YAML file, got a folder; name a file, e.g. {Path(path, 'sweep.yaml')}"
         ) from None
     except OSError as error:
-        raise HpxferError(f"{path}: cannot be read: {error.strerror}") from None
+        raise HpxferError(f"{cut(str(path), 240)}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise HpxferError(f"{path}: must be UTF-8 text: {error.reason} at byte {error.start}") from None
     return parse_yaml(text, str(path))

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import shellingham
 from command_line import hpxfer
+from tiny import write_tiny
 
 from hpxfer import __version__
 from hpxfer.cli.commands import COMMANDS
 from hpxfer.registry import Registry, read_plugin
 
+LONG = "x" * 50_000
 PLUGIN = '''
 from hpxfer.cli.commands import Command, register_command
 
@@ -111,3 +113,41 @@ def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
     loaded = set(end.stdout.splitlines()[-1].split())
     assert "typer" in loaded
     assert loaded.isdisjoint({"torch", "ray", "pandas", "numpy", "pydantic", "matplotlib", "pyarrow", "scipy"})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan", LONG),
+        ("plan", "q.yaml", "--results", LONG),
+        ("plan", "q.yaml", "--hardware", LONG),
+        ("plan", "q.yaml", f"--{LONG}"),
+        ("plan", "q.yaml", "--max-gpu-hours", LONG),
+        ("list", LONG),
+        ("init", LONG),
+        ("report", LONG),
+        ("watch", LONG, "--once"),
+        ("rekey", LONG),
+        ("recipe", LONG),
+        ("check", "--sweep", LONG),
+        ("check", "--parameterization", LONG),
+        ("check", "--parameterization", "sp", "--axis", LONG),
+        ("explain", "--parameterization", "sp", "--base", LONG, "--target", LONG),
+        ("explain", "--recipe", LONG),
+        ("explain", "--list", "--plugin", LONG),
+        ("explain", "--list", "--plugin", f"{LONG}.py"),
+        ("stop", LONG),
+        (LONG,),
+        (f"--{LONG}",),
+    ],
+    ids=lambda arguments: " ".join(arguments).replace(LONG, "LONG"),
+)
+def test_no_message_repeats_a_long_text_whole(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_tiny(tmp_path).rename("q.yaml")
+    code, out, err = hpxfer(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err
+    assert len(err) < 2500
