@@ -215,6 +215,7 @@ class Store:
                     self._merge(None, sources, moved)
             elif len(moved) > 1:
                 self._merge(listing.next_number, moved, moved)
+            self._remove_uncommitted()
 
     def save_sweep(self, spec: SweepSpec, digest: str) -> None:
         """Write sweep.yaml: the sweep with the digest of its data. A different sweep.yaml is kept beside it."""
@@ -350,6 +351,21 @@ class Store:
             for path in (source.part.curves, source.part.trials):
                 if path is not None:
                     os.unlink(path)
+
+    def _remove_uncommitted(self) -> None:
+        """Remove curves of an append that a crash ended before their trials, once other files hold all of them."""
+        parts = list_parts(self.folder).parts
+        uncommitted = [part.curves for part in parts if part.number is not None and part.trials is None and part.curves]
+        if not uncommitted:
+            return
+        held: set[str] = set()
+        for part in parts:
+            if part.trials is not None:
+                held |= self._try(self._ids_of_curves, part.curves, CURVES) or set()
+        for path in uncommitted:
+            ids = self._try(self._ids_of_curves, path, CURVES)
+            if ids is not None and ids <= held:
+                os.unlink(path)
 
     def _write_part(self, number: int | None, rows: pa.Table, curves: Iterable[pa.RecordBatch]) -> None:
         def write_trials(file: IO[bytes]) -> None:

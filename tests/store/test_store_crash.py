@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from made_results import files, made, stored, trials_of
 
+from hpxfer.host.files import remove_half_written
 from hpxfer.store import Store
 
 TRIALS_OF_SPEC = trials_of()
@@ -107,3 +108,21 @@ def test_curves_of_an_append_that_died_are_named(tmp_path: Path, monkeypatch: py
     assert "curves-000001.parquet: has no trials file beside it" in problem
     store.append([made(TRIALS_OF_SPEC[0])])
     assert "trials-000002.parquet" in files(tmp_path)
+
+
+def test_curves_of_an_append_that_died_go_once_their_trials_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(tmp_path, write=True)
+    first, second = (made(trial) for trial in TRIALS_OF_SPEC[:2])
+    assert die_after(3, monkeypatch, lambda: store.append([first, second]))
+    store.append([first])
+    store.compact()
+    left = ["curves-000001.parquet", "curves.parquet", "trials.parquet"]
+    remove_half_written(tmp_path, ("trials", "curves"))  # as every run does first
+    assert sorted(files(tmp_path)) == left  # nothing else holds the curves of the second
+    store.append([second])
+    store.compact()
+    assert sorted(files(tmp_path)) == left[1:]
+    assert Store.open(tmp_path, write=True).problems == []
+    assert set(store.read_curves()["trial_id"].to_pylist()) == {first[0].id, second[0].id}

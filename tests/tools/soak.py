@@ -61,8 +61,13 @@ WEIGHTS = {"worker": 5, "driver": 3, APPEND: 2, COMPACTION: 1, "interrupt": 1, "
 OF_RAY = ("node", "head")
 TRIALS_FAILED = 1  # the exit code of a run with failed trials: some lost their worker too often
 BAD_INPUT = 2  # so ends a driver whose cluster is gone
-# What it says then: its own words where it notices first, or those where a call of Ray's fails.
-HEAD_GONE = ("the head of the Ray cluster is gone", "Ray failed: ")
+# What it says then: where it notices, where a call of Ray's fails first, and where it was about to join.
+HEAD_GONE = (
+    "the head of the Ray cluster is gone",
+    "Ray failed: ",
+    "no Ray cluster answers at",
+    "cannot join the Ray cluster",
+)
 INTERRUPTED = (128 + signal.SIGTERM, -signal.SIGTERM)  # the second before it listens
 # Nothing here takes as long on any machine.
 LIMIT_S = 900.0
