@@ -120,6 +120,8 @@ def read(folder: Path) -> Written | None:
         state, counter, pid = data["state"], int(data["counter"]), int(data["pid"])
         if state not in get_args(State):
             raise ValueError(f"state {shown(state)}")
+        if not 0 < pid < 2**31:
+            raise ValueError(f"pid {shown(pid)}")
         return Written(
             state=state,
             run=str(data["run"]),
@@ -132,7 +134,7 @@ def read(folder: Path) -> Written | None:
         )
     except HpxferError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise HpxferError(
             f"{path}: must hold the progress of a run, got {error}; remove it, and the next run writes a new one"
         ) from None

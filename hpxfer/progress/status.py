@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from hpxfer.errors import HpxferError, shown
@@ -105,6 +105,42 @@ def run_status_from_dict(data: Any, where: str) -> RunStatus:
         rest["running"] = tuple(RunningStack(**stack) for stack in rest["running"])
         rest["shapes"] = tuple(ShapeProgress(**shape) for shape in rest["shapes"])
         rest["notes"], rest["errors"] = tuple(rest["notes"]), tuple(rest["errors"])
-        return RunStatus(**rest)
+        found = RunStatus(**rest)
+        for part in (found, *found.running, *found.shapes):
+            _check_types(part)
+        return found
     except (TypeError, KeyError) as error:
         raise HpxferError(f"{where}: must hold the progress of a run, got {error}; start the run again") from None
+
+
+def _check_types(part: RunStatus | RunningStack | ShapeProgress) -> None:
+    """Raise TypeError unless every field holds what its type says. The file may have been damaged or edited."""
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if not _IS_OF[str(field.type)](value):
+            raise TypeError(f"{field.name} is {shown(value)}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+# By the spelling of a field's type.
+_IS_OF: dict[str, Callable[[object], bool]] = {
+    "int": _is_count,
+    "float": _is_number,
+    "float | None": lambda value: value is None or _is_number(value),
+    "bool": lambda value: isinstance(value, bool),
+    "str": _is_text,
+    "tuple[str, ...]": lambda value: isinstance(value, tuple) and all(map(_is_text, value)),
+    "tuple[RunningStack, ...]": lambda value: isinstance(value, tuple),
+    "tuple[ShapeProgress, ...]": lambda value: isinstance(value, tuple),
+}
