@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -184,7 +185,7 @@ def test_without_an_identity_of_the_machine_two_hosts_of_one_name_are_not_one(
     monkeypatch.setattr(lease, "machine_id", lambda: None)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait(timeout=120)
-    twin = other(host=lease.socket.gethostname(), machine=None, pid=ended.pid, started=None)
+    twin = other(host=socket.gethostname(), machine=None, pid=ended.pid, started=None)
     assert not twin.is_gone
     (tmp_path / LEASE_FILE).write_bytes(encoded(twin))
     now = [0.0]
