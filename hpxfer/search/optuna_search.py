@@ -50,7 +50,7 @@ class OptunaSettings(Section):
     """optuna: a class of `optuna.samplers`, such as `TPE`, `GP` or `cma-es`."""
     sampler_args: dict[str, Any] = Field(default_factory=dict)
     """optuna: the keyword arguments of the sampler. They must be numbers, text, true, false or null."""
-    batch: Annotated[int, Field(ge=1, le=1000)] | None = None
+    batch: Annotated[int, Field(ge=1, le=500)] | None = None
     """optuna: the points that it is asked for at once. The default fills a batch of 8 trials, all seeds counted."""
     seed: CountOrNone = 0
     """random and optuna: the seed of the search itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import PluginFile, Registry, load_plugin, read_plugin, registry
 from hpxfer.spec.sweep import PluginSpec, SweepSpec
 from hpxfer.spec.yaml_file import YamlFile
@@ -21,6 +21,8 @@ NAMED = ("parameterization", "family", "gate", "optimizer", "schedule", "data so
 
 def import_plugin(name: str, folder: Path) -> PluginSpec:
     """Import a plug-in and return it with what it registers. A relative file starts at `folder`."""
+    if "\0" in name:
+        raise HpxferError(f"plugins: must be a file or a module, got {shown(name)} with a zero byte; take it out")
     is_file = name.endswith(".py")
     file = read_plugin(str((folder / name).resolve()) if is_file else name, folder)
     load_plugin(file)

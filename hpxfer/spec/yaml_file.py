@@ -183,7 +183,11 @@ def _check_tag(node: yaml.Node, path: KeyPath, name: str) -> None:
     if tag not in (*_SCALARS, "str", "seq", "map"):
         known = node.tag.startswith(_TAG)
         raise HpxferError(f"{where}: unknown tag {cut('!!' + tag if known else tag)}; take it out, or quote the value")
-    if not isinstance(node, yaml.ScalarNode) or tag not in _SCALARS:
+    if not isinstance(node, yaml.ScalarNode):
+        return
+    if re.search(r"[\ud800-\udfff]", node.value):
+        raise HpxferError(f"{where}: must be Unicode text, got half of a character in {shown(node.value)}")
+    if tag not in _SCALARS:
         return
     noun, spelled, _ = _SCALARS[tag]
     if not re.fullmatch(spelled, node.value):

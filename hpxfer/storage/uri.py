@@ -63,6 +63,8 @@ def parse_root(text: str | Path) -> Uri | Path:
 
     Raises HpxferError without the name of the key or option, which the caller puts in front.
     """
+    if "\0" in str(text):
+        raise HpxferError(f"must be a folder or a URI, got {shown(str(text))} with a zero byte; take it out")
     match = _SCHEME.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         if not str(text):

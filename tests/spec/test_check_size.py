@@ -101,7 +101,7 @@ def test_very_many_faults_are_not_all_listed() -> None:
         [("seeds: 2", "seeds: 2500"), ("log2: [-8, -4]", "log2: [-12, -3]")],
         [("workers: 2", "workers: 1000000000, stack_size: 1000000000")],
         [("seeds: 2", "seeds: 2\nsearch: {kind: coordinate, passes: 1000000000}")],
-        [("seeds: 2", "seeds: 2\nsearch: {kind: optuna, budget: 1000, batch: 1000}")],
+        [("seeds: 2", "seeds: 2\nsearch: {kind: optuna, budget: 1000, batch: 500}")],
         [("seeds: 2", "seeds: 100\nsearch: {kind: random, points: 240}")],
     ],
     ids=lambda edits: str(edits[0][1])[-50:],

@@ -195,6 +195,7 @@ def test_spell() -> None:
         ('a: 1\nb: "\\UFFFFFFFF"\n', "file:2: not valid YAML: a number or an escape is too large"),
         (f"%YAML 1.{'2' * 5000}\n---\na: 1\n", "file:1: not valid YAML: a number or an escape is too large"),
         (f"a: *{'x' * 50_000}\n", "file:1: not valid YAML: a value that starts with * repeats"),
+        ('a: 1\nb: "x\\ud800"\n', "file:2: b: must be Unicode text, got half of a character in 'x\\ud800'"),
         ("a: <<\n", "file:1: a: unknown tag !!merge; take it out, or quote the value"),
         (f"a: 1\nb: {'7' * 5000}\n", f"file:2: b: must have at most 250 digits, got {'7' * 77}..."),
         (f"a: 0x{'f' * 5000}\n", f"file:1: a: must have at most 250 digits, got 0x{'f' * 75}..."),
