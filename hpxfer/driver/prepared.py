@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from hpxfer.data import check_length, data_ref, vocabulary_cautions
 from hpxfer.driver.begun import begun, goes_on
@@ -41,6 +39,9 @@ from hpxfer.store.location import ResultsLocation, open_location
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.store.sweep_file import damage, load_given
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RESULTS = "results"
 
