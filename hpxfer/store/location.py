@@ -5,7 +5,7 @@ Example:
     location = open_location("s3://bucket/prefix", "quickstart")
     location.folder                    # the store works here
     with leased(location.lease_storage, ...):
-        location.begin()               # fetch what others wrote, push what an earlier run could not
+        location.begin(lease.check)    # fetch what others wrote, push what an earlier run could not
         location.push(lease.check)     # after every write of the store
 """
 
