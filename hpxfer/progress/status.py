@@ -106,7 +106,8 @@ def run_status_from_dict(data: Any, where: str) -> RunStatus:
         rest["shapes"] = tuple(ShapeProgress(**shape) for shape in rest["shapes"])
         rest["notes"], rest["errors"] = tuple(rest["notes"]), tuple(rest["errors"])
         found = RunStatus(**rest)
-        for part in (found, *found.running, *found.shapes):
+        parts: list[RunStatus | RunningStack | ShapeProgress] = [found, *found.running, *found.shapes]
+        for part in parts:
             _check_types(part)
         return found
     except (TypeError, KeyError) as error:
