@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,13 +29,17 @@ def registered(wrong: Wrong, table: Table = COMPLETEP_MOE) -> Iterator[None]:
 
     def rows(conventions: Conventions) -> tuple[Row, ...]:
         found = table.rows["adam"](conventions)
-        return tuple(replace(row, **{**wrong.get(EVERY, {}), **wrong.get(row.role, {})}) for row in found)
+        return tuple(_changed(row, {**wrong.get(EVERY, {}), **wrong.get(row.role, {})}) for row in found)
 
     register_parameterization(replace(table, name="mine", rows={"adam": rows}))
     try:
         yield
     finally:
         PARAMETERIZATIONS.remove("mine")
+
+
+def _changed(row: Row, factors: dict[str, Any]) -> Row:
+    return replace(row, **factors)
 
 
 def checked(axis: str, *, held_to: str | None = None, **conventions: str) -> AxisReport:

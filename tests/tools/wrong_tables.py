@@ -114,7 +114,7 @@ def _several(kind: str, wrong: Sequence[tuple[Row, str, Monomial]]) -> Wrong:
     return Wrong(kind=kind, name=name, factors=tuple((row.role, factor, value) for row, factor, value in wrong))
 
 
-def passes(table: Table, optimizer: Column, axis: str, wrong: Wrong | None, route: Route, **asked: int) -> bool:
+def passes(table: Table, optimizer: Column, axis: str, wrong: Wrong | None, route: Route, *, seeds: int) -> bool:
     """Return whether the check passes a table, with the wrong factors in it, along an axis."""
 
     def column(conventions: Any) -> tuple[Row, ...]:
@@ -125,7 +125,7 @@ def passes(table: Table, optimizer: Column, axis: str, wrong: Wrong | None, rout
     try:
         choice = parameterization("wrong-table")
         claims = parameterization(table.name).claims(optimizer) if route == "held" else None
-        return checking.check(choice, axes=[axis], optimizer=optimizer, claims=claims, **asked).passed
+        return checking.check(choice, axes=[axis], optimizer=optimizer, claims=claims, seeds=seeds).passed
     finally:
         PARAMETERIZATIONS.remove("wrong-table")
 
@@ -138,7 +138,7 @@ def other_seeds(offset: int) -> Iterator[None]:
     def shifted(self: Any, *given: Any) -> list[Trial]:
         return [replace(trial, seed=trial.seed + offset) for trial in plain(self, *given)]
 
-    checking._Check._trials = shifted  # type: ignore[method-assign]
+    checking._Check._trials = shifted  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:
@@ -192,7 +192,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _counted(table: Table, optimizer: Column, axis: str, route: Route, given: argparse.Namespace) -> dict[str, Any]:
     """Return how many wrong tables were checked and found per kind, the names of those passed, and false alarms."""
-    asked = {"seeds": given.seeds}
     every = [
         each
         for each in wrong_tables(parameterization(table.name), optimizer, axis)
@@ -204,7 +203,7 @@ def _counted(table: Table, optimizer: Column, axis: str, route: Route, given: ar
     kinds: dict[str, list[int]] = {}
     passed = []
     for wrong in every:
-        found = not passes(table, optimizer, axis, wrong, route, **asked)
+        found = not passes(table, optimizer, axis, wrong, route, seeds=given.seeds)
         counts = kinds.setdefault(wrong.kind, [0, 0])
         counts[0] += found
         counts[1] += 1
@@ -213,7 +212,7 @@ def _counted(table: Table, optimizer: Column, axis: str, route: Route, given: ar
     alarms = 0
     for draw in range(given.correct):
         with other_seeds(draw * given.seeds):
-            alarms += not passes(table, optimizer, axis, None, route, **asked)
+            alarms += not passes(table, optimizer, axis, None, route, seeds=given.seeds)
     where = {"table": table.name, "optimizer": optimizer, "axis": axis, "route": route, "seeds": given.seeds}
     return {**where, "found_of": kinds, "passed": passed, "correct": given.correct, "false_alarms": alarms}
 
