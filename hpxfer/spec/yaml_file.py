@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -40,7 +40,7 @@ _SCALARS = {
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the scalars of YAML 1.2. It stops at a document that is too large."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - none of YAML 1.1; those of this class are added below
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text)
@@ -48,7 +48,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self._num_nodes, self._depth = self._num_nodes + 1, self._depth + 1
-        _check_size(f"{self._name}:{self.peek_event().start_mark.line + 1}", self._num_nodes, self._depth)
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        _check_size(f"{self._name}:{event.start_mark.line + 1}", self._num_nodes, self._depth)
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
         return node
