@@ -108,6 +108,8 @@ TEXTS: tuple[bytes, ...] = (
     ),
 )
 _KEYS = (None, True, 0, -1.5, "", "x" * 50_000, "\x1b[31m", "<<", "a: b", 10**30)
+# How often a mutation of values changes a number to another one that may be legal, so that it comes far.
+_NUMBERS = 0.5
 _MOST_PARSED = 100_000
 # What PyYAML raises for text that is no YAML, and for values that do not suit their tags.
 _UNREADABLE = (yaml.YAMLError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
@@ -209,6 +211,11 @@ def _changed(tree: Any, random: Random) -> Any:
     places = list(_places(tree))
     if not places:
         return odd(random)
+    numbers = [(holder, key) for holder, key in places if _is_number(holder[key])]
+    if numbers and random.random() < _NUMBERS:
+        holder, key = random.choice(numbers)
+        holder[key] = _near(holder[key], random)
+        return tree
     holder, key = random.choice(places)
     ways: tuple[Callable[[], object], ...] = (
         lambda: holder.__setitem__(key, odd(random)),
@@ -232,8 +239,21 @@ def _places(tree: Any) -> list[tuple[Any, Any]]:
     return [(tree, key) for key in keys] + [place for key in keys for place in _places(tree[key])]
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _near(value: Any, random: Random) -> Any:
+    """Return another number of the same type, which may well be legal."""
+    if isinstance(value, float):
+        return value * random.choice((0.5, 2.0, 10.0, 1e3, 1e-6))
+    return random.choice(
+        (value + 1, value - 1, value * 2, value * 3, value * 10, value // 2, value * 1000, 0, 1, 10**6)
+    )
+
+
 def _scaled(value: Any, random: Random) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not _is_number(value):
         return value * 1000 if isinstance(value, str | list) else value
     return value * random.choice((-1, 0, 2, 3, 10, 1e3, 1000, 10**6, 10**9, 1e-9, 0.5))
 
