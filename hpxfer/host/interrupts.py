@@ -49,7 +49,6 @@ class Interrupts:
             number, self._waiting = self._waiting, None
             raise Interrupted(number)
 
-
     @contextmanager
     def named(self) -> Iterator[None]:
         """Turn the KeyboardInterrupt that a library raises in place of Interrupted into Interrupted, as Ray does."""

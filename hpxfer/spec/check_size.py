@@ -12,7 +12,7 @@ from hpxfer.spec.sweep import SweepSpec
 # Measured with `hpxfer plan` on one core of a two-core AMD EPYC, 2026-11: a plan takes 0.7 s, of which 0.6 s are
 # imports, 1.5 ms more for each arm, and 6 us more for each trial that is listed.
 MAX_ARMS = 500
-MAX_TRIALS = 100_000
+MAX_TRIALS = 200_000
 
 
 def size_problems(spec: SweepSpec) -> Iterator[Problem]:
