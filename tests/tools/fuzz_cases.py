@@ -9,10 +9,9 @@ from random import Random
 from typing import Any
 
 import click
+import fuzz_mutate as mutate
 import typer
-
-from hpxfer.testing.fuzz import mutate
-from hpxfer.testing.fuzz.materials import RESULTS, Materials
+from fuzz_materials import RESULTS, Materials
 
 # What a command of the fuzz never does: train for long, open a browser, connect to a cluster.
 _COMMANDS = ("init", "plan", "watch", "list", "report", "rekey", "recipe", "explain", "check", "schema")

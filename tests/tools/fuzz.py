@@ -1,8 +1,8 @@
-"""`python -m hpxfer.testing.fuzz`: run damaged and absurd input through the real command line, and say what breaks it.
+"""`python tests/tools/fuzz.py`: run damaged and absurd input through the real command line, and say what breaks it.
 
-    python -m hpxfer.testing.fuzz --cases 2000 --seed 0 --keep fuzz-failures
-    python -m hpxfer.testing.fuzz --seed 0 --only 42 --keep fuzz-failures
-    python -m hpxfer.testing.fuzz --cases 500 --kinds sweep,options --json
+    python tests/tools/fuzz.py --cases 2000 --seed 0 --keep fuzz-failures
+    python tests/tools/fuzz.py --seed 0 --only 42 --keep fuzz-failures
+    python tests/tools/fuzz.py --cases 500 --kinds sweep,options --json
 
 No command may show a traceback, end with another exit code than 0, 1 or 2, take more than 10 s of CPU time or 2 GB, or
 hang. The same seed gives the same cases. The exit code is 1 if a case is at fault: its folder is kept, with its files
@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpxfer.testing.fuzz.cases import KINDS, Case, case
-from hpxfer.testing.fuzz.materials import Materials, make_materials
-from hpxfer.testing.fuzz.run import Ended, Limits, run_all, warm_up
+from fuzz_cases import KINDS, Case, case
+from fuzz_materials import Materials, make_materials
+from fuzz_run import Ended, Limits, run_all, warm_up
 
 
 @dataclass(kw_only=True)
@@ -82,7 +82,7 @@ def main() -> int:
         for one, folder, ended in run_all(cases, Path(root), limits, asked.workers):
             faults = ended.faults(limits)
             kept = keep / folder.name
-            again = f"python -m hpxfer.testing.fuzz --seed {asked.seed} --kinds {asked.kinds} --only {one.number}"
+            again = f"python tests/tools/fuzz.py --seed {asked.seed} --kinds {asked.kinds} --only {one.number}"
             call = f"cd {shlex.quote(str(kept))} && {shlex.join(['hpxfer', *one.arguments])}"
             repeat = [again, *([call] if len(call) < 2000 else [])]
             found.add(one, ended, faults, repeat)
@@ -113,7 +113,7 @@ def _in_a_child() -> Materials:
 
 
 def _parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m hpxfer.testing.fuzz", description="Fuzz the command line.")
+    parser = argparse.ArgumentParser(prog="python tests/tools/fuzz.py", description="Fuzz the command line.")
     parser.add_argument("--cases", type=int, default=2000, help="how many; default: 2000")
     parser.add_argument("--seed", type=int, default=0, help="what decides the cases; default: 0")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {', '.join(KINDS)}; default: all")

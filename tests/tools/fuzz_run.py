@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from hpxfer.testing.fuzz.cases import Case
+from fuzz_cases import Case
 
 EXIT_CODES = (0, 1, 2)
 # How the folder of a case is laid out: its files, and what it printed.

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 from random import Random
 
+import fuzz_mutate as mutate
 import pytest
+from fuzz_cases import KINDS, case
+from fuzz_materials import TINY, Materials
+from fuzz_run import Ended, Limits
 
-from hpxfer.testing.fuzz import mutate
-from hpxfer.testing.fuzz.cases import KINDS, case
-from hpxfer.testing.fuzz.materials import TINY, Materials
-from hpxfer.testing.fuzz.run import Ended, Limits
-
+TOOLS = Path(__file__).parent
+FUZZ = str(TOOLS / "fuzz.py")
 MATERIALS = Materials(
     sweeps={"tiny": TINY},
     results={"sweep.yaml": TINY, "trials.parquet": b"PAR1" * 100},
@@ -50,8 +51,9 @@ for run in (boom, sleep, spin, eat, chat, odd, fine):
 DRIVER = """
 import json, sys
 from pathlib import Path
-from hpxfer.testing.fuzz.cases import Case
-from hpxfer.testing.fuzz.run import Limits, run_all
+sys.path.insert(0, sys.argv.pop())
+from fuzz_cases import Case
+from fuzz_run import Limits, run_all
 planted, root = Path(sys.argv[1]), Path(sys.argv[2])
 names = ("boom", "sleep", "spin", "eat", "chat", "odd", "fine")
 limits = Limits(cpu_s=1.0, peak_bytes=600 * 2**20)
@@ -67,7 +69,7 @@ print(json.dumps({one.arguments[2]: ended.faults(limits) for one, _, ended in ru
 @LINUX
 def test_planted_faults_are_found(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text(PLANTED)
-    command = [sys.executable, "-c", DRIVER, str(tmp_path / "planted.py"), str(tmp_path / "root")]
+    command = [sys.executable, "-c", DRIVER, str(tmp_path / "planted.py"), str(tmp_path / "root"), str(TOOLS)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     found = json.loads(ran.stdout)
     assert found["fine"] == []
@@ -81,7 +83,7 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
 
 @LINUX
 def test_a_short_fuzz_finds_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hpxfer.testing.fuzz", "--cases", "60", "--seed", "13", "--json"]
+    command = [sys.executable, FUZZ, "--cases", "60", "--seed", "13", "--json"]
     ran = subprocess.run(
         [*command, "--keep", str(tmp_path / "kept")], capture_output=True, text=True, check=False, timeout=300
     )
@@ -97,7 +99,7 @@ def test_a_short_fuzz_finds_nothing(tmp_path: Path) -> None:
 
 @LINUX
 def test_a_fault_is_kept_with_a_command_that_repeats_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hpxfer.testing.fuzz", "--cases", "2", "--kinds", "recipe", "--json"]
+    command = [sys.executable, FUZZ, "--cases", "2", "--kinds", "recipe", "--json"]
     # No command can do with so little memory: every case is at fault.
     ran = subprocess.run(
         [*command, "--gigabytes", "0.05", "--keep", str(tmp_path / "kept")],
@@ -114,12 +116,12 @@ def test_a_fault_is_kept_with_a_command_that_repeats_it(tmp_path: Path) -> None:
         assert (folder / "recipe.yaml").is_file()
         assert (folder / ".stderr").is_file()
         first, second = row["repeat"]
-        assert first == f"python -m hpxfer.testing.fuzz --seed 0 --kinds recipe --only {row['case']}"
+        assert first == f"python tests/tools/fuzz.py --seed 0 --kinds recipe --only {row['case']}"
         assert second.startswith(f"cd {folder} && hpxfer explain ")
 
 
 def test_an_unknown_kind_is_named() -> None:
-    command = [sys.executable, "-m", "hpxfer.testing.fuzz", "--kinds", "sweep,nonsense"]
+    command = [sys.executable, FUZZ, "--kinds", "sweep,nonsense"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "got nonsense" in ran.stderr
