@@ -48,7 +48,9 @@ def test_a_folder_of_each_version_gives_its_verdict(version: int, tmp_path: Path
     folder = folder_of(version, tmp_path)
     assert pq.read_schema(folder / "trials.parquet").metadata[VERSION_KEY] == str(version).encode()
     results = load_results(folder)
-    assert results.problems == ()
+    # The archives leave the curves out, and nothing else is amiss.
+    assert [text for text in results.problems if "have lost their curves" not in text] == []
+    assert bool(results.problems) == (not (folder / "curves.parquet").exists())
     assert set(results.trials["trial_id"]) & set(results.cells["trial_id"])
     if num_trials is not None:
         assert set(results.cells["status"]) == {"finished"}
