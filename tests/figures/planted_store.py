@@ -10,7 +10,7 @@ import numpy as np
 
 from hpxfer.results import Results, load_results
 from hpxfer.spec import parse_sweep
-from hpxfer.store import SWEEP_FILE, Store
+from hpxfer.store import Store
 from hpxfer.trial import DataRef, Expansion, Trial
 from hpxfer.trial.result import Curve, TrialResult
 
@@ -51,7 +51,7 @@ def planted_results(folder: Path, text: str = PRODUCT, keep: Callable[[Trial], b
     spec = parse_sweep(text)
     store = Store.open(folder, write=True)
     store.append([(trial, planted(trial)) for trial in Expansion(spec, DATA).trials() if keep(trial)])
-    (folder / SWEEP_FILE).write_text(text, encoding="utf-8")
+    store.save_sweep(spec, DATA.digest)
     return load_results(folder)
 
 
