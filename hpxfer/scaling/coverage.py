@@ -120,7 +120,7 @@ def _first_experts(choice: Parameterization, base: Shape, target: Shape, optimiz
     yield (
         f"the base has no experts: {table.name}'s source does not lead from a dense FFN to experts; its factors take "
         f"the FFN of width {base.dense_width} for a single expert that is always active, and what was tuned says "
-        "nothing of routers and their balance; tune a base with experts, or take complete-mue"
+        "nothing of routers and their balance; tune a base with experts, or take a table whose source leads there"
     )
 
 

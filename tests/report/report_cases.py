@@ -59,7 +59,7 @@ def planted(trial: Trial, *, fails: bool = False, diverges: bool = False) -> Tri
     loss = 3.0 - 0.1 * doublings + 0.02 * away**2 + 0.003 * math.sin(37 * away + 11 * trial.seed + 5 * doublings)
     status = "failed" if fails else "diverged" if math.log2(trial.hps.lr) > -4.5 or diverges else "finished"
     done = status == "finished"
-    steps = tuple(range(0, 200, 10))
+    steps = tuple(range(0, 200 if done else 70, 10))
     values = tuple(loss + 2.0 * math.exp(-step / 40) for step in steps)
     return TrialResult(
         trial_id=trial.id,
@@ -69,7 +69,7 @@ def planted(trial: Trial, *, fails: bool = False, diverges: bool = False) -> Tri
         diverged_step=70 if status == "diverged" else None,
         last_finite_loss_nats=9.5 if status == "diverged" else None,
         error=f"Traceback: {EVIL}" if fails else None,
-        curves=(Curve(metric="train_loss_nats", steps=steps, values=values),) if done else (),
+        curves=() if fails else (Curve(metric="train_loss_nats", steps=steps, values=values),),
         wall_s=8.0,
         tokens_per_s=1000.0,
         peak_bytes=2**30,

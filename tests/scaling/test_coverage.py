@@ -265,7 +265,7 @@ def test_a_base_without_experts_is_said(name: str, covered: bool) -> None:
         assert said[0] == (
             f"the base has no experts: {name}'s source does not lead from a dense FFN to experts; its factors take the "
             "FFN of width 128 for a single expert that is always active, and what was tuned says nothing of routers "
-            "and their balance; tune a base with experts, or take complete-mue"
+            "and their balance; tune a base with experts, or take a table whose source leads there"
         )
     for base, target in ((BASE, BASE), (BASE, DENSE), (DENSE, DENSE)):
         found = coverage_warnings(parameterization(name), base, target)

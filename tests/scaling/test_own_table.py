@@ -64,7 +64,7 @@ def test_a_registered_table_is_one_like_the_others(mine: str) -> None:
     choice = parameterization(mine, {"shy": 1.0})
     assert evaluate(choice, BASE, WIDER)["attn_q"].lr == 1 / 4
     assert choice.label() == "mine[shy=1.0]"
-    assert explain(choice, BASE, WIDER).table().startswith("mine[shy=1.0] (a test), adam\n")
+    assert explain(choice, BASE, WIDER).table().startswith("mine[shy=1.0] (a test), adamw\n")
     assert "mine (a test)\n  LR as width^-shy." in list_parameterizations()
     assert coverage_warnings(choice, BASE, WIDER) == []
     assert coverage_warnings(choice, BASE, replace(BASE, depth=4)) == [
