@@ -92,6 +92,7 @@ def main() -> int:
                 if not asked.json:
                     print(failure_text(found.failures[-1]), flush=True)  # noqa: T201
             shutil.rmtree(folder, ignore_errors=True)
+    found.failures.sort(key=lambda row: int(row["case"]))  # cases end in any order
     print(json.dumps(vars(found)) if asked.json else found.text())  # noqa: T201
     return int(bool(found.failures))
 

@@ -110,7 +110,7 @@ def test_a_fault_is_kept_with_a_command_that_repeats_it(tmp_path: Path) -> None:
     )
     assert ran.returncode == 1
     failures = json.loads(ran.stdout)["failures"]
-    assert sorted(row["case"] for row in failures) == [0, 1]
+    assert [row["case"] for row in failures] == [0, 1]
     for row in failures:
         folder = tmp_path / "kept" / f"{row['case']:06d}"
         assert (folder / "recipe.yaml").is_file()
