@@ -196,7 +196,7 @@ def test_a_glob_ends_at_too_many_names_whether_they_match_or_not(
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     monkeypatch.setattr(files, "MAX_NAMES", 50)
     for pattern in ("**", "**/*.none", "**/**/*.txt", "*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*"):
-        with pytest.raises(HpxferError, match=r"^data\.source: must match at most what lies among 50 names"):
+        with pytest.raises(HpxferError, match=r"^data\.source: must be found among at most 50 names"):
             matching_files(f"{tmp_path}/{pattern}")
 
 

@@ -32,14 +32,12 @@ def matching_files(pattern: str) -> list[str]:
             f"data.source: must name files, got the folder {cut(matches[0], 300)}; for all below it: {cut(inside, 300)}"
         )
     if len(files) > MAX_FILES:
-        raise _too_many(pattern, f"{MAX_FILES} files, got {len(files)}")
+        raise _too_many(pattern, f"match at most {MAX_FILES} files, got {len(files)}")
     return files
 
 
-def _too_many(pattern: str, what: str) -> HpxferError:
-    return HpxferError(
-        f"data.source: must match at most {what}, with {cut(pattern, 300)}; name a folder below it, or join the files"
-    )
+def _too_many(pattern: str, rule: str) -> HpxferError:
+    return HpxferError(f"data.source: must {rule}, with {cut(pattern, 300)}; name a folder below it, or join the files")
 
 
 @dataclass
@@ -98,9 +96,7 @@ class _Glob:
                 for entry in entries:
                     self.num_names += 1
                     if self.num_names > MAX_NAMES:
-                        raise _too_many(
-                            self.pattern, f"what lies among {MAX_NAMES} names of files and folders, got more"
-                        )
+                        raise _too_many(self.pattern, f"be found among at most {MAX_NAMES} names, got more")
                     yield entry.name, entry.is_dir()
         except OSError:
             return
