@@ -185,6 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rows": rows,
     }
     if given.output is not None:
+        given.output.mkdir(parents=True, exist_ok=True)
         with (given.output / "wrong_tables.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
     return 0
