@@ -93,11 +93,8 @@ def run(
 
         job, lines = retraining(job)
         say("\n".join(lines), err=True)
-    warn(
-        dict.fromkeys(
-            (*job.problems, *job.plan.cautions, *job.real.cautions, *(() if strict_memory else job.real.unfit))
-        )
-    )
+    unfit = () if strict_memory else job.real.unfit
+    warn(dict.fromkeys((*job.problems, *job.plan.cautions, *job.real.cautions, *unfit)))
     if not as_json:
         say("\n".join([plan_text(job.plan), *job.reuse.lines()]))
     keep_within(job.plan, max_gpu_hours)

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
+from hpxfer.driver.begun import stored_sweep
 from hpxfer.errors import HpxferError
 from hpxfer.plan.packing import Device
 from hpxfer.plan.precision import Precision
@@ -16,7 +16,6 @@ from hpxfer.spec import SweepSpec
 from hpxfer.spec.precision import AUTO, precision_on
 from hpxfer.store import Store
 from hpxfer.store.location import ResultsLocation
-from hpxfer.store.sweep_file import load_stored
 
 
 def precision_of(spec: SweepSpec, device: Device, location: ResultsLocation, address: str | None) -> Precision:
@@ -38,10 +37,9 @@ def begun_with(folder: Path) -> str | None:
 
     Its sweep.yaml says it, which a run writes before it trains. If that file is damaged, the stored trials say it.
     """
-    with suppress(HpxferError):
-        stored = load_stored(folder).precision
-        if stored != AUTO:
-            return stored
+    stored = stored_sweep(folder)
+    if stored is not None and stored.precision != AUTO:
+        return stored.precision
     rows = Store.open(folder, write=False).read_trials(["precision"])
     counts = Counter(value for value in rows["precision"].to_pylist() if value is not None)
     return max(counts, key=lambda value: counts[value], default=None)

@@ -18,7 +18,7 @@ def shape_of(model: torch.nn.Module | Any, *, batch_tokens: int = 0, steps: int 
 
     Known architectures are gpt2, llama, mixtral, qwen3_moe, olmoe and gpt_oss. A shape does not hold the width of
     attention (heads x head_dim, which may differ from the width) nor the number of heads with keys of their own. A
-    recipe reads the first from the tensors. Keep the second in proportion to the width. Raises
+    recipe reads the width of attention from the tensors. Keep the heads with keys in proportion to the width. Raises
     HpxferError for other models, and for dimensions that are no shape, e.g. a head_dim that does not divide the width.
     """
     row, config = known_model(model), config_of(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -98,12 +97,10 @@ def test_training_flops_count_every_token() -> None:
 
 
 @pytest.mark.parametrize(("moe_every", "dense_first"), [(1, 0), (1, 3), (2, 0), (3, 1)])
-def test_a_deep_model_is_counted_and_not_listed(moe_every: int, dense_first: int) -> None:
+def test_the_count_of_a_deep_model_grows_by_equal_blocks(moe_every: int, dense_first: int) -> None:
     setting = replace(SETTING, moe_every=moe_every, dense_first=dense_first)
     shape, deep = (replace(JOINT, depth=depth, dense_width=16) for depth in (30, 30_000))
-    begin = time.perf_counter()
     counted, few = count_params(deep, setting), count_params(shape, setting)
-    assert time.perf_counter() - begin < 1.0  # it took minutes when every block looked for itself in a list
     blocks = 30_000 - 30
     each = (count_params(replace(shape, depth=60), setting).total - few.total) / 30
     assert counted.total == few.total + blocks * each
