@@ -26,7 +26,8 @@ PANEL_INCHES = (3.1, 2.3)
 COLUMNS = 5
 PNG_DPI = 130
 MISS, GRAY = "#c1121f", "0.45"
-# The palette of Okabe and Ito, which color-blind readers can distinguish. Quantities without prediction are drawn thin.
+# The palettes of Okabe and Ito, and of Tol, which color-blind readers can distinguish. Quantities without prediction
+# are drawn thin.
 COLORS = {
     "activation": "#0072b2",
     "change": "#000000",
@@ -36,7 +37,9 @@ COLORS = {
     "aggregate effective": "#e69f00",
     "aggregate propagating": "#8fce00",
     "gradient": "#cc79a7",
+    "gradient / eps": "#999933",
     "weight change": "#882255",
+    "decay": "#44aa99",
 }
 OTHER = "0.3"
 MARGIN = 0.15

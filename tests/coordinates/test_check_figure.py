@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_fits import FIT, report
 
-from hpxfer.coordinates.figure import check_info, draw_check, save_check
+from hpxfer.coordinates.figure import COLORS, check_info, draw_check, save_check
 from hpxfer.coordinates.report import CheckReport
 from hpxfer.errors import HpxferError
 
@@ -54,6 +55,14 @@ def test_the_legend_names_what_is_there() -> None:
     assert texts(MADE) == {"activation", "change", "predicted", "no prediction (thin)", "miss"}
     assert texts(report(FIT)) == {"change", "predicted"}
     assert "other" in texts(report(replace(FIT, quantity="df/dphi")))
+
+
+def test_every_quantity_of_a_published_check_has_a_name_of_its_own_in_the_legend() -> None:
+    published = Path(__file__).parents[2] / "results" / "published" / "check"
+    files = list(published.glob("*/check.json"))
+    axes = [axis for file in files for axis in json.loads(file.read_text())["axes"]]
+    assert files
+    assert {fit["quantity"] for axis in axes for fit in axis["judged"]} <= set(COLORS)
 
 
 def test_it_draws_nothing_at_all() -> None:
