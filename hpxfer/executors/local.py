@@ -148,8 +148,9 @@ def _end(worker: _Worker) -> str:
 def _work(pipe: Connection) -> None:
     """Train stacks until the driver closes the pipe, or asks this process to stop."""
     keep_memory()
-    # Slurm sends SIGTERM to every process of a job: the driver's workers write their checkpoints as well.
-    signal.signal(signal.SIGTERM, lambda *_: setattr(STOP, "is_set", True))
+    # Slurm sends a signal to every process of a job: the driver's workers write their checkpoints as well.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: setattr(STOP, "is_set", True))
     try:
         train: Train = pipe.recv()
         while (task := pipe.recv()) is not None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import until_asked
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors import local
@@ -16,9 +17,9 @@ from hpxfer.executors.executor import once
 from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.worker import STOP_S, StopRequest
 from hpxfer.host.interrupts import Interrupted, interrupts
-from hpxfer.testing.executor import WAITS, Misbehave, tiny_stack
+from hpxfer.testing.executor import FINE, WAITS, Misbehave, tiny_stack
 from hpxfer.trial import Setting
-from hpxfer.trial.events import Event
+from hpxfer.trial.events import Ended, Event, Progress, Started
 from hpxfer.trial.stack import Stack
 
 # A worker that never looks whether it is asked to stop, as one within a very long step.
@@ -69,6 +70,30 @@ def test_a_run_that_may_not_write_waits_for_nothing(
     """Its lease is lost, or its disk is full."""
     monkeypatch.setattr(local, "STOP_S", FAR_S)
     assert run_until(HpxferError("the lease was taken over"), setting, tmp_path) < FAR_S / 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_ended_alone_keeps_its_steps(
+    number: signal.Signals, setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm can send either signal to every process of a job. Another worker then goes on from the checkpoint."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(until_asked.__file__).parent))
+    events: list[Event] = []
+
+    def end_the_first(_: Stack, event: Event) -> None:
+        events.append(event)
+        match events:
+            case [Started(pid=pid), Progress()]:
+                os.kill(pid, number)
+
+    train = until_asked.UntilAsked(str(tmp_path))
+    LocalExecutor(workers=1).run(once([tiny_stack(setting, FINE, size=2)]), train, end_the_first)
+    assert (tmp_path / until_asked.KEPT).exists()
+    assert len([event for event in events if isinstance(event, Started)]) == 2
+    ended = events[-1]
+    assert isinstance(ended, Ended)
+    assert {result.status for result in ended.results} == {"finished"}
+    assert capfd.readouterr().err == ""
 
 
 def test_a_worker_looks_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
