@@ -74,7 +74,11 @@ def test_a_run_that_may_not_write_waits_for_nothing(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_that_is_ended_alone_keeps_its_steps(
-    number: signal.Signals, setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    number: signal.Signals,
+    setting: Setting,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Slurm can send either signal to every process of a job. Another worker then goes on from the checkpoint."""
     monkeypatch.setenv("PYTHONPATH", str(Path(until_asked.__file__).parent))
