@@ -59,11 +59,12 @@ class DataSourceSuite:
         assert all(part.path for part in found.parts)
 
     def test_a_part_reads_the_tokens_that_it_is_asked_for(self, source: str) -> None:
-        for part in opened(source).parts:
+        found = opened(source)
+        for part in found.parts:
             whole = part.read(0, part.num_tokens)
             assert whole.shape == (part.num_tokens,)
             assert np.issubdtype(whole.dtype, np.unsignedinteger)
-            assert whole.dtype.itemsize == opened(source).token_bytes
+            assert whole.dtype.itemsize == found.token_bytes
             for low, high in ((0, 0), (0, 1), (part.num_tokens // 2, part.num_tokens), (1, part.num_tokens - 1)):
                 if 0 <= low <= high <= part.num_tokens:
                     assert np.array_equal(part.read(low, high), whole[low:high]), f"tokens {low} to {high}"
