@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -82,13 +82,14 @@ def rekey(
             return _into(location, to)
     with leased(location.lease_storage, location.where, on_wait=on_wait) as lease:
         location.begin(lease.check)
-        remove_half_written(location.folder)
+        with lease.writing():
+            remove_half_written(location.folder)
         if to is not None:
             return _into(location, to)
         store = Store.open(location.folder, write=True)
         if not location.is_remote:
             store.guard = lease.check
-        done = _rekey(location, store, backs_up=True)
+        done = _rekey(location, store, writing=lease.writing, backs_up=True)
         location.push(lease.check)
         return done
 
@@ -110,7 +111,14 @@ def how_to_rekey(where: str) -> str:
     return f"{where}: has trial ids of an older hpxfer; `hpxfer rekey {where}` rewrites them and trains nothing"
 
 
-def _rekey(location: ResultsLocation, store: Store, *, backs_up: bool) -> Rekeyed:
+def _rekey(
+    location: ResultsLocation,
+    store: Store,
+    *,
+    writing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    backs_up: bool,
+) -> Rekeyed:
+    """Rekey a folder. `writing` is entered for every write beside the store's own, which ask its guard."""
     root = parse_root(location.where)
     files = folder_at(root / CHECKPOINTS)
     old, checkpoints = store.old_files(), legacy_checkpoints(files)
@@ -121,17 +129,22 @@ def _rekey(location: ResultsLocation, store: Store, *, backs_up: bool) -> Rekeye
     study = [location.folder / STUDY_FILE] if (location.folder / STUDY_FILE).exists() else []
     if backs_up:
         backup = folder_at(root / BACKUP)
-        backup.make()
+        with writing():
+            backup.make()
         for path in [*study, *old]:
-            _back_up(backup, path, path.name)
+            with writing():
+                _back_up(backup, path, path.name)
         for name in checkpoints:
-            with files.local_copy(name) as path:
+            with files.local_copy(name) as path, writing():
                 _back_up(backup, path, name)
-    ids = _ids_of_sweep(location.folder, store) if checkpoints else {}
-    renamed = [rekey_checkpoint(files, name, ids) for name in checkpoints]
+    ids, renamed = _ids_of_sweep(location.folder, store) if checkpoints else {}, []
+    for name in checkpoints:
+        with writing():
+            renamed.append(rekey_checkpoint(files, name, ids))
     for path in study:
-        path.unlink()
-        folder_at(root).remove(path.name)
+        with writing():
+            path.unlink()
+            folder_at(root).remove(path.name)
     for path in old:
         store.rekey(path)
     return Rekeyed(

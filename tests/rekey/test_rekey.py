@@ -28,12 +28,12 @@ from store_rows import abandon, stored
 
 from hpxfer.driver import prepare
 from hpxfer.errors import HpxferError
-from hpxfer.rekey import rekey
+from hpxfer.rekey import rekey, write
 from hpxfer.rekey.write import BACKUP
 from hpxfer.results import load_results
 from hpxfer.storage.folder import folder_at
-from hpxfer.storage.lease import leased
-from hpxfer.storage.lease_file import LeaseFile
+from hpxfer.storage.lease import Holder, encoded, leased
+from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
 from hpxfer.store import Store
 from hpxfer.store.location import RemoteLocation, location_at
 from hpxfer.train.checkpoints import Checkpoints
@@ -66,6 +66,26 @@ def test_in_place_every_id_is_todays_and_the_old_files_are_kept(folder: Path) ->
     assert kept == {name.removeprefix("checkpoints/"): before[name] for name in before if name != "sweep.yaml"}
     assert (len(done.files), len(done.checkpoints), done.unproven) == (6, 1, ())
     assert done.backup == str(folder / BACKUP)
+
+
+@pytest.mark.parametrize("at", ["_back_up", "_ids_of_sweep", "rekey_checkpoint"])
+def test_a_rekey_that_loses_its_lease_writes_nothing_more(
+    at: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was suspended, and a driver has taken the folder over."""
+    (folder / "optuna.db").write_bytes(b"with legacy ids")
+    real, seen_then = getattr(write, at), []
+
+    def then_steal(*arguments: object) -> object:
+        done = real(*arguments)
+        (folder / LEASE_FILE).write_bytes(encoded(Holder(nonce="x", host="elsewhere", pid=42)))
+        seen_then.append(files(folder))
+        return done
+
+    monkeypatch.setattr(write, at, then_steal)
+    with pytest.raises(HpxferError, match="was taken over by process 42 on host elsewhere"):
+        rekey(folder)
+    assert [files(folder)] == seen_then
 
 
 def test_no_number_changes(folder: Path) -> None:
