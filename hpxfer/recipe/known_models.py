@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.wrappers import plain_modules, unwrapped
+from hpxfer.recipe.wrappers import class_of, plain_modules, unwrapped
 
 if TYPE_CHECKING:
     import torch
@@ -224,7 +224,7 @@ def known_sites(model: torch.nn.Module, keys: Collection[str]) -> tuple[tuple[st
     if row is None:
         raise HpxferError(
             f"attach: the sites must be given for a model that is none of {', '.join(KNOWN_MODELS)}, got "
-            f"{type(unwrapped(model)).__name__}; e.g. sites=[('*.attention', 'attn_out'), ('head', 'readout')]"
+            f"{class_of(unwrapped(model)).__name__}; e.g. sites=[('*.attention', 'attn_out'), ('head', 'readout')]"
         )
     if getattr(config_of(model), "scale_attn_by_inverse_layer_idx", False):
         raise HpxferError(

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hpxfer.recipe.wrappers import class_of
+
 if TYPE_CHECKING:
     import torch
 
 # What models that scale the output of a plain embedding call the factor.
-SCALES = ("embed_scale", "embedding_multiplier", "scale_emb", "embedding_scale")
+SCALES = ("embed_scale", "embedding_multiplier", "scale_emb", "embedding_scale", "emb_scale", "embed_multiplier")
 # Models of transformers 4 that multiply by sqrt(width) in their forward pass, without an attribute that says so.
 SCALED_BY_SQRT_WIDTH = ("GemmaModel", "Gemma2Model", "RecurrentGemmaModel")
 FEW = 1e-3  # numbers of a probe that differ by less are equal
@@ -47,10 +49,12 @@ def gain_of(module: torch.nn.Module, name: str) -> Gain | None:
     def normed(by: float, shift: float = 0.0) -> torch.Tensor | None:
         return _called(module, {name: torch.full((size,), by)}, x + shift)
 
-    zero, one, shifted = normed(0.0), normed(1.0), normed(1.0, 1.0)
-    if zero is None or one is None or shifted is None:
+    zero, one, two, shifted = normed(0.0), normed(1.0), normed(2.0), normed(1.0, 1.0)
+    if zero is None or one is None or two is None or shifted is None:
         return None
     step = one - zero
+    if not torch.allclose(two - one, step, atol=10 * FEW):
+        return None  # no multiple of w + offset, such as exp(w)
     at = int(step.abs().argmax())
     if not float(step.flatten()[at].abs()) > FEW:
         return None
@@ -61,30 +65,49 @@ def gain_of(module: torch.nn.Module, name: str) -> Gain | None:
 def embedding_scale(module: torch.nn.Module, name: str, owner: torch.nn.Module | None, width: int) -> float:
     """Return the factor on the rows of an embedding, which `module` has as its parameter `name`.
 
-    The factor is the module's own, or that of the module around it, `owner`.
+    The factor is the module's own, or that of the module around it, `owner`. A factor that stands as a bare number in
+    the forward pass of a whole model is not seen.
     """
+    called = _rows_times(module, name, width) if _is_small(module, name) else None
+    if called is None and (own := _number(module, ("scalar_embed_scale", *SCALES))):
+        return own
+    if called is not None and not math.isclose(called, 1.0, rel_tol=FEW):
+        return called
+    if owner is None or owner is module:
+        return 1.0
+    path = next((key for key, child in owner._modules.items() if child is module), None)
+    if path and len(list(owner.named_parameters(remove_duplicate=False))) == 1:
+        around = _rows_times(owner, f"{path}.{name}", width)
+        if around is not None:
+            return around
+    if stated := _number(owner, SCALES) or _number(getattr(owner, "config", None), SCALES):
+        return stated
+    return math.sqrt(width) if class_of(owner).__name__ in SCALED_BY_SQRT_WIDTH and _is_plain(module) else 1.0
+
+
+def _rows_times(module: torch.nn.Module, path: str, width: int) -> float | None:
+    """Return the factor by which a module returns the rows of its embedding `path`, or None if that does not show."""
     import torch
 
-    weight = module._parameters.get(name)
-    if weight is not None and weight.ndim == 2 and _is_small(module, name):
-        out = _called(module, {name: torch.ones(1, 1).expand(weight.shape)}, torch.zeros(1, 1, dtype=torch.long))
-        if out is not None and not math.isclose(scale := float(out.flatten()[0]), 1.0, rel_tol=FEW):
-            return scale
-        if out is None and (own := _number(module, ("scalar_embed_scale", *SCALES))):
-            return own
-    if around := _number(owner, SCALES):
-        return around
-    return math.sqrt(width) if type(owner).__name__ in SCALED_BY_SQRT_WIDTH and _is_plain(module) else 1.0
+    if module.get_parameter(path).ndim != 2:
+        return None
+    rows = torch.ones(1, 1).expand(module.get_parameter(path).shape)
+    out = _called(module, {path: rows}, torch.zeros(1, 1, dtype=torch.long))
+    if out is None or tuple(out.shape) != (1, 1, width):
+        return None
+    (low, high) = map(float, out.aminmax())
+    return low if math.isclose(low, high, rel_tol=FEW) else None
 
 
-def _number(module: torch.nn.Module | None, attributes: Iterable[str]) -> float | None:
-    """Return the first of these attributes that is a number."""
-    values = [getattr(module, attribute, None) for attribute in attributes]
+def _number(holder: Any, attributes: Iterable[str]) -> float | None:
+    """Return the first of these attributes that is a number, or a tensor of one number."""
+    values = [getattr(holder, attribute, None) for attribute in attributes]
+    values = [value.item() if getattr(value, "shape", None) in ((), (1,)) else value for value in values]
     return next((float(value) for value in values if isinstance(value, int | float) and value is not True), None)
 
 
 def _is_plain(module: torch.nn.Module) -> bool:
-    return type(module).__module__.startswith("torch.nn.")
+    return class_of(module).__module__.startswith("torch.nn.")
 
 
 def _is_small(module: torch.nn.Module, name: str) -> bool:
@@ -96,17 +119,13 @@ def _is_small(module: torch.nn.Module, name: str) -> bool:
 def _called(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor | None:
     """Return what the forward pass gives with these parameters, or None if it cannot be called with one or two inputs.
 
-    A bias is zero. The second input is that of norms with a gate.
+    All other parameters are zero, such as a bias. The second input is that of norms with a gate.
     """
     import torch
 
-    twin: Any = object.__new__(type(module))
-    twin.__dict__.update(module.__dict__)
-    zeros = {key: None if tensor is None else torch.zeros(tensor.shape) for key, tensor in module._parameters.items()}
-    if any(buffer is not None and buffer.is_meta for buffer in module._buffers.values()):
+    if any(buffer.is_meta for buffer in module.buffers()):
         return None
-    buffers = {key: None if buffer is None else buffer.detach().cpu() for key, buffer in module._buffers.items()}
-    twin.__dict__.update(_parameters={**zeros, **parameters}, _buffers=buffers)
+    twin = _twin(module, parameters)
     for inputs in ((x,), (x, x)):
         try:
             with torch.no_grad():
@@ -117,3 +136,26 @@ def _called(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor], x: 
         if isinstance(out, torch.Tensor) and out.isfinite().all():
             return out.float()
     return None
+
+
+def _twin(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor]) -> Any:
+    """Return a copy that evaluates, has no hooks, and has these parameters, by dotted name, and zeros as all others."""
+    import torch
+
+    twin: Any = object.__new__(type(module))
+    zeros = {key: None if tensor is None else torch.zeros(tensor.shape) for key, tensor in module._parameters.items()}
+    parts = {
+        key: None
+        if child is None
+        else _twin(child, {name.removeprefix(f"{key}."): of for name, of in parameters.items()})
+        for key, child in module._modules.items()
+    }
+    twin.__dict__.update(
+        {**module.__dict__, **{name: {} for name in module.__dict__ if name.endswith("_hooks")}},
+        _parameters={key: parameters.get(key, tensor) for key, tensor in zeros.items()},
+        _buffers={key: None if buffer is None else buffer.detach().cpu() for key, buffer in module._buffers.items()},
+        _modules=parts,
+        _compiled_call_impl=None,
+        training=False,
+    )
+    return twin

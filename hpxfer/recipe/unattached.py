@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpxfer.recipe.forward_hooks import SCALING, declared
 from hpxfer.recipe.known_models import known_model, known_sites
-from hpxfer.recipe.wrappers import plain_modules, unwrapped
+from hpxfer.recipe.wrappers import class_of, plain_modules, unwrapped
 
 if TYPE_CHECKING:
     import torch
@@ -41,15 +41,15 @@ def unattached(model: torch.nn.Module, target: Shape, numbers: Mapping[str, floa
         wrong = [key for key, by in numbers.items() if not _same(by, given.get(key, 1.0))]
         spelled = ", ".join(f"{key} {given.get(key, 1.0):.6g} in place of {numbers[key]:.6g}" for key in wrong)
         return f"the attached multipliers are those of another recipe or shape: {spelled}" if wrong else None
-    ours = known_model(model) is None or not type(unwrapped(model)).__module__.startswith("transformers.")
+    ours = known_model(model) is None or not class_of(unwrapped(model)).__module__.startswith("transformers.")
     if ours and frozenset(numbers.items()) in _HANDED_OUT:
         return None
     missing = _missing(target, numbers) if ours else _missing_in_known(model, target, numbers)
     if not missing:
         return None
     return (
-        f"this {type(unwrapped(model)).__name__} does not multiply by {', '.join(missing)}, and trains otherwise than "
-        "the recipe says: call recipe.attach(model, shape) before init_ and param_groups; of a model that multiplies "
+        f"this {class_of(unwrapped(model)).__name__} does not multiply by {', '.join(missing)}, and trains otherwise "
+        "than the recipe says: call recipe.attach(model, shape) before init_ and param_groups; of a model that multiplies "
         "by itself say recipe.attach(model, shape, sites=(), by_hand=recipe.forward_multipliers(shape))"
     )
 

@@ -48,3 +48,9 @@ def plain_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """Return name -> module without wrappers. A name that wrapper and wrapped module share means the wrapped one."""
     plain = plain_names(model)
     return {plain(name): module for name, module in model.named_modules(remove_duplicate=False)}
+
+
+def class_of(module: torch.nn.Module) -> type:
+    """Return the class of a module as its author wrote it. FSDP2 puts one of its own over each module that it shards."""
+    kind = type(module)
+    return kind.__bases__[-1] if kind.__bases__[0].__name__ == "FSDPModule" else kind
