@@ -49,8 +49,8 @@ def unattached(model: torch.nn.Module, target: Shape, numbers: Mapping[str, floa
         return None
     return (
         f"this {class_of(unwrapped(model)).__name__} does not multiply by {', '.join(missing)}, and trains otherwise "
-        "than the recipe says: call recipe.attach(model, shape) before init_ and param_groups; of a model that multiplies "
-        "by itself say recipe.attach(model, shape, sites=(), by_hand=recipe.forward_multipliers(shape))"
+        "than the recipe says: call recipe.attach(model, shape) before init_ and param_groups; of a model that "
+        "multiplies by itself say recipe.attach(model, shape, sites=(), by_hand=recipe.forward_multipliers(shape))"
     )
 
 
