@@ -35,7 +35,7 @@ def nothing_killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("executor", "kills", "seed", "kinds"),
     [
-        ("local", 12, 1, ("worker", "driver", "append", "compaction", "interrupt")),
+        ("local", 8, 1, ("worker", "driver", "append", "compaction", "interrupt")),
         ("ray", 6, 5, ("worker", "node", "head", "compaction")),
     ],
 )
