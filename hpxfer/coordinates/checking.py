@@ -36,7 +36,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.blocks import model_roles
+from hpxfer.spec.blocks import forward_problem, model_roles
 from hpxfer.spec.precision import decided
 from hpxfer.train.device import one_thread
 from hpxfer.trial import DataRef, Trial, setting_of
@@ -170,7 +170,7 @@ class _Check:
         return fit(asked, good, self.tolerance)
 
     def _require_rows(self, case: Case) -> None:
-        """Raise HpxferError unless the table has a row for every role of the model."""
+        """Raise HpxferError unless the table has a row for every role of the model, which can follow all of them."""
         known = {row.role for row in self.choice.rows(self.optimizer)}
         shape = case.axis.points[-1].shape
         if missing := [role for role in model_roles(shape, case.spec.model) if role not in known]:
@@ -178,6 +178,9 @@ class _Check:
                 f"parameterization {self.choice.name}: must have a row for every role of the model {shape.label()}, "
                 f"got none for {', '.join(missing)}; add them to its {self.optimizer} column"
             )
+        shapes = [point.shape for point in case.axis.points]
+        if wrong := forward_problem(case.spec.model, self.choice, self.optimizer, case.spec.base_shape, shapes):
+            raise HpxferError(wrong)
 
     def _warnings(self, base: Shape, path: Sequence[Shape], facts: ModelFacts) -> tuple[str, ...]:
         """Return what the table's source does not cover along the path, and how far the last shape goes beyond it."""

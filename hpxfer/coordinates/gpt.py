@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hpxfer.coordinates.measure import Observation
 from hpxfer.model.flat import Weights
-from hpxfer.model.gpt.linear import FORWARD_ROLES
+from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.scaling.claims.gpt import OF_A_CHANGE
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial

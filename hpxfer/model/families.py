@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hpxfer.model.parameters import ParameterSpec
 from hpxfer.registry import Registry
+from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import Options
 from hpxfer.trial import Setting, Trial
@@ -67,6 +68,8 @@ class Family:
     logits_per_token: Callable[[Shape, Setting], int] = lambda shape, setting: 0
     """(shape, setting) -> the logits per token that `hpxfer.kernels.head` computes, for planning. It keeps them up to a
     limit, and computes them piece by piece again above it."""
+    forward_roles: tuple[str, ...] = tuple(ROLES)
+    """The roles whose forward multiplier the model applies. Tables that give others one are refused."""
 
 
 FAMILIES: Registry[Family] = Registry("family", {"gpt": "hpxfer.model.gpt:GPT"})

@@ -51,6 +51,6 @@ def plain_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 
 def class_of(module: torch.nn.Module) -> type:
-    """Return the class of a module as its author wrote it. FSDP2 puts a class of its own over modules that it shards."""
+    """Return the class of a module as its author wrote it. FSDP2 puts a class of its own over each such class."""
     kind = type(module)
     return kind.__bases__[-1] if kind.__bases__[0].__name__ == "FSDPModule" else kind

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Protocol
 
 from hpxfer.registry import registry
+from hpxfer.scaling.evaluate import Parameterization, evaluate
 from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.table import Column
 
 
 class Blocks(Protocol):
@@ -74,3 +76,23 @@ def model_roles(shape: Shape, model: Model) -> tuple[str, ...]:
     """Return the roles of a model's parameters at `shape`, and `router_bias` where there are routers."""
     roles: tuple[str, ...] = registry("family").get(model.family).roles(shape, model)
     return roles
+
+
+def forward_problem(
+    model: Model, choice: Parameterization, optimizer: Column, base: Shape, shapes: Iterable[Shape]
+) -> str | None:
+    """Return which roles a table gives a forward multiplier at one of `shapes` that the model does not apply, or None.
+
+    The table has rules for all roles of these models.
+    """
+    applied = registry("family").get(model.family).forward_roles
+    for shape in shapes:
+        factors = evaluate(choice, base, shape, optimizer)
+        roles = [role for role in model_roles(shape, model) if role not in applied and factors[role].forward != 1.0]
+        if roles:
+            return (
+                f"{choice.name}: {', '.join(roles)} must have a forward multiplier of 1, got "
+                f"{'others' if len(roles) > 1 else 'another'} at {shape.label()}: models of the family {model.family} "
+                f"multiply {', '.join(applied)} and no other role; put the factor into init_std and lr"
+            )
+    return None

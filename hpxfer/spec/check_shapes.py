@@ -10,7 +10,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.axes import DIMENSION, entries, shape_at
-from hpxfer.spec.blocks import has_dense, model_roles, moe_blocks
+from hpxfer.spec.blocks import forward_problem, has_dense, model_roles, moe_blocks
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import shortest_run
 from hpxfer.spec.sweep import AxisSpec, ShapeSpec, SweepSpec
@@ -170,7 +170,8 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> 
         at: KeyPath = ("parameterizations", index)
         try:
             choice = parameterization(chosen.name, chosen.conventions)
-            rows = choice.rows(registry("optimizer").get(spec.training.optimizer).column)
+            column = registry("optimizer").get(spec.training.optimizer).column
+            rows = choice.rows(column)
         except HpxferError as error:
             yield at, str(error)
             continue
@@ -180,6 +181,10 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> 
                 model = "this model" if where == AT_BASE else f"the model {shape.label()} of axis {where[1]}"
                 yield at, f"{chosen.name} has no rule for {', '.join(missing)}, which {model} has"
                 break
+        else:
+            of_model = (shape for _, shape in shapes)
+            if shapes and (wrong := forward_problem(spec.model, choice, column, spec.base_shape, of_model)):
+                yield at, wrong
         if choice.label() in labels:
             yield at, f"{choice.label()} stands twice; keep one"
         labels.append(choice.label())

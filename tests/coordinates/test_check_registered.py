@@ -231,3 +231,15 @@ def test_a_column_must_be_of_a_known_optimizer(register: Register) -> None:
         register(replace(SP, name="mine", rows={"lion": SP.rows["adam"]}))  # type: ignore[dict-item]
     with pytest.raises(HpxferError, match="rows must have a column for adam or sgd, got none"):
         register(replace(SP, name="mine", rows={}))
+
+
+def test_a_forward_multiplier_that_the_model_does_not_apply_is_refused(register: Register) -> None:
+    register(with_rows(COMPLETEP_MOE, ("embedding", "attn_q"), forward=width))
+    with pytest.raises(HpxferError) as caught:
+        report_on()
+    assert str(caught.value) == (
+        "mine: embedding, attn_q must have a forward multiplier of 1, got others at w16 d2 E4A4 h16: models of the "
+        "family gpt multiply attn_out, router, expert_out, shared_out, dense_out, readout and no other role; put the "
+        "factor into init_std and lr"
+    )
+    assert checked("depth").passed, "there the factor is 1"

@@ -13,7 +13,7 @@ from tolerances import assert_near, is_near
 
 from hpxfer.model.flat import gradients
 from hpxfer.model.gpt.forward import build_gpt
-from hpxfer.model.gpt.linear import FORWARD_ROLES
+from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Trial

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sweep_text import edited
 
 from hpxfer.errors import HpxferError
+from hpxfer.scaling import Row, register_parameterization
+from hpxfer.scaling.monomial import width
+from hpxfer.scaling.table import Conventions
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import axes_of, parse_sweep
 
 Edit = tuple[str, str]
@@ -163,6 +169,25 @@ def test_a_table_is_asked_for_the_roles_of_every_model_of_the_sweep() -> None:
         "s.yaml:14: parameterizations[1]: completep has no rule for expert_in, expert_out, router, router_bias, "
         "which the model w32 d2 E8A2 h16 of axis moe has"
     )
+
+
+def test_a_table_may_multiply_only_what_the_model_multiplies() -> None:
+    completep = PARAMETERIZATIONS.get("completep-moe")
+
+    def rows(conventions: Conventions) -> tuple[Row, ...]:
+        found = completep.rows["adam"](conventions)
+        return tuple(replace(row, forward=width) if row.role == "position" else row for row in found)
+
+    register_parameterization(replace(completep, name="mine", rows={"adam": rows}))
+    try:
+        parse_sweep(edited((TABLES, "[mine]"), (AXIS, "  depth: [2, 4]")))
+        assert message_of((TABLES, "[sp, mine]")) == (
+            "s.yaml:14: parameterizations[1]: mine: position must have a forward multiplier of 1, got another at w64 "
+            "d2 E4A1 h64: models of the family gpt multiply attn_out, router, expert_out, shared_out, dense_out, "
+            "readout and no other role; put the factor into init_std and lr"
+        )
+    finally:
+        PARAMETERIZATIONS.remove("mine")
 
 
 def test_kappa_may_move_where_no_table_holds_it() -> None:

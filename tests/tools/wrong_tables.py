@@ -24,7 +24,7 @@ import numpy as np
 import hpxfer
 from hpxfer.coordinates import checking
 from hpxfer.coordinates.cases import own_axes, own_case
-from hpxfer.model.gpt.linear import FORWARD_ROLES
+from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.scaling import Row, Table, register_parameterization
 from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, ratio

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpxfer.model.families import Family, StackedModel
 from hpxfer.model.gpt.cost import active_params, features_per_token, flops_per_token, logits_per_token
-from hpxfer.model.gpt.layout import gpt_parameters, gpt_roles
+from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters, gpt_roles
 from hpxfer.trial import Trial
 
 if TYPE_CHECKING:
@@ -34,4 +34,5 @@ GPT = Family(
     features_per_token=features_per_token,
     logits_per_token=logits_per_token,
     build=_build,
+    forward_roles=FORWARD_ROLES,
 )

@@ -29,7 +29,8 @@ from hpxfer.kernels.experts import experts
 from hpxfer.kernels.grouped import grouped_product
 from hpxfer.kernels.routing import Groups, choose_experts, group_rows, of_chosen
 from hpxfer.model.gates import Gate
-from hpxfer.model.gpt.linear import FORWARD_ROLES, Local, Maps
+from hpxfer.model.gpt.layout import FORWARD_ROLES
+from hpxfer.model.gpt.linear import Local, Maps
 from hpxfer.scaling.shape import Shape
 
 _EXPERT = tuple(f"expert_{part}{bias}" for part in ("in", "gate", "out") for bias in ("", "_bias"))

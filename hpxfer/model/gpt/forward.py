@@ -30,8 +30,8 @@ from hpxfer.model.draws import tie_keys
 from hpxfer.model.flat import Weights
 from hpxfer.model.gates import GATES
 from hpxfer.model.gpt.ffn import FFN, Routed
-from hpxfer.model.gpt.layout import gpt_parameters
-from hpxfer.model.gpt.linear import FORWARD_ROLES, Local, Maps
+from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters
+from hpxfer.model.gpt.linear import Local, Maps
 from hpxfer.model.output import Output, Tap
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import moe_blocks

@@ -15,13 +15,11 @@ from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.narrow import narrow_product
 from hpxfer.kernels.product import batched_product
 from hpxfer.kernels.sums import spread
+from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.model.output import Tap
 
 # The parameters of one block, or those outside the blocks: name -> [K, *size].
 Local = Mapping[str, Tensor]
-
-# The roles that have a forward multiplier. The model applies each multiplier in exactly one place.
-FORWARD_ROLES = ("attn_out", "router", "expert_out", "shared_out", "dense_out", "readout")
 
 
 @dataclass(frozen=True, kw_only=True)
