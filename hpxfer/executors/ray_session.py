@@ -78,14 +78,20 @@ def session(address: str | None, cpus: float) -> Iterator[None]:
 def _own_sigterm() -> Iterator[None]:
     """Restore this process's answer to SIGTERM at the end. Ray's start installs two others.
 
-    Theirs end the process at once, or abort it after three seconds.
+    Theirs end the process at once, or abort it after three seconds. A SIGTERM that one of them took gets this process's
+    own answer after all.
     """
-    before = signal.getsignal(signal.SIGTERM)
+    before, taken = signal.getsignal(signal.SIGTERM), False
     try:
         yield
+    except SystemExit:  # Ray raises it for nothing else
+        taken = True
+        raise
     finally:
         if before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+            if taken:
+                signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import ray
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors import ray_cluster, ray_session
 from hpxfer.executors.ray_cluster import Needs, Node, listing, most_workers
 from hpxfer.executors.ray_session import ClusterMonitor
+from hpxfer.host.interrupts import Interrupted, interrupts
 from hpxfer.spec.precision import precision_on
 from hpxfer.spec.sweep import ResourcesSpec
 
@@ -94,3 +98,20 @@ def test_a_head_that_is_gone_is_waited_for_a_while(clock: Callable[[float], None
         HpxferError, match=rf"head of the Ray cluster is gone: nothing answers at 127.0.0.1:{port}.*run"
     ):
         monitor.require()
+
+
+@pytest.mark.parametrize("code", [int(signal.SIGTERM), 1])  # of the two handlers that Ray's start installs
+def test_a_sigterm_while_ray_starts_interrupts_the_run(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", start)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with interrupts(), pytest.raises(Interrupted) as end, ray_session.session(None, 1):
+            pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert end.value.signal_number == signal.SIGTERM
