@@ -44,7 +44,7 @@ def gain_of(module: torch.nn.Module, name: str) -> Gain | None:
     if weight is None or weight.ndim != 1 or not _is_small(module, name):
         return None
     (size,) = weight.shape
-    x = torch.linspace(-1.0, 2.0, size)[None, None] ** 2 + torch.linspace(0.0, 0.5, size)
+    x = _features(size)
 
     def normed(by: float, shift: float = 0.0) -> torch.Tensor | None:
         return _called(module, {name: torch.full((size,), by)}, x + shift)
@@ -60,6 +60,31 @@ def gain_of(module: torch.nn.Module, name: str) -> Gain | None:
         return None
     offset = float(zero.flatten()[at] / step.flatten()[at])
     return Gain(offset=round(offset, 3), centered=bool(torch.allclose(one, shifted, atol=10 * FEW)))
+
+
+def plain_norm(module: torch.nn.Module, size: int) -> bool | None:
+    """Return whether a norm without numbers of its own takes the mean of `size` features away.
+
+    None: it is no such norm, or cannot be called alone.
+    """
+    import torch
+
+    if module._modules or any(tensor is not None for tensor in module._parameters.values()):
+        return None
+    x = _features(size)
+    plain, doubled, shifted = (_called(module, {}, y) for y in (x, 2 * x, x + 1.0))
+    if plain is None or doubled is None or shifted is None or plain.shape != x.shape:
+        return None
+    if torch.allclose(plain, x, atol=10 * FEW) or not torch.allclose(plain, doubled, atol=10 * FEW):
+        return None
+    return bool(torch.allclose(plain, shifted, atol=10 * FEW))
+
+
+def _features(size: int) -> torch.Tensor:
+    """Return [1, 1, size]: numbers whose mean is not zero."""
+    import torch
+
+    return torch.linspace(-1.0, 2.0, size)[None, None] ** 2 + torch.linspace(0.0, 0.5, size)
 
 
 def embedding_scale(module: torch.nn.Module, name: str, owner: torch.nn.Module | None, width: int) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.recipe.assign import Assigned
 from hpxfer.recipe.known_models import config_of, known_gate
-from hpxfer.recipe.wrappers import plain_modules
+from hpxfer.recipe.probe import plain_norm
+from hpxfer.recipe.wrappers import plain_modules, plain_names
 from hpxfer.scaling.roles import ROLES
 
 if TYPE_CHECKING:
@@ -22,12 +24,13 @@ def seen_in(model: torch.nn.Module, found: Assigned) -> dict[str, Any]:
     """Return field of the recipe's `model` -> the value that this model has, without what it does not show."""
     roles = {role for item in found.parameters for role in item.roles}
     norms = [item for item in found.parameters if ROLES[item.roles[0]] == "ones"]
-    kinds = {"layernorm" if item.gain.centered else "rmsnorm" for item in norms if item.gain is not None}
+    centered = {item.gain.centered for item in norms if item.gain is not None} | set(_plain_norms(model, found))
+    kinds = {"layernorm" if each else "rmsnorm" for each in centered}
     biases = [item for item in found.parameters if item.role == "hidden_bias" and not _is_of_norm(item.name)]
     out = {
         "norm": " and ".join(sorted(kinds)) or None,
         "norm_gains": bool(norms),
-        "qk_norm": any(QK_NORM.fullmatch(part) for item in norms for part in item.name.split(".")),
+        "qk_norm": True if _has_qk_norm(model) else False if norms else None,
         "positions": "learned" if "position" in roles else _positions(model),
         "ffn": _ffn(model, roles),
         "gate": known_gate(model),
@@ -35,6 +38,23 @@ def seen_in(model: torch.nn.Module, found: Assigned) -> dict[str, Any]:
         "biases": bool(biases),
     }
     return {name: value for name, value in out.items() if value is not None}
+
+
+def _has_qk_norm(model: torch.nn.Module) -> bool:
+    """Return whether the name of a module or of a parameter says so. Functions without gains have no names."""
+    plain = plain_names(model)
+    names = [*plain_modules(model), *(plain(name) for name, _ in model.named_parameters())]
+    return any(QK_NORM.fullmatch(part) for name in names for part in name.split("."))
+
+
+def _plain_norms(model: torch.nn.Module, found: Assigned) -> Iterator[bool]:
+    """Yield for each norm without gains whether it takes the mean away."""
+    widths = [item.tensor.shape[-1] for item in found.parameters if item.role == "embedding"]
+    for name, module in plain_modules(model).items():
+        if "norm" in f"{type(module).__name__} {name.rpartition('.')[2]}".lower():
+            size = getattr(module, "normalized_shape", widths)
+            if size and (centered := plain_norm(module, size[-1])) is not None:
+                yield centered
 
 
 def _is_of_norm(name: str) -> bool:

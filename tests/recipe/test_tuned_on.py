@@ -6,9 +6,11 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
 from hf_models import ATTENTION, make
 from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
 from recipe_data import BASE, data, recipe
+from torch import nn
 
 import hpxfer
 from hpxfer.recipe import OtherModelWarning, Recipe, UnattachedWarning
@@ -168,3 +170,46 @@ def test_both_warnings_stand_side_by_side() -> None:
         warnings.simplefilter("always")
         made.param_groups(model, hpxfer.roles(model), hpxfer.shape_of(model))
     assert [one.category for one in caught] == [UnattachedWarning, OtherModelWarning]
+
+
+class Plain(nn.Module):
+    """A model whose norms have no gains: two modules, or functions that no module shows."""
+
+    def __init__(self, norm: type[nn.Module] | None, qk_norm: nn.Module | None = None) -> None:
+        super().__init__()
+        if norm is not None:
+            self.norm1, self.norm2 = norm(32, elementwise_affine=False), norm(32, elementwise_affine=False)
+        if qk_norm is not None:
+            self.q_norm = qk_norm
+        self.lm_head = nn.Linear(32, 48, bias=False)
+
+
+class L2Norm(nn.Module):
+    """As the norm on queries and keys of a Llama 4."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+def differences_of(model: nn.Module, **facts: Any) -> tuple[str, ...]:
+    base = {"width": 32, "depth": 2, "head_dim": 8, "dense_width": 64}
+    made = Recipe.from_hps("completep", base, {"lr": 1e-3}, **facts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OtherModelWarning)
+        return made.explain(model, {"lm_head.weight": "readout"}, base).tuned_on.different
+
+
+@pytest.mark.parametrize(
+    ("norm", "kind", "other"), [(nn.LayerNorm, "layernorm", "rmsnorm"), (nn.RMSNorm, "rmsnorm", "layernorm")]
+)
+def test_a_norm_without_gains_shows_its_kind(norm: type[nn.Module], kind: str, other: str) -> None:
+    assert differences_of(Plain(norm), norm=kind) == ()
+    (said,) = differences_of(Plain(norm), norm=other)
+    assert said.startswith("norm: ")
+
+
+def test_norms_on_queries_and_keys_are_seen_without_gains_and_not_denied_where_nothing_shows() -> None:
+    assert differences_of(Plain(None), qk_norm=True) == differences_of(Plain(None), qk_norm=False) == ()
+    assert differences_of(Plain(None, L2Norm()), qk_norm=True, norm="rmsnorm") == ()
+    (said,) = differences_of(Plain(nn.RMSNorm, L2Norm()), qk_norm=False)
+    assert said == "norms on queries and keys: none at the base, some in the target"
