@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.recipe.forward_sites import multiplied_twice
+from hpxfer.recipe.forward_sites import multiplied_twice, shared_by_hand
 from hpxfer.recipe.match import pairs_of
 from hpxfer.recipe.wrappers import plain_modules, unwrapped
 
@@ -96,11 +96,15 @@ def attach(
     key without a number, for a model that has multipliers already, and for a number other than 1 that has no site and
     is not in `by_hand`.
     """
+    if isinstance(by_hand, str):
+        raise HpxferError(f"attach: by_hand: must be a list of keys, got {shown(by_hand)}; give [{shown(by_hand)}]")
     pairs = pairs_of(sites, "attach: sites", "key of forward_multipliers")
     modules = plain_modules(model)
     faults = [*_bad_sites(pairs, modules, numbers, by_hand), *_taken(modules)]
     named = [(at, name) for at, (pattern, _) in enumerate(pairs) for name in _named(pattern, modules)]
     faults += multiplied_twice(pairs, named, modules)
+    if "shared_out" in by_hand:
+        faults += shared_by_hand(pairs, named, modules, numbers)
     found = [(name, pairs[at][1]) for at, name in named]
     faults += [fault for name, key in found if (fault := _misfit(name, key, modules[name]))]
     with_site = {key for _, key in found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -77,8 +78,45 @@ def _clash(outer: str, inner: str, same: bool) -> bool:
     return outer in BRANCHES and inner in BRANCHES and {outer, inner} != TOGETHER
 
 
+def shared_by_hand(
+    sites: Sequence[tuple[str, str]],
+    named: Sequence[tuple[int, str]],
+    modules: Mapping[str, torch.nn.Module],
+    numbers: Mapping[str, float],
+) -> list[str]:
+    """Return which sites of routed experts multiply shared experts as well, one sentence per site.
+
+    This is for a model that multiplies the shared experts by itself. They are known by their name.
+    """
+    net: dict[str, float] = {}  # two factors may cancel
+    for at, name in named:
+        if sites[at][1] in TOGETHER:
+            net[name] = net.get(name, 1.0) * numbers.get(sites[at][1], 1.0)
+    meet: dict[int, list[tuple[str, str]]] = {}
+    for at, name in named:
+        parts = modules[name].named_children()
+        shared = next((part for part, _ in parts if "shared" in part.lower()), None)
+        if shared and sites[at][1] in TOGETHER and not math.isclose(net[name], 1.0):
+            meet.setdefault(at, []).append((name, f"{name}.{shared}"))
+    return [
+        f"a module must be multiplied once, got the site {sites[at][0]!r} ({sites[at][1]}) for {found[0][0]}"
+        f"{_more(found)}, which returns what {found[0][1]} gives too, and shared_out by hand; name the module that "
+        f"returns the routed experts alone, or name {sites[at][1]} in by_hand too"
+        for at, found in meet.items()
+    ]
+
+
+def _more(found: Sequence[tuple[str, str]]) -> str:
+    return f" and {len(found) - 1} more" if len(found) > 1 else ""
+
+
 def _spell(first: tuple[str, str], second: tuple[str, str], found: Sequence[tuple[str, str]]) -> str:
-    (outer, inner), more = found[0], f" and {len(found) - 1} more" if len(found) > 1 else ""
+    (outer, inner), more = found[0], _more(found)
+    if first == second and outer != inner:
+        return (
+            f"a module must be multiplied once, got two sites for {inner}: {first[0]!r} ({first[1]}) names {inner}, "
+            f"which is part of {outer}, and {outer} itself{more}; `*` matches dots too, and [0-9] a digit alone"
+        )
     where = inner if outer == inner else f"{inner}, which is part of {outer},"
     both = " and ".join(f"{pattern!r} ({key})" for pattern, key in (first, second))
     return (

@@ -99,13 +99,47 @@ def test_a_site_by_hand_too_is_refused() -> None:
     "sites",
     [
         [("*.experts", "expert_out"), ("*.experts", "route_scale"), ("*.shared", "shared_out")],
-        [("*.experts", "route_scale"), ("*.moe", "expert_out")],
-        [("*.moe", "expert_out"), ("*.gate", "router"), ("head", "readout")],
         [("*.shared", "shared_out"), ("", "readout")],
     ],
 )
 def test_sites_that_do_not_meet_are_taken(sites: list[tuple[str, str]]) -> None:
     attached(sites).remove()
+
+
+@pytest.mark.parametrize(
+    "sites",
+    [
+        [("*.experts", "route_scale"), ("*.moe", "expert_out")],
+        [("*.moe", "expert_out"), ("*.gate", "router"), ("head", "readout")],
+    ],
+)
+def test_a_factor_on_a_layer_is_refused_where_the_model_multiplies_its_shared_experts(sites: Any) -> None:
+    """By hand and by the hook, the factor 0.5 of shared experts was 0.25."""
+    with pytest.raises(HpxferError) as error:
+        attached(sites)
+    assert str(error.value) == (
+        "attach: a module must be multiplied once, got the site '*.moe' (expert_out) for layers.0.moe and 1 more, "
+        "which returns what layers.0.moe.shared gives too, and shared_out by hand; name the module that returns the "
+        "routed experts alone, or name expert_out in by_hand too"
+    )
+    numbers = {key: by for key, by in HALF.items() if key != "shared_out"}  # a target without shared experts
+    used = {key for _, key in sites}
+    attach(Blocks(), numbers, sites, numbers.keys() - used).remove()
+    attach(Blocks(), {**HALF, "expert_out": 1.0}, sites, HALF.keys() - used).remove()  # the layer's factor is none
+    both = [("*.moe", "expert_out"), ("*.moe", "route_scale")]
+    attach(Blocks(), {**HALF, "route_scale": 2.0}, both, set(ALL) - {"expert_out", "route_scale"}).remove()
+
+
+def test_a_pattern_that_names_a_part_of_its_module_too_is_told_so() -> None:
+    with pytest.raises(HpxferError, match=r"'layers\.0\*' \(expert_out\) names layers\.0\.moe, which is part") as error:
+        attached([("layers.0*", "expert_out")])
+    assert "`*` matches dots too, and [0-9] a digit alone" in str(error.value)
+
+
+def test_by_hand_must_be_keys_and_not_one_string() -> None:
+    with pytest.raises(HpxferError) as error:
+        attach(Blocks(), HALF, [("head", "readout")], "shared_out")
+    assert str(error.value) == "attach: by_hand: must be a list of keys, got 'shared_out'; give ['shared_out']"
 
 
 def test_a_module_with_two_names_is_multiplied_once() -> None:
