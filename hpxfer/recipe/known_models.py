@@ -189,9 +189,12 @@ KNOWN_MODELS = {row.name: row for row in _ROWS}
 # The gates of further architectures, up to a constant factor, as the routers of transformers 5.23 compute them.
 _GATES: dict[str, Callable[[Any], str | None]] = {
     **dict.fromkeys(("qwen2_moe", "qwen3_next"), _softmax_gate),
-    **dict.fromkeys(("deepseek_v3", "glm4_moe"), _sigmoid_gate),
+    **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1", "lfm2_moe"), _sigmoid_gate),
     **dict.fromkeys(("deepseek_v2", "jamba"), lambda config: "softmax"),
-    **dict.fromkeys(("granitemoe", "ernie4_5_moe"), lambda config: "normalized_softmax"),
+    **dict.fromkeys(
+        ("granitemoe", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe", "hunyuan_v1_moe", "minimax"),
+        lambda config: "normalized_softmax",
+    ),
     "minimax_m2": lambda config: "normalized_sigmoid",
     **{row.name: row.gate for row in _ROWS},
 }
