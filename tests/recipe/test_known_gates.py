@@ -23,7 +23,7 @@ LFM = {"num_experts": 4, "moe_intermediate_size": 16, "num_dense_layers": 0, "la
         ("GraniteMoeShared", {**EXPERTS, "shared_intermediate_size": 16}, "normalized_softmax"),
         (
             "GraniteMoeHybrid",
-            {**EXPERTS, "shared_intermediate_size": 16, "layer_types": ["attention"] * 2},
+            {**EXPERTS, "shared_intermediate_size": 16, "layer_types": ["attention"] * 2, "mamba_n_heads": 8},
             "normalized_softmax",
         ),
         ("HunYuanMoEV1", {"num_experts": 4, "moe_topk": 2, "head_dim": 8}, "normalized_softmax"),
