@@ -69,9 +69,12 @@ class LeaseFile:
         try:
             return read_bytes(self.path)
         except FileNotFoundError:
-            return None
+            if not self.path.is_symlink():
+                return None
+            why = "it is a link to nothing"
         except OSError as error:
-            raise HpxferError(f"{self.path}: cannot be read: {reason(error)}; remove it if no run is active") from None
+            why = reason(error)
+        raise HpxferError(f"{self.path}: cannot be read: {why}; remove it if no run is active")
 
     def create(self, content: bytes) -> bool:
         """See `LeaseStorage.create`."""

@@ -129,6 +129,14 @@ def take(folder: Path, clock: Clock | None = None, notes: list[str] | None = Non
     return clock.now
 
 
+def test_a_link_to_nothing_is_refused_at_once(tmp_path: Path) -> None:
+    """Its name is taken, and nothing can be read there."""
+    (tmp_path / LEASE_FILE).symlink_to("nowhere")
+
+    with pytest.raises(HpxferError, match=r"lease.json: cannot be read: it is a link to nothing; remove it if no run"):
+        take(tmp_path)
+
+
 def test_a_lease_names_its_process_and_is_removed_at_the_end(tmp_path: Path) -> None:
     with leased(LeaseFile(tmp_path), "results/x") as held:
         holder = holder_of(tmp_path)
