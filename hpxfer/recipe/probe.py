@@ -126,9 +126,16 @@ def _rows_times(module: torch.nn.Module, path: str, width: int) -> float | None:
 
 def _number(holder: Any, attributes: Iterable[str]) -> float | None:
     """Return the first of these attributes that is a number, or a tensor of one number."""
+    import torch
+
     values = [getattr(holder, attribute, None) for attribute in attributes]
-    values = [value.item() if getattr(value, "shape", None) in ((), (1,)) else value for value in values]
+    values = [value.item() if isinstance(value, torch.Tensor) and _is_number(value) else value for value in values]
     return next((float(value) for value in values if isinstance(value, int | float) and value is not True), None)
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor holds one number. A tensor without memory (meta device) holds none."""
+    return tensor.ndim <= 1 and tensor.numel() == 1 and not tensor.is_meta
 
 
 def _is_plain(module: torch.nn.Module) -> bool:

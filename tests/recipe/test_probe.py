@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from hf_models import make
 from torch import nn
 
 from hpxfer.recipe.probe import embedding_scale, gain_of
@@ -110,6 +111,15 @@ def test_what_scales_nothing_is_not_taken_for_a_factor() -> None:
         Holder(embed_scale=torch.ones(3)),
     ):
         assert embedding_scale(around.inner, "weight", around, WIDTH) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["gemma", "gemma3"])
+def test_a_model_without_memory_shows_the_factor_as_a_number(kind: str) -> None:
+    with torch.device("meta"):
+        model: Any = make(kind)
+        around = Holder(embed_scale=torch.tensor(SCALE))
+    assert embedding_scale(model.model.embed_tokens, "weight", model.model, WIDTH) == pytest.approx(SCALE)
+    assert embedding_scale(around.inner, "weight", around, WIDTH) == 1.0  # a tensor without memory has no numbers
 
 
 def test_a_parameter_of_the_model_itself_may_be_the_embedding() -> None:
