@@ -9,6 +9,7 @@ from pathlib import Path
 import descend
 import pytest
 import ray
+import until_asked
 from descend import Descend
 from tiny_trials import SETTING, text_setting, trial
 
@@ -106,6 +107,19 @@ def test_a_trial_that_has_no_rung_before_its_end_is_never_stopped(executor: Tune
     never = TuneExecutor(replace(executor.placement, resources=resources, stopping=stopping))
     stacks = [tiny_stack(setting, seed, size=1) for seed in (1, 2, 3)]
     assert {result.status for result in results_of(never, stacks).values()} == {"finished"}
+
+
+def test_an_interrupted_run_keeps_the_steps_of_the_running_trials(
+    executor: TuneExecutor, setting: Setting, tmp_path: Path
+) -> None:
+    def interrupt(_: Stack, event: Event) -> None:
+        if isinstance(event, Progress):
+            raise KeyboardInterrupt
+
+    train = until_asked.UntilAsked(str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        executor.run(once([tiny_stack(setting, 0, size=1)]), train, interrupt)
+    assert int((tmp_path / until_asked.KEPT).read_text()) > 0
 
 
 def test_ray_client_is_refused_with_what_to_do(setting: Setting) -> None:
