@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS, NOT_TOO_LARGE
-from hpxfer.coordinates.stability import NO_BLOW_UP
+from hpxfer.coordinates.stability import MAXIMAL, NO_BLOW_UP, SLOW_WITH_SGD
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
 from hpxfer.scaling.roles import ROLES
@@ -28,6 +28,7 @@ ONE_SIDED = {
     NOT_TOO_LARGE: "such an eps does little, and the gradient has two parts",
     NO_BLOW_UP: "a good table may start logits, gates and branches small",
 }
+SLOW = "under SGD they may learn at first as little as the first gradients are small"
 SILENT = "nothing is predicted"
 NOISY = "the slope is too noisy to tell; give more --seeds"
 ABSENT = "the model of this check has no such tensor"
@@ -81,6 +82,8 @@ def _of_row(row: Row, optimizer: Column, found: Mapping[tuple[str, str], list[Fi
         if judged:
             if all(fit.source in ONE_SIDED for fit in judged):
                 yield f"too small {what}", ONE_SIDED[judged[0].source or ""]
+            elif factor == "lr" and optimizer == "sgd" and row.role in SLOW_WITH_SGD and judged[0].source == MAXIMAL:
+                yield f"too small {what}", SLOW
         elif any(fit.verdict == "unclear" for fit in seen):
             yield what, NOISY
         else:

@@ -131,6 +131,30 @@ def test_weight_decay_is_held_to_the_convention_or_the_source() -> None:
         assert not {quantity for _, quantity in missed(checked("width"))}
 
 
+def test_under_sgd_an_lr_of_experts_that_is_too_small_is_said_to_pass() -> None:
+    """What experts and routers learn at first may be as small as the first gradients, so that only growth is wrong."""
+    mup_moe = PARAMETERIZATIONS.get("mup-moe")
+
+    def small(conventions: Conventions) -> tuple[Row, ...]:
+        found = mup_moe.rows["sgd"](conventions)
+        return tuple(replace(row, lr=row.lr * width**-0.5) if row.role == "expert_in" else row for row in found)
+
+    register_parameterization(replace(mup_moe, name="mine", rows={"sgd": small, "adam": mup_moe.rows["adam"]}))
+    try:
+        under = {
+            each: check("mine", axes=["width"], points=WIDTHS, optimizer=each, seeds=2, steps=1).axes[0]
+            for each in ("sgd", "adam")
+        }
+    finally:
+        PARAMETERIZATIONS.remove("mine")
+    (said,) = (what for what in under["sgd"].not_tested if "first gradients" in what)
+    assert said == (
+        "too small LR of router, too small LR of expert_in, too small LR of expert_out: under SGD they may learn at "
+        "first as little as the first gradients are small"
+    )
+    assert not any("first gradients" in what for what in under["adam"].not_tested)
+
+
 def test_what_is_not_tested_is_said_in_text_and_json() -> None:
     with registered({}):
         report = check("mine", axes=["experts"], seeds=2, steps=1)
