@@ -36,7 +36,7 @@ def initialize(
         raise HpxferError(f"init_: tensors must have memory, got meta ones: {', '.join(meta)}; model.to_empty first")
     if unclear := [item.name for item in named if _is_unclear(item)]:
         raise HpxferError(
-            "init_: a gain must show whether it is w or 1 + w, got zeros and no forward pass that can be called alone: "
+            "init_: a gain must show whether it is w or 1 + w, got zeros and no forward pass that shows it alone: "
             f"{', '.join(unclear)}; put it into a module whose forward(x) multiplies by it, or fill a plain w with ones"
         )
     copies = _copies(named, shape) if tied_experts else {}
