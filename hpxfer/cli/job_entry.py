@@ -47,7 +47,9 @@ def _run(request: Request, sweep: Path) -> None:
         leave_mark(found / request.name, request.job)
     reuse = [f"--reuse={where(folder)}" for folder in request.reuse]
     memory = [] if request.strict_memory else ["--no-strict-memory"]
-    sys.argv = ["hpxfer", "run", str(sweep), f"--results={root}", *reuse, *memory, "--address=auto", "--yes"]
+    retrain = ["--retrain-missing-curves"] if request.retrain_missing_curves else []
+    options = [f"--results={root}", *reuse, *memory, *retrain, "--address=auto", "--yes"]
+    sys.argv = ["hpxfer", "run", str(sweep), *options]
     hpxfer()
 
 

@@ -15,6 +15,7 @@ from hpxfer.cli.options import (
     MaxGpuHours,
     Plugins,
     Price,
+    RetrainMissingCurves,
     ReuseFrom,
     RootOrUri,
     StrictMemory,
@@ -45,13 +46,7 @@ def run(
     max_gpu_hours: MaxGpuHours = None,
     early_stopping: EarlyStopping = None,
     strict_memory: StrictMemory = True,
-    retrain_missing_curves: Annotated[
-        bool,
-        typer.Option(
-            "--retrain-missing-curves",
-            help="Train again only the trials whose curves are lost. Stored results stay, and must come out equal.",
-        ),
-    ] = False,
+    retrain_missing_curves: RetrainMissingCurves = False,
     yes: Yes = False,
     plugin: Plugins = None,
     as_json: AsJson = False,

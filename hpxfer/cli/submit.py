@@ -9,7 +9,17 @@ import typer
 
 from hpxfer.cli.commands import Command
 from hpxfer.cli.jobs import Address
-from hpxfer.cli.options import AsJson, EarlyStopping, MaxGpuHours, Plugins, Price, StrictMemory, Sweep, Yes
+from hpxfer.cli.options import (
+    AsJson,
+    EarlyStopping,
+    MaxGpuHours,
+    Plugins,
+    Price,
+    RetrainMissingCurves,
+    StrictMemory,
+    Sweep,
+    Yes,
+)
 from hpxfer.cli.output import say, warn
 from hpxfer.jobs.next_command import DEFAULT_ADDRESS, next_command
 
@@ -35,6 +45,7 @@ def submit(
     max_gpu_hours: MaxGpuHours = None,
     early_stopping: EarlyStopping = None,
     strict_memory: StrictMemory = True,
+    retrain_missing_curves: RetrainMissingCurves = False,
     yes: Yes = False,
     plugin: Plugins = None,
     as_json: AsJson = False,
@@ -62,6 +73,7 @@ def submit(
         price_per_hour=price_per_hour,
         early_stopping=early_stopping,
         strict_memory=strict_memory,
+        retrain_missing_curves=retrain_missing_curves,
         plugins=plugin or (),
     )
     warn(offered.warnings)

@@ -50,6 +50,7 @@ def check(request: Request, sweep: Path) -> dict[str, Any]:
 
 def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
     from hpxfer.driver import prepare
+    from hpxfer.driver.retrain import retraining
     from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
 
@@ -64,13 +65,16 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
             reuse=[where(folder) for folder in request.reuse],
             price_per_hour=request.price_per_hour,
         )
+        said = list[str]()
+        if request.retrain_missing_curves:
+            job, said = retraining(job)
         if request.strict_memory:
             require_fit(job.plan)
         require_plugins(plugin_files(spec))
         nodes = node_answers(spec)
     return {
         "plan": job.plan.to_dict(),
-        "text": "\n".join([plan_text(job.plan), *job.reuse.lines()]),
+        "text": "\n".join([*said, plan_text(job.plan), *job.reuse.lines()]),
         "warnings": [*job.problems, *job.plan.cautions, *job.plan.unfit],
         "precision": job.spec.precision,
         "digest": job.expansion.setting.data_digest,

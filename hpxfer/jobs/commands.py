@@ -44,6 +44,7 @@ class Offer:
     warnings: tuple[str, ...]
     reuse: tuple[str, ...] = ()  # results folders on the cluster, whose trials are copied
     strict_memory: bool = True
+    retrain_missing_curves: bool = False
 
     @property
     def num_left(self) -> int:
@@ -71,6 +72,7 @@ def offer(
     price_per_hour: float | None = None,
     early_stopping: str | None = None,
     strict_memory: bool = True,
+    retrain_missing_curves: bool = False,
     plugins: Sequence[str] = (),
 ) -> Offer:
     """Return what the cluster finds about a sweep. Raise HpxferError if its versions, data or folder do not fit.
@@ -78,8 +80,8 @@ def offer(
     A relative data path starts at the sweep file's folder on this machine. The data must be at the same absolute path
     on every node. `results` is the root on the cluster; the default is the sweep's `storage`, else DEFAULT_ROOT.
     `reuse` names results folders on the cluster. `early_stopping` (none) replaces the sweep's. With `strict_memory`
-    a shape that does not fit into the cluster's memory even alone is a reason. `plugins` names plug-ins beside those of
-    the sweep file.
+    a shape that does not fit into the cluster's memory even alone is a reason. `retrain_missing_curves` trains only the
+    trials whose curves are lost. `plugins` names plug-ins beside those of the sweep file.
     """
     spec = load_given(sweep, plugins)
     if early_stopping is not None:
@@ -97,6 +99,7 @@ def offer(
         nonce=new_nonce(),
         price_per_hour=price_per_hour,
         strict_memory=strict_memory,
+        retrain_missing_curves=retrain_missing_curves,
         reuse=tuple(reuse),
         plugins=sources(spec),
     )
@@ -114,6 +117,7 @@ def offer(
         warnings=tuple(answer["warnings"]),
         reuse=tuple(reuse),
         strict_memory=strict_memory,
+        retrain_missing_curves=retrain_missing_curves,
     )
 
 
@@ -129,6 +133,7 @@ def submit(cluster: Cluster, offered: Offer) -> str:
         name=offered.spec.name,
         reuse=offered.reuse,
         strict_memory=offered.strict_memory,
+        retrain_missing_curves=offered.retrain_missing_curves,
         plugins=sources(offered.spec),
     )
     metadata = {

@@ -38,7 +38,7 @@ def answer(capsys: pytest.CaptureFixture[str]) -> Answer:
     return found
 
 
-@pytest.mark.parametrize(("code", "more"), [(0, []), (2, ["--no-strict-memory"])])
+@pytest.mark.parametrize(("code", "more"), [(0, []), (2, ["--no-strict-memory", "--retrain-missing-curves"])])
 def test_a_run_is_the_command_of_that_name_and_its_exit_code_the_jobs(
     code: int, more: list[str], job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,7 +52,8 @@ def test_a_run_is_the_command_of_that_name_and_its_exit_code_the_jobs(
     monkeypatch.setattr(hpxfer.cli, "main", run)
     root = str(tmp_path / "a root; touch harm")
     monkeypatch.setenv("HOME", "/home/ray")
-    job("run", root, dump_sweep(SPEC), reuse=("~/b c", "s3://bucket/x"), strict_memory=not more)
+    asked = {"strict_memory": not more, "retrain_missing_curves": bool(more)}
+    job("run", root, dump_sweep(SPEC), reuse=("~/b c", "s3://bucket/x"), **asked)
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == code
