@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from hpxfer import __version__
 from hpxfer.errors import HpxferError, first_line
+from hpxfer.host.files import open_regular
 from hpxfer.store import bounds
 from hpxfer.store.schema import OLDEST_VERSION, SCHEMA_VERSION, VERSION_KEY, added
 
@@ -107,7 +108,9 @@ def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterato
         with _file(path, texts) as file:
             version = _checked_version(path, file.schema_arrow.metadata or {})
             _check_columns(file.schema.to_arrow_schema(), schema, added(schema, version))
-            if why := bounds.why_too_large(file.metadata, schema, path.stat().st_size):
+            with open_regular(path) as raw:
+                why = bounds.why_too_large(file.metadata, schema, raw, path.stat().st_size)
+            if why:
                 raise Unreadable(why)
             yield file
     except HpxferError:

@@ -49,6 +49,24 @@ def forge_trials(path: Path, num_rows: int, *, metadata: dict[bytes, bytes] | No
         writer.add_key_value_metadata(metadata or TRIALS.metadata)
 
 
+def understate(path: Path) -> None:
+    """Make the footer say that a file unpacks to 1000 bytes."""
+    group, content = pq.read_metadata(path).row_group(0), path.read_bytes()
+    for size in {group.total_byte_size, *(group.column(at).total_uncompressed_size for at in range(len(TRIALS)))}:
+        if size > 2**20:
+            content = content.replace(varint(2 * size, 0), varint(2 * 1000, len(varint(2 * size, 0))))
+    path.write_bytes(content)
+    assert pq.read_metadata(path).row_group(0).total_byte_size == 1000
+
+
+def varint(number: int, num_bytes: int) -> bytes:
+    """Return a number in bytes of seven bits, all but the last marked, and at least so many of them."""
+    parts = [number & 127]
+    while (number := number >> 7) or len(parts) < num_bytes:
+        parts.append(number & 127)
+    return bytes([*(part | 128 for part in parts[:-1]), parts[-1]])
+
+
 def forge_curves(path: Path, num_rows: int) -> None:
     row = {"trial_id": TRIALS_OF_SPEC[0].id, "metric": "loss", "layer": 0, "role": None, "step": 1, "value": 1.0}
     group = pa.Table.from_pylist([row], schema=CURVES).take(pa.array([0]).take(pa.array([0] * 2**20)))
@@ -88,6 +106,16 @@ def test_what_asks_for_too_much_memory_is_passed_over(tmp_path: Path, case: str)
     assert problem.startswith(f"{path}: ")
     assert why in problem
     assert len(problem) < 400
+
+
+def test_a_footer_that_tells_too_small_sizes_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "trials-000001.parquet"
+    forge_trials(path, num_rows=1, error="x" * 120_000_000)
+    understate(path)
+    store = Store.open(tmp_path, write=False)
+    assert store.done_ids() == frozenset()
+    (problem,) = store.problems
+    assert "unpacks to at least 12000" in problem
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of one program is read from /proc")
