@@ -308,10 +308,9 @@ def _auto(value: Any) -> Any:
     return None if value == "auto" else value
 
 
-GpuShare = Annotated[
-    Annotated[float, Field(gt=0, le=1)] | None,
-    BeforeValidator(_auto, json_schema_input_type=Annotated[float, Field(gt=0, le=1)] | Literal["auto"] | None),
-]
+LEAST_SHARE = 1e-4  # of a CPU or a GPU. Ray counts both in ten-thousandths
+_Share = Annotated[float, Field(ge=LEAST_SHARE, le=1)]
+GpuShare = Annotated[_Share | None, BeforeValidator(_auto, json_schema_input_type=_Share | Literal["auto"] | None)]
 
 
 class ResourcesSpec(Section):
@@ -327,7 +326,7 @@ class ResourcesSpec(Section):
     """Where a worker trains."""
     kernels: Literal["auto", "torch", "triton"] = "auto"
     """The kernels. auto is triton on CUDA and torch elsewhere."""
-    cpus_per_stack: Annotated[float, Field(gt=0, le=4096)] = 1.0
+    cpus_per_stack: Annotated[float, Field(ge=LEAST_SHARE, le=4096)] = 1.0
     """The CPUs that Ray sets aside per stack."""
     gpus_per_stack: GpuShare = None
     """The share of a GPU per stack. auto is the smallest of 1/8, 1/4, 1/2 and 1 that holds the stack's memory and

@@ -39,6 +39,14 @@ def message_of(*edits: tuple[str, str]) -> str:
             ("steps: 200", f"tokens: {512 * 1_000_000_001}"),
             "training.tokens: must make at most 1000000000 steps, got 1000000001 steps of 512 tokens; take larger",
         ),
+        (
+            ("seeds: 2", "seeds: 2\nresources: {cpus_per_stack: 1e-320}"),
+            "resources.cpus_per_stack: must be greater than or equal to 0.0001, got 1e-320",
+        ),
+        (
+            ("seeds: 2", "seeds: 2\nresources: {gpus_per_stack: 1e-320}"),
+            "resources.gpus_per_stack: must be greater than or equal to 0.0001, got 1e-320",
+        ),
         (("steps: 200", "steps: 1000000001"), "training.steps: must be less than or equal to 1000000000"),
         (
             ("seeds: 2", "seeds: 2\nsearch: {kind: coordinate, values: {log2: [-9, 9], step: 1e-9}}"),
