@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -194,7 +195,7 @@ def _default_output(folders: Sequence[Path]) -> Path:
     """Return where a report goes by default: the results folder, or the folder that holds several of them."""
     if len(folders) == 1:
         return folders[0]
-    parents = {folder.resolve().parent for folder in folders}
+    parents = {os.path.dirname(os.path.realpath(folder)) for folder in folders}
     if len(parents) > 1:
         raise HpxferError("--output: must be given, as the results folders do not lie side by side; name a folder")
     return folders[0].parent

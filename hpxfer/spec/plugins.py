@@ -6,6 +6,7 @@ results imports nothing: the stored entry says which names the plug-in registere
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def import_plugin(name: str, folder: Path) -> PluginSpec:
     if "\0" in name:
         raise HpxferError(f"plugins: must be a file or a module, got {shown(name)} with a zero byte; take it out")
     is_file = name.endswith(".py")
-    file = read_plugin(str((folder / name).resolve()) if is_file else name, folder)
+    file = read_plugin(os.path.realpath(folder / name) if is_file else name, folder)
     load_plugin(file)
     registers = {kind: tuple(names) for kind, names in Registry.registered_by(file.registers).items()}
     return PluginSpec(name=file.plugin.name, digest=file.plugin.digest, registers=registers)

@@ -91,6 +91,12 @@ def test_folders_apart_need_an_output(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "figures" / "s-2" / "transfer.svg").is_file()
 
 
+def test_a_link_that_leads_in_a_circle_is_no_results_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "a")
+    with pytest.raises(HpxferError, match="a: must be a results folder, got nothing of that name"):
+        write_report([tmp_path / "a", tmp_path / "b"])
+
+
 @pytest.mark.usefixtures("stubs")
 def test_another_hp_or_loss_is_judged_when_asked_for(store: Path, tmp_path: Path) -> None:
     found = write_report([store], output=tmp_path, loss="final_window", form="json")

@@ -57,6 +57,12 @@ def test_a_sweep_may_name_what_its_plugin_registers(sweep: Path) -> None:
     assert plugin_files(spec)[0].source == SOURCE
 
 
+def test_a_link_that_leads_in_a_circle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").symlink_to(tmp_path / "mine.py")
+    with pytest.raises(HpxferError, match=r"<sweep>:\d+: plugins.*/mine.py: cannot be read: Too many levels"):
+        parse_sweep(f"{SWEEP}plugins: ['{tmp_path}/mine.py']\n")
+
+
 def test_the_stored_sweep_holds_name_digest_and_what_it_registers_and_loads_to_the_same(sweep: Path) -> None:
     spec = load_sweep(sweep)
     stored = parse_sweep(dump_sweep(spec), trusted=False)
