@@ -43,6 +43,8 @@ class HPs:
 SCALARS = tuple(f.name for f in fields(HPs) if f.name != "multipliers")
 # Which HPs must be above zero; the others may be zero.
 POSITIVE = ("lr", "init_scale", "residual_scale", "eps")
+# The exponents of two between which float32, in which trials are trained, holds numbers in full. An HP may also be 0.
+LEAST_LOG2, MOST_LOG2 = -126, 127
 
 
 def check_hp_name(name: str) -> None:
@@ -68,3 +70,5 @@ def check_hp_value(name: str, value: float) -> None:
         raise HpxferError(f"{name} must be in [0, 1), got {value:g}")
     if value < 0:
         raise HpxferError(f"{name} must be >= 0, got {value:g}")
+    if value and not 2.0**LEAST_LOG2 <= value <= 2.0**MOST_LOG2:
+        raise HpxferError(f"{name} must be from 2^{LEAST_LOG2} to 2^{MOST_LOG2}, as float32 holds it, got {value:g}")

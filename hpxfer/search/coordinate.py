@@ -18,8 +18,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hpxfer.errors import nearest
-from hpxfer.scaling.hps import MULTIPLIERS, HPs
+from hpxfer.errors import nearest, shown
+from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2, MULTIPLIERS, HPs
 from hpxfer.scaling.roles import ROLES
 from hpxfer.search import lr_line
 from hpxfer.search.checks import buys, multiplier_problems, only_lr, varied_hps
@@ -223,11 +223,16 @@ def _ratio_problems(values: GridValues) -> Iterator[str]:
         return
     numbers = values.numbers()
     if not [ratio for ratio in numbers if ratio != 1.0]:
-        yield f"must hold a ratio other than 1, got {list(numbers)}"
+        yield f"must hold a ratio other than 1, got {shown(list(numbers))}"
     if any(ratio <= 0 for ratio in numbers):
         yield f"a ratio must be above zero, got {min(numbers):g}"
+    elif not all(2.0**LEAST_LOG2 <= ratio <= 2.0**MOST_LOG2 for ratio in numbers):
+        yield (
+            f"a ratio must be from 2^{LEAST_LOG2} to 2^{MOST_LOG2}, as float32 holds it, got {min(numbers):g} to "
+            f"{max(numbers):g}"
+        )
     if len(set(numbers)) != len(numbers):
-        yield f"a ratio stands twice in {list(numbers)}"
+        yield f"a ratio stands twice in {shown(list(numbers))}"
 
 
 COORDINATE = SearchKind(

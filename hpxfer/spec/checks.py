@@ -109,6 +109,11 @@ def _training(spec: SweepSpec) -> Iterator[Problem]:
         yield (*at, "tokens"), f"must be whole batches of {training.batch_tokens} tokens, got {training.tokens}"
     if not _betas_are_legal(spec):
         yield (*at, "betas"), f"must be two numbers in [0, 1), got {shown(list(training.betas))}"
+    else:
+        for index, (name, beta) in enumerate(zip(("beta1", "beta2"), training.betas, strict=True)):
+            yield from _value((*at, "betas", index), name, beta)
+    for name, value in (("eps", training.eps), ("weight_decay", training.weight_decay)):
+        yield from _value((*at, name), name, value)
     if training.final_window_steps is not None and training.final_window_steps > spec.steps:
         yield (
             (*at, "final_window_steps"),

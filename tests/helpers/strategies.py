@@ -20,6 +20,7 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8
     ("1e5", "12e-3", "yes", "null", "2020-01-01", "0x1", ".inf", "~", "a: b", "- a", "#")
 )
 POSITIVE = st.floats(min_value=1e-12, max_value=1e3)
+BETA = st.just(0.0) | st.floats(min_value=2.0**-126, max_value=0.999)
 DOTTED = st.builds("{}.{}".format, st.sampled_from(sorted(ROLES)), st.sampled_from(MULTIPLIERS))
 COUNT = st.integers(min_value=1, max_value=6)
 
@@ -167,11 +168,10 @@ def _trainings(draw: st.DrawFn, batch_tokens: int) -> Data:
     schedule: Data = {"decay": decay, "warmup_steps": draw(st.integers(0, steps - decay_steps))}
     if decay == "wsd":
         schedule["decay_steps"] = decay_steps
-    below_one = st.floats(0, 0.999)
     return {
         "batch_tokens": batch_tokens,
         **draw(st.sampled_from(({"steps": steps}, {"tokens": steps * batch_tokens}))),
-        "betas": draw(st.tuples(below_one, below_one)),
+        "betas": draw(st.tuples(BETA, BETA)),
         "eps": draw(POSITIVE),
         "weight_decay": draw(POSITIVE),
         "schedule": schedule,
@@ -236,7 +236,7 @@ def _of_experts(base: Data, times: st.SearchStrategy[list[int]], change: Data, n
 
 def _values(name: str) -> st.SearchStrategy[Any]:
     if name in ("beta1", "beta2"):
-        return st.lists(st.floats(0, 0.999), min_size=1, max_size=3, unique=True)
+        return st.lists(BETA, min_size=1, max_size=3, unique=True)
     low = st.integers(-20, 0)
     log2 = st.builds(lambda a, b, step: {"log2": [a, a + b], "step": step}, low, COUNT, st.sampled_from((0.5, 1.0)))
     return st.lists(POSITIVE, min_size=1, max_size=3, unique=True) | log2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from strategies import DOTTED, POSITIVE, TEXT
+from strategies import BETA, DOTTED, POSITIVE, TEXT
 
 from hpxfer.recipe import Recipe
 from hpxfer.spec.yaml_file import write_yaml
@@ -147,7 +147,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         "optimizer": optimizer,
         "base_shape": _sized(draw),
         "hps__lr": draw(POSITIVE),
-        "hps__beta2": draw(st.floats(0, 0.999)),
+        "hps__beta2": draw(BETA),
         "hps__multipliers": draw(st.dictionaries(DOTTED, POSITIVE, max_size=3)),
         "fitted__optimum": draw(number),
         "fitted__optimum_of_seeds": draw(st.none() | ends),

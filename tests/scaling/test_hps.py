@@ -64,6 +64,8 @@ def test_unknown_names(name: str, message: str) -> None:
         ("weight_decay", -0.1, "weight_decay must be >= 0, got -0.1"),
         ("beta1", 1.0, "beta1 must be in [0, 1), got 1"),
         ("router.lr_mult", -0.5, "router.lr_mult must be >= 0, got -0.5"),
+        ("lr", 1e39, "lr must be from 2^-126 to 2^127, as float32 holds it, got 1e+39"),
+        ("router.lr_mult", 1e-39, "router.lr_mult must be from 2^-126 to 2^127, as float32 holds it, got 1e-39"),
     ],
 )
 def test_refused_values(name: str, value: float, message: str) -> None:
@@ -73,7 +75,8 @@ def test_refused_values(name: str, value: float, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("lr", 1e-9), ("weight_decay", 0.0), ("beta1", 0.0), ("router.lr_mult", 0.0)]
+    ("name", "value"),
+    [("lr", 2.0**-126), ("lr", 2.0**127), ("weight_decay", 0.0), ("beta1", 0.0), ("router.lr_mult", 0.0)],
 )
 def test_accepted_values(name: str, value: float) -> None:
     check_hp_value(name, value)

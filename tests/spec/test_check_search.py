@@ -97,6 +97,8 @@ def test_where_a_search_searches(kind: str, where: str) -> None:
         ("{kind: coordinate, values: [1]}", "search.values: must hold a ratio other than 1"),
         ("{kind: coordinate, values: [0.5, 0.5]}", "a ratio stands twice"),
         ("{kind: coordinate, values: [-2]}", "a ratio must be above zero"),
+        ("{kind: coordinate, values: [0.5, 1.0e+39]}", "search.values: a ratio must be from 2^-126 to 2^127"),
+        ("{kind: coordinate, values_of: {init_mult: {log2: [-900, 0]}}}", "init_mult: a ratio must be from 2^-126 to"),
         ("{kind: coordinate, values: {log2: [1]}}", "must be a list of ratios"),
         ("{kind: coordinate, values_of: {router.init: [2]}}", "search.values_of.router.init: must be a multiplier"),
         ("{kind: random, points: 500001}", "search.points: must leave at most 200000 trials in the sweep"),

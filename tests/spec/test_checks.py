@@ -154,6 +154,18 @@ def test_legal_data(data: str) -> None:
         ),
         (("steps: 200", "steps: 200\n  final_window_steps: 200"), None),
         (
+            ("steps: 200", "steps: 200\n  eps: 1.0e-39"),
+            "11: training.eps: eps must be from 2^-126 to 2^127, as float32 holds it, got 1e-39",
+        ),
+        (
+            ("steps: 200", "steps: 200\n  weight_decay: 1.0e+39"),
+            "11: training.weight_decay: weight_decay must be from 2^-126 to 2^127, as float32 holds it, got 1e+39",
+        ),
+        (
+            ("betas: [0.9, 0.95]", "betas: [0, 1.0e-39]"),
+            "11: training.betas[1]: beta2 must be from 2^-126 to 2^127, as float32 holds it, got 1e-39",
+        ),
+        (
             (SCHEDULE, "{warmup_steps: 201}"),
             "12: training.schedule.warmup_steps: the warm-up must not be longer than the run of 200 steps, got 201",
         ),
@@ -338,6 +350,7 @@ def test_hps(hps: str, problem: str) -> None:
         ("  lr: {log2: [-4, -9]}", "20: grid.lr.log2: must be [low, high] with low <= high, got [-4.0, -9.0]"),
         ("  lr: {log2: [0, 5000]}", "20: grid.lr.log2[1]: lr must be finite, got inf"),
         ("  lr: {log2: [-5000, 0]}", "20: grid.lr.log2[0]: lr must be > 0, got 0"),
+        ("  lr: [0.1, 1.0e-39]", "20: grid.lr[1]: lr must be from 2^-126 to 2^127, as float32 holds it, got 1e-39"),
         ("  lr: [0.1, 0]", "20: grid.lr[1]: lr must be > 0, got 0"),
         ("  lr: {values: [0.1, -1]}", "20: grid.lr.values[1]: lr must be > 0, got -1"),
         ("  lr: [0.1, 0.2, 0.1]", "20: grid.lr: a value stands twice in [0.1, 0.1, 0.2]"),

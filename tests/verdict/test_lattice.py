@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2
 from hpxfer.verdict.lattice import between, beyond, step_at, value_text
+from hpxfer.verdict.row_needs import MAX_STEPS
 
 
 def logs(*values: float) -> list[float]:
@@ -53,3 +55,10 @@ def test_a_value_between_two_is_well_within_them(low: float, factor: float) -> N
 )
 def test_values_are_written_as_the_grid_means_them(value: float, text: str) -> None:
     assert value_text(value) == text
+
+
+@pytest.mark.parametrize("row", [(LEAST_LOG2, MOST_LOG2), (LEAST_LOG2, -3.32), (-3.32, MOST_LOG2)])
+def test_the_widest_row_of_legal_values_has_finite_values_beyond_it(row: tuple[float, ...]) -> None:
+    values = [value for upper in (False, True) for value in beyond(row, MAX_STEPS, upper=upper)]
+    assert len(values) == 2 * MAX_STEPS
+    assert all(0 < value < math.inf for value in values)
