@@ -20,7 +20,10 @@ def write_recipe(recipe: Recipe, path: str | Path) -> None:
     if target.is_dir():
         raise HpxferError(f"{target}: must be a new file or an older recipe, got a folder; choose a file in it")
     if target.exists() and not _holds_recipe(target):
-        raise HpxferError(f"{target}: must be a new file or an older recipe, got another file; choose another path")
+        raise HpxferError(
+            f"{target}: must be a new file or an older recipe, got another file, or a damaged one; choose another "
+            "path, or remove it"
+        )
     try:
         write_files({target: lambda file: file.write(content)})
     except OSError as error:

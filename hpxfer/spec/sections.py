@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from hpxfer.errors import HpxferError, joined, nearest, shown
-from hpxfer.spec.yaml_file import KeyPath, YamlFile
+from hpxfer.errors import HpxferError, cut, joined, nearest, shown
+from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -63,8 +64,10 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
     if kind == "unregistered":
         return f"{where}: {error['msg']}"
     if kind == "invalid_key" or loc[-1] == "[key]":
-        section = loc[:-1] if kind == "invalid_key" else loc[:-2]
-        return f"{file.where((*section, str(error['input'])))}: a key must be text, got {got}; quote it"
+        section = in_file(file, loc[:-1] if kind == "invalid_key" else loc[:-2])
+        spelled = _as_spelled(file, section, error["input"])
+        where = file.where((*section, spelled)).removesuffix(": ")
+        return f"{where}: a key must be text, got {cut(spelled) or 'none'}; quote it"
     match kind:
         case "tuple_type":
             rule = "a list"
@@ -97,3 +100,12 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _section(part))), None)
+
+
+def _as_spelled(file: YamlFile, section: KeyPath, key: Any) -> str:
+    """Return how the file spells a key of a section that is no text, e.g. `true` for True and `0x2` for 2."""
+    for text in (str(path[-1]) for path in file.lines if path and path[:-1] == section):
+        with suppress(HpxferError):
+            if repr(parse_yaml(text, file.name).data) == repr(key):
+                return text
+    return str(key)

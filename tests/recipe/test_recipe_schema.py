@@ -213,7 +213,9 @@ def test_a_written_recipe_loads_and_gives_way_to_a_newer_one(tmp_path: Path) -> 
 def test_another_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
-    with pytest.raises(HpxferError, match="must be a new file or an older recipe, got another file"):
+    with pytest.raises(
+        HpxferError, match=r"must be a new file or an older recipe, got another file, or a damaged one; .* or remove it"
+    ):
         write_recipe(recipe(), path)
     assert path.read_text() == text
 

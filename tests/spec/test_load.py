@@ -127,6 +127,11 @@ def test_derived_values() -> None:
             "s.yaml:16: axes.shapes.qqq: unknown key; legal: allow_kappa_change, num_active, shapes, values",
         ),
         (("seeds: 2", "2: seeds"), "s.yaml:21: 2: a key must be text, got 2; quote it"),
+        (("  width: [32, 64]", "  a: [{1: 2}]"), "s.yaml:16: axes.a[0].1: a key must be text, got 1; quote it"),
+        (("seeds: 2", "? \n: seeds"), "s.yaml:21: a key must be text, got none; quote it"),
+        (("  lr: [0.01]", "  lr: [0.01]\n  True: [1]"), "s.yaml:21: grid.True: a key must be text, got True; quote it"),
+        (("  lr: [0.01]", "  lr: [0.01]\n  0x3: [1]"), "s.yaml:21: grid.0x3: a key must be text, got 0x3; quote it"),
+        (("  lr: [0.01]", "  lr: [0.01]\n  null: [1]"), "s.yaml:21: grid.null: a key must be text, got null; quote it"),
         (("  lr: [0.01]", "  lr: [0.01]\n  3: [1]"), "s.yaml:21: grid.3: a key must be text, got 3; quote it"),
         (
             ("  steps: 200", "  steps: 200\n  steps: 3"),
