@@ -96,7 +96,7 @@ class Remote:
 
     def put(self, source: Path, name: str, *, replace: bool) -> None:
         """Copy a file to the storage. With `replace`, a file of the same name stays until the new one is whole."""
-        with pa.memory_map(str(source)) as file:
+        with pa.memory_map(os.fsencode(source)) as file:
             content = file.read_buffer()
             self._put(content, name, replace=replace)
 

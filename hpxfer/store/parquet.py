@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,7 +106,8 @@ def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterato
     try:
         if not path.stat().st_size:
             raise Unreadable("an empty file")
-        with _file(path, texts) as file:
+        # Arrow takes a name that is no UTF-8 as bytes only.
+        with pa.OSFile(os.fsencode(path)) as source, _file(source, texts) as file:
             version = _checked_version(path, file.schema_arrow.metadata or {})
             _check_columns(file.schema.to_arrow_schema(), schema, added(schema, version))
             with open_regular(path) as raw:
@@ -123,13 +125,13 @@ def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterato
         raise Unreadable(why) from None
 
 
-def _file(path: Path, texts: Sequence[str]) -> pq.ParquetFile:
+def _file(source: pa.NativeFile, texts: Sequence[str]) -> pq.ParquetFile:
     # The file is read piece by piece, because it may be far larger than the rows that are kept.
     how = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": _BUFFER_BYTES}
     try:
-        return pq.ParquetFile(path, read_dictionary=list(texts), **how)
+        return pq.ParquetFile(source, read_dictionary=list(texts), **how)
     except KeyError:
-        return pq.ParquetFile(path, **how)  # lacks one of the columns; the checks of the schema say more
+        return pq.ParquetFile(source, **how)  # lacks one of the columns; the checks of the schema say more
 
 
 def _checked_version(path: Path, metadata: dict[bytes, bytes]) -> int:

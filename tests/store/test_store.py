@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +45,15 @@ def test_a_row_holds_its_trial_and_its_result(tmp_path: Path) -> None:
     assert resolved["globals"] == dataclasses.asdict(trial.globals())
     assert resolved["structure"] == {"tied_experts": False, "router_bias_std": 0.0}
     assert (row["params_total"], row["params_active"]) == (count.total, count.active)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_folder_may_have_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"r\xff")
+    folder.mkdir()
+    Store.open(folder, write=True).append([made(TRIALS_OF_SPEC[0])])
+    store = Store.open(folder, write=False)
+    assert (store.done_ids(), list(store.problems)) == ({TRIALS_OF_SPEC[0].id}, [])
 
 
 def test_columns_and_the_json_of_the_rest_are_the_whole_setting(tmp_path: Path) -> None:
