@@ -186,10 +186,19 @@ def _whole_number(text: str) -> int:
     return int(text[:_MAX_DIGITS])  # a longer number is far too large all the same, and Python refuses to read it
 
 
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {shown(key)} stands twice; keep one")
+        found[key] = value
+    return found
+
+
 def load_shape(path: str | Path) -> Shape:
     """Return the Shape in a JSON file such as `{"width": 128, "depth": 2, ...}`."""
     try:
-        data = json.loads(read_text(path), parse_int=_whole_number)
+        data = json.loads(read_text(path), parse_int=_whole_number, object_pairs_hook=_each_key_once)
     except OSError as error:
         raise HpxferError(f"{cut(str(path), 240)}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -102,6 +102,7 @@ def test_load_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ('{"width": 64, "depth": 2, "width": 128}', "not a JSON file: the key 'width' stands twice; keep one"),
         ("{", "not a JSON file: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         ("[1]", "must hold one JSON object of dimensions, got list"),
         ('{"width": 8}', "must give depth, head_dim"),
