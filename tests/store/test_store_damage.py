@@ -171,14 +171,14 @@ def test_a_folder_and_a_dead_link_under_the_name_of_a_file(folder: Path) -> None
 
 
 def test_a_file_without_read_permission(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = pq.ParquetFile
+    whole = pa.OSFile
 
-    def guarded(path: Path, **options: object) -> pq.ParquetFile:
-        if path.name == "trials-000002.parquet":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return whole(path, **options)
+    def guarded(path: bytes) -> pa.OSFile:
+        if path.endswith(b"/trials-000002.parquet"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(path))
+        return whole(path)
 
-    monkeypatch.setattr(pq, "ParquetFile", guarded)
+    monkeypatch.setattr(pa, "OSFile", guarded)
     check_passed_over(folder, "trials-000002.parquet", "cannot be read: Permission denied")
 
 
