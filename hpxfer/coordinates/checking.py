@@ -170,7 +170,10 @@ class _Check:
         return fit(asked, good, self.tolerance)
 
     def _require_rows(self, case: Case) -> None:
-        """Raise HpxferError unless the table has a row for every role of the model, which can follow all of them."""
+        """Raise HpxferError unless the table has a row for every role of the model.
+
+        The model must apply each forward multiplier of these rows too.
+        """
         known = {row.role for row in self.choice.rows(self.optimizer)}
         shape = case.axis.points[-1].shape
         if missing := [role for role in model_roles(shape, case.spec.model) if role not in known]:

@@ -28,7 +28,7 @@ ONE_SIDED = {
     NOT_TOO_LARGE: "such an eps does little, and the gradient has two parts",
     NO_BLOW_UP: "a good table may start logits, gates and branches small",
 }
-SLOW = "under SGD they may learn at first as little as the first gradients are small"
+SLOW = "under SGD a small first gradient alone makes learning start slowly"
 SILENT = "nothing is predicted"
 NOISY = "the slope is too noisy to tell; give more --seeds"
 ABSENT = "the model of this check has no such tensor"

@@ -176,6 +176,8 @@ def _twin(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor]) -> An
 
     twin: Any = object.__new__(type(module))
     zeros = {key: None if tensor is None else torch.zeros(tensor.shape) for key, tensor in module._parameters.items()}
+    # A forward pass may change a buffer in place, which must not reach the module's own.
+    buffers = {key: None if of is None else of.detach().cpu().clone() for key, of in module._buffers.items()}
     parts = {
         key: None
         if child is None
@@ -185,7 +187,7 @@ def _twin(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor]) -> An
     twin.__dict__.update(
         {**module.__dict__, **{name: {} for name in module.__dict__ if name.endswith("_hooks")}},
         _parameters={key: parameters.get(key, tensor) for key, tensor in zeros.items()},
-        _buffers={key: None if buffer is None else buffer.detach().cpu() for key, buffer in module._buffers.items()},
+        _buffers=buffers,
         _modules=parts,
         _compiled_call_impl=None,
         training=False,

@@ -88,11 +88,12 @@ def forward_problem(
     applied = registry("family").get(model.family).forward_roles
     for shape in shapes:
         factors = evaluate(choice, base, shape, optimizer)
-        roles = [role for role in model_roles(shape, model) if role not in applied and factors[role].forward != 1.0]
-        if roles:
+        others = [role for role in model_roles(shape, model) if role not in applied]
+        if wrong := [role for role in others if factors[role].forward != 1.0]:
             return (
-                f"{choice.name}: {', '.join(roles)} must have a forward multiplier of 1, got "
-                f"{'others' if len(roles) > 1 else 'another'} at {shape.label()}: models of the family {model.family} "
-                f"multiply {', '.join(applied)} and no other role; put the factor into init_std and lr"
+                f"{choice.name}: {', '.join(wrong)} must have a forward multiplier of 1, got "
+                f"{', '.join(f'{factors[role].forward:.6g}' for role in wrong)} at {shape.label()}: models of the "
+                f"family {model.family} multiply {', '.join(applied)} and no other role; put the factor into init_std "
+                "and lr"
             )
     return None

@@ -24,10 +24,12 @@ def unpacked_bytes(file: IO[bytes], file_bytes: int, most: int) -> int:
 
     Raise ValueError if the footer is damaged. A damaged page ends the count of its column, as it ends the reading.
     """
-    total = 0
+    total = packed = 0
     for start, size in _columns(file, file_bytes):
-        for unpacked in _pages(file, start, min(start + size, file_bytes)):
-            total += unpacked
+        for page_packed, page_unpacked in _pages(file, start, min(start + size, file_bytes)):
+            packed, total = packed + page_packed, total + page_unpacked
+            if packed > file_bytes:  # or a small file could take hours
+                raise ValueError("its columns share pages")
             if total > most:
                 return total
     return total
@@ -48,8 +50,8 @@ def _columns(file: IO[bytes], file_bytes: int) -> Iterator[tuple[int, int]]:
         raise ValueError(f"its footer is damaged: {type(error).__name__}") from None
 
 
-def _pages(file: IO[bytes], start: int, end: int) -> Iterator[int]:
-    """Yield the unpacked size of each page between two bytes of a file."""
+def _pages(file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield (bytes with its header, bytes that it unpacks to) of each page between two bytes of a file."""
     while 0 <= start < end:
         file.seek(start)
         try:
@@ -59,8 +61,9 @@ def _pages(file: IO[bytes], start: int, end: int) -> Iterator[int]:
             return
         if not (0 <= unpacked < 2**31 and 0 <= compressed < 2**31):
             return
-        yield unpacked
-        start = file.tell() + compressed
+        after = file.tell() + compressed
+        yield after - start, unpacked
+        start = after
 
 
 def _struct(file: IO[bytes], nested: int = 0) -> Mapping[int, Any]:

@@ -34,6 +34,20 @@ class Scaled(nn.Module):
         return out
 
 
+class Counted(nn.Module):
+    """An embedding in a module that counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Embedding(48, WIDTH)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        out: torch.Tensor = self.inner(ids) * SCALE
+        return out
+
+
 class Holder(nn.Module):
     """A model that holds an embedding and a head. Its forward pass does not matter."""
 
@@ -66,6 +80,12 @@ def test_probing_a_module_around_an_embedding_calls_no_hook_and_leaves_it() -> N
     assert around.dropout.training
     assert torch.equal(around.inner.weight, before)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_buffer_that_a_forward_pass_changes_stays_as_it_is() -> None:
+    around = Counted()
+    assert embedding_scale(around.inner, "weight", around, WIDTH) == pytest.approx(SCALE)
+    assert around.calls.item() == 0
 
 
 @pytest.mark.parametrize(

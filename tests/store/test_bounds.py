@@ -14,7 +14,7 @@ import pytest
 from made_results import files, made, trials_of
 
 from hpxfer.errors import HpxferError
-from hpxfer.store import CURVES, TRIALS, Store
+from hpxfer.store import CURVES, TRIALS, Store, pages
 from hpxfer.store.bounds import MOST_ERROR_BYTES, MOST_NAME_BYTES, MOST_ROW_TEXT_BYTES, MOST_TEXT_BYTES, shortened
 from hpxfer.store.rows import trials_table
 
@@ -116,6 +116,17 @@ def test_a_footer_that_tells_too_small_sizes_is_not_believed(tmp_path: Path) -> 
     assert store.done_ids() == frozenset()
     (problem,) = store.problems
     assert "unpacks to at least 12000" in problem
+
+
+def test_columns_that_share_pages_are_not_counted_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trials.parquet"
+    pq.write_table(trials_table([made(trial) for trial in TRIALS_OF_SPEC]), path)
+    size, found = path.stat().st_size, pages._columns
+    with path.open("rb") as file:
+        assert 0 < pages.unpacked_bytes(file, size, 2**40) <= pq.read_metadata(path).row_group(0).total_byte_size
+        monkeypatch.setattr(pages, "_columns", lambda *args: [*found(*args)] * 1000)
+        with pytest.raises(ValueError, match="its columns share pages"):
+            pages.unpacked_bytes(file, size, 2**40)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of one program is read from /proc")
