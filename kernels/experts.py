@@ -4,7 +4,7 @@
     E_g(x) = h(x w_in[g] + b_in[g]) w_out[g] + b_out[g]
     h = gelu; SwiGLU, where there is w_gate: h = silu(x w_gate[g] + b_gate[g]) * (x w_in[g] + b_in[g])
 
-The gates are float32 and include the multiplier of the branch. In Triton (`expert_triton.py`, `product_triton.py`):
+The gates are float32 and include the multiplier of the branch. In Triton (`expert_triton.py`, `grouped_triton.py`):
 
     up         gathers the tokens and applies h
     down       applies the gate and stores to the token. A single active expert needs no sum. Several write float32

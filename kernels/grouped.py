@@ -3,7 +3,7 @@
     dx[n] = dy[n] @ w[g]^T          dw[g] = sum over n in g of x[n]^T dy[n]
 
 `w` may be float32 master weights beside rows in another dtype. It is rounded to that dtype for the product. Torch's
-code is F.grouped_mm. In Triton (`product_triton.py`) the results of a group depend on that group alone, and the
+code is F.grouped_mm. In Triton (`grouped_triton.py`) the results of a group depend on that group alone, and the
 gradient of `w` has the dtype of `w` without a rounding to the dtype of the rows.
 
 Letters: N rows, G groups, I input features, O output features.

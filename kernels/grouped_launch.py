@@ -60,7 +60,7 @@ def product(
     slot_N: Tensor | None = None,
 ) -> Tensor:
     """Return [N, O]: x[n] @ w[group of n], plus the second pair's product and the bias, times the gate, at slot n."""
-    from hpxfer.kernels.product_triton import rows_product
+    from hpxfer.kernels.grouped_triton import rows_product
 
     num_rows, size_i = x_NI.shape
     size_o = w_GIO.shape[2]
@@ -108,7 +108,7 @@ def matrix_gradient(
     r_row_N: Tensor | None = None,
 ) -> Tensor:
     """Return [G, I, O]: the float32 sum of l[n]^T r[n] over each group's rows, exact zeros if it has none."""
-    from hpxfer.kernels.product_triton import matrix_gradient as kernel
+    from hpxfer.kernels.grouped_triton import matrix_gradient as kernel
 
     num_groups, size_i, size_o = ends_G.shape[0], l_NI.shape[1], r_NO.shape[1]
     blocks = config.gradient
@@ -144,7 +144,7 @@ def bias_gradient(
     slot_N: Tensor | None = None,
 ) -> Tensor:
     """Return [G, C]: the sum of (gate times) x over each group's rows, summed in float32."""
-    from hpxfer.kernels.product_triton import bias_gradient as kernel
+    from hpxfer.kernels.grouped_triton import bias_gradient as kernel
 
     num_groups, size = ends_G.shape[0], x_NC.shape[1]
     parts = num_parts(config, groups_at_once, num_rows // num_groups, 1, size)
@@ -172,7 +172,7 @@ def _parts(like: Tensor, parts: int, size: tuple[int, ...], dtype: torch.dtype) 
 
 
 def _sum_of_parts(part: Tensor, dtype: torch.dtype) -> Tensor:
-    from hpxfer.kernels.product_triton import sum_parts
+    from hpxfer.kernels.grouped_triton import sum_parts
 
     if part.shape[0] == 1:
         return part[0]
