@@ -36,9 +36,8 @@ class StackedModel(Protocol):
         targets_KBS: torch.Tensor,
         *,
         noise_LKE: torch.Tensor | None = None,
-        probe: bool = False,
     ) -> Output:
-        """Return per-token losses, expert loads and, if `probe`, router entropies."""
+        """Return per-token losses, and the loads and scores of the experts."""
 
     def with_tap(self, tap: Tap) -> StackedModel:
         """Return this model with a tap, which is shown the inputs and outputs of its parts."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from hpxfer.kernels.backend import TORCH, Backend
+from hpxfer.kernels.sums import column_sums
 
 # Called as tap(name, block, input, output) with detached tensors. The block is 0 for what lies outside the blocks.
 Tap = Callable[[str, int, Tensor, Tensor], None]
@@ -17,4 +21,19 @@ class Output:
 
     losses_KT: Tensor  # float32, cross entropy in nats
     load_LKE: Tensor  # int64, tokens routed to every expert
-    entropy_LK: Tensor | None  # float32, mean entropy of the normalized gates in nats, if probed
+    scores: tuple[Tensor, ...]  # per MoE layer [K, T, E] float32, without a gradient: what the experts are chosen by
+
+
+def router_entropies(output: Output, backend: Backend = TORCH) -> tuple[Tensor, ...]:
+    """Return, per MoE layer, [K] float32: the mean entropy of the normalized scores over the tokens, in nats.
+
+    The order of the additions does not depend on K. A training step computes no entropies: only the steps that log
+    them call this function, after the step's gradients. The backward pass needs the scores, so they are there.
+    """
+    return tuple(_entropy(scores_KTE, backend) for scores_KTE in output.scores)
+
+
+def _entropy(scores_KTE: Tensor, backend: Backend) -> Tensor:
+    p = scores_KTE / scores_KTE.sum(-1, keepdim=True)
+    entropy_KT1 = torch.special.entr(p).sum(-1, keepdim=True)
+    return column_sums(entropy_KT1, backend).squeeze(-1) / scores_KTE.shape[1]

@@ -128,7 +128,6 @@ class TrainState:
         step: int,
         *,
         weights: Weights | None = None,
-        probe: bool = False,
         tap: Tap | None = None,
     ) -> Output:
         """Return the model's output on a batch, with the router noise of `step`. Evaluation uses step = steps.
@@ -137,18 +136,16 @@ class TrainState:
         """
         model = self.model if tap is None else self.model.with_tap(tap)
         used = self.weights if weights is None else weights
-        return model(used, self.router_bias, inputs, targets, noise_LKE=self.noise(step), probe=probe)
+        return model(used, self.router_bias, inputs, targets, noise_LKE=self.noise(step))
 
-    def forward_backward(self, step: int, *, probe: bool = False) -> tuple[Output, Weights]:
+    def forward_backward(self, step: int) -> tuple[Output, Weights]:
         """Return the output on the batch of a step, and the gradients of every trial's mean loss."""
         inputs, targets = self.batch(step)
-        return self.gradients(inputs, targets, self.noise(step), probe=probe)
+        return self.gradients(inputs, targets, self.noise(step))
 
-    def gradients(
-        self, inputs: Tensor, targets: Tensor, noise: Tensor | None, *, probe: bool = False
-    ) -> tuple[Output, Weights]:
+    def gradients(self, inputs: Tensor, targets: Tensor, noise: Tensor | None) -> tuple[Output, Weights]:
         """Return the output on a batch with router noise, and the gradients of every trial's mean loss."""
-        output: Output = self._forward(self.weights, self.router_bias, inputs, targets, noise_LKE=noise, probe=probe)
+        output: Output = self._forward(self.weights, self.router_bias, inputs, targets, noise_LKE=noise)
         return output, gradients(output.losses_KT, self.weights, self._grad_out)
 
     def load(self, output: Output) -> Tensor:

@@ -1,6 +1,6 @@
 """TrainStep: one optimizer step of a stack, which never waits for the host. On CUDA its two halves are CUDA graphs.
 
-    first half     forward and backward: losses, loads, entropies, gradients
+    first half     forward and backward: losses, loads, scores, gradients
     second half    record the losses, end bad trials, update parameters and router biases, count the step
 
 A few steps read the gradients between the halves. A captured step belongs to its tensors, not to its trials: the next
@@ -84,13 +84,10 @@ class TrainStep:
         self.state.resume(snapshot, rows)
         self.monitor.resume(snapshot, rows)
 
-    def gradients(self, step: int, *, probe: bool = False) -> tuple[Output, Weights]:
-        """Return the output on the batch of a step, and the gradients of every trial's mean loss.
-
-        Without `probe` the output may lack the entropies.
-        """
+    def gradients(self, step: int) -> tuple[Output, Weights]:
+        """Return the output on the batch of a step, and the gradients of every trial's mean loss."""
         if self._replays is None:
-            return self.state.forward_backward(step, probe=probe)
+            return self.state.forward_backward(step)
         self._load(step)
         self._replays[0]()
         return self._first
@@ -123,7 +120,7 @@ class TrainStep:
             self._noise.copy_(noise)
 
     def _gradients_of_buffers(self) -> tuple[Output, Weights]:
-        return self.state.gradients(self._inputs, self._targets, self._noise, probe=True)
+        return self.state.gradients(self._inputs, self._targets, self._noise)
 
     def _capture(self) -> None:
         """Capture both halves, after WARM_UP_STEPS steps on zero parameters."""

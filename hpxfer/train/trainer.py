@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.model.flat import Weights, sums_of_squares
-from hpxfer.model.output import Output
+from hpxfer.model.output import Output, router_entropies
 from hpxfer.train.checkpoint import Checkpoint, Checkpointer
 from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.train.compaction import fits_memory, saves_time
@@ -158,9 +158,8 @@ class _Run:
 
     def step(self, step: int) -> None:
         """Queue one optimizer step of every live trial."""
-        probe = step in self.balance_at
-        output, grads = self.train_step.gradients(step, probe=probe)
-        if probe:
+        output, grads = self.train_step.gradients(step)
+        if step in self.balance_at:
             self._log_balance(step, output)
         if step in self.probe_at:
             self._probed_update(step, output, grads)
@@ -218,12 +217,12 @@ class _Run:
         )
 
     def _log_balance(self, step: int, output: Output) -> None:
-        assert output.entropy_LK is not None
         state = self.train_step.state
+        entropies = router_entropies(output, self.setup.backend)
         deviation_LKE = (state.load(output) - self.stack.shape.kappa).abs()
         for layer, block in enumerate(state.moe_blocks):
             self.log.add(step, "load_deviation", deviation_LKE[layer].amax(-1), self.live, layer=block)
-            self.log.add(step, "router_entropy_nats", output.entropy_LK[layer].clone(), self.live, layer=block)
+            self.log.add(step, "router_entropy_nats", entropies[layer], self.live, layer=block)
 
     def _probed_update(self, step: int, output: Output, grads: Weights) -> None:
         """Update, and log the RMS of the gradient before clipping and of the update, by role."""

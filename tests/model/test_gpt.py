@@ -14,6 +14,7 @@ from tolerances import assert_near, is_near
 from hpxfer.model.flat import gradients
 from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.model.gpt.layout import FORWARD_ROLES
+from hpxfer.model.output import router_entropies
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Trial
@@ -104,29 +105,25 @@ def test_the_multipliers_of_a_stack_are_those_of_its_trials() -> None:
 
 
 @pytest.mark.parametrize("name", ["base", "joint", "softmax", "normalized in groups"])
-def test_probe_gives_loads_and_entropies(name: str) -> None:
+def test_loads_and_entropies(name: str) -> None:
     made = Case(*CASES[name])
     shape, groups = made.shape, made.shape.num_groups
     router = tuple(torch.zeros_like(copy) for copy in made.weights["router"])
-    output = made.model({**made.weights, "router": router}, made.bias_LKE, made.inputs, made.targets, probe=True)
+    output = made.model({**made.weights, "router": router}, made.bias_LKE, made.inputs, made.targets)
     # Equal gates: the largest biases of each group win, and the entropy is that of a uniform choice.
     bias = made.bias_LKE.unflatten(-1, (groups, -1))
     chosen = bias.argsort(-1, descending=True)[..., : shape.num_active // groups]
     expected = torch.zeros_like(bias, dtype=torch.long).scatter(-1, chosen, made.setting.batch_tokens).flatten(2)
     assert torch.equal(output.load_LKE, expected)
-    assert output.entropy_LK is not None
-    uniform = torch.full((shape.depth, 2), shape.num_experts, dtype=torch.float64).log()
-    assert_near(output.entropy_LK, uniform.float(), uniform)
+    uniform = torch.full((2,), shape.num_experts, dtype=torch.float64).log()
+    entropies = router_entropies(output)
+    assert len(entropies) == shape.depth
+    for entropy_K in entropies:
+        assert_near(entropy_K, uniform.float(), uniform)
 
 
 def test_a_dense_model_routes_nothing() -> None:
     made = Case(*CASES["dense"])
-    output = made.model(made.weights, made.bias_LKE, made.inputs, made.targets, probe=True)
+    output = made.model(made.weights, made.bias_LKE, made.inputs, made.targets)
     assert output.load_LKE.shape == (0, 2, 0)
-    assert output.entropy_LK is not None
-    assert output.entropy_LK.shape == (0, 2)
-
-
-def test_entropies_are_computed_only_on_request() -> None:
-    made = Case(*CASES["base"])
-    assert made.model(made.weights, made.bias_LKE, made.inputs, made.targets).entropy_LK is None
+    assert router_entropies(output) == ()

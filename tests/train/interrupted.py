@@ -47,11 +47,11 @@ def run(
     taken: list[int] = []
     plain = TrainStep.gradients
 
-    def counted(self: TrainStep, step: int, *, probe: bool = False) -> Any:
+    def counted(self: TrainStep, step: int) -> Any:
         if step == until:
             raise Cut
         taken.append(step)
-        return plain(self, step, probe=probe)
+        return plain(self, step)
 
     progress: list[Progress] = []
     with mock.patch.object(TrainStep, "gradients", counted), often():

@@ -167,12 +167,12 @@ def test_halves_of_a_stack_without_memory_go_on_from_its_checkpoint(
     taken: list[tuple[int, int]] = []
     plain = TrainStep.gradients
 
-    def short_of_memory(self: TrainStep, step: int, *, probe: bool = False) -> Any:
+    def short_of_memory(self: TrainStep, step: int) -> Any:
         if step == 12 and len(stack) == 4 and not any(at == 12 for at, _ in taken):
             taken.append((12, 0))
             raise MemoryError
         taken.append((step, self.state.num_trials))
-        return plain(self, step, probe=probe)
+        return plain(self, step)
 
     monkeypatch.setattr(TrainStep, "gradients", short_of_memory)
     with often():

@@ -34,7 +34,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def losses(state: TrainState) -> Tensor:
     out = []
     for step in range(3):
-        output, grads = state.forward_backward(step, probe=True)
+        output, grads = state.forward_backward(step)
         out.append(output.losses_KT.detach())
         state.update(output, grads)
     return torch.stack(out)

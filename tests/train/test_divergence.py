@@ -41,9 +41,9 @@ def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     taken: list[tuple[int, int]] = []
     plain = TrainStep.gradients
 
-    def counted(self: TrainStep, step: int, *, probe: bool = False) -> Any:
+    def counted(self: TrainStep, step: int) -> Any:
         taken.append((step, self.state.num_trials))
-        return plain(self, step, probe=probe)
+        return plain(self, step)
 
     monkeypatch.setattr(TrainStep, "gradients", counted)
     return taken

@@ -97,7 +97,7 @@ def test_a_dense_model_has_no_router_bias(setting: Setting) -> None:
     made = state(trial(setting, dense, "completep"))
     assert made.moe_blocks == ()
     assert made.router_bias.numel() == 0
-    output, grads = made.forward_backward(0, probe=True)
+    output, grads = made.forward_backward(0)
     made.update(output, grads)
     assert made.load(output).numel() == 0
 

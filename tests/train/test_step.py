@@ -13,8 +13,9 @@ import pytest
 import torch
 from tiny_trials import JOINT, numbers, trained, trial
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpxfer.model.output import Output
+from hpxfer.model.output import Output, router_entropies
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.train import step as step_module
 from hpxfer.train import trainer
@@ -148,7 +149,7 @@ def test_nothing_is_kept_that_is_not_captured(setting: Setting) -> None:
 def test_an_error_lets_go_of_what_is_kept(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     captured(monkeypatch, trial(setting))
 
-    def broken(self: TrainStep, step: int, *, probe: bool = False) -> Any:
+    def broken(self: TrainStep, step: int) -> Any:
         raise MemoryError
 
     with monkeypatch.context() as patch:
@@ -156,3 +157,29 @@ def test_an_error_lets_go_of_what_is_kept(setting: Setting, monkeypatch: pytest.
         with pytest.raises(MemoryError):
             captured(patch, trial(setting))
     assert trainer._steps._step is None
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Collects the names of torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_computes_no_entropies(setting: Setting) -> None:
+    with Operations() as done:
+        step = TrainStep(Stack(trials=(trial(setting),)), CAPTURED)
+        output, grads = step.gradients(0)
+        step.update(output, grads)
+    assert "aten.sigmoid.default" in done.names
+    assert "aten.special_entr.default" not in done.names
+    with Operations() as done:
+        assert len(router_entropies(output)) == 2
+    assert "aten.special_entr.default" in done.names

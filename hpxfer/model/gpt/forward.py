@@ -25,7 +25,7 @@ from hpxfer.kernels.embedding import embed
 from hpxfer.kernels.head import head_losses
 from hpxfer.kernels.norm import layer_norm
 from hpxfer.kernels.routing import BY_INDEX
-from hpxfer.kernels.sums import column_sums, spread
+from hpxfer.kernels.sums import spread
 from hpxfer.model.draws import tie_keys
 from hpxfer.model.flat import Weights
 from hpxfer.model.gates import GATES
@@ -71,9 +71,8 @@ class GPTForward:
         targets_KBS: torch.Tensor,
         *,
         noise_LKE: torch.Tensor | None = None,
-        probe: bool = False,
     ) -> Output:
-        """Return per-token losses, expert loads and, if `probe`, router entropies.
+        """Return per-token losses, and the loads and scores of the experts.
 
         `router_bias` balances the load. `noise` is added to the router's logits: b_t of the router-bias schedule, and
         the fixed bias.
@@ -99,10 +98,8 @@ class GPTForward:
         self._maps.show("final_norm", 0, x_KTD, h_KTD)
         return Output(
             losses_KT=self._losses(outside, h_KTD, targets_KBS),
-            load_LKE=_stacked([layer.load_KE for layer in routed], router_bias_LKE.long()),
-            entropy_LK=_stacked([self._entropy(layer.scores_KTE.detach()) for layer in routed], router_bias_LKE.sum(-1))
-            if probe
-            else None,
+            load_LKE=torch.stack([layer.load_KE for layer in routed]) if routed else router_bias_LKE.long(),
+            scores=tuple(layer.scores_KTE.detach() for layer in routed),
         )
 
     def with_tap(self, tap: Tap) -> GPTForward:
@@ -187,12 +184,6 @@ class GPTForward:
             self._maps.show("readout", 0, h_KTD, torch.bmm(h_KTD, readout_KDV.to(h_KTD.dtype)))
         return head_losses(h_KTD, readout_KDV, targets_KBS.flatten(1), backend=self.backend)
 
-    def _entropy(self, scores_KTE: torch.Tensor) -> torch.Tensor:
-        """Return [K]: the entropy of the normalized scores, averaged over tokens in an order that does not follow K."""
-        p = scores_KTE / scores_KTE.sum(-1, keepdim=True)
-        entropy_KT1 = torch.special.entr(p).sum(-1, keepdim=True)
-        return column_sums(entropy_KT1, self.backend).squeeze(-1) / scores_KTE.shape[1]
-
 
 def build_gpt(trials: Sequence[Trial], device: torch.device, backend: Backend = TORCH) -> GPTForward:
     """Return the forward pass of a stack. Fail if a trial needs a forward multiplier that the GPT does not apply."""
@@ -225,8 +216,3 @@ def _ties(trials: Sequence[Trial], blocks: Sequence[int], device: torch.device) 
     if not is_random_K.any():
         return None
     return torch.where(is_random_K, tie_keys([trial.seed for trial in trials], blocks), BY_INDEX).to(device)
-
-
-def _stacked(layers: list[torch.Tensor], empty: torch.Tensor) -> torch.Tensor:
-    """Return the layers as one tensor. A dense model has none, and gets `empty`."""
-    return torch.stack(layers) if layers else empty
