@@ -7,6 +7,7 @@ groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -136,6 +137,28 @@ def grouped_experts(
     x_MD: Tensor, w_in_GDH: Tensor, w_out_GHD: Tensor, gate_M: Tensor, order_M: Tensor, back_M: Tensor, ends_G: Tensor
 ) -> Tensor:
     """Return the top-1 MoE layer from stock operators: gather, F.grouped_mm, GELU, F.grouped_mm, gate, gather back."""
-    rows = F.gelu(F.grouped_mm(x_MD.index_select(0, order_M), w_in_GDH, offs=ends_G))
+    rows = F.gelu(F.grouped_mm(permuted(x_MD, order_M, back_M), w_in_GDH, offs=ends_G))
     down = F.grouped_mm(rows, w_out_GHD, offs=ends_G)
-    return down.index_select(0, back_M) * gate_M.unsqueeze(1).to(down.dtype)
+    return permuted(down, back_M, order_M) * gate_M.unsqueeze(1).to(down.dtype)
+
+
+def permuted(x_MD: Tensor, index_M: Tensor, inverse_M: Tensor) -> Tensor:
+    """Return x[index], whose gradient is a gather by the inverse permutation.
+
+    The gradient of index_select itself adds rows into zeros, because an index may repeat. Nobody who tunes a MoE layer
+    leaves that in.
+    """
+    y_MD: Tensor = _Permuted.apply(x_MD, index_M, inverse_M)  # type: ignore[no-untyped-call]
+    return y_MD
+
+
+class _Permuted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_MD: Tensor, index_M: Tensor, inverse_M: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse_M)
+        return x_MD.index_select(0, index_M)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (inverse_M,) = ctx.saved_tensors
+        return grads[0].index_select(0, inverse_M), None, None

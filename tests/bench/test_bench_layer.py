@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from bench_cases import TINY
 from tolerances import assert_near
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from hpxfer.bench.cases import trials
 from hpxfer.bench.layer import Layer, dense, looped, own, random_layer, stock
-from hpxfer.bench.stock import copy_peak, matmul_peak, normal, products_and_attention
+from hpxfer.bench.stock import both_ways, copy_peak, matmul_peak, normal, permuted, products_and_attention
 from hpxfer.kernels.backend import TORCH
 
 CPU = torch.device("cpu")
@@ -42,6 +45,38 @@ def test_all_ways_agree(num_trials: int) -> None:
         got += torch.autograd.grad(got[0], layer.leaves, gradient)
         for index, (a, b, c) in enumerate(zip(got, plain, wanted, strict=True)):
             assert_near(a, b, c, f"{name}, result {index}")
+
+
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the name of every operator."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.names.add(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_stock_layer_moves_rows_by_gathers_alone() -> None:
+    """An index_add is slower, and nobody needs it where an index is a permutation: it flattered the project's op."""
+    layer = made(2)
+    with Operators() as found:
+        both_ways(lambda: stock(layer), layer.leaves)()
+    assert "aten::index_select" in found.names
+    assert not [name for name in found.names if "index_add" in name or "index_put" in name or "scatter" in name]
+
+
+def test_the_gradient_of_a_permutation_is_exact() -> None:
+    index = torch.randperm(7, generator=torch.Generator().manual_seed(0))
+    x = normal(7, 3, device=CPU, dtype=torch.float64, grad=True)
+    dy = normal(7, 3, device=CPU, dtype=torch.float64)
+    got, wanted = permuted(x, index, index.argsort()), x.index_select(0, index)
+    assert torch.equal(got, wanted)
+    assert torch.equal(*(torch.autograd.grad(y, x, dy)[0] for y in (got, wanted)))
 
 
 def test_random_routing_uses_every_expert() -> None:
