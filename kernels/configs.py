@@ -19,6 +19,9 @@ import torch
 from hpxfer.kernels.backend import interpreted
 
 TABLE_PATH = Path(__file__).with_name("configs.json")
+# To write a part and to sum it costs about as much as so many iterations. No part is shorter.
+_LEAST_ITERATIONS = 4
+_MOST_PARTS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,7 @@ class Product:
     k: int
     warps: int
     stages: int
+    registers: int | None = None  # the most that a thread may use; None leaves it to the compiler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,7 @@ class Gradient:
     n: int
     warps: int
     stages: int
+    registers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +64,7 @@ class Config:
     gated: Product  # up with the two matrices of SwiGLU
     hidden: Product  # the gradient of the hidden features
     gradient: Gradient
-    programs: int  # the matrix gradients of a trial are cut into parts until there are about this many programs
+    programs: int  # of a matrix gradient that run at a time: multiprocessors times the blocks that one of them takes
 
     def covers(self, dtype_bytes: int, rows: int, features: int) -> bool:
         return (
@@ -97,14 +102,22 @@ def config_hash() -> str:
 def num_parts(config: Config, groups: int, rows: int, size_i: int, size_o: int) -> int:
     """Return the number of parts that the rows of a group are cut into in a matrix gradient, from the shape alone.
 
+    The parts fill the places of the GPU in whole waves. For example, 4 groups of 16 blocks on 264 places get 4 parts,
+    which are 256 programs: 5 parts would be 320 programs, of which 56 start when the others have ended.
     `groups` are those of one trial if bits must not depend on the stack, otherwise all. `rows` is the average per
     group.
     """
-    blocks = _ceil(size_i, config.gradient.i) * _ceil(size_o, config.gradient.o)
-    wanted = _ceil(config.programs, groups * blocks)
-    # With fewer than four iterations per part, writing and summing the parts costs more than it gains.
-    useful = rows // (4 * config.gradient.n)
-    return max(1, min(wanted, useful, 16))
+    matrices = groups * _ceil(size_i, config.gradient.i) * _ceil(size_o, config.gradient.o)
+    iterations = _ceil(rows, config.gradient.n)
+
+    def cost(parts: int) -> int:
+        """Return the iterations until the last wave of programs ends."""
+        waves = _ceil(matrices * parts, config.programs)
+        return waves * (_ceil(iterations, parts) + _LEAST_ITERATIONS)
+
+    # A last wave that is not full costs little when four full ones stand before it, and every part takes memory.
+    most = min(rows // (_LEAST_ITERATIONS * config.gradient.n), _ceil(4 * config.programs, matrices), _MOST_PARTS)
+    return min(range(1, max(1, most) + 1), key=cost)  # of the best, the least
 
 
 @functools.cache

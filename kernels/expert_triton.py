@@ -38,14 +38,29 @@ def derivative(u, v, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def quarters(x):
-    """Return the columns of x in four blocks. An epilogue of all at once needs more registers than there are."""
+def halves(x):
+    """Return the left and the right half of the columns of x."""
     M: tl.constexpr = x.shape[0]
     N: tl.constexpr = x.shape[1]
-    left, right = tl.split(tl.permute(tl.reshape(x, (M, 2, N // 2)), (0, 2, 1)))
-    a, b = tl.split(tl.permute(tl.reshape(left, (M, 2, N // 4)), (0, 2, 1)))
-    c, d = tl.split(tl.permute(tl.reshape(right, (M, 2, N // 4)), (0, 2, 1)))
+    return tl.split(tl.permute(tl.reshape(x, (M, 2, N // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def quarters(x):
+    """Return the columns of x in four blocks. An epilogue of all at once needs more registers than there are."""
+    left, right = halves(x)
+    a, b = halves(left)
+    c, d = halves(right)
     return a, b, c, d
+
+
+@triton.jit
+def eighths(x):
+    """Return the columns of x in eight blocks."""
+    left, right = halves(x)
+    a, b, c, d = quarters(left)
+    e, f, g, h = quarters(right)
+    return a, b, c, d, e, f, g, h
 
 
 @triton.jit
@@ -241,10 +256,10 @@ def hidden_gradient(
     dv_ptr = corner(dv_ptr, tile, tile_row_ptr, num_cols)
     gated_ptr = corner(gated_ptr, tile, tile_row_ptr, num_cols)
     share = tl.zeros((BLOCK_M,), dtype=tl.float32)
-    qs = quarters(q)
-    for quarter in tl.static_range(4):
+    qs = eighths(q)
+    for eighth in tl.static_range(8):
         share += store_hidden(
-            qs[quarter], block * BLOCK_N + quarter * (BLOCK_N // 4), u_ptr, v_ptr, du_ptr, dv_ptr, gated_ptr, gate,
+            qs[eighth], block * BLOCK_N + eighth * (BLOCK_N // 8), u_ptr, v_ptr, du_ptr, dv_ptr, gated_ptr, gate,
             row_mask, num_cols, ACTIVATION,
         )  # fmt: skip
     tl.store(part_ptr + block.to(tl.int64) * num_rows + rows, share, mask=row_mask)

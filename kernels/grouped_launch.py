@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.kernels.backend import interpreted, launch
-from hpxfer.kernels.configs import Config, Product, num_parts
+from hpxfer.kernels.configs import Config, Gradient, Product, num_parts
 
 # Tiles that use a block of columns one after the other.
 _SWIZZLE = 8
@@ -89,9 +89,18 @@ def options(tiles: Tiles, blocks: Product, size_k: int) -> dict[str, int | bool]
         "BLOCK_K": blocks.k,
         "EVEN_K": size_k % blocks.k == 0,
         "SWIZZLE": _SWIZZLE,
+        **_compiled_with(blocks),
+    }
+
+
+def _compiled_with(blocks: Product | Gradient) -> dict[str, int | bool]:
+    """Return the options that say how a product is compiled."""
+    capped = blocks.registers is not None and not interpreted()
+    return {
         "UPCAST": interpreted(),
         "num_warps": blocks.warps,
         "num_stages": blocks.stages,
+        **({"maxnreg": blocks.registers} if capped else {}),
     }
 
 
@@ -124,9 +133,7 @@ def matrix_gradient(
         BLOCK_I=blocks.i,
         BLOCK_O=blocks.o,
         BLOCK_N=blocks.n,
-        UPCAST=interpreted(),
-        num_warps=blocks.warps,
-        num_stages=blocks.stages,
+        **_compiled_with(blocks),
     )
     return _sum_of_parts(part, dtype)
 

@@ -83,6 +83,15 @@ def part_of_group(group, part, ends_ptr, NUM_PARTS: tl.constexpr, BLOCK_N: tl.co
 
 
 @triton.jit
+def row_at(row_ptr, n, end, GATHER: tl.constexpr):
+    """Return where row n of the groups lies: what `row_ptr` says, or n itself."""
+    row = n
+    if GATHER:
+        row = tl.load(row_ptr + n, mask=n < end, other=0)
+    return row
+
+
+@triton.jit
 def matrix_gradient(
     l_ptr,
     l_row_ptr,
@@ -101,7 +110,11 @@ def matrix_gradient(
     BLOCK_N: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Program (part of a group, block of i and o) writes part[p, g, i, o] = sum over the part's rows, in order."""
+    """Program (part of a group, block of i and o) writes part[p, g, i, o] = sum over the part's rows, in order.
+
+    Every iteration loads the places of the next one's rows. If it loaded its own, the rows would wait for them, and the
+    compiler would not copy rows ahead of the product.
+    """
     blocks_o = tl.cdiv(size_o, BLOCK_O)
     blocks = tl.cdiv(size_i, BLOCK_I) * blocks_o
     block = tl.program_id(0) % blocks
@@ -110,21 +123,20 @@ def matrix_gradient(
     group = tl.program_id(0) // (blocks * NUM_PARTS)
     part = tl.program_id(0) // blocks % NUM_PARTS
     first, end = part_of_group(group, part, ends_ptr, NUM_PARTS, BLOCK_N)
+    n = first + tl.arange(0, BLOCK_N)
+    l_row = row_at(l_row_ptr, n, end, GATHER_L)
+    r_row = row_at(r_row_ptr, n, end, GATHER_R)
     acc = tl.zeros((BLOCK_I, BLOCK_O), dtype=tl.float32)
     for start in range(first, end, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         mask = n < end
-        l_row = n
-        r_row = n
-        if GATHER_L:
-            l_row = tl.load(l_row_ptr + n, mask=mask, other=0)
-        if GATHER_R:
-            r_row = tl.load(r_row_ptr + n, mask=mask, other=0)
         l_ptrs = l_ptr + l_row.to(tl.int64)[:, None] * size_i + i[None, :]
         r_ptrs = r_ptr + r_row.to(tl.int64)[:, None] * size_o + o[None, :]
         l = tl.load(l_ptrs, mask=mask[:, None] & (i < size_i)[None, :], other=0.0)  # noqa: E741
         r = tl.load(r_ptrs, mask=mask[:, None] & (o < size_o)[None, :], other=0.0)
         acc = dot(tl.trans(l), r, acc, UPCAST)
+        l_row = row_at(l_row_ptr, n + BLOCK_N, end, GATHER_L)
+        r_row = row_at(r_row_ptr, n + BLOCK_N, end, GATHER_R)
     base = (part.to(tl.int64) * num_groups + group) * size_i * size_o
     out = part_ptr + base + i.to(tl.int64)[:, None] * size_o + o[None, :]
     tl.store(out, acc.to(part_ptr.dtype.element_ty), mask=(i < size_i)[:, None] & (o < size_o)[None, :])

@@ -49,11 +49,31 @@ def test_parts_follow_from_the_shape() -> None:
     assert num_parts(config, 1, 1 << 20, *sides) == 16  # never more
     assert num_parts(config, 4, 1 << 20, *sides) == 16
     assert num_parts(config, 33, 1 << 20, *sides) == 2
-    assert num_parts(config, 64, 1 << 20, *sides) == 2
+    assert num_parts(config, 64, 1 << 20, *sides) == 1  # 256 programs in one wave; 512 would be two
+    assert num_parts(config, 80, 1 << 20, *sides) == 4  # 1280 programs are 5 waves of a quarter; 320 are 2 whole ones
     assert num_parts(config, 66, 1 << 20, *sides) == 1
     assert num_parts(config, 1, 3 * config.gradient.n, *sides) == 1  # a part has at least four iterations
     assert num_parts(config, 1, 8 * config.gradient.n, *sides) == 2
     assert num_parts(config, 1, 0, *sides) == 1
+
+
+# Each entry with a size in its class and its matrix gradient's programs for E = 4 on a GPU of 132 multiprocessors.
+@pytest.mark.parametrize(
+    ("entry", "size", "rows", "programs"),
+    [
+        (1, 128, 1 << 14, 256),
+        (2, 512, 1 << 13, 256),
+        (3, 1024, 1 << 14, 128),
+        (3, 2048, 1 << 14, 512),
+        (4, 512, 1024, 768),
+    ],
+)
+def test_the_programs_of_a_matrix_gradient_fill_whole_waves(entry: int, size: int, rows: int, programs: int) -> None:
+    config = table()["sm90"][entry]
+    blocks = -(-size // config.gradient.i) * -(-size // config.gradient.o)
+    assert 4 * blocks * num_parts(config, 4, rows, size, size) == programs
+    most = 4 * blocks * 16
+    assert programs == most or programs / (-(-programs // config.programs) * config.programs) > 0.96
 
 
 def test_the_hash_is_of_the_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
