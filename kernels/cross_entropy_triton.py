@@ -7,15 +7,25 @@ import triton
 import triton.language as tl
 
 
-def block_of(num_columns: int, most: int) -> dict[str, int]:
-    """Return the block and the warps for rows of this length."""
-    block = min(most, int(triton.next_power_of_2(num_columns)))
-    return {"BLOCK_V": block, "num_warps": max(1, min(8, block // 256))}
+def launch_options(num_columns: int, most: int) -> dict[str, int]:
+    """Return the block, the warps and the limit on registers for rows of this length, see `cross_entropy`.
+
+    A thread has 8 elements of a block, or 16 of the largest. 32 warps with 32 registers per thread run twice on a
+    multiprocessor. Rows that 16 does not divide are loaded element by element. That takes more registers, so their
+    blocks are half as large and have no limit, which would make them spill.
+    """
+    padded = num_columns % 16 == 0
+    block = min(most if padded else most // 2, int(triton.next_power_of_2(num_columns)))
+    warps = max(1, min(32, block // 256))
+    return {"BLOCK_V": block, "num_warps": warps, **({"maxnreg": 32} if padded and warps == 32 else {})}
 
 
 @triton.jit
 def cross_entropy_rows_kernel(x_ptr, target_ptr, loss_ptr, stride_xn, num_columns, BLOCK_V: tl.constexpr):
-    """One program per row. It computes the maximum and the sum of exponentials, then writes the gradient."""
+    """One program per row. It computes the maximum and the sum of exponentials, then writes the gradient.
+
+    The second pass goes backward: what was read last is the likeliest to be in the cache still.
+    """
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_xn
     column = tl.arange(0, BLOCK_V)
@@ -35,7 +45,9 @@ def cross_entropy_rows_kernel(x_ptr, target_ptr, loss_ptr, stride_xn, num_column
         peak = new_peak
     tl.store(loss_ptr + row, tl.log(total) + (peak - x_target))
 
-    for begin in range(0, num_columns, BLOCK_V):
+    last = (num_columns - 1) // BLOCK_V * BLOCK_V
+    for before in range(0, num_columns, BLOCK_V):
+        begin = last - before
         mask = begin + column < num_columns
         x = tl.load(x_ptr + begin + column, mask=mask, other=-float("inf")).to(tl.float32)
         share = tl.exp(x - peak) / total

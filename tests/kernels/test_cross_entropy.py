@@ -149,12 +149,20 @@ def test_what_does_not_fit_is_refused(logits: Tensor, targets: Tensor) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_whole_head_of_bfloat16_logits() -> None:
-    logits, targets = 3 * normal(4096, 50304, dtype=torch.bfloat16), integers(50304, 4096)
-    part = logits[1000:1008].clone()
-    own, exact = (by_torch(part, targets[1000:1008], dtype) for dtype in (torch.bfloat16, torch.float64))
+@pytest.mark.parametrize("columns", [50304, 50257, 151936])
+def test_a_whole_head_of_bfloat16_logits(columns: int) -> None:
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    logits = torch.randn(2**14, columns, dtype=torch.bfloat16, device=DEVICE, generator=generator).mul_(3)
+    targets = integers(columns, 2**14)
+    some = torch.tensor([0, 1, 1000, 8191, 2**14 - 1], device=DEVICE)
+    part = logits[some]
+    own, exact = (by_torch(part, targets[some], dtype) for dtype in (torch.bfloat16, torch.float64))
     losses = cross_entropy_rows_(logits, targets, backend=TRITON)
-    assert_near(losses[1000:1008], own[0], exact[0])
-    assert_near(logits[1000:1008], own[1], exact[1])
-    assert torch.equal(cross_entropy_rows_(part, targets[1000:1008], backend=TRITON), losses[1000:1008])
-    assert torch.equal(part, logits[1000:1008])
+    assert losses.isfinite().all()
+    assert_near(losses[some], own[0], exact[0])
+    assert_near(logits[some], own[1], exact[1], "gradient")
+    # The shares alone, which are small beside the target's -1.
+    shares = [gradient.scatter(1, targets[some].unsqueeze(1), 0.0) for gradient in (logits[some], own[1], exact[1])]
+    assert_near(*shares, "shares")
+    assert torch.equal(cross_entropy_rows_(part, targets[some], backend=TRITON), losses[some])
+    assert torch.equal(part, logits[some])
