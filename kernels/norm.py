@@ -1,9 +1,9 @@
-"""Layer norm without gain and bias.
+"""Layer norm.
 
-    y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)
+    y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)              norm: y * gain + bias
     dx = (dy - mean(dy) - y mean(dy y)) / sqrt(...)
 
-Letters: D features; "..." rows of any shape.
+Letters: K trials, T tokens, D features; "..." rows of any shape.
 """
 
 from __future__ import annotations
@@ -14,7 +14,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hpxfer.kernels.backend import TORCH, Backend
+from hpxfer.kernels.sums import spread
+
 EPS = 1e-5
+
+
+def norm(x_KTD: Tensor, gain_KD: Tensor | None, bias_KD: Tensor | None, backend: Backend = TORCH) -> Tensor:
+    """Return the layer norm of x in its dtype, with the gain and the bias of every trial where there are any."""
+    return with_gain(layer_norm(x_KTD), gain_KD, bias_KD, backend)
+
+
+def with_gain(h_KTD: Tensor, gain_KD: Tensor | None, bias_KD: Tensor | None, backend: Backend = TORCH) -> Tensor:
+    """Return h * gain + bias, for those that there are."""
+    if gain_KD is not None:
+        h_KTD = h_KTD * spread(gain_KD, h_KTD.shape[1], h_KTD.dtype, backend)
+    if bias_KD is not None:
+        h_KTD = h_KTD + spread(bias_KD, h_KTD.shape[1], h_KTD.dtype, backend)
+    return h_KTD
 
 
 def layer_norm(x: Tensor) -> Tensor:

@@ -46,23 +46,42 @@ def choose(
     BLOCK_T: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):
-    """Program (block of tokens, trial) takes the best expert that is left, A times.
-
-    Ties go to the lowest index. With HAS_TIES they go to the lowest number in `order`: a hash if the trial has a key.
-    """
+    """Program (block of tokens, trial) takes the best expert that is left, A times."""
     trial = tl.program_id(1).to(tl.int64)
     token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     e = tl.arange(0, BLOCK_E)
-    token_mask = token < num_tokens
-    flat = trial * num_tokens + token
-    mask = token_mask[:, None] & (e < num_experts)[None, :]
-    gates = tl.load(gates_ptr + flat[:, None] * num_experts + e[None, :], mask=mask, other=0.0)
+    row = trial * num_tokens + token
+    mask = (token < num_tokens)[:, None] & (e < num_experts)[None, :]
+    gates = tl.load(gates_ptr + row[:, None] * num_experts + e[None, :], mask=mask, other=0.0)
     bias = tl.load(bias_ptr + trial * num_experts + e, mask=e < num_experts, other=0.0)
-    key = ordered(gates + bias[None, :])
+    key, chosen_at = ordered(gates + bias[None, :]), chosen_ptr + row * num_active
+    sizes = num_tokens, num_experts, num_active, num_groups
+    store_best(key, token, ties_ptr + trial, chosen_at, *sizes, HAS_TIES, BLOCK_T, BLOCK_E)
+
+
+@triton.jit
+def store_best(
+    key,
+    token,
+    ties_at,
+    chosen_at,
+    num_tokens,
+    num_experts,
+    num_active,
+    num_groups,
+    HAS_TIES: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+):
+    """Store the experts of largest `key` [BLOCK_T, BLOCK_E] of every token at `chosen_at` [BLOCK_T].
+
+    Ties go to the lowest index. With HAS_TIES they go to the lowest number in `order`: a hash if the trial has a key.
+    """
+    e = tl.arange(0, BLOCK_E)
     if HAS_TIES:
-        tie = tl.load(ties_ptr + trial)
+        tie = tl.load(ties_at)
         order = tl.where(tie < 0, e[None, :], mixed(mixed(token ^ tie)[:, None] + e[None, :]))
-    # An expert's position in its group while it may be chosen; -1 once it is taken, and for padding.
+    # An expert's group while the expert may be chosen; -1 once it is taken, and for padding.
     group_of = tl.where(e < num_experts, e // (num_experts // num_groups), -1)
     left = tl.zeros((BLOCK_T, BLOCK_E), dtype=tl.int32) + group_of[None, :]
     each = num_active // num_groups
@@ -74,7 +93,7 @@ def choose(
             first = tl.min(tl.where(tied, order, 0x7FFFFFFF), axis=1)
             tied = tied & (order == first[:, None])
         index = tl.min(tl.where(tied, e[None, :], BLOCK_E), axis=1)
-        tl.store(chosen_ptr + flat * num_active + a, index.to(tl.int64), mask=token_mask)
+        tl.store(chosen_at + a, index.to(tl.int64), mask=token < num_tokens)
         left = tl.where(e[None, :] == index[:, None], -1, left)
 
 

@@ -26,6 +26,7 @@ from hpxfer.kernels.cross_entropy import cross_entropy_rows_
 from hpxfer.kernels.embedding import embed
 from hpxfer.kernels.experts import experts
 from hpxfer.kernels.product import batched_product
+from hpxfer.kernels.router import router
 from hpxfer.kernels.routing import Groups, choose_experts, group_rows
 from hpxfer.kernels.sums import column_sums, squares
 
@@ -70,6 +71,17 @@ def routing(dtype: torch.dtype) -> None:
         group_rows(torch.zeros(2, 50, num_active, dtype=torch.int64), num_experts, STRICT)
 
 
+def routers(dtype: torch.dtype) -> None:
+    sizes = ((512, 4), (2048, 64), (8192, 256), (520, 5)) if dtype == torch.bfloat16 else ((512, 4), (100, 40))
+    for width, num_experts in sizes:
+        x: Tensor = torch.zeros(1, 1100, width, dtype=dtype, requires_grad=True)
+        w, noise = (torch.zeros(1, rows, num_experts, requires_grad=True) for rows in (width, 1))
+        options: dict[str, Any] = {"balance_KE": torch.zeros(1, num_experts), "scale_K": torch.ones(1)}
+        options |= {"ties_K": torch.zeros(1, dtype=torch.int32), "num_active": 2, "backend": STRICT}
+        routed = router(x, x.detach(), w, noise_KE=noise[:, 0], score="scaled_softmax", **options)
+        (routed.stream.float().sum() + routed.h.float().sum() + routed.logits.sum()).backward()
+
+
 def product(dtype: torch.dtype) -> None:
     for rows, size in ((64, 512), (50, 20)):
         x, w = torch.zeros(2, rows, 64, dtype=dtype), torch.zeros(2, 64, size, requires_grad=True)
@@ -105,6 +117,7 @@ CASES: dict[str, tuple[Callable[[torch.dtype], None], set[str]]] = {
     "sums": (sums, {"column_sums_kernel", "squares_kernel"}),
     "embedding": (embedding, {"long_pieces_kernel", "table_rows_kernel"}),
     "routing": (routing, {"choose", "count_pairs", "place_blocks", "place_pairs"}),
+    "routers": (routers, {"route", "stream_gradient", "weight_gradient", "column_sums_kernel"}),
     "product": (product, {"map_tiles", "rows_product", "matrix_gradient"}),
     "expert_layers": (
         expert_layers,

@@ -6,9 +6,8 @@ import pytest
 import torch
 from tolerances import assert_near
 from torch import Tensor
-from triton_cases import BACKENDS, normal
+from triton_cases import normal
 
-from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.narrow import NARROW, narrow_product
 
 
@@ -18,11 +17,10 @@ def results(function: object, x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     return (y, *torch.autograd.grad(y, leaves, normal(*y.shape, seed=2).to(y.dtype)))
 
 
-@BACKENDS
 @pytest.mark.parametrize("outputs", [1, 4, NARROW, NARROW + 4])
-def test_values_and_gradients(outputs: int, backend: Backend) -> None:
+def test_values_and_gradients(outputs: int) -> None:
     x, w = normal(3, 5, 24), normal(3, 24, outputs, seed=1)
-    mine = results(lambda x, w: narrow_product(x, w, backend), x, w)
+    mine = results(narrow_product, x, w)
     own, exact = results(torch.bmm, x, w), results(torch.bmm, x.double(), w.double())
     for name, *tensor in zip(("y", "dx", "dw"), mine, own, exact, strict=True):
         assert_near(*tensor, name=name)
@@ -35,7 +33,7 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(outputs: int) -> None:
 
     def run(trials: slice) -> tuple[Tensor, ...]:
         leaves = [tensor[trials].clone().requires_grad_() for tensor in (x, w)]
-        y = narrow_product(*leaves, TORCH)
+        y = narrow_product(*leaves)
         return (y, *torch.autograd.grad(y, leaves, dy[trials]))
 
     together = run(slice(0, 5))

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hpxfer.kernels.router import Score
+
 SumsOver = Literal["active", "all"]
 
 
@@ -36,3 +38,7 @@ class Gate:
     """(logits of the active experts [K, T, A], route scale [K, 1, 1]) -> weights [K, T, A].
 
     None: the weights are the scores of the active experts."""
+    score_in_kernel: Score | None = None
+    """The score of `hpxfer.kernels.router` that `scores` is. The Triton kernel of the router then chooses the experts.
+
+    None, as in a gate of your own: `scores` runs on every backend, and a kernel of its own chooses."""

@@ -31,4 +31,5 @@ NORMALIZED_SIGMOID = Gate(
     sums_to_one_over="active",
     scores=_scores,
     active_weights=_active_weights,
+    score_in_kernel="sigmoid",
 )

@@ -24,4 +24,5 @@ NORMALIZED_SOFTMAX = Gate(
     sums_to_one_over="active",
     scores=_scores,
     active_weights=_active_weights,
+    score_in_kernel="softmax",
 )

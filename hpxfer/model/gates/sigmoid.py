@@ -14,4 +14,10 @@ def _scores(logits_KTE: Tensor, route_scale_K11: Tensor) -> Tensor:
     return logits_KTE.sigmoid()
 
 
-SIGMOID = Gate(name="sigmoid", formula="sigmoid(router logit)", sums_to_one_over=None, scores=_scores)
+SIGMOID = Gate(
+    name="sigmoid",
+    formula="sigmoid(router logit)",
+    sums_to_one_over=None,
+    scores=_scores,
+    score_in_kernel="sigmoid",
+)

@@ -19,4 +19,5 @@ SOFTMAX = Gate(
     formula="route_scale * softmax(router logits), over all experts",
     sums_to_one_over="all",
     scores=_scores,
+    score_in_kernel="scaled_softmax",
 )

@@ -27,6 +27,8 @@ from torch import Tensor
 
 from hpxfer.kernels.experts import experts
 from hpxfer.kernels.grouped import grouped_product
+from hpxfer.kernels.narrow import narrow_product
+from hpxfer.kernels.router import router
 from hpxfer.kernels.routing import Groups, choose_experts, group_rows, of_chosen
 from hpxfer.model.gates import Gate
 from hpxfer.model.gpt.layout import FORWARD_ROLES
@@ -65,27 +67,44 @@ class FFN:
         self,
         local: Local,
         block: int,
-        h_KTD: Tensor,
-        bias_KE: Tensor,
+        x_KTD: Tensor,
+        y_KTD: Tensor,
+        balance_KE: Tensor,
         noise_KE: Tensor | None,
         ties_K: Tensor | None,
-    ) -> tuple[Tensor, Routed]:
-        """Return the output of a MoE block's branch, and how it routed.
+    ) -> tuple[Tensor, Tensor, Routed]:
+        """Return the residual stream x + y, the output of a MoE block's branch, and how it routed.
 
-        `bias` balances the load, `noise` is b_t, and `ties` are the keys of `choose_experts`.
+        `y` is the branch before. `balance` balances the load, `noise` is b_t, and `ties` are the keys of
+        `choose_experts`.
         """
-        logits_KTE = self.maps.linear("router", block, h_KTD.float(), local["router"])
-        if noise_KE is not None:
-            logits_KTE = logits_KTE + noise_KE.unsqueeze(1)
+        num_active, num_groups, backend = self.shape.num_active, self.shape.num_groups, self.maps.backend
+        weight_KDE = self.maps.scaled("router", local["router"])
+        x_KTD, h_KTD, logits_KTE, chosen_KTA = router(
+            x_KTD,
+            y_KTD,
+            weight_KDE,
+            gain_KD=local.get("ffn_norm"),
+            bias_KD=local.get("ffn_norm_bias"),
+            noise_KE=noise_KE,
+            balance_KE=balance_KE,
+            score=self.gate.score_in_kernel,
+            scale_K=self.route_scale,
+            ties_K=ties_K,
+            num_active=num_active,
+            num_groups=num_groups,
+            backend=backend,
+        )
+        if self.maps.tap is not None:  # without the noise; computed again, because the logits have it
+            self.maps.show("router", block, h_KTD.float(), narrow_product(h_KTD.float(), weight_KDE))
         route_scale_K11 = self.route_scale.view(-1, 1, 1)
         scores_KTE = self.gate.scores(logits_KTE, route_scale_K11)
-        chosen_KTA = choose_experts(
-            scores_KTE, bias_KE, self.shape.num_active, self.shape.num_groups, self.maps.backend, ties_K
-        )
+        if chosen_KTA is None:
+            chosen_KTA = choose_experts(scores_KTE, balance_KE, num_active, num_groups, backend, ties_K)
         if self.gate.active_weights is None:
-            weights_KTA = of_chosen(scores_KTE, chosen_KTA, self.maps.backend)
+            weights_KTA = of_chosen(scores_KTE, chosen_KTA, backend)
         else:
-            logits_KTA = of_chosen(logits_KTE, chosen_KTA, self.maps.backend)
+            logits_KTA = of_chosen(logits_KTE, chosen_KTA, backend)
             weights_KTA = self.gate.active_weights(logits_KTA, route_scale_K11)
         if self.maps.tap is not None:
             all_weights_KTE = torch.zeros_like(scores_KTE).scatter(-1, chosen_KTA, weights_KTA.detach())
@@ -94,7 +113,7 @@ class FFN:
         if self.shape.num_shared:
             y_KTD = y_KTD + self._shared(local, block, h_KTD)
         self.maps.show("moe", block, h_KTD, y_KTD)
-        return y_KTD, Routed(load_KE=load_KE, scores_KTE=scores_KTE)
+        return x_KTD, y_KTD, Routed(load_KE=load_KE, scores_KTE=scores_KTE)
 
     def _experts(
         self, local: Local, block: int, h_KTD: Tensor, chosen_KTA: Tensor, weights_KTA: Tensor

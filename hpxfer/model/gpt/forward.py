@@ -23,7 +23,6 @@ from hpxfer.kernels.attention import causal_attention
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.embedding import embed
 from hpxfer.kernels.head import head_losses
-from hpxfer.kernels.norm import layer_norm
 from hpxfer.kernels.routing import BY_INDEX
 from hpxfer.kernels.sums import spread
 from hpxfer.model.draws import tie_keys
@@ -82,19 +81,20 @@ class GPTForward:
         routed: list[Routed] = []
         for block, local in enumerate(blocks):
             before_KTD = x_KTD
-            x_KTD = x_KTD + self._attention(local, block, self._norm(local, "attn_norm", x_KTD))
-            h_KTD = self._norm(local, "ffn_norm", x_KTD)
+            y_KTD = self._attention(local, block, self._maps.norm(local, "attn_norm", x_KTD))
             if block in self._moe_blocks:
                 index = len(routed)
                 noise_KE = None if noise_LKE is None else noise_LKE[index]
                 ties_K = None if self.ties_LK is None else self.ties_LK[index]
-                y_KTD, routing = self._ffn.moe(local, block, h_KTD, router_bias_LKE[index], noise_KE, ties_K)
+                balance_KE = router_bias_LKE[index]
+                x_KTD, y_KTD, routing = self._ffn.moe(local, block, x_KTD, y_KTD, balance_KE, noise_KE, ties_K)
                 routed.append(routing)
             else:
-                y_KTD = self._ffn.dense(local, block, h_KTD)
+                x_KTD = x_KTD + y_KTD
+                y_KTD = self._ffn.dense(local, block, self._maps.norm(local, "ffn_norm", x_KTD))
             x_KTD = x_KTD + y_KTD
             self._maps.show("stream", block, before_KTD, x_KTD)
-        h_KTD = self._norm(outside, "final_norm", x_KTD)
+        h_KTD = self._maps.norm(outside, "final_norm", x_KTD)
         self._maps.show("final_norm", 0, x_KTD, h_KTD)
         return Output(
             losses_KT=self._losses(outside, h_KTD, targets_KBS),
@@ -154,14 +154,6 @@ class GPTForward:
         x_KTD = x_KTD.to(COMPUTE_DTYPE[self.setting.precision])
         self._maps.show("embedding", 0, inputs_KBS, x_KTD)
         return x_KTD
-
-    def _norm(self, local: Local, name: str, x_KTD: torch.Tensor) -> torch.Tensor:
-        out = layer_norm(x_KTD)
-        if name in local:
-            out = out * spread(local[name], out.shape[1], out.dtype, self.backend)
-        if f"{name}_bias" in local:
-            out = out + spread(local[f"{name}_bias"], out.shape[1], out.dtype, self.backend)
-        return out
 
     def _attention(self, local: Local, block: int, h_KTD: torch.Tensor) -> torch.Tensor:
         head_dim, context = self.shape.head_dim, self.setting.context

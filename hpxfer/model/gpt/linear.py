@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH, Backend
-from hpxfer.kernels.narrow import narrow_product
+from hpxfer.kernels.norm import norm
 from hpxfer.kernels.product import batched_product
 from hpxfer.kernels.sums import spread
 from hpxfer.model.gpt.layout import FORWARD_ROLES
@@ -37,8 +37,7 @@ class Maps:
 
     def linear(self, name: str, block: int, x_KTI: Tensor, weight_KIO: Tensor, bias_KO: Tensor | None = None) -> Tensor:
         """Return [K, T, O]: x @ w (+ bias), times the forward multiplier of the role if it has one."""
-        product = narrow_product if name == "router" else batched_product
-        y = product(x_KTI, self.scaled(name, weight_KIO), self.backend)
+        y = batched_product(x_KTI, self.scaled(name, weight_KIO), self.backend)
         if bias_KO is not None:
             scale = self.forward[name].unsqueeze(-1) if name in FORWARD_ROLES else None
             y = y + spread(bias_KO if scale is None else bias_KO * scale, y.shape[1], y.dtype, self.backend)
@@ -52,6 +51,10 @@ class Maps:
     def named(self, local: Local, name: str, block: int, x_KTI: Tensor) -> Tensor:
         """Return `linear` of the weight and the bias of this name."""
         return self.linear(name, block, x_KTI, local[name], local.get(f"{name}_bias"))
+
+    def norm(self, local: Local, name: str, x_KTD: Tensor) -> Tensor:
+        """Return the layer norm of x, with the gain and the bias of this name if the model has them."""
+        return norm(x_KTD, local.get(name), local.get(f"{name}_bias"), self.backend)
 
     def joined(self, local: Local, names: tuple[str, ...], block: int, x_KTI: Tensor) -> Tensor:
         """Return [K, T, len(names), O]: several maps of the same input, computed as one product."""
