@@ -18,6 +18,8 @@ from hpxfer.kernels.configs import Config, Gradient, Product, num_parts
 _SWIZZLE = 8
 _BLOCK = 1024
 _BLOCK_C = 64
+# The groups whose tiles one program writes, and how many tiles it writes at a time.
+_GROUPS, _STORED = 64, 2048
 
 
 class Tiles(NamedTuple):
@@ -40,9 +42,15 @@ def tiles_of(ends_G: Tensor, num_rows: int, m: int) -> Tiles:
     num_groups = ends_G.shape[0]
     number = min(-(-num_rows // m) + num_groups, num_rows)
     group, row = (ends_G.new_empty(number) for _ in range(2))
-    grid = (num_groups + 1 if number else 0,)
+    block = min(power_of_2(num_groups), _GROUPS)
     launch(
-        map_tiles, grid, ends_G, group, row, num_groups, number, BLOCK_M=m, BLOCK_G=power_of_2(num_groups), BLOCK_T=128
+        map_tiles,
+        (-(-num_groups // block) + 1 if number else 0,),
+        *(ends_G, group, row, num_groups, number),
+        BLOCK_M=m,
+        BLOCK_G=block,
+        BLOCK_T=_STORED // block,
+        BLOCK=_BLOCK,
     )
     return Tiles(group, row, ends_G, m)
 

@@ -16,6 +16,14 @@ import triton.language as tl
 
 
 @triton.jit
+def tiles_of_groups(g, ends_ptr, num_groups, BLOCK_M: tl.constexpr):
+    """Return the number of tiles of groups g, 0 beyond the last group, and their first rows."""
+    ends = tl.load(ends_ptr + g, mask=g < num_groups, other=0)
+    begins = tl.load(ends_ptr + g - 1, mask=(g > 0) & (g < num_groups), other=0)
+    return (ends - begins + BLOCK_M - 1) // BLOCK_M, begins
+
+
+@triton.jit
 def map_tiles(
     ends_ptr,
     tile_group_ptr,
@@ -25,22 +33,31 @@ def map_tiles(
     BLOCK_M: tl.constexpr,
     BLOCK_G: tl.constexpr,
     BLOCK_T: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """Program g writes (g, first row) of every tile of group g; program `num_groups` writes -1 after the last tile."""
-    group = tl.program_id(0)
-    g = tl.arange(0, BLOCK_G)
-    ends = tl.load(ends_ptr + g, mask=g < num_groups, other=0)
-    begins = tl.load(ends_ptr + g - 1, mask=(g > 0) & (g < num_groups), other=0)
-    tiles = tl.where(g < num_groups, (ends - begins + BLOCK_M - 1) // BLOCK_M, 0)
-    first = tl.sum(tl.where(g < group, tiles, 0))
-    begin = tl.sum(tl.where(g == group, begins, 0))
-    count = tl.sum(tl.where(g == group, tiles, 0))
-    count = tl.where(group == num_groups, num_tiles - first, count)
-    value = tl.where(group == num_groups, -1, group)
-    for start in range(0, count, BLOCK_T):
-        t = start + tl.arange(0, BLOCK_T)
-        tl.store(tile_group_ptr + first + t, tl.zeros_like(t) + value, mask=t < count)
-        tl.store(tile_row_ptr + first + t, begin + t * BLOCK_M, mask=t < count)
+    """Program b writes (g, first row) of every tile of its BLOCK_G groups. The last one has no groups: it writes -1.
+
+    Every program counts the tiles before its own, BLOCK groups at a time, so that no program waits for another.
+    """
+    first_group = tl.program_id(0) * BLOCK_G
+    count = tl.zeros((BLOCK,), dtype=tl.int32)
+    for start in range(0, tl.minimum(first_group, num_groups), BLOCK):
+        before = start + tl.arange(0, BLOCK)
+        tiles, _ = tiles_of_groups(before, ends_ptr, num_groups, BLOCK_M)
+        count += tl.where(before < first_group, tiles, 0)
+    first = tl.sum(count)
+    g = first_group + tl.arange(0, BLOCK_G)
+    tiles, begins = tiles_of_groups(g, ends_ptr, num_groups, BLOCK_M)
+    firsts = first + tl.cumsum(tiles) - tiles
+    for start in range(0, tl.max(tiles), BLOCK_T):
+        t = start + tl.arange(0, BLOCK_T)[None, :]
+        mask = t < tiles[:, None]
+        tl.store(tile_group_ptr + firsts[:, None] + t, tl.zeros_like(t) + g[:, None], mask=mask)
+        tl.store(tile_row_ptr + firsts[:, None] + t, begins[:, None] + t * BLOCK_M, mask=mask)
+    if first_group >= num_groups:
+        for start in range(first, num_tiles, BLOCK):
+            t = start + tl.arange(0, BLOCK)
+            tl.store(tile_group_ptr + t, tl.full((BLOCK,), -1, dtype=tl.int32), mask=t < num_tiles)
 
 
 @triton.jit

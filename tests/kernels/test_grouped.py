@@ -10,7 +10,7 @@ from tolerances import assert_near
 from torch import Tensor
 from triton_cases import BACKENDS, DEVICE, TRITON, normal
 
-from hpxfer.kernels import grouped
+from hpxfer.kernels import backend, grouped, grouped_launch
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.grouped import grouped_product
 from hpxfer.kernels.product import batched_product
@@ -72,6 +72,44 @@ def test_batched_product_is_a_product_a_trial(
     mine = results(torch.float32, backend)
     for name, *result in zip(("y", "dx", "dw"), mine, results(torch.float32), results(torch.float64), strict=True):
         assert_near(*result, name=name)
+
+
+@pytest.mark.parametrize("m", [16, 128])
+@pytest.mark.parametrize(
+    "loads",
+    [[5], [0, 0, 3], [0, 0, 0], [130, 0, 1, 16, 17], [0] * 63 + [1, 300], [0] * 100 + [2000] + [0] * 100],
+    ids=lambda loads: f"{len(loads)} groups",
+)
+def test_tiles_are_those_of_the_groups_in_order(loads: list[int], m: int) -> None:
+    assert_tiles(torch.tensor(loads), m)
+
+
+def test_tiles_of_1310_trials_of_8_experts_cost_no_more_than_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    loads = torch.randint(0, 40, (10_480,), generator=generator) * (torch.rand(10_480, generator=generator) < 0.3)
+    loads[7000] = 5000
+    sizes = []
+
+    def launch(kernel: object, grid: tuple[int, ...], *args: object, **options: int) -> None:
+        sizes.append(grid[0] * options["BLOCK_G"])
+        backend.launch(kernel, grid, *args, **options)
+
+    monkeypatch.setattr(grouped_launch, "launch", launch)
+    assert_tiles(loads, 16)
+    assert sizes[0] < 2 * len(loads)
+
+
+def assert_tiles(loads: Tensor, m: int) -> None:
+    """Check the map of tiles against a loop over the groups."""
+    num_rows, ends = int(loads.sum()), loads.cumsum(0)
+    tiles = grouped_launch.tiles_of(ends.to(DEVICE, torch.int32), num_rows, m)
+    wanted = [
+        (group, begin + row)
+        for group, (begin, load) in enumerate(zip((ends - loads).tolist(), loads.tolist(), strict=True))
+        for row in range(0, load, m)
+    ]
+    assert list(zip(tiles.group.tolist(), tiles.row.tolist(), strict=True))[: len(wanted)] == wanted
+    assert tiles.group.tolist()[len(wanted) :] == [-1] * (tiles.number - len(wanted))
 
 
 def test_strict_products_have_the_same_bits_in_any_stack() -> None:
