@@ -11,7 +11,6 @@ Letters: K trials, T tokens, D width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
-from hpxfer.kernels.head_limits import CPU_PIECE_BYTES, GPU_PIECE_BYTES, KEPT_BYTES
+from hpxfer.kernels.head_limits import KEPT_BYTES, pieces
 from hpxfer.kernels.product import batched_product
 
 
@@ -58,8 +57,8 @@ class _Head(torch.autograd.Function):
                 onto_logits = kept[index]
             else:
                 onto_logits, _ = _gradient_and_losses(h, readout, targets_KT[trials, tokens], ctx.backend)
-            torch.mul(_product(onto_logits, readout.transpose(1, 2), ctx.backend), g, out=dh_KTD[trials, tokens])
-            dreadout = _product((h * g).to(h.dtype).transpose(1, 2), onto_logits, ctx.backend)
+            torch.mul(batched_product(onto_logits, readout.transpose(1, 2), ctx.backend), g, out=dh_KTD[trials, tokens])
+            dreadout = batched_product((h * g).to(h.dtype).transpose(1, 2), onto_logits, ctx.backend)
             if tokens.start == 0:
                 dreadout_KDV[trials] = dreadout
             else:
@@ -83,21 +82,11 @@ def _losses(
 
 
 def _gradient_and_losses(h: Tensor, readout: Tensor, targets: Tensor, backend: Backend) -> tuple[Tensor, Tensor]:
-    logits = _product(h, readout, backend)
+    logits = batched_product(h, readout, backend)
     losses = cross_entropy_rows_(logits.flatten(0, 1), targets.flatten(), backend=backend)
     return logits, losses.view(targets.shape)
 
 
-def _product(x: Tensor, w: Tensor, backend: Backend) -> Tensor:
-    return batched_product(x, w, backend)
-
-
-def _pieces(h_KTD: Tensor, readout_KDV: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Yield trials and tokens of each piece: several whole trials, or some tokens of one trial."""
-    num_trials, num_tokens, _ = h_KTD.shape
-    most = GPU_PIECE_BYTES if h_KTD.is_cuda else CPU_PIECE_BYTES
-    rows = max(1, most // (readout_KDV.shape[2] * h_KTD.element_size()))
-    height = max(1, rows // num_tokens)
-    for trial in range(0, num_trials, height):
-        for token in range(0, num_tokens, rows):
-            yield slice(trial, trial + height), slice(token, token + rows)
+def _pieces(h_KTD: Tensor, readout_KDV: Tensor) -> list[tuple[slice, slice]]:
+    row_bytes = readout_KDV.shape[2] * h_KTD.element_size()
+    return pieces(h_KTD.shape[0], h_KTD.shape[1], row_bytes, cuda=h_KTD.is_cuda)

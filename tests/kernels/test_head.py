@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from tolerances import assert_near
 from torch import Tensor
-from triton_cases import BACKENDS, DEVICE, integers, normal
+from triton_cases import BACKENDS, DEVICE, TRITON, integers, normal
 
-from hpxfer.kernels import head
-from hpxfer.kernels.backend import TORCH, Backend
+from hpxfer.kernels import head, head_limits
+from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.head import head_losses
 
 K, T, D, V = 3, 8, 12, 20
@@ -45,7 +47,7 @@ def results(function: object, dtype: torch.dtype, to: torch.dtype) -> tuple[Tens
 @pytest.mark.parametrize("kept", [True, False])
 def test_losses_and_gradients_in_pieces(piece: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CPU_PIECE_BYTES", "GPU_PIECE_BYTES"):
-        monkeypatch.setattr(head, name, piece)
+        monkeypatch.setattr(head_limits, name, piece)
     if not kept:
         monkeypatch.setattr(head, "KEPT_BYTES", 0)
     mine = results(head_losses, torch.float32, torch.float32)
@@ -87,15 +89,61 @@ def test_a_target_with_hardly_a_share_has_its_loss() -> None:
     assert losses.item() == 200.0
 
 
-def test_bits_of_a_trial_do_not_depend_on_its_stack() -> None:
+@BACKENDS
+# Bytes of a piece of logits: all trials, two, five tokens of one.
+@pytest.mark.parametrize("piece", [10 * T * ROW, 2 * T * ROW, 5 * ROW])
+def test_bits_of_a_trial_do_not_depend_on_its_stack(
+    piece: int, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In torch with the pieces of a CPU, in Triton with those of a GPU."""
+    for name in ("CPU_PIECE_BYTES", "GPU_PIECE_BYTES"):
+        monkeypatch.setattr(head_limits, name, piece)
+    monkeypatch.setattr(head, "pieces", lambda *sizes, cuda: head_limits.pieces(*sizes, cuda=backend.is_triton))
     h, readout, targets, grad = given(torch.float32)
 
     def run(trials: slice) -> tuple[Tensor, ...]:
         leaves = [tensor[trials].clone().requires_grad_() for tensor in (h, readout)]
-        losses = head_losses(*leaves, targets[trials], backend=TORCH)
+        losses = head_losses(*leaves, targets[trials], backend=backend)
         return (losses, *torch.autograd.grad(losses, leaves, grad[trials].float()))
 
     together = run(slice(0, K))
     for trial in range(K):
         for got, whole in zip(run(slice(trial, trial + 1)), together, strict=True):
             assert torch.equal(got[0], whole[trial])
+
+
+def in_float64(h: Tensor, readout: Tensor, targets: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the losses and both gradients of one trial, a few thousand tokens at a time."""
+    losses, dh, dreadout = [], [], torch.zeros_like(readout, dtype=torch.float64)
+    for some, ids, g in zip(h.split(4096), targets.split(4096), grad.split(4096), strict=True):
+        logits = some.double() @ readout.double()
+        losses.append(F.cross_entropy(logits, ids, reduction="none"))
+        onto_logits = logits.softmax(-1).scatter_add_(1, ids.unsqueeze(1), torch.full_like(logits[:, :1], -1.0))
+        onto_logits *= g.double().unsqueeze(1)
+        dh.append(onto_logits @ readout.double().T)
+        dreadout += some.double().T @ onto_logits
+    return torch.cat(losses), torch.cat(dh), dreadout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "fast"])
+def test_64k_tokens_in_equal_pieces_are_as_near_as_in_one(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, size, vocabulary = 2**16, 256, 50304
+    h = normal(1, tokens, size, dtype=torch.bfloat16)
+    readout = normal(1, size, vocabulary, seed=1, dtype=torch.bfloat16) / size**0.5
+    targets, grad = integers(vocabulary, 1, tokens), torch.full((1, tokens), 1 / tokens, device=DEVICE)
+    backend = replace(TRITON, strict=strict)
+
+    def run(piece_bytes: int) -> tuple[Tensor, ...]:
+        monkeypatch.setattr(head_limits, "GPU_PIECE_BYTES", piece_bytes)
+        leaves = [tensor.clone().requires_grad_() for tensor in (h, readout)]
+        losses = head_losses(*leaves, targets, backend=backend)
+        return (losses.detach(), *torch.autograd.grad(losses, leaves, grad))
+
+    rows = [tokens.stop - tokens.start for _, tokens in head_limits.pieces(1, tokens, 2 * vocabulary, cuda=True)]
+    assert rows == [tokens // 2] * 2
+    halves, whole = run(head_limits.GPU_PIECE_BYTES), run(2**40)
+    exact = in_float64(h[0], readout[0], targets[0], grad[0])
+    for name, mine, one, right in zip(("losses", "dh", "dreadout"), halves, whole, exact, strict=True):
+        assert_near(mine[0], one[0], right, name)
