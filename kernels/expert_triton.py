@@ -14,7 +14,7 @@
 import triton
 import triton.language as tl
 
-from hpxfer.kernels.tiles_triton import accumulate, corner, dot, rows_of, tile_and_block
+from hpxfer.kernels.tiles_triton import accumulate, corner, dot, in_units, rows_of, tile_and_block
 
 
 @triton.jit
@@ -127,9 +127,12 @@ def up(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     EVEN_K: tl.constexpr,
+    UNIT: tl.constexpr,
     SWIZZLE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
+    size_k = in_units(size_k, UNIT)
+    num_cols = in_units(num_cols, UNIT)
     tile, block = tile_and_block(num_tiles, tl.cdiv(num_cols, BLOCK_N), SWIZZLE)
     group = tl.load(tile_group_ptr + tile)
     if group < 0:
@@ -234,9 +237,12 @@ def hidden_gradient(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     EVEN_K: tl.constexpr,
+    UNIT: tl.constexpr,
     SWIZZLE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
+    size_k = in_units(size_k, UNIT)
+    num_cols = in_units(num_cols, UNIT)
     tile, block = tile_and_block(num_tiles, tl.cdiv(num_cols, BLOCK_N), SWIZZLE)
     group = tl.load(tile_group_ptr + tile)
     if group < 0:

@@ -147,7 +147,7 @@ def _up(layer: Layer, x_MD: Tensor, weights: Weights) -> tuple[Tensor, Tensor, T
         ACTIVATION=layer.activation,
         HAS_BIAS=weights.b_in is not None,
         HAS_GATE_BIAS=weights.b_gate is not None,
-        **options(layer.tiles, blocks, size_d),
+        **options(layer.tiles, blocks, size_d, size_h),
     )
     return u, v, h
 
@@ -170,7 +170,7 @@ def _hidden(
         *(dy_MD, layer.rows.token, _like(weights.w_out, dy_MD), u_NH, v_NH, gate_MA, layer.rows.slot),
         *(du, dv, gated, part, *where, tiles.number, num_rows, size_d, size_h),
         ACTIVATION=layer.activation,
-        **options(tiles, blocks, size_d),
+        **options(tiles, blocks, size_d, size_h),
     )
     launch(
         gate_gradient,

@@ -6,6 +6,7 @@ contiguous, except that a matrix may be the transpose of a contiguous matrix.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from hpxfer.kernels.configs import Config, Gradient, Product, num_parts
 _SWIZZLE = 8
 _BLOCK = 1024
 _BLOCK_C = 64
+_ROW_UNIT = 8
 # The groups whose tiles one program writes, and how many tiles it writes at a time.
 _GROUPS, _STORED = 64, 2048
 
@@ -72,6 +74,7 @@ def product(
 
     num_rows, size_i = x_NI.shape
     size_o = w_GIO.shape[2]
+    assert w_GIO.is_contiguous() or w_GIO.mT.is_contiguous(), f"matrices must be contiguous, got {w_GIO.stride()}"
     assert size_i * size_o < 2**31, f"a group's matrix must have fewer than 2^31 elements, got {size_i} x {size_o}"
     y_NO = x_NI.new_empty((num_rows, size_o), dtype=out_dtype or x_NI.dtype)
     x2, w2 = second or (x_NI, w_GIO)
@@ -79,17 +82,18 @@ def product(
         rows_product,
         (tiles.number * -(-size_o // blocks.n),),
         *(x_NI, w_GIO, x2, w2, _or(bias_GO, x_NI), _or(gate_N, x_NI), _or(slot_N, tiles.ends), y_NO),
-        *(tiles.group, tiles.row, tiles.ends, tiles.number, size_i, size_o, *w_GIO.stride()),
+        *(tiles.group, tiles.row, tiles.ends, tiles.number, size_i, size_o),
+        TRANSPOSED=not w_GIO.is_contiguous(),
         TWO=second is not None,
         HAS_BIAS=bias_GO is not None,
         HAS_GATE=gate_N is not None,
         TO_SLOT=slot_N is not None,
-        **options(tiles, blocks, size_i),
+        **options(tiles, blocks, size_i, size_o),
     )
     return y_NO
 
 
-def options(tiles: Tiles, blocks: Product, size_k: int) -> dict[str, int | bool]:
+def options(tiles: Tiles, blocks: Product, size_k: int, num_cols: int) -> dict[str, int | bool]:
     """Return the compile-time options that all products of rows share."""
     return {
         "BLOCK_M": tiles.m,
@@ -97,14 +101,17 @@ def options(tiles: Tiles, blocks: Product, size_k: int) -> dict[str, int | bool]
         "BLOCK_K": blocks.k,
         "EVEN_K": size_k % blocks.k == 0,
         "SWIZZLE": _SWIZZLE,
-        **_compiled_with(blocks),
+        **_compiled_with(blocks, size_k, num_cols),
     }
 
 
-def _compiled_with(blocks: Product | Gradient) -> dict[str, int | bool]:
-    """Return the options that say how a product is compiled."""
-    capped = blocks.registers is not None and not interpreted()
+def _compiled_with(blocks: Product | Gradient, *sizes: int) -> dict[str, int | bool]:
+    """Return the options that say how a product of matrices of these sizes is compiled."""
+    unit = math.gcd(16, *sizes)
+    # Rows that are no whole 16-byte units need more registers than the table's bound.
+    capped = blocks.registers is not None and unit >= _ROW_UNIT and not interpreted()
     return {
+        "UNIT": unit,
         "UPCAST": interpreted(),
         "num_warps": blocks.warps,
         "num_stages": blocks.stages,
@@ -141,7 +148,7 @@ def matrix_gradient(
         BLOCK_I=blocks.i,
         BLOCK_O=blocks.o,
         BLOCK_N=blocks.n,
-        **_compiled_with(blocks),
+        **_compiled_with(blocks, size_i, size_o),
     )
     return _sum_of_parts(part, dtype)
 

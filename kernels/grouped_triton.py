@@ -11,7 +11,7 @@ depend on the group alone. The gradient of an empty group is an exact zero.
 import triton
 import triton.language as tl
 
-from hpxfer.kernels.tiles_triton import accumulate, dot, rows_of, tile_and_block
+from hpxfer.kernels.tiles_triton import accumulate, dot, in_units, rows_of, tile_and_block
 
 
 @triton.jit
@@ -30,9 +30,7 @@ def rows_product(
     num_tiles,
     size_k,
     num_cols,
-    stride_wg,
-    stride_wk,
-    stride_wn,
+    TRANSPOSED: tl.constexpr,
     TWO: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_GATE: tl.constexpr,
@@ -41,9 +39,15 @@ def rows_product(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     EVEN_K: tl.constexpr,
+    UNIT: tl.constexpr,
     SWIZZLE: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
+    """The matrices are [G, K, N], or [G, N, K] if TRANSPOSED."""
+    size_k = in_units(size_k, UNIT)
+    num_cols = in_units(num_cols, UNIT)
+    stride_wk = 1 if TRANSPOSED else num_cols
+    stride_wn = size_k if TRANSPOSED else 1
     tile, block = tile_and_block(num_tiles, tl.cdiv(num_cols, BLOCK_N), SWIZZLE)
     group = tl.load(tile_group_ptr + tile)
     if group < 0:
@@ -52,12 +56,12 @@ def rows_product(
     cols = block * BLOCK_N + tl.arange(0, BLOCK_N)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     acc = accumulate(
-        acc, x_ptr, rows, size_k, w_ptr, group, stride_wg, stride_wk, stride_wn, cols, num_cols, size_k,
+        acc, x_ptr, rows, size_k, w_ptr, group, size_k * num_cols, stride_wk, stride_wn, cols, num_cols, size_k,
         BLOCK_K, EVEN_K, UPCAST,
     )  # fmt: skip
     if TWO:
         acc = accumulate(
-            acc, x2_ptr, rows, size_k, w2_ptr, group, stride_wg, stride_wk, stride_wn, cols, num_cols, size_k,
+            acc, x2_ptr, rows, size_k, w2_ptr, group, size_k * num_cols, stride_wk, stride_wn, cols, num_cols, size_k,
             BLOCK_K, EVEN_K, UPCAST,
         )  # fmt: skip
     if HAS_BIAS:
@@ -108,6 +112,7 @@ def matrix_gradient(
     BLOCK_I: tl.constexpr,
     BLOCK_O: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    UNIT: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Program (part of a group, block of i and o) writes part[p, g, i, o] = sum over the part's rows, in order.
@@ -115,6 +120,8 @@ def matrix_gradient(
     Every iteration loads the places of the next one's rows. If it loaded its own, the rows would wait for them, and the
     compiler would not copy rows ahead of the product.
     """
+    size_i = in_units(size_i, UNIT)
+    size_o = in_units(size_o, UNIT)
     blocks_o = tl.cdiv(size_o, BLOCK_O)
     blocks = tl.cdiv(size_i, BLOCK_I) * blocks_o
     block = tl.program_id(0) % blocks

@@ -86,6 +86,18 @@ def corner(ptr, tile, tile_row_ptr, num_cols):
 
 
 @triton.jit
+def in_units(size, UNIT: tl.constexpr):
+    """Return `size`, which UNIT divides, so that the compiler knows it: rows of whole units are copied ahead.
+
+    Triton itself sees only whether 16 divides an argument. Of rows that it takes for unaligned it loads every number
+    alone, without a pipeline.
+    """
+    if UNIT == 16:
+        return size
+    return size // UNIT * UNIT
+
+
+@triton.jit
 def dot(a, b, acc, UPCAST: tl.constexpr):
     """Return acc + a @ b in float32. float32 operands are not rounded to TF32."""
     if UPCAST:

@@ -146,20 +146,21 @@ def failures() -> dict[str, str]:
 
 
 def planted() -> dict[str, list[str]]:
-    """Return what is found in two products that are known to be bad."""
+    """Return what is found in products that are known to be bad, and in those of other numbers of columns."""
     config = configs.table()["sm90"][2]
-    blocks = {
-        "needs 256 registers": replace(config.product, n=256, warps=4, registers=None),
-        "one stage": replace(config.product, stages=1),
+    cases = {
+        "needs 256 registers": (512, replace(config.product, n=256, warps=4, registers=None)),
+        "one stage": (512, replace(config.product, stages=1)),
+        **{str(columns): (columns, config.product) for columns in (264, 260, 257)},
     }
-    x, w, ends = (torch.zeros(size, dtype=torch.bfloat16) for size in ((1024, 512), (1, 512, 512), (1,)))
     found = {}
     with compiling() as facts:
-        tiles = grouped_launch.tiles_of(ends.int() + 1024, 1024, config.m)
-        for name, one in blocks.items():
+        tiles = grouped_launch.tiles_of(torch.full((1,), 1024, dtype=torch.int32), 1024, config.m)
+        for name, (columns, blocks) in cases.items():
             facts.clear()
-            grouped_launch.product(x, w, tiles, one)
-            found[name] = [fault for each in facts if (fault := fault_of(each))]
+            x, w = torch.zeros(1024, 136, dtype=torch.bfloat16), torch.zeros(1, 136, columns, dtype=torch.bfloat16)
+            grouped_launch.product(x, w, tiles, blocks)
+            found[name] = [fault for one in facts if (fault := fault_of(one))]
     return found
 
 

@@ -17,6 +17,7 @@ import pytest
 from hopper import CASES
 
 from hpxfer.kernels.configs import table
+from hpxfer.kernels.size_limits import has_pipeline
 
 SCRIPT = Path(__file__).with_name("hopper.py")
 
@@ -56,6 +57,12 @@ def test_a_multiprocessor_takes_two_blocks_of_a_layer_of_512_features(found: dic
 
 
 def test_a_product_that_spills_and_one_without_a_pipeline_are_found(found: dict[str, Any]) -> None:
-    (spilled,), (single,) = found["planted"].values()
+    (spilled,), (single,) = found["planted"]["needs 256 registers"], found["planted"]["one stage"]
     assert "spills" in spilled
     assert "without a pipeline" in single
+
+
+@pytest.mark.parametrize("columns", [264, 260, 257])
+def test_sizes_that_16_does_not_divide_are_copied_ahead_too(columns: int, found: dict[str, Any]) -> None:
+    assert has_pipeline(columns, 2) == (found["planted"][str(columns)] == []), found["planted"]
+    assert has_pipeline(columns, 2) == (columns != 257)
