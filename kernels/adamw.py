@@ -1,15 +1,15 @@
-"""AdamW and SGD of K trials in one pass. Each trial has its own numbers.
+"""AdamW and SGD of K trials in one pass each, as Triton kernels. Each trial has its own numbers.
 
-    m <- beta1 m + (1 - beta1) g          v <- beta2 v + (1 - beta2) g^2
+    m <- beta1 m + g          v <- beta2 v + g^2
     p <- keep p - lr * m / (sqrt(v) * scale + eps)                                       (AdamW)
     p <- keep p - lr * g                                                                 (SGD)
 
-    lr    AdamW: peak lr * factor / (1 - beta1^t);  SGD: peak lr * factor
-    keep  1 - peak lr * factor * weight decay              scale  1 / sqrt(1 - beta2^t)
+    lr    AdamW: peak lr * factor * (1 - beta1) / (1 - beta1^t);  SGD: peak lr * factor
+    keep  1 - peak lr * factor * weight decay              scale  sqrt((1 - beta2) / (1 - beta2^t))
 
-In Triton every operation is rounded separately and exactly, in the order written; none are fused. Torch's own code has
-the same bits for m, v and SGD. Its float32 sqrt may differ by one rounding (MKL's does, measured with AVX-512). A trial
-that is not alive keeps the bits of p, m and v, whatever its gradient holds.
+These are the rules of `hpxfer.train.optimizers`, whose `update` is their code in torch. Here every operation is rounded
+separately and exactly, in the order written; none are fused. A trial that is not alive keeps the bits of p, m and v,
+whatever its gradient holds.
 
 Letters: K trials, N elements of a tensor.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hpxfer.kernels.backend import TORCH, Backend, launch
+from hpxfer.kernels.backend import launch
 
 GRADIENT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # 8 elements per thread of 4 warps, which makes whole 16-byte accesses (derived, not measured).
@@ -37,30 +37,23 @@ def adamw_(
     keep_K: Tensor,
     eps_K: Tensor,
     beta1_K: Tensor,
-    one_minus_beta1_K: Tensor,
     beta2_K: Tensor,
-    one_minus_beta2_K: Tensor,
     scale_K: Tensor,
     alive_K: Tensor,
-    backend: Backend = TORCH,
 ) -> None:
     """Take a step of AdamW in place on p, m and v, all float32. The gradient may be bfloat16 or float16.
 
     Each trial's elements are contiguous. Trials may lie any distance apart. `alive_K` is bool, the others are float32.
     """
-    columns = (lr_K, keep_K, eps_K, beta1_K, one_minus_beta1_K, beta2_K, one_minus_beta2_K, scale_K)
+    columns = (lr_K, keep_K, eps_K, beta1_K, beta2_K, scale_K)
     _check((p_KN, m_KN, v_KN), g_KN, columns, alive_K)
-    step = _adamw if backend.is_triton else _adamw_torch
-    step(p_KN, g_KN, m_KN, v_KN, *columns, alive_K)
+    _adamw(p_KN, g_KN, m_KN, v_KN, *columns, alive_K)
 
 
-def sgd_(
-    p_KN: Tensor, g_KN: Tensor, *, lr_K: Tensor, keep_K: Tensor, alive_K: Tensor, backend: Backend = TORCH
-) -> None:
+def sgd_(p_KN: Tensor, g_KN: Tensor, *, lr_K: Tensor, keep_K: Tensor, alive_K: Tensor) -> None:
     """Take a step of SGD with decoupled weight decay in place on p. The layouts are those of `adamw_`."""
     _check((p_KN,), g_KN, (lr_K, keep_K), alive_K)
-    step = _sgd if backend.is_triton else _sgd_torch
-    step(p_KN, g_KN, lr_K, keep_K, alive_K)
+    _sgd(p_KN, g_KN, lr_K, keep_K, alive_K)
 
 
 def _check(changed: tuple[Tensor, ...], g_KN: Tensor, columns: tuple[Tensor, ...], alive_K: Tensor) -> None:
@@ -83,39 +76,6 @@ def _check(changed: tuple[Tensor, ...], g_KN: Tensor, columns: tuple[Tensor, ...
         assert column_K.is_contiguous(), f"a trial's numbers must be contiguous, got stride {column_K.stride()}"
 
 
-def _adamw_torch(
-    p_KN: Tensor,
-    g_KN: Tensor,
-    m_KN: Tensor,
-    v_KN: Tensor,
-    lr_K: Tensor,
-    keep_K: Tensor,
-    eps_K: Tensor,
-    beta1_K: Tensor,
-    one_minus_beta1_K: Tensor,
-    beta2_K: Tensor,
-    one_minus_beta2_K: Tensor,
-    scale_K: Tensor,
-    alive_K: Tensor,
-) -> None:
-    g_KN = g_KN.float()
-    new_m_KN = m_KN * _column(beta1_K) + g_KN * _column(one_minus_beta1_K)
-    new_v_KN = v_KN * _column(beta2_K) + g_KN * g_KN * _column(one_minus_beta2_K)
-    direction_KN = new_m_KN / (new_v_KN.sqrt() * _column(scale_K) + _column(eps_K))
-    new_p_KN = p_KN * _column(keep_K) - direction_KN * _column(lr_K)
-    for old, new in ((p_KN, new_p_KN), (m_KN, new_m_KN), (v_KN, new_v_KN)):
-        old.copy_(torch.where(_column(alive_K), new, old))
-
-
-def _sgd_torch(p_KN: Tensor, g_KN: Tensor, lr_K: Tensor, keep_K: Tensor, alive_K: Tensor) -> None:
-    new_p_KN = p_KN * _column(keep_K) - g_KN.float() * _column(lr_K)
-    p_KN.copy_(torch.where(_column(alive_K), new_p_KN, p_KN))
-
-
-def _column(value_K: Tensor) -> Tensor:
-    return value_K.unsqueeze(1)
-
-
 @torch.library.custom_op("hpxfer::adamw_", mutates_args=("p_KN", "m_KN", "v_KN"))
 def _adamw(
     p_KN: Tensor,
@@ -126,15 +86,13 @@ def _adamw(
     keep_K: Tensor,
     eps_K: Tensor,
     beta1_K: Tensor,
-    one_minus_beta1_K: Tensor,
     beta2_K: Tensor,
-    one_minus_beta2_K: Tensor,
     scale_K: Tensor,
     alive_K: Tensor,
 ) -> None:
     from hpxfer.kernels.adamw_triton import adamw_kernel
 
-    columns = (lr_K, keep_K, eps_K, beta1_K, one_minus_beta1_K, beta2_K, one_minus_beta2_K, scale_K, alive_K)
+    columns = (lr_K, keep_K, eps_K, beta1_K, beta2_K, scale_K, alive_K)
     tensors = (p_KN, g_KN, m_KN, v_KN)
     strides = (tensor.stride(0) for tensor in tensors)
     launch(adamw_kernel, _grid(p_KN), *tensors, *columns, *strides, p_KN.shape[1], **_LAUNCH)

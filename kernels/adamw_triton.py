@@ -17,9 +17,7 @@ def adamw_kernel(
     keep_ptr,
     eps_ptr,
     beta1_ptr,
-    one_minus_beta1_ptr,
     beta2_ptr,
-    one_minus_beta2_ptr,
     scale_ptr,
     alive_ptr,
     stride_pk,
@@ -38,10 +36,8 @@ def adamw_kernel(
         m_at = m_ptr + trial * stride_mk + element
         v_at = v_ptr + trial * stride_vk + element
         g = tl.load(g_ptr + trial * stride_gk + element, mask=mask, other=0.0).to(tl.float32)
-        m = tl.load(m_at, mask=mask, other=0.0) * tl.load(beta1_ptr + trial)
-        m = m + g * tl.load(one_minus_beta1_ptr + trial)
-        v = tl.load(v_at, mask=mask, other=0.0) * tl.load(beta2_ptr + trial)
-        v = v + g * g * tl.load(one_minus_beta2_ptr + trial)
+        m = tl.load(m_at, mask=mask, other=0.0) * tl.load(beta1_ptr + trial) + g
+        v = tl.load(v_at, mask=mask, other=0.0) * tl.load(beta2_ptr + trial) + g * g
         below = tl.sqrt_rn(v) * tl.load(scale_ptr + trial) + tl.load(eps_ptr + trial)
         step = tl.div_rn(m, below) * tl.load(lr_ptr + trial)
         p = tl.load(p_at, mask=mask, other=0.0) * tl.load(keep_ptr + trial) - step

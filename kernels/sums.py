@@ -50,14 +50,12 @@ def spread(x_KD: Tensor, num_rows: int, dtype: torch.dtype, backend: Backend = T
     return x_KD.to(dtype).unsqueeze(1).expand(-1, num_rows, -1)
 
 
-def squares(x_KN: Tensor, backend: Backend = TORCH) -> Tensor:
-    """Return [K] float32: the sum of squares of every trial. No gradient."""
+def squares(x_KN: Tensor) -> Tensor:
+    """Return [K] float32: the sum of squares of every trial, in Triton. No gradient."""
     assert x_KN.ndim == 2, f"squares takes [K, N], got {tuple(x_KN.shape)}"
     assert x_KN.dtype in DTYPES, f"squares takes one of {DTYPES}, got {x_KN.dtype}"
-    if backend.is_triton:
-        sums: Tensor = _squares(x_KN)
-        return sums
-    return x_KN.detach().float().square().sum(1)
+    sums_K: Tensor = _squares(x_KN)
+    return sums_K
 
 
 def aligned(x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ def rows(device: torch.device) -> list[Row]:
     return [
         *found,
         cross_entropy_row(device, backend, copy),
-        adamw_row(device, backend, copy),
+        adamw_row(device, copy),
         routing_row(device, backend),
         *cuda_peak_rows(peak, copy),
     ]
@@ -67,7 +67,7 @@ def cross_entropy_row(device: torch.device, backend: Backend, copy: float) -> Ro
     return _bandwidth_row("cross-entropy", job, 2 * 2 * logits.numel(), device, copy)
 
 
-def adamw_row(device: torch.device, backend: Backend, copy: float) -> Row:
+def adamw_row(device: torch.device, copy: float) -> Row:
     """Return the bandwidth of one fused AdamW pass over that of a copy."""
     p, g, m = (normal(ADAM_TRIALS, ADAM_ELEMENTS, device=device) for _ in range(3))
     v = normal(ADAM_TRIALS, ADAM_ELEMENTS, device=device).square()
@@ -80,13 +80,11 @@ def adamw_row(device: torch.device, backend: Backend, copy: float) -> Row:
         "keep_K": column(1 - 1e-7),
         "eps_K": column(1e-8),
         "beta1_K": column(0.9),
-        "one_minus_beta1_K": column(0.1),
         "beta2_K": column(0.95),
-        "one_minus_beta2_K": column(0.05),
         "scale_K": column(1.0),
         "alive_K": torch.ones(ADAM_TRIALS, dtype=torch.bool, device=device),
     }
-    job = Job(run=lambda: adamw_(p, g, m, v, **numbers, backend=backend))
+    job = Job(run=lambda: adamw_(p, g, m, v, **numbers))
     return _bandwidth_row("adamw", job, ADAM_BYTES * p.numel(), device, copy)
 
 

@@ -3,8 +3,9 @@
     p <- (1 - lr * weight decay) * p - update          `hpxfer.train.optimizers` holds the update rules
 
 Only exactly rounded operations (+, -, *, /, sqrt) touch the parameters. A trial's bits therefore do not depend on where
-its elements fall in a vector register, that is, on the stack. The work goes block by block to stay in the cache. Where
-no trial of a role has weight decay, its factor of 1 is left out.
+its elements fall in a vector register, that is, on the stack. On a CPU the work goes block by block to stay in the
+cache. Where no trial of a role has weight decay, its factor of 1 is left out. With Triton kernels a block is a whole
+copy of a parameter, and the rule's kernel updates it in one pass. A rule without a kernel updates it by `update`.
 
 Letters: R roles, K trials.
 """
@@ -26,11 +27,9 @@ from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.train.optimizers import OPTIMIZERS
 from hpxfer.train.snapshot import Snapshot, copy_flat_trials, copy_trials
 
-# Elements per block. Larger blocks leave the cache, smaller ones need more calls (about 30 us per block; 2**15 took 1.3
-# times as long at width 256, two AMD EPYC cores, 2026-11).
-CPU_BLOCK_ELEMENTS = 2**17
-# A GPU wants few launches. The block bounds the buffer (derived, not measured).
-GPU_BLOCK_ELEMENTS = 2**26
+# Elements per block with torch kernels. Larger blocks leave the cache, smaller ones need more calls (about 30 us per
+# block; 2**15 took 1.3 times as long at width 256, two AMD EPYC cores, 2026-11).
+BLOCK_ELEMENTS = 2**17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +63,13 @@ class StackOptimizer:
         self._eps = torch.zeros(*size, 1, device=device)
         self._betas = torch.zeros(2, layout.num_trials, dtype=torch.float64, device=device)
         self._beta_columns = torch.zeros(2, layout.num_trials, 1, device=device)
-        self._ones = torch.ones(layout.num_trials, 1, device=device)
         self._decays: list[bool] = []  # by role: whether a trial has weight decay
         # Multiplied up step by step: pow may round by the position in a vector register.
         self._powers = torch.ones_like(self._betas)
         self._moments = tuple(torch.zeros_like(flat) for _ in range(self._rule.num_moments))
         self._kernel = self._rule.kernel if backend.is_triton else None
-        self._blocks = (
-            _whole_copies(layout, flat, self._moments) if self._kernel else _cut_blocks(layout, flat, self._moments)
-        )
+        limit = flat.numel() if backend.is_triton else BLOCK_ELEMENTS
+        self._blocks = _cut_blocks(layout, flat, self._moments, limit, buffered=self._kernel is None)
 
     def set_hps(self, betas: Sequence[tuple[float, float]], resolved: Sequence[Mapping[str, Multipliers]]) -> None:
         """Set the HPs of every trial, in place."""
@@ -123,7 +120,7 @@ class StackOptimizer:
             for block in self._blocks:
                 row, g = self._role_index[block.name], grads[block.name][block.layer].flatten(1)
                 at = self._numbers_at(numbers, row)
-                self._kernel(block.parameters, g, block.moments, at, keep_RK[row], self.alive, self._backend)
+                self._kernel(block.parameters, g, block.moments, at, keep_RK[row], self.alive)
             return
         # Reading a flag on a CPU costs nothing. A GPU masks always, because reading would wait for it.
         dead = None if not self.alive.is_cuda and bool(self.alive.all()) else (~self.alive).unsqueeze(1)
@@ -134,7 +131,7 @@ class StackOptimizer:
     def _numbers_at(self, numbers: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
         """Return the numbers of one role, [K, 1] float32 each."""
         beta1, beta2 = self._beta_columns
-        shared = {"eps": self._eps[row], "beta1": beta1, "beta2": beta2, "ones": self._ones}
+        shared = {"eps": self._eps[row], "beta1": beta1, "beta2": beta2}
         return {**shared, **{name: value[row] if value.dim() == 3 else value for name, value in numbers.items()}}
 
     def _update_block(
@@ -157,7 +154,7 @@ class StackOptimizer:
 def clip_gradients(grads: Weights, limit: float, backend: Backend = TORCH) -> None:
     """Scale each trial's gradient in place, so that its L2 norm over all parameters is at most `limit`."""
     if backend.is_triton:
-        parts = [squares(copy.flatten(1), backend) for copies in grads.values() for copy in copies]
+        parts = [squares(copy.flatten(1)) for copies in grads.values() for copy in copies]
     else:
         parts = list(sums_of_squares(grads, torch.float32).values())
     norm = functools.reduce(operator.add, parts).sqrt()
@@ -167,31 +164,18 @@ def clip_gradients(grads: Weights, limit: float, backend: Backend = TORCH) -> No
             copy.flatten(1).mul_(scale)
 
 
-def _whole_copies(layout: FlatLayout, flat: Tensor, moments: Sequence[Tensor]) -> list[Block]:
-    """Return one block per copy of a parameter, without a buffer."""
-    moment_views = [layout.weights(moment) for moment in moments]
-    return [
-        Block(
-            name=name,
-            layer=layer,
-            trials=slice(None),
-            elements=None,
-            parameters=copy.flatten(1),
-            moments=tuple(views[name][layer].flatten(1) for views in moment_views),
-            buffer=flat[:0],
-        )
-        for name, copies in layout.weights(flat).items()
-        for layer, copy in enumerate(copies)
-    ]
+def _cut_blocks(
+    layout: FlatLayout, flat: Tensor, moments: Sequence[Tensor], limit: int, *, buffered: bool
+) -> list[Block]:
+    """Return blocks of at most `limit` elements: several whole trials, or pieces of one trial.
 
-
-def _cut_blocks(layout: FlatLayout, flat: Tensor, moments: Sequence[Tensor]) -> list[Block]:
-    """Return blocks of at most BLOCK_ELEMENTS elements: several whole trials, or pieces of one trial."""
-    limit = GPU_BLOCK_ELEMENTS if flat.is_cuda else CPU_BLOCK_ELEMENTS
-    buffer = torch.empty(min(limit, flat.numel()), dtype=flat.dtype, device=flat.device)
-    moment_views = [layout.weights(moment) for moment in moments]
+    If `buffered`, they share a buffer of the size of the largest block.
+    """
+    weights, moment_views = layout.weights(flat), [layout.weights(moment) for moment in moments]
+    largest = max(copy.numel() for copies in weights.values() for copy in copies)
+    buffer = torch.empty(min(limit, largest) if buffered else 0, dtype=flat.dtype, device=flat.device)
     out = []
-    for name, copies in layout.weights(flat).items():
+    for name, copies in weights.items():
         for layer, copy in enumerate(copies):
             rows = copy.flatten(1)
             height = max(1, limit // rows.shape[1])
@@ -208,7 +192,7 @@ def _cut_blocks(layout: FlatLayout, flat: Tensor, moments: Sequence[Tensor]) -> 
                             elements=None if whole else span[1],
                             parameters=parameters,
                             moments=tuple(views[name][layer].flatten(1)[span] for views in moment_views),
-                            buffer=buffer[: parameters.numel()].view(parameters.shape),
+                            buffer=buffer[: parameters.numel()].view(parameters.shape) if buffered else buffer,
                         )
                     )
     return out

@@ -129,7 +129,7 @@ def compared(
 
 @pytest.fixture(params=[8, 64, 2**15], ids="blocks of {}".format)
 def block_elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizer, "CPU_BLOCK_ELEMENTS", request.param)
+    monkeypatch.setattr(optimizer, "BLOCK_ELEMENTS", request.param)
 
 
 @pytest.mark.usefixtures("block_elements")

@@ -13,8 +13,6 @@ from hpxfer.train.optimizers.row import Numbers, Optimizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hpxfer.kernels.backend import Backend
-
 
 def _numbers(lr_RK: Tensor, betas_2K: Tensor, powers_2K: Tensor) -> dict[str, Tensor]:
     beta1_K, beta2_K = betas_2K
@@ -36,9 +34,7 @@ def _update(g: Tensor, moments: tuple[Tensor, ...], at: Numbers, out: Tensor) ->
     torch.div(m, out, out=out).mul_(at["lr"])
 
 
-def _kernel(
-    p: Tensor, g: Tensor, moments: tuple[Tensor, ...], at: Numbers, keep_K: Tensor, alive_K: Tensor, backend: Backend
-) -> None:
+def _kernel(p: Tensor, g: Tensor, moments: tuple[Tensor, ...], at: Numbers, keep_K: Tensor, alive_K: Tensor) -> None:
     """Take the step of `alive` trials in place. `keep` is what weight decay leaves of a parameter."""
     from hpxfer.kernels.adamw import adamw_
 
@@ -50,12 +46,9 @@ def _kernel(
         keep_K=keep_K,
         eps_K=at["eps"].squeeze(-1),
         beta1_K=at["beta1"].squeeze(-1),
-        one_minus_beta1_K=at["ones"].squeeze(-1),
         beta2_K=at["beta2"].squeeze(-1),
-        one_minus_beta2_K=at["ones"].squeeze(-1),
         scale_K=at["scale"].squeeze(-1),
         alive_K=alive_K,
-        backend=backend,
     )
 
 

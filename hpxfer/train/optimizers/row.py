@@ -37,6 +37,7 @@ class Optimizer:
     step by name, [R, K] or [K]. `lr` must be among them."""
     update: Callable[[Tensor, tuple[Tensor, ...], Numbers, Tensor], None]
     """(gradient [K, N], moments, numbers [K, 1] float32, out [K, N]): write the update to `out`, and move the moments
-    in place. The numbers are those of `numbers`, and eps, beta1, beta2 and ones."""
-    kernel: Callable[..., None] | None = None
-    """The whole step on CUDA as one pass, see `hpxfer.train.optimizers.adamw`. None: `update` runs there too."""
+    in place. The numbers are those of `numbers`, and eps, beta1 and beta2."""
+    kernel: Callable[[Tensor, Tensor, tuple[Tensor, ...], Numbers, Tensor, Tensor], None] | None = None
+    """The whole step as one Triton kernel: (parameters [K, N], gradient, moments, numbers, what weight decay keeps [K],
+    alive [K]), in place, see `hpxfer.train.optimizers.adamw`. It may be None. Then `update` runs on CUDA too."""

@@ -1,0 +1,77 @@
+"""StackOptimizer with Triton kernels moves as with torch's code. So does a rule that has no kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tolerances import assert_near, is_near
+from torch import Tensor
+
+from hpxfer.kernels.backend import TORCH, Backend
+from hpxfer.model.flat import FlatLayout
+from hpxfer.model.parameters import ParameterSpec
+from hpxfer.scaling.evaluate import Multipliers
+from hpxfer.train import optimizer
+from hpxfer.train.optimizer import StackOptimizer
+from hpxfer.train.optimizers import OPTIMIZERS
+
+TRITON = Backend(name="triton", reason="a test", strict=True)
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LAYOUT = FlatLayout(
+    parameters=(
+        ParameterSpec(name="wide", role="embedding", size=(9, 8)),
+        ParameterSpec(name="block", role="router", size=(3, 8), blocks=(0, 1)),
+    ),
+    num_trials=3,
+)
+DEAD = 1
+
+
+def normal(seed: int) -> Tensor:
+    return torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def moved(name: str, backend: Backend, *, clip: float | None = None, factor: float = 1.0) -> Tensor:
+    """Return the parameters after four steps, the last two without trial DEAD."""
+    flat = normal(0)
+    made = StackOptimizer(LAYOUT, flat, name, backend)
+    resolved = [
+        {
+            role: Multipliers(init_std=1.0, lr=0.1 * (k + 1), eps=1e-3, weight_decay=0.2 * k, forward=1.0)
+            for role in ("embedding", "router")
+        }
+        for k in range(3)
+    ]
+    made.set_hps([(0.9, 0.95), (0.5, 0.9), (0.0, 0.0)], resolved)
+    for step in range(4):
+        made.alive[DEAD] = step < 2
+        made.step(LAYOUT.weights(normal(step + 1)), factor, clip)
+    return flat
+
+
+@pytest.fixture(params=["with a kernel", "without a kernel"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the rules a kernel or none, as a plug-in does that has no Triton code."""
+    if request.param == "without a kernel":
+        rules = {name: replace(OPTIMIZERS.get(name), kernel=None) for name in ("adamw", "sgd")}
+        monkeypatch.setattr(optimizer, "OPTIMIZERS", rules)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("clip", [None, 2.0])
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_triton_moves_as_torch_does(name: str, clip: float | None) -> None:
+    mine, own = moved(name, TRITON, clip=clip), moved(name, TORCH, clip=clip)
+    assert_near(mine, own, own)
+    other = moved(name, TORCH, clip=clip, factor=1.01)
+    assert not is_near(mine, other, other)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_block_of_triton_is_a_whole_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's blocks fit into a CPU's cache. On a GPU that would be many launches."""
+    monkeypatch.setattr(optimizer, "BLOCK_ELEMENTS", 8)
+    torchs, mine = (len(StackOptimizer(LAYOUT, normal(0), "adamw", backend)._blocks) for backend in (TORCH, TRITON))
+    assert (torchs, mine) == (3 * 9 + 2 * 3 * 3, 3)
