@@ -1,17 +1,20 @@
-"""Run benchmarks, keep their records, and return their tables, for `hpxfer bench`."""
+"""Run benchmarks, keep each row as soon as it is measured, and return the tables, for `hpxfer bench`."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
 import torch
 
 from hpxfer.bench.machine import bench_device, record
+from hpxfer.bench.parts import Part, chosen
 from hpxfer.bench.table import table_text
-from hpxfer.plan.speeds import Kind, Record, Row, append, require_writable
+from hpxfer.host.json_lines import require_appendable
+from hpxfer.plan.speeds import Kind, Record, append, file_of
 from hpxfer.train.device import fix_workspace
 
 
@@ -24,35 +27,54 @@ class Ran:
     text: str
 
 
-def run_benches(names: Sequence[str], device: str, output: Path) -> Ran:
-    """Run the named benchmarks on a device. Append each record to `output` as soon as it is measured."""
+def run_benches(names: Sequence[str], device: str, output: Path, rows: Sequence[str] = ()) -> Ran:
+    """Run the named benchmarks on a device, or of one benchmark only the named `rows`. Append each row to `output` as
+    soon as it is measured.
+    """
     where = bench_device(device)
     if where.type == "cuda":
         fix_workspace()  # measuring the peaks starts CUDA, and the strict trial comes after them
+    plans = {name: chosen(_parts(name, where), rows, name, where.type) for name in names}
     for name in names:
-        require_writable(name, output)
+        require_appendable(file_of(name, output))
     records, files, tables = [], [], []
     for name in names:
-        records.append(record(name, where, _rows(name, where)))
-        files.append(append(records[-1], output))
+        records.append(_measured(name, where, plans[name], output, rows))
+        files.append(file_of(name, output))
         tables.append(table_text(name, records[-1].device, records[-1]))
         tables += [table_text(name, other, None) for other in get_args(Kind) if other != records[-1].device]
     return Ran(records=tuple(records), files=tuple(files), text="\n\n".join(tables))
 
 
-def _rows(name: str, device: torch.device) -> list[Row]:
-    """Return the rows of one benchmark. Code for a GPU is imported only for a GPU."""
+def _measured(name: str, device: torch.device, parts: Sequence[Part], output: Path, rows: Sequence[str]) -> Record:
+    """Return the record of one run. Each of its rows is on the disk before the next part begins."""
+    run = record(name, device, (), asked=rows, run=uuid.uuid4().hex[:12])
+    found = []
+    for part in parts:
+        for row in part.run():
+            if not rows or row.key in rows:
+                append(replace(run, rows=(row,)), output)
+                found.append(row)
+    return replace(run, rows=tuple(found))
+
+
+def _parts(name: str, device: torch.device) -> list[Part]:
+    """Return the parts of one benchmark. Code for a GPU is imported only for a GPU."""
     if device.type == "cuda":
         from hpxfer.bench import kernels_cuda, sweep, trainer_cuda
 
-        rows_of = {"trainer": trainer_cuda.rows, "kernels": kernels_cuda.rows, "sweep": sweep.rows}
-        return rows_of[name](device)
+        parts_of = {"trainer": trainer_cuda.parts, "kernels": kernels_cuda.parts, "sweep": sweep.parts}
+        return parts_of[name](device)
     from hpxfer.bench import kernels_cpu, sweep, sweep_ray, sweep_store, trainer_cpu, whole_machine
 
     match name:
         case "trainer":
-            return [*whole_machine.rows(), *trainer_cpu.rows()]
+            return [*whole_machine.parts(), *trainer_cpu.parts()]
         case "kernels":
-            return kernels_cpu.rows()
+            return kernels_cpu.parts()
         case _:
-            return [*sweep.rows(device), *sweep_ray.rows(), *sweep_store.rows()]
+            return [
+                *sweep.parts(device),
+                Part(keys=("ray-trial", "ray-tune"), run=sweep_ray.rows),
+                Part(keys=("store-load", "store-rerun", "store-memory"), run=sweep_store.rows),
+            ]

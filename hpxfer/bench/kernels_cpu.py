@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
 from hpxfer.bench.clock import Job, interleaved, median, ratio
 from hpxfer.bench.goals import WIDTHS, measured
 from hpxfer.bench.layer import dense, looped, own, random_layer, stock
+from hpxfer.bench.parts import Part
 from hpxfer.bench.stock import both_ways, cpu_peak_row, matmul_peak, normal
 from hpxfer.kernels.backend import TORCH
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
@@ -19,13 +23,21 @@ ROUNDS = 9
 _CPU = torch.device("cpu")
 
 
-def rows(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS, num_trials: int = TRIALS) -> list[Row]:
-    """Return one row per width for the experts, one for the cross entropy, and the peak."""
-    with one_thread():
-        peak = matmul_peak(_CPU)
-        found = [experts_row(width, rounds, num_trials, peak) for width in widths]
-        found.append(cross_entropy_row(rounds, num_trials))
-    return [*found, cpu_peak_row(peak)]
+def parts(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS, num_trials: int = TRIALS) -> list[Part]:
+    """Return one part per width for the experts, one for the cross entropy, and the peak."""
+
+    @functools.cache
+    def peak() -> float:
+        return matmul_peak(_CPU)
+
+    def part(key: str, row: Callable[[], Row]) -> Part:
+        return Part(keys=(key,), run=one_thread()(lambda: [row()]))
+
+    return [
+        *(part(f"experts-{w}", lambda w=w: experts_row(w, rounds, num_trials, peak())) for w in widths),  # type: ignore[misc]
+        part("cross-entropy-cpu", lambda: cross_entropy_row(rounds, num_trials)),
+        part("peak-cpu", lambda: cpu_peak_row(peak())),
+    ]
 
 
 def experts_row(width: int, rounds: int, num_trials: int, peak: float) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from hpxfer.bench.clock import Job, interleaved, median, ratio
 from hpxfer.bench.goals import measured
 from hpxfer.bench.layer import own, random_layer, stock
+from hpxfer.bench.parts import Part
 from hpxfer.bench.stock import both_ways, copy_peak, cuda_peak_rows, matmul_peak, normal
 from hpxfer.kernels.adamw import adamw_
 from hpxfer.kernels.backend import Backend
@@ -18,7 +20,7 @@ from hpxfer.plan.speeds import Row
 from hpxfer.train.device import setup_for
 
 TOKENS, EXPERTS = 65536, 4
-LAYER_WIDTHS = (512, 2048)
+LAYER_WIDTHS = (512, 1024, 2048)
 LOSS_ROWS, VOCAB = 16384, 50304
 ADAM_TRIALS, ADAM_ELEMENTS = 64, 2**21
 ADAM_BYTES = 28  # float32: it reads parameter, gradient and both moments, and writes all but the gradient
@@ -26,17 +28,21 @@ ROUNDS = 15
 _WARM_UP = 3
 
 
-def rows(device: torch.device) -> list[Row]:
-    """Return the rows of the layer at both widths, of the row-wise kernels and of routing, and the peaks."""
+def parts(device: torch.device) -> list[Part]:
+    """Return the parts: the layer at each width, the row-wise kernels, routing, and the peaks."""
     backend = setup_for(device.type, "fast", "triton").backend
-    peak, copy = matmul_peak(device), copy_peak(device)
-    found = [row for width in LAYER_WIDTHS for row in layer_rows(width, device, backend, peak)]
+    peaks = functools.cache(lambda: (matmul_peak(device), copy_peak(device)))
+
+    def layer(width: int) -> Part:
+        keys = (f"layer-{width}", *([f"rate-{width}"] if width == max(LAYER_WIDTHS) else []))
+        return Part(keys=keys, run=lambda: layer_rows(width, device, backend, peaks()[0]))
+
     return [
-        *found,
-        cross_entropy_row(device, backend, copy),
-        adamw_row(device, copy),
-        routing_row(device, backend),
-        *cuda_peak_rows(peak, copy),
+        *map(layer, LAYER_WIDTHS),
+        Part(keys=("cross-entropy",), run=lambda: [cross_entropy_row(device, backend, peaks()[1])]),
+        Part(keys=("adamw",), run=lambda: [adamw_row(device, peaks()[1])]),
+        Part(keys=("routing",), run=lambda: [routing_row(device, backend)]),
+        Part(keys=("peak-cuda", "copy-cuda"), run=lambda: cuda_peak_rows(*peaks())),
     ]
 
 

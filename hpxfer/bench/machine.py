@@ -26,23 +26,33 @@ def bench_device(asked: str) -> torch.device:
     return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def record(name: str, device: torch.device, rows: Sequence[Row]) -> Record:
-    """Return the rows with date, command, machine and versions."""
+def record(name: str, device: torch.device, rows: Sequence[Row], *, asked: Sequence[str] = (), run: str = "") -> Record:
+    """Return the rows with date, command, machine and versions. `asked` are the rows that the command named."""
     kind: Kind = "cuda" if device.type == "cuda" else "cpu"
-    machine: dict[str, str | int] = {"cpu": cpu_name(), "cores": num_cpus(), "threads": 1}
-    versions = {"hpxfer": hpxfer.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    if device.type == "cuda":
-        machine["gpu"] = torch.cuda.get_device_name(device)
-        versions |= {"cuda": str(torch.version.cuda), "triton": _version("triton")}
     return Record(
         name=name,
         device=kind,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        command=f"hpxfer bench {name} --device {kind}",
-        machine=machine,
-        versions=versions,
+        command=f"hpxfer bench {name} --device {kind}" + "".join(f" --row {key}" for key in asked),
+        machine=machine_of(device),
+        versions=versions_of(device),
         rows=tuple(rows),
+        run=run,
     )
+
+
+def machine_of(device: torch.device) -> dict[str, str | int]:
+    """Return the names of the CPU and of the GPU, if it is used, and the number of cores and threads."""
+    machine: dict[str, str | int] = {"cpu": cpu_name(), "cores": num_cpus(), "threads": 1}
+    return machine | ({"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {})
+
+
+def versions_of(device: torch.device) -> dict[str, str]:
+    """Return the versions that a speed depends on."""
+    versions = {"hpxfer": hpxfer.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    if device.type == "cuda":
+        versions |= {"cuda": str(torch.version.cuda), "triton": _version("triton")}
+    return versions
 
 
 def _version(package: str) -> str:

@@ -18,6 +18,7 @@ import torch
 
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.goals import measured
+from hpxfer.bench.parts import Part
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import once
 from hpxfer.executors.local import LocalExecutor
@@ -62,11 +63,13 @@ class Spent:
         return self.processes * self.start_s + self.trained_s * steps / measured
 
 
-def rows(device: torch.device) -> list[Row]:
-    """Return the ratio at the measured steps and at LONG_STEPS."""
+def parts(device: torch.device) -> list[Part]:
+    """Return the one part: the ratio at the measured steps and at LONG_STEPS."""
     cuda = device.type == "cuda"
+    case = CUDA_CASE if cuda else CPU_CASE
+    keys = tuple(_key(case, device, steps) for steps in (case.steps, LONG_STEPS))
     # On a GPU a cold process takes a minute or more, and all are alike: two are measured for eight.
-    return measure(CUDA_CASE if cuda else CPU_CASE, device, rounds=1 if cuda else 3, cold=2 if cuda else TRIALS)
+    return [Part(keys=keys, run=lambda: measure(case, device, rounds=1 if cuda else 3, cold=2 if cuda else TRIALS))]
 
 
 def measure(case: Case, device: torch.device, *, rounds: int, cold: int) -> list[Row]:
@@ -83,13 +86,17 @@ def measure(case: Case, device: torch.device, *, rounds: int, cold: int) -> list
 
 def row_of(case: Case, device: torch.device, ways: dict[str, list[Spent]], steps: int, cold: int) -> Row:
     """Return the ratio of the two ways at `steps`, measured or extrapolated."""
-    key = f"sweep-{device.type}" + ("" if steps == case.steps else f"-{steps}")
+    key = _key(case, device, steps)
     pairs = list(zip(ways["stacked"], ways["cold"], strict=True))
     numbers = {f"{name}_s": statistics.median(way.at(steps, case.steps) for way in ways[name]) for name in ways}
     starts = {f"{name}_start_s": statistics.median(way.start_s for way in ways[name]) for name in ways}
     note = f"{cold} cold processes measured, scaled to {TRIALS}" if cold < TRIALS else ""
     value = statistics.median(b.at(steps, case.steps) / a.at(steps, case.steps) for a, b in pairs)
     return measured(key, value, note=note, numbers=numbers | starts)
+
+
+def _key(case: Case, device: torch.device, steps: int) -> str:
+    return f"sweep-{device.type}" + ("" if steps == case.steps else f"-{steps}")
 
 
 def spent(runs: Sequence[Sequence[Stack]], device: torch.device) -> Spent:

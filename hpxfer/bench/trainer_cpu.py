@@ -6,6 +6,7 @@ curves and validation are timed by `hpxfer bench sweep`.
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ import torch
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import Job, Times, interleaved, median, ratio
 from hpxfer.bench.goals import WIDTHS, measured
+from hpxfer.bench.parts import Part
 from hpxfer.bench.plain import PlainRun
 from hpxfer.bench.shares import shares_text, step_shares
-from hpxfer.bench.stock import cpu_peak_row, matmul, matmul_size, products_and_attention
+from hpxfer.bench.stock import cpu_peak_row, matmul, matmul_peak, matmul_size, products_and_attention
 from hpxfer.model.cost import flops_per_token
 from hpxfer.plan.speeds import Row
 from hpxfer.train.device import one_thread, setup_for
@@ -50,16 +52,25 @@ class Measured:
     shares: dict[str, float]
 
 
-def rows(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS) -> list[Row]:
-    """Return the rows of all widths: the speed over the plain way, and the share of the machine's peak."""
-    with one_thread(), TemporaryDirectory() as folder:
-        size = matmul_size(_CPU)
-        found = {
-            width: measure(cpu_case(width), Path(folder), rounds, size, _REPEATS.get(width, 1)) for width in widths
-        }
-    peak = statistics.median(timed.peak for timed in found.values())
-    made = [rows_of(width, timed) for width, timed in found.items()]
-    return [*(ratios for ratios, _ in made), *(shares for _, shares in made), cpu_peak_row(peak)]
+def parts(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS) -> list[Part]:
+    """Return one part per width (the speed over the plain way, and the share of the peak), and the peak."""
+    peaks: list[float] = []
+    size = functools.cache(lambda: matmul_size(_CPU))
+
+    def rows(width: int) -> tuple[Row, Row]:
+        with one_thread(), TemporaryDirectory() as folder:
+            found = measure(cpu_case(width), Path(folder), rounds, size(), _REPEATS.get(width, 1))
+        peaks.append(found.peak)
+        return rows_of(width, found)
+
+    def peak() -> list[Row]:
+        with one_thread():
+            return [cpu_peak_row(statistics.median(peaks) if peaks else matmul_peak(_CPU))]
+
+    def part(width: int) -> Part:
+        return Part(keys=(f"ratio-{width}", f"share-{width}"), run=lambda: rows(width))
+
+    return [*map(part, widths), Part(keys=("peak-cpu",), run=peak)]
 
 
 def rows_of(width: int, found: Measured) -> tuple[Row, Row]:

@@ -7,9 +7,10 @@ included.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ import torch
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import now
 from hpxfer.bench.goals import measured
+from hpxfer.bench.parts import Part
 from hpxfer.bench.stock import copy_peak, cuda_peak_rows, matmul_peak
 from hpxfer.bench.sweep import CUDA_CASE
 from hpxfer.errors import HpxferError
@@ -49,19 +51,30 @@ class Rate:
     params: int
 
 
-def rows(device: torch.device) -> list[Row]:
-    """Return every row of the GPU's trainer table, and the peaks of the run."""
-    peak, copy = matmul_peak(device), copy_peak(device)
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        found = [
-            *base_rows(32768, folder, device, peak),
-            *base_rows(65536, folder, device, peak),
-            *large_rows(folder, device, peak),
-            stack_row(folder, device),
-            strict_row(folder, device),
-        ]
-    return [*found, *cuda_peak_rows(peak, copy)]
+def parts(device: torch.device) -> list[Part]:
+    """Return the parts of the GPU's trainer table, and the peaks of the run."""
+    peaks = functools.cache(lambda: (matmul_peak(device), copy_peak(device)))
+
+    def part(keys: tuple[str, ...], rows: Callable[[Path], Iterable[Row]]) -> Part:
+        def run() -> Iterator[Row]:
+            with TemporaryDirectory() as name:
+                yield from rows(Path(name))
+
+        return Part(keys=keys, run=run)
+
+    def base(batch_tokens: int) -> Part:
+        keys = tuple(f"{what}-{batch_tokens // 1024}k" for what in ("base", "twin"))
+        return part(keys, lambda folder: base_rows(batch_tokens, folder, device, peaks()[0]))
+
+    return [
+        base(32768),
+        base(65536),
+        part(("large-mfu", "large-twin"), lambda folder: large_rows(folder, device, peaks()[0])),
+        part(("stack-64",), lambda folder: [stack_row(8192, folder, device)]),
+        part(("stack-64-2k",), lambda folder: [stack_row(2048, folder, device)]),
+        part(("strict",), lambda folder: [strict_row(folder, device)]),
+        Part(keys=("peak-cuda", "copy-cuda"), run=lambda: cuda_peak_rows(*peaks())),
+    ]
 
 
 def base_case(batch_tokens: int) -> Case:
@@ -88,12 +101,18 @@ def large_rows(folder: Path, device: torch.device, peak: float) -> list[Row]:
     ]
 
 
-def stack_row(folder: Path, device: torch.device) -> Row:
+def small_case(batch_tokens: int, trials_at_once: int = 1) -> Case:
+    """Return the small trial, with as many steps as a stack of this size needs for some ten reports."""
+    steps = max(STACKED_STEPS, ALONE_STEPS // trials_at_once) * (SMALL.batch_tokens // batch_tokens)
+    return replace(SMALL, batch_tokens=batch_tokens, steps=steps)
+
+
+def stack_row(batch_tokens: int, folder: Path, device: torch.device) -> Row:
     """Return trials per hour, stacked and one at a time, both compiled and warm."""
-    stacked = rate(replace(SMALL, steps=STACKED_STEPS), folder, device, trials_at_once=SMALL_TRIALS)
-    alone = rate(replace(SMALL, steps=ALONE_STEPS), folder, device)
+    stacked = rate(small_case(batch_tokens, SMALL_TRIALS), folder, device, trials_at_once=SMALL_TRIALS)
+    alone = rate(small_case(batch_tokens), folder, device)
     return measured(
-        "stack-64",
+        "stack-64" if batch_tokens == SMALL.batch_tokens else f"stack-64-{batch_tokens // 1024}k",
         stacked.tokens_per_s / alone.tokens_per_s,
         note=f"vocabulary {SMALL.vocab_size}, context {SMALL.context}",
         numbers={"stacked_tokens_per_s": stacked.tokens_per_s, "alone_tokens_per_s": alone.tokens_per_s},

@@ -20,6 +20,7 @@ import torch
 
 from hpxfer.bench.cases import trials
 from hpxfer.bench.goals import WIDTHS, measured
+from hpxfer.bench.parts import Part
 from hpxfer.bench.trainer_cpu import MOST, cpu_case, plain_steps, stacked_step
 from hpxfer.executors.worker import keep_memory
 from hpxfer.host.machine import num_cpus
@@ -34,11 +35,20 @@ STACKED = 0
 _REPEATS = {32: 16, 64: 8, 128: 4}
 
 
-def rows(widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> list[Row]:
-    """Return one row per width: trials/s of the whole machine over the plain way."""
+def parts(widths: Sequence[int] = WIDTHS, rounds: int = ROUNDS) -> list[Part]:
+    """Return one part per width: trials/s of the whole machine over the plain way."""
+
+    def part(width: int) -> Part:
+        return Part(keys=(f"machine-{width}",), run=lambda: [row_of(width, rounds)])
+
+    return [part(width) for width in widths]
+
+
+def row_of(width: int, rounds: int) -> Row:
+    """Return the row of one width. Its workers are started for it."""
     cores = num_cpus()
     with TemporaryDirectory() as folder, _workers([*[STACKED] * cores, 1, cores], Path(folder)) as pipes:
-        return [_row(width, rounds, pipes[:cores], pipes[cores:]) for width in widths]
+        return _row(width, rounds, pipes[:cores], pipes[cores:])
 
 
 def _row(width: int, rounds: int, stacked: list[Connection], plain: list[Connection]) -> Row:

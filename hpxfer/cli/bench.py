@@ -19,6 +19,10 @@ bench_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 BenchOutput = Annotated[Path, typer.Option("--output", help="Append the numbers to NAME.jsonl in this folder.")]
 BenchDevice = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Rows = Annotated[
+    list[str] | None,
+    typer.Option("--row", metavar="NAME", help="Measure this row only, e.g. experts-32; may be repeated."),
+]
 
 
 @bench_app.callback()
@@ -44,36 +48,45 @@ def bench(
 
 
 @bench_app.command()
-def trainer(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
+def trainer(
+    rows: Rows = None, output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False
+) -> None:
     """Measure training steps: stacked trials, single trials, and the peak of the machine.
 
     Example: hpxfer bench trainer
     """
-    _bench(("trainer",), output, device, as_json)
+    _bench(("trainer",), output, device, as_json, rows)
 
 
 @bench_app.command()
-def kernels(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
+def kernels(
+    rows: Rows = None, output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False
+) -> None:
     """Measure single operators: experts, cross entropy, optimizer and routing.
 
-    Example: hpxfer bench kernels
+    \b
+    Examples:
+      hpxfer bench kernels
+      hpxfer bench kernels --row experts-32 --device cpu
     """
-    _bench(("kernels",), output, device, as_json)
+    _bench(("kernels",), output, device, as_json, rows)
 
 
 @bench_app.command(name="sweep")
-def bench_sweep(output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False) -> None:
+def bench_sweep(
+    rows: Rows = None, output: BenchOutput = BENCH_FOLDER, device: BenchDevice = "auto", as_json: AsJson = False
+) -> None:
     """Measure whole sweeps: a worker that stays and stacks trials, against a new process per trial.
 
     Example: hpxfer bench sweep
     """
-    _bench(("sweep",), output, device, as_json)
+    _bench(("sweep",), output, device, as_json, rows)
 
 
-def _bench(names: tuple[str, ...], output: Path, device: str, as_json: bool) -> None:
+def _bench(names: tuple[str, ...], output: Path, device: str, as_json: bool, rows: list[str] | None = None) -> None:
     from hpxfer.bench.command import run_benches
 
-    ran = run_benches(names, device, output)
+    ran = run_benches(names, device, output, rows or ())
     if as_json:
         say(json.dumps([record.to_dict() for record in ran.records]))
     else:

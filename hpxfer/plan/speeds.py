@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import read_text
+from hpxfer.host.json_lines import append_line, json_lines
 
 Kind = Literal["cpu", "cuda"]
 # Raise it when the rows change their meaning. Lines of another version stay in the file as history, and are not read.
-RECORD_VERSION = 2
+# A line of version 2 holds a whole run, a line of version 3 a row of one.
+WHOLE_RECORD, RECORD_VERSION = 2, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One run of one benchmark on one kind of device."""
+    """Rows of one run of one benchmark on one kind of device. Records of one run differ in their rows alone."""
 
     name: str  # kernels | trainer | sweep
     device: Kind
@@ -39,6 +39,7 @@ class Record:
     machine: Mapping[str, str | int]
     versions: Mapping[str, str]
     rows: tuple[Row, ...]
+    run: str = ""  # the same in all records of a run; empty in a record that holds a whole run
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON-ready data, with its version."""
@@ -58,38 +59,52 @@ class Record:
 
 def append(record: Record, folder: Path) -> Path:
     """Append the record as one JSON line to `folder`/<name>.jsonl, and return that file."""
-    path = folder / f"{record.name}.jsonl"
-    _append(path, json.dumps(record.to_dict(), allow_nan=False) + "\n")
+    path = file_of(record.name, folder)
+    append_line(path, record.to_dict())
     return path
 
 
-def require_writable(name: str, folder: Path) -> None:
-    """Raise HpxferError if a record of this benchmark could not be appended. Call it before minutes of measuring."""
-    _append(folder / f"{name}.jsonl", "")
-
-
-def _append(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise HpxferError(f"{path.parent}: cannot be written: {error.strerror}; choose another --output") from None
+def file_of(name: str, folder: Path) -> Path:
+    """Return the file that keeps the records of a benchmark."""
+    return folder / f"{name}.jsonl"
 
 
 def latest(folder: Path, name: str, device: Kind) -> Record | None:
-    """Return the last record of a benchmark on this kind of device, or None if there is none."""
-    return next(iter(_records(folder / f"{name}.jsonl", device)[::-1]), None)
+    """Return what is known of a benchmark on this kind of device, or None if it never ran.
+
+    This is the last run. A run may lack rows, because it was asked for one row or because it was killed. It then keeps
+    the rows of the run before it, if that ran on the same machine with the same versions.
+    """
+    found: Record | None = None
+    for record in _records(file_of(name, folder), device):
+        found = _joined(found, record) if found is not None and record.run else record
+    return found
+
+
+def _joined(before: Record, record: Record) -> Record:
+    """Return both records as one if they are of one run, or of one machine with the same versions; else the later."""
+    if (before.machine, before.versions) != (record.machine, record.versions):
+        return record
+    rows = {row.key: row for row in before.rows} | {row.key: row for row in record.rows}
+    if before.run == record.run:
+        return replace(before, rows=tuple(rows.values()))
+    kept = len(rows) > len(record.rows)
+    first = before.date.partition(" to ")[0]
+    return replace(
+        record,
+        rows=tuple(rows.values()),
+        date=f"{first} to {record.date}" if kept and first != record.date else record.date,
+        command=f"hpxfer bench {record.name} --device {record.device}" if kept else record.command,
+    )
 
 
 def _records(path: Path, device: Kind) -> list[Record]:
     if not path.exists():
         return []
     found = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, data in json_lines(path, "a benchmark record"):
         try:
-            data = json.loads(line)
-            if data.pop("version", None) == RECORD_VERSION and data["device"] == device:
+            if data.pop("version", None) in (WHOLE_RECORD, RECORD_VERSION) and data["device"] == device:
                 found.append(Record(**{**data, "rows": tuple(Row(**row) for row in data["rows"])}))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise HpxferError(f"{path}:{number}: must be a benchmark record, got {error}; remove the line") from None

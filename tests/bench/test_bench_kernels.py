@@ -7,13 +7,14 @@ import torch
 
 from hpxfer.bench import kernels_cpu, kernels_cuda
 from hpxfer.bench.goals import CUDA_KERNELS, goals
+from hpxfer.bench.parts import rows_of
 from hpxfer.kernels.backend import TORCH
 from hpxfer.plan.speeds import Row
 
 
 def test_the_rows_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels_cpu, "matmul_peak", lambda device: 1e11)
-    rows = {row.key: row for row in kernels_cpu.rows((32,), rounds=1, num_trials=2)}
+    rows = {row.key: row for row in rows_of(kernels_cpu.parts((32,), rounds=1, num_trials=2))}
     assert set(rows) == {"experts-32", "cross-entropy-cpu", "peak-cpu"}
     assert "experts-32" in {goal.key for goal in goals("kernels", "cpu")}
     experts = rows["experts-32"]
@@ -33,7 +34,7 @@ def test_the_gpus_rows_made_small_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(kernels_cuda, name, value)
     cpu = torch.device("cpu")
     rows = [row for width in (16, 32) for row in kernels_cuda.layer_rows(width, cpu, TORCH, 1e11)]
-    rows += [kernels_cuda.cross_entropy_row(cpu, TORCH, 1e10), kernels_cuda.adamw_row(cpu, TORCH, 1e10)]
+    rows += [kernels_cuda.cross_entropy_row(cpu, TORCH, 1e10), kernels_cuda.adamw_row(cpu, 1e10)]
     rows += [kernels_cuda.routing_row(cpu, TORCH)]
     assert [row.key for row in rows] == ["layer-16", "layer-32", "rate-32", "cross-entropy", "adamw", "routing"]
     assert all(row.value > 0 for row in rows)
@@ -42,6 +43,6 @@ def test_the_gpus_rows_made_small_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_rows_on_cuda() -> None:
-    rows = {row.key: row for row in kernels_cuda.rows(torch.device("cuda"))}
+    rows = {row.key: row for row in rows_of(kernels_cuda.parts(torch.device("cuda")))}
     assert {goal.key for goal in CUDA_KERNELS} <= set(rows)
     assert all(row.value > 0 for row in rows.values())

@@ -9,7 +9,8 @@ import pytest
 from bench_cases import TINY
 
 from hpxfer.bench import trainer_cpu
-from hpxfer.bench.trainer_cpu import Measured, measure, rows_of
+from hpxfer.bench.parts import rows_of
+from hpxfer.bench.trainer_cpu import Measured, measure
 
 TIMES = {
     "plain": (0.008, 0.010, 0.012),
@@ -23,7 +24,7 @@ TIMES = {
 
 def test_rows_of_given_times() -> None:
     found = Measured(times=TIMES, peak=100e9, flops=1e8, shares={"products": 0.7, "rest": 0.3})
-    ratios, shares = rows_of(32, found)
+    ratios, shares = trainer_cpu.rows_of(32, found)
     assert ratios.key == "ratio-32"
     assert ratios.value == pytest.approx(5.0)  # the median of 2, 5 and 6
     assert ratios.numbers["plain_ms"] == pytest.approx(10)
@@ -42,9 +43,10 @@ def test_a_tiny_case_is_measured_every_way(tmp_path: Path) -> None:
     assert sum(found.shares.values()) == pytest.approx(1.0)
 
 
-def test_rows_of_all_widths_come_in_the_tables_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_width_is_measured_alone_and_the_peak_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Measured(times=TIMES, peak=100e9, flops=1e8, shares={"products": 1.0})
     monkeypatch.setattr(trainer_cpu, "measure", lambda *given: made)
     monkeypatch.setattr(trainer_cpu, "matmul_size", lambda device: 64)
-    keys = [row.key for row in trainer_cpu.rows((32, 128))]
-    assert keys == ["ratio-32", "ratio-128", "share-32", "share-128", "peak-cpu"]
+    rows = list(rows_of(trainer_cpu.parts((32, 128))))
+    assert [row.key for row in rows] == ["ratio-32", "share-32", "ratio-128", "share-128", "peak-cpu"]
+    assert rows[-1].value == 100.0  # of the same rounds; no product was timed for it

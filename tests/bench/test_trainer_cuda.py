@@ -12,6 +12,7 @@ from bench_cases import TINY
 from hpxfer.bench import trainer_cuda
 from hpxfer.bench.cases import trials
 from hpxfer.bench.goals import CUDA_TRAINER
+from hpxfer.bench.parts import rows_of
 from hpxfer.bench.trainer_cuda import Rate, progress, rate, steady
 from hpxfer.errors import HpxferError
 from hpxfer.train import trainer
@@ -50,7 +51,7 @@ def test_the_rows_are_those_of_the_table(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(trainer_cuda, "rate", lambda *args, **options: made)
     monkeypatch.setattr(trainer_cuda, "matmul_peak", lambda device: 8e14)
     monkeypatch.setattr(trainer_cuda, "copy_peak", lambda device: 4e12)
-    rows = {row.key: row for row in trainer_cuda.rows(torch.device("cuda"))}
+    rows = {row.key: row for row in rows_of(trainer_cuda.parts(torch.device("cuda")))}
     assert {goal.key: goal.unit for goal in CUDA_TRAINER} == {
         key: row.unit for key, row in rows.items() if not key.endswith("-cuda")
     }
