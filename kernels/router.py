@@ -116,14 +116,16 @@ def _route(
     x, y, w, balance, scale = (aligned(tensor) for tensor in (x, y, w, balance, scale))
     total, h, rstd, logits, chosen = _outputs(x, w, num_active)
     blocks = _row_blocks(size_d, num_experts, x.dtype)
+    num_noise, num_ties = 0 if noise is None else num_experts, 0 if ties is None else num_trials
+    # A stand-in has the same dtype and alignment: for others, Triton would compile other code.
+    noise = logits if noise is None else aligned(noise)
+    ties = chosen.view(torch.int32) if ties is None else aligned(ties)
     launch(
         route,
         (-(-num_tokens // blocks["BLOCK_T"]), num_trials),
-        *(x, y, w, logits if noise is None else aligned(noise), balance, scale, chosen if ties is None else ties),
-        *(total, h, rstd, logits, chosen, num_tokens, size_d, num_experts, num_active, num_groups, EPS),
+        *(x, y, w, noise, balance, scale, ties, total, h, rstd, logits, chosen),
+        *(num_tokens, size_d, num_experts, num_active, num_groups, num_noise, num_ties, EPS),
         SCORE=score,
-        HAS_NOISE=noise is not None,
-        HAS_TIES=ties is not None,
         **blocks,
     )
     return total, h, rstd, logits, chosen
@@ -156,7 +158,7 @@ def _gradients(
     num_experts = w.shape[2]
     dtotal, dh, dlogits, h, w = (aligned(tensor) for tensor in (dtotal, dh, dlogits, h, w))
     sizes = num_tokens, size_d, num_experts
-    dx, blocks = torch.empty_like(h), _row_blocks(size_d, num_experts, h.dtype)
+    dx, blocks = torch.empty_like(h), _row_blocks(size_d, num_experts, h.dtype, backward=True)
     grid = -(-num_tokens // blocks["BLOCK_T"]), num_trials
     launch(stream_gradient, grid, dtotal, dh, dlogits, h, rstd, w, dx, *sizes, **blocks)
     blocks = _weight_blocks(size_d, num_experts)
@@ -198,18 +200,22 @@ def _outputs(x: Tensor, w: Tensor, num_active: int) -> tuple[Tensor, Tensor, Ten
     return total, h, rstd, logits, w.new_empty((*rows, num_active), dtype=torch.int64)
 
 
-def _row_blocks(size_d: int, num_experts: int, dtype: torch.dtype) -> dict[str, int]:
+def _row_blocks(size_d: int, num_experts: int, dtype: torch.dtype, *, backward: bool = False) -> dict[str, int]:
     """Return the blocks of a program that owns tokens. More experts need more tokens per load of w.
 
-    float32 products do not run on tensor cores and need more registers, so they take fewer tokens.
+    They are derived from what the compiler reports, not measured: the most tokens and features that spill next to
+    nothing. float32 products do not run on tensor cores and need more registers, so they take fewer tokens.
     """
     block_e = max(16, power_of_2(num_experts))
-    most_d = 64 if block_e <= 64 else 32
     if dtype == torch.bfloat16:
-        block_t, num_warps = (32, 4) if block_e == 16 else (64, 8)
+        block_t, most_d = (32, 64) if block_e == 16 else (64, 32)
+        if block_e > 64 and backward:
+            most_d = 16
+        elif block_e > 128:
+            block_t = 32
     else:
-        block_t, num_warps = 16, 4 if block_e <= 64 else 8
-    block_d = min(max(16, power_of_2(size_d)), most_d)
+        block_t, most_d = 16, 64 if block_e == 16 else 32
+    block_d, num_warps = min(max(16, power_of_2(size_d)), most_d), 4 if block_e <= 64 else 8
     return {"BLOCK_T": block_t, "BLOCK_D": block_d, "BLOCK_E": block_e, "num_warps": num_warps, "num_stages": 2}
 
 

@@ -7,7 +7,7 @@ Letters: BLOCK_T tokens, BLOCK_D features and BLOCK_E >= E experts of a program.
 import triton
 import triton.language as tl
 
-from hpxfer.kernels.routing_triton import ordered, store_best
+from hpxfer.kernels.routing_triton import ordered, store_best, tie_of
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def rank_dot(a, b, dtype: tl.constexpr):
     return product
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_noise", "num_ties"])
 def route(
     x_ptr,
     y_ptr,
@@ -59,15 +59,19 @@ def route(
     num_experts,
     num_active,
     num_groups,
+    num_noise,
+    num_ties,
     eps,
     SCORE: tl.constexpr,
-    HAS_NOISE: tl.constexpr,
-    HAS_TIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):
-    """Program (block of tokens, trial) computes everything of its tokens. It reads x and y twice, once from a cache."""
+    """Program (block of tokens, trial) computes everything of its tokens. It reads x and y twice, once from a cache.
+
+    Without noise, `num_noise` is 0 and not E; without ties, `num_ties` is 0 and not K. They are no constants, so that a
+    trial runs the same code, and has the same bits, beside trials that have noise or ties and beside others.
+    """
     trial = tl.program_id(1).to(tl.int64)
     token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     e = tl.arange(0, BLOCK_E)
@@ -107,8 +111,7 @@ def route(
         w_mask = (begin + d < size_d)[:, None] & (e < num_experts)[None, :]
         w = tl.load(w_at + begin * num_experts, mask=w_mask, other=0.0)
         logits += split_dot(h, w)
-    if HAS_NOISE:
-        logits += tl.load(noise_ptr + trial * num_experts + e, mask=e < num_experts, other=0.0)[None, :]
+    logits += tl.load(noise_ptr + trial * num_experts + e, mask=e < num_noise, other=0.0)[None, :]
     logits_at = logits_ptr + row[:, None] * num_experts + e[None, :]
     tl.store(logits_at, logits, mask=token_mask & (e < num_experts)[None, :])
 
@@ -122,9 +125,9 @@ def route(
             if SCORE == "scaled_softmax":
                 scores = tl.load(scale_ptr + trial) * scores
         balance = tl.load(balance_ptr + trial * num_experts + e, mask=e < num_experts, other=0.0)
-        key, chosen_at = ordered(scores + balance[None, :]), chosen_ptr + row * num_active
+        tie = tie_of(ties_ptr + trial, num_ties)
         sizes = num_tokens, num_experts, num_active, num_groups
-        store_best(key, token, ties_ptr + trial, chosen_at, *sizes, HAS_TIES, BLOCK_T, BLOCK_E)
+        store_best(ordered(scores + balance[None, :]), tie, token, chosen_ptr + row * num_active, *sizes, BLOCK_E)
 
 
 @triton.jit

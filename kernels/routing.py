@@ -153,9 +153,9 @@ def _choose(gates: Tensor, bias: Tensor, num_active: int, num_groups: int, ties:
     launch(
         choose,
         (-(-num_tokens // block_t), num_trials),
-        *(gates.float().contiguous(), bias.float().contiguous(), chosen if ties is None else ties, chosen),
-        *(num_tokens, num_experts, num_active, num_groups),
-        HAS_TIES=ties is not None,
+        *(gates.float().contiguous(), bias.float().contiguous()),
+        *(chosen.view(torch.int32) if ties is None else ties, chosen),
+        *(num_tokens, num_experts, num_active, num_groups, 0 if ties is None else num_trials),
         BLOCK_T=block_t,
         BLOCK_E=block_e,
     )

@@ -32,7 +32,7 @@ def mixed(x):
     return x ^ ((x >> 16) & 0xFFFF)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_ties"])
 def choose(
     gates_ptr,
     bias_ptr,
@@ -42,7 +42,7 @@ def choose(
     num_experts,
     num_active,
     num_groups,
-    HAS_TIES: tl.constexpr,
+    num_ties,
     BLOCK_T: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):
@@ -54,47 +54,40 @@ def choose(
     mask = (token < num_tokens)[:, None] & (e < num_experts)[None, :]
     gates = tl.load(gates_ptr + row[:, None] * num_experts + e[None, :], mask=mask, other=0.0)
     bias = tl.load(bias_ptr + trial * num_experts + e, mask=e < num_experts, other=0.0)
-    key, chosen_at = ordered(gates + bias[None, :]), chosen_ptr + row * num_active
+    tie = tie_of(ties_ptr + trial, num_ties)
     sizes = num_tokens, num_experts, num_active, num_groups
-    store_best(key, token, ties_ptr + trial, chosen_at, *sizes, HAS_TIES, BLOCK_T, BLOCK_E)
+    store_best(ordered(gates + bias[None, :]), tie, token, chosen_ptr + row * num_active, *sizes, BLOCK_E)
 
 
 @triton.jit
-def store_best(
-    key,
-    token,
-    ties_at,
-    chosen_at,
-    num_tokens,
-    num_experts,
-    num_active,
-    num_groups,
-    HAS_TIES: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-):
-    """Store the experts of largest `key` [BLOCK_T, BLOCK_E] of every token at `chosen_at` [BLOCK_T].
+def tie_of(ties_at, num_ties):
+    """Return the key of a trial, or -1 if no trial of the stack breaks ties at random."""
+    tie = tl.full([], -1, tl.int32)
+    if num_ties > 0:
+        tie = tl.load(ties_at)
+    return tie
 
-    Ties go to the lowest index. With HAS_TIES they go to the lowest number in `order`: a hash if the trial has a key.
+
+@triton.jit
+def store_best(key, tie, token, chosen_at, num_tokens, num_experts, num_active, num_groups, BLOCK_E: tl.constexpr):
+    """Store the experts of largest `key` [T, BLOCK_E] of every token at `chosen_at` [T].
+
+    Ties go to the lowest index, or where the trial's `tie` is a key, which is not negative, to the lowest hash.
     """
     e = tl.arange(0, BLOCK_E)
-    if HAS_TIES:
-        tie = tl.load(ties_at)
-        order = tl.where(tie < 0, e[None, :], mixed(mixed(token ^ tie)[:, None] + e[None, :]))
-    # An expert's group while the expert may be chosen; -1 once it is taken, and for padding.
-    group_of = tl.where(e < num_experts, e // (num_experts // num_groups), -1)
-    left = tl.zeros((BLOCK_T, BLOCK_E), dtype=tl.int32) + group_of[None, :]
+    taken = -0x7FFFFFFF - 1  # below every key of `ordered`
+    group = (e // (num_experts // num_groups))[None, :]
+    key = tl.where((e < num_experts)[None, :], key, taken)
     each = num_active // num_groups
     for a in range(num_active):
-        open_ = left == a // each
-        best = tl.max(tl.where(open_, key, -0x7FFFFFFF - 1), axis=1)
-        tied = open_ & (key == best[:, None])
-        if HAS_TIES:
-            first = tl.min(tl.where(tied, order, 0x7FFFFFFF), axis=1)
-            tied = tied & (order == first[:, None])
+        left = tl.where(group == a // each, key, taken)
+        tied = left == tl.max(left, axis=1)[:, None]
+        if tie >= 0:
+            order = tl.where(tied, mixed(mixed(token ^ tie)[:, None] + e[None, :]), 0x7FFFFFFF)
+            tied = tied & (order == tl.min(order, axis=1)[:, None])
         index = tl.min(tl.where(tied, e[None, :], BLOCK_E), axis=1)
         tl.store(chosen_at + a, index.to(tl.int64), mask=token < num_tokens)
-        left = tl.where(e[None, :] == index[:, None], -1, left)
+        key = tl.where(e[None, :] == index[:, None], taken, key)
 
 
 @triton.jit

@@ -135,6 +135,20 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(dtype: torch.dtype) -> None:
             assert torch.equal(grad[0], grads[name][k]), name
 
 
+@DTYPES
+def test_bits_are_those_beside_trials_with_noise_and_ties(dtype: torch.dtype) -> None:
+    case = router_case(2, 40, 24, 6, dtype=dtype, num_active=2)
+    given = {**case.given, "noise": torch.zeros(2, 6, device=DEVICE)}
+    beside = replace(case, given=given, ties=torch.full((2,), BY_INDEX, dtype=torch.int32, device=DEVICE))
+    (routed, grads), (other, other_grads) = case.run(TRITON), beside.run(TRITON)
+    for mine, theirs in zip(routed, other, strict=True):
+        assert mine is not None
+        assert theirs is not None
+        assert torch.equal(mine, theirs)
+    for name, grad in grads.items():
+        assert torch.equal(grad, other_grads[name]), name
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's: the interpreter is made of it
 def test_a_row_that_is_not_finite_stays_alone() -> None:
     case = router_case(tokens=40)
