@@ -162,7 +162,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.triton:
         output = ["--output", str(options.output)] if options.output else []
         return run_with(options.triton, [*output, "--command", options.command])
-    os.environ.pop("TRITON_INTERPRET", None)
     found = record(options.command)
     for row in found["rows"]:
         print(  # noqa: T201
@@ -175,4 +174,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    os.environ.pop("TRITON_INTERPRET", None)
     sys.exit(main(sys.argv[1:]))

@@ -13,6 +13,7 @@ from pathlib import Path
 import docs_commands as commands
 import docs_parts as parts
 import docs_sweep_file as sweep_file
+from compile_facts import facts_markdown
 from docs_parts import Part
 
 from hpxfer.errors import HpxferError
@@ -33,6 +34,7 @@ FILES: Mapping[str, Mapping[str, Part]] = {
     "docs/extend.md": {"kinds": parts.kinds_markdown},
     "docs/design.md": {"rooms": parts.rooms_markdown},
     "docs/benchmarks.md": {"bench": parts.bench_markdown},
+    "kernels/README.md": {"compiled": facts_markdown},
 }
 # Copied, because a site holds only what lies in docs/.
 COPIES = {"docs/images/quickstart.png": "results/published/quickstart/transfer.png"}
