@@ -31,6 +31,7 @@ Letters: K trials, T tokens, D features, E experts, A active experts, G groups, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -44,6 +45,12 @@ from hpxfer.kernels.sums import aligned, column_sums
 
 # Scores that the kernel computes. `scaled_softmax` is the scale of a trial times its softmax.
 Score = Literal["sigmoid", "softmax", "scaled_softmax"]
+# The same in torch: (logits [K, T, E], scale [K, 1, 1]) -> scores.
+SCORES: dict[Score, Callable[[Tensor, Tensor], Tensor]] = {
+    "sigmoid": lambda logits_KTE, _: logits_KTE.sigmoid(),
+    "softmax": lambda logits_KTE, _: logits_KTE.softmax(-1),
+    "scaled_softmax": lambda logits_KTE, scale_K11: scale_K11 * logits_KTE.softmax(-1),
+}
 
 
 class Routed(NamedTuple):

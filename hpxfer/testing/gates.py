@@ -9,14 +9,13 @@ class TestMine(GateSuite):
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH
-from hpxfer.kernels.router import Score
+from hpxfer.kernels.router import SCORES
 from hpxfer.model.draws import draw
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout, Weights, gradients
@@ -27,12 +26,6 @@ from hpxfer.trial import Setting, Trial
 
 TRIALS, TOKENS, EXPERTS, ACTIVE = 3, 32, 8, 3
 SUM_ERROR = 1e-5  # of float32 weights that should sum to one
-# What a row's `score_in_kernel` names: (logits [K, T, E], route scale [K, 1, 1]) -> scores.
-SCORES: dict[Score, Callable[[Tensor, Tensor], Tensor]] = {
-    "sigmoid": lambda logits_KTE, _: logits_KTE.sigmoid(),
-    "softmax": lambda logits_KTE, _: logits_KTE.softmax(-1),
-    "scaled_softmax": lambda logits_KTE, scale_K11: scale_K11 * logits_KTE.softmax(-1),
-}
 _SHAPE = Shape(width=16, depth=1, num_experts=4, num_active=2, expert_width=16, head_dim=16)
 _SETTING = Setting(
     family="gpt",

@@ -12,9 +12,8 @@ from triton_cases import integers, normal
 
 from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.norm import EPS
-from hpxfer.kernels.router import Routed, Score, router
+from hpxfer.kernels.router import SCORES, Routed, Score, router
 from hpxfer.kernels.routing import BY_INDEX, choose_experts
-from hpxfer.testing.gates import SCORES
 
 NAMES = ("x", "y", "w", "gain", "bias", "noise")
 OUTPUTS = ("stream", "h", "logits")

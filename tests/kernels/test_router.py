@@ -14,10 +14,9 @@ from triton_cases import BACKENDS, DEVICE, DTYPES, HALVES, TRITON, normal
 
 from hpxfer.kernels import router as module
 from hpxfer.kernels.backend import TORCH, Backend
-from hpxfer.kernels.router import router
+from hpxfer.kernels.router import SCORES, router
 from hpxfer.kernels.routing import BY_INDEX, of_chosen
 from hpxfer.model.gates import GATES
-from hpxfer.testing.gates import SCORES
 
 PARTS = ("gain", "bias", "noise")
 HALF = HALVES[-1]

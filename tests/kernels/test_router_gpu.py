@@ -12,8 +12,8 @@ from tolerances import assert_near
 from torch import Tensor
 from triton_cases import TRITON, normal
 
+from hpxfer.kernels.router import SCORES
 from hpxfer.kernels.routing import choose_experts
-from hpxfer.testing.gates import SCORES
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hpxfer.errors import HpxferError
 from hpxfer.model.gates import GATES, Gate
+from hpxfer.model.gates.probe import require_sound
 from hpxfer.testing.gates import GateSuite
 
 SIGMOID, SOFTMAX = GATES.get("sigmoid"), GATES.get("softmax")
@@ -50,6 +51,10 @@ BROKEN = {
         replace(SIGMOID, scores=lambda x, _: x.sigmoid() + (x - x.detach()).abs() - x + x.detach()),
         "test_gradients_are_those_of_the_weights",
     ),
+    "another score in the kernel": (
+        replace(SOFTMAX, score_in_kernel="softmax"),
+        "test_the_kernel_chooses_by_the_scores",
+    ),
     "no gradient": (
         replace(SIGMOID, name="stuck", scores=lambda x, _: x.detach().sigmoid()),
         "test_the_router_of_a_model_learns",
@@ -72,3 +77,24 @@ def test_an_unknown_gate_is_named_with_the_nearest() -> None:
 def test_a_gate_is_registered_once() -> None:
     with pytest.raises(HpxferError, match="gate 'sigmoid' is registered already"):
         GATES.register(SIGMOID)
+
+
+@pytest.mark.parametrize(
+    ("gate", "says"),
+    [
+        (
+            replace(SOFTMAX, score_in_kernel="sofmax"),
+            "must be None or one of sigmoid, softmax, scaled_softmax, got 'sofm",
+        ),
+        (replace(SOFTMAX, score_in_kernel="softmax"), "is 'softmax', but scores computes something else; leave"),
+        (replace(SIGMOID, score_in_kernel="softmax"), "is 'softmax', but scores computes something else; leave"),
+    ],
+)
+def test_a_score_in_the_kernel_that_is_another_is_refused(gate: Gate, says: str) -> None:
+    with pytest.raises(HpxferError, match=f"gate {gate.name}: score_in_kernel {says}"):
+        require_sound(gate)
+
+
+@pytest.mark.parametrize("name", GATES.names())
+def test_shipped_gates_are_sound(name: str) -> None:
+    require_sound(GATES.get(name))

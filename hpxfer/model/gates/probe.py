@@ -33,3 +33,22 @@ def require_sound(gate: Gate) -> None:
             raise HpxferError(f"{where} must be finite for finite logits, got {numbers}, ...")
         if not out.requires_grad:
             raise HpxferError(f"{where} must depend on the logits through operations that autograd differentiates")
+    _require_score(gate)
+
+
+def _require_score(gate: Gate) -> None:
+    """Raise HpxferError unless the score that the router's kernel computes for this gate is what `scores` computes."""
+    import torch
+
+    from hpxfer.kernels.router import SCORES
+
+    name = gate.score_in_kernel
+    if name is None:
+        return
+    where = f"gate {gate.name}: score_in_kernel"
+    if name not in SCORES:
+        raise HpxferError(f"{where} must be None or one of {', '.join(SCORES)}, got {name!r}")
+    logits = torch.randn(K, T, E, generator=torch.Generator().manual_seed(0))
+    scale = torch.tensor([1.0, 2.0]).view(K, 1, 1)
+    if not torch.allclose(gate.scores(logits, scale), SCORES[name](logits, scale)):
+        raise HpxferError(f"{where} is {name!r}, but scores computes something else; leave score_in_kernel out")
