@@ -36,7 +36,7 @@ def test_copies_are_up_to_date() -> None:
 def test_every_marker_belongs_to_a_generated_part() -> None:
     found = {
         (path.relative_to(ROOT).as_posix(), name)
-        for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        for path in [ROOT / "README.md", ROOT / "kernels/README.md", *(ROOT / "docs").glob("*.md")]
         for name in re.findall(r"<!-- (\w+):begin -->", path.read_text(encoding="utf-8"))
     }
     assert found == {(file, name) for file, parts in make_docs.FILES.items() for name in parts}

@@ -54,7 +54,7 @@ def test_values_and_gradients_equal_the_loop(
 
 
 @BACKENDS
-@pytest.mark.parametrize(("trials", "tokens", "fan_in", "fan_out"), [(1, 5, 8, 40), (3, 17, 24, 8)])
+@pytest.mark.parametrize(("trials", "tokens", "fan_in", "fan_out"), [(1, 5, 8, 40), (3, 17, 24, 8), (2, 9, 20, 13)])
 def test_batched_product_is_a_product_a_trial(
     trials: int, tokens: int, fan_in: int, fan_out: int, backend: Backend
 ) -> None:
