@@ -10,17 +10,13 @@ import contextlib
 import functools
 import importlib.util
 import logging
-import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-Asked = Literal["auto", "torch", "triton"]
-
-# The first architecture with bfloat16 tensor cores.
-_MIN_CAPABILITY = (8, 0)
+from hpxfer.kernels.usable import DEBUGGING_AID, MIN_CAPABILITY, NOT_INSTALLED, Asked, interpreted, refusal
 
 
 class BackendError(ValueError):
@@ -44,32 +40,20 @@ TORCH = Backend(name="torch", reason="the default", strict=True)
 
 
 def choose_backend(device: torch.device, *, asked: Asked = "auto", strict: bool) -> Backend:
-    """Return the kernels for this device, and log why. Raise BackendError if it lacks what was asked for."""
-    missing = _why_no_triton(device)
-    if asked == "triton" and missing is not None:
-        raise BackendError(
-            f"kernels: triton needs a CUDA device of capability 8.0 or more and the triton package, got {device} "
-            f"where {missing}; give kernels: auto or torch, or on such a device: pip install 'hpxfer[triton]'"
-        )
-    if asked == "triton" or (asked == "auto" and device.type == "cuda" and missing is None):
-        backend = Backend(
-            name="triton", reason="asked for" if asked == "triton" else f"on {device.type}", strict=strict
-        )
+    """Return the kernels for this device, and log why. Raise BackendError if it lacks what was asked for.
+
+    CUDA has the Triton kernels. Torch's are for those who ask for them there, to debug a kernel.
+    """
+    cuda, missing = device.type == "cuda", _why_no_triton(device)
+    if text := refusal(asked, cuda=cuda, strict=strict, missing=missing):
+        raise BackendError(text)
+    reason = f"on {device.type}" if asked == "auto" else "asked for"
+    if asked == "triton" or (asked == "auto" and cuda):
+        backend = Backend(name="triton", reason=reason, strict=strict)
     else:
-        backend = Backend(name="torch", reason="asked for" if asked == "torch" else missing or "on cpu", strict=strict)
-    if strict and backend.name == "torch" and device.type == "cuda":
-        raise BackendError(
-            "determinism: strict on CUDA needs the Triton kernels, because torch chooses the algorithm of a batched "
-            f"product by the number of trials, got kernels torch ({backend.reason}); give determinism: fast, or "
-            "pip install 'hpxfer[triton]' and give kernels: auto"
-        )
+        backend = Backend(name="torch", reason=f"{reason}, {DEBUGGING_AID}" if cuda else reason, strict=strict)
     _log_once(backend.name, backend.reason, "strict" if strict else "fast")
     return backend
-
-
-def interpreted() -> bool:
-    """Return whether Triton kernels run in Triton's interpreter on the CPU. This is for tests only."""
-    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
@@ -86,7 +70,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
 def _why_no_triton(device: torch.device) -> str | None:
     """Return why Triton kernels cannot run here, or None."""
     if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
+        return NOT_INSTALLED
     if interpreted() and device.type == "cpu":
         return None
     if device.type != "cuda":
@@ -94,7 +78,7 @@ def _why_no_triton(device: torch.device) -> str | None:
     if torch.version.hip is not None:
         return "torch is built for ROCm"
     capability = torch.cuda.get_device_capability(device)
-    if capability < _MIN_CAPABILITY:
+    if capability < MIN_CAPABILITY:
         return f"the device has capability {capability[0]}.{capability[1]}"
     return None
 

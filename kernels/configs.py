@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from hpxfer.kernels.backend import interpreted
+from hpxfer.kernels.usable import interpreted
 
 TABLE_PATH = Path(__file__).with_name("configs.json")
 # To write a part and to sum it costs about as much as so many iterations. No part is shorter.

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hpxfer.kernels.backend import interpreted, launch
+from hpxfer.kernels.backend import launch
 from hpxfer.kernels.configs import Config, Gradient, Product, num_parts
+from hpxfer.kernels.usable import interpreted
 
 # Tiles that use a block of columns one after the other.
 _SWIZZLE = 8

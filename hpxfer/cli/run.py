@@ -65,6 +65,8 @@ def run(
     """
     from hpxfer.cli.consent import ask, keep_within
     from hpxfer.driver import prepare
+    from hpxfer.driver.kernels import require_kernels
+    from hpxfer.driver.prepared import located
     from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
     from hpxfer.rekey import refuse_legacy_ids
@@ -83,6 +85,9 @@ def run(
         plugins=plugin or (),
     )
     refuse_legacy_ids(job.location)
+    if job.missing:
+        with located(job.file):
+            require_kernels(job.spec, job.real.device, address)
     if retrain_missing_curves:
         from hpxfer.driver.retrain import retraining
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from hpxfer.data import require_data
 from hpxfer.driver.dispatch import Dispatcher, OnEvent, TrainingFailed, allowed
+from hpxfer.driver.kernels import require_kernels
 from hpxfer.driver.plugins import require_plugins
 from hpxfer.driver.precision import require_same
 from hpxfer.driver.prepared import PreparedSweep, located, prepare, refreshed
@@ -72,8 +73,10 @@ def run(
     )
     if strict_memory:
         require_fit(prepared.real)
-    if prepared.missing and address is None:
-        with located(prepared.file):
+    with located(prepared.file):
+        if prepared.missing and executor is None:
+            require_kernels(prepared.spec, prepared.real.device, address)
+        if prepared.missing and address is None:
             require_data(prepared.spec.data)  # a plan, and a cluster whose nodes have the data, need only its digest
     # An executor of the caller's may train in this process, which has every row that it registered.
     plugins = require_plugins(prepared.spec) if executor is None else plugin_files(prepared.spec)

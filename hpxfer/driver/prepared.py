@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.data import check_length, data_ref, vocabulary_cautions
 from hpxfer.driver.begun import begun, goes_on
+from hpxfer.driver.kernels import kernels_caution
 from hpxfer.driver.plugins import stored_plugins, without_defaults
 from hpxfer.driver.precision import precision_of
 from hpxfer.driver.restoring import Restoring
@@ -126,7 +127,9 @@ def prepare(
     spec = with_precision(resolved(spec, begun(location.folder, spec)), precision.value)
     expansion = Expansion(spec, data)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
-    return _ready(file, expansion, location, open_reuse(reuse, location, spec.judge.loss), device, cost, precision)
+    wanted, about_kernels = open_reuse(reuse, location, spec.judge.loss), kernels_caution(spec, device, address)
+    cautions = (about_kernels,) if about_kernels else ()
+    return _ready(file, expansion, location, wanted, device, cost, precision, cautions)
 
 
 def _root_of_stored(file: Path | None, name: str) -> Path | None:
@@ -169,6 +172,7 @@ def _ready(
     device: Device,
     cost: Cost,
     precision: Precision,
+    cautions: Sequence[str] = (),
 ) -> PreparedSweep:
     spec, store = expansion.spec, Store.open(location.folder, write=False)
     outcomes = _outcomes(store, spec)
@@ -177,7 +181,7 @@ def _ready(
     done = {**outcomes, **reuse.wanted}
     known = measured(store, cuda=device.cuda, precision=spec.precision) if outcomes else {}
     counts = grid_counts(expansion, done) if spec.search.row.lists_trials else _counts(search, done)
-    warnings = tuple(_warnings(spec, device, store, location, precision))
+    warnings = (*cautions, *_warnings(spec, device, store, location, precision))
 
     def planned(hardware: Hardware | None) -> Plan:
         """Return the plan for some hardware, by default the device, in the precision that the trials have there."""
@@ -244,7 +248,7 @@ def located(file: Path | None) -> Iterator[None]:
         yield
     except HpxferError as error:
         key, _, rest = str(error).partition(": ")
-        if file is None or not key.startswith("data."):
+        if file is None or key.partition(".")[0] not in ("data", "resources", "training"):
             raise
         raise HpxferError(f"{read_yaml(file).where(tuple(key.split('.')))}: {rest}") from None
 

@@ -163,6 +163,10 @@ class ModelSpec(Section):
     """The init std of the token embedding at the base."""
     position_std: NotNegative = 0.02
     """The init std of the position embedding at the base."""
+    init_draw: Literal["generator", "counter"] = "generator"
+    """How the seed draws the initial parameters. `generator` draws them with torch's generator, on one thread of the
+    CPU. `counter` computes them side by side where the trials train, with the same bits on a CPU and a GPU. Choose it
+    where a GPU would wait for billions of numbers. It draws other numbers, and is part of the trials' ids."""
 
     def base_init(self) -> BaseInit:
         return BaseInit(
@@ -325,7 +329,8 @@ class ResourcesSpec(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where a worker trains."""
     kernels: Literal["auto", "torch", "triton"] = "auto"
-    """The kernels. auto is triton on CUDA and torch elsewhere."""
+    """The kernels. auto is triton on CUDA and torch elsewhere. On CUDA, torch is a debugging aid: slow, never measured,
+    and only with `determinism: fast`."""
     cpus_per_stack: Annotated[float, Field(ge=LEAST_SHARE, le=4096)] = 1.0
     """The CPUs that Ray sets aside per stack."""
     gpus_per_stack: GpuShare = None

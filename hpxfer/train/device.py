@@ -4,7 +4,8 @@ strict    a trial has the same bits on the same machine, whatever is stacked bes
           depend on the size of the stack), torch's deterministic algorithms, Triton kernels of fixed launch shapes
 fast      CUDA only: the fastest code. On a CPU it is the same code as strict.
 
-Steps are compiled and captured only with the Triton kernels: torch's own grouped products ask the host for sizes.
+On CUDA a stack trains with the Triton kernels, and its steps are captured. Torch's kernels are a debugging aid there:
+their grouped products ask the host for sizes, so their steps are neither compiled nor captured.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, Literal, cast
 import torch
 
 from hpxfer.errors import HpxferError
-from hpxfer.kernels.backend import TORCH, Asked, Backend, BackendError, choose_backend
+from hpxfer.kernels.backend import TORCH, Backend, BackendError, choose_backend
+from hpxfer.kernels.usable import Asked
 
 Determinism = Literal["strict", "fast"]
 
@@ -50,8 +52,8 @@ CPU = Setup(device=torch.device("cpu"), determinism="strict", backend=TORCH)
 def setup_for(device: str = "auto", determinism: str | None = None, kernels: str = "auto") -> Setup:
     """Return how to train on a device. `device` is auto (CUDA if there is one), cpu or cuda.
 
-    `determinism` is strict, fast or None (strict on a CPU, fast on CUDA). `kernels` is auto, torch or triton. Raise
-    HpxferError if this machine does not have them.
+    `determinism` is strict, fast or None (strict on a CPU, fast on CUDA). `kernels` is auto, torch (on CUDA a
+    debugging aid) or triton. Raise HpxferError if this machine does not have them.
     """
     chosen_device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     cuda = chosen_device.type == "cuda"

@@ -12,6 +12,7 @@ import torch
 
 from hpxfer.kernels import backend as module
 from hpxfer.kernels.backend import BackendError, choose_backend
+from hpxfer.kernels.usable import Asked
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 KERNELS = Path(module.__file__).parent
@@ -40,27 +41,33 @@ def test_the_interpreter_is_only_for_those_who_ask(monkeypatch: pytest.MonkeyPat
     assert choose_backend(CPU, asked="triton", strict=True).is_triton
 
 
-def test_cuda_has_triton_unless_torch_is_asked_for(cuda: pytest.MonkeyPatch) -> None:
+def test_cuda_has_triton_unless_torch_is_asked_for(cuda: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     assert choose_backend(CUDA, strict=True).is_triton
-    assert choose_backend(CUDA, asked="torch", strict=False).reason == "asked for"
+    module._log_once.cache_clear()
+    with caplog.at_level(logging.INFO, "hpxfer"):
+        assert choose_backend(CUDA, asked="torch", strict=False).name == "torch"
+    assert "kernels: torch (asked for, a debugging aid on CUDA" in caplog.text
     with pytest.raises(BackendError, match="strict on CUDA needs the Triton kernels"):
         choose_backend(CUDA, asked="torch", strict=True)
 
 
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("asked", ["auto", "triton"])
 @pytest.mark.parametrize(
     ("where", "name", "value", "reason"),
     [
-        (torch.cuda, "get_device_capability", lambda device: (7, 5), "capability 7.5"),
-        (torch.version, "hip", "6.2", "ROCm"),
-        (module.importlib.util, "find_spec", lambda name: None, "not installed"),
+        (torch.cuda, "get_device_capability", lambda device: (7, 5), "capability 7.5; take a CUDA device of"),
+        (torch.version, "hip", "6.2", "ROCm; take a CUDA device of capability 8.0 or more, or give device: cpu"),
+        (module.importlib.util, "find_spec", lambda name: None, r"not installed; pip install 'hpxfer\[triton\]'"),
     ],
 )
-def test_why_there_is_no_triton(cuda: pytest.MonkeyPatch, where: object, name: str, value: object, reason: str) -> None:
+def test_cuda_without_triton_is_an_error_with_a_fix(
+    cuda: pytest.MonkeyPatch, where: object, name: str, value: object, reason: str, asked: Asked, strict: bool
+) -> None:
     cuda.setattr(where, name, value)
-    assert reason in choose_backend(CUDA, strict=False).reason
-    for asked in ("triton", "auto"):
-        with pytest.raises(BackendError, match=reason):
-            choose_backend(CUDA, asked=asked, strict=True)  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match=f"resources.kernels: {asked} means the Triton kernels.*{reason}"):
+        choose_backend(CUDA, asked=asked, strict=strict)
+    assert choose_backend(CUDA, asked="torch", strict=False).name == "torch"
 
 
 def test_the_choice_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import torch
 
@@ -25,6 +27,30 @@ def test_triton_on_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(HpxferError, match="triton"):
         setup_for("cpu", kernels="triton")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Make this machine look like one with an H200 and triton."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    return monkeypatch
+
+
+def test_cuda_captures_and_compiles_its_steps_unless_torch_is_there_to_debug(cuda: pytest.MonkeyPatch) -> None:
+    found = setup_for()
+    assert (found.backend.name, found.compiled, found.captured) == ("triton", True, True)
+    aid = setup_for(kernels="torch")
+    assert (aid.backend.name, aid.compiled, aid.captured) == ("torch", False, False)
+
+
+def test_cuda_without_triton_does_not_fall_back_to_torch(cuda: pytest.MonkeyPatch) -> None:
+    cuda.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(HpxferError, match=r"triton is not installed; pip install 'hpxfer\[triton\]'"):
+        setup_for()
 
 
 def test_one_thread_and_exact_products_while_it_runs() -> None:
@@ -75,7 +101,8 @@ def test_cuda_is_fast_by_default() -> None:
     found = setup_for("cuda")
     assert found.determinism == "fast"
     assert not found.backend.strict
-    assert found.captured is found.backend.is_triton
+    assert found.backend.is_triton
+    assert found.captured
 
 
 def test_one_thread_is_for_the_inside_only() -> None:
