@@ -6,6 +6,7 @@ It runs on the head, in a job of its own. A task without resources checks each n
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import socket
@@ -50,6 +51,7 @@ def check(request: Request, sweep: Path) -> dict[str, Any]:
 
 def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
     from hpxfer.driver import prepare
+    from hpxfer.driver.kernels import require_kernels
     from hpxfer.driver.retrain import retraining
     from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
@@ -65,13 +67,15 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
             reuse=[where(folder) for folder in request.reuse],
             price_per_hour=request.price_per_hour,
         )
+        device, kernels = job.real.device, spec.resources.kernels
+        require_kernels(spec, device, "auto")
         said = list[str]()
         if request.retrain_missing_curves:
             job, said = retraining(job)
         if request.strict_memory:
             require_fit(job.plan)
         require_plugins(plugin_files(spec))
-        nodes = node_answers(spec)
+        nodes = node_answers(spec, triton=device.cuda and kernels != "torch")
     return {
         "plan": job.plan.to_dict(),
         "text": "\n".join([*said, plan_text(job.plan), *job.reuse.lines()]),
@@ -89,12 +93,12 @@ def require_writable(root: Path) -> None:
         raise HpxferError(f"--results: must be a folder that can be written, got {root}; name another")
 
 
-def node_answers(spec: SweepSpec) -> list[dict[str, Any]]:
-    """Return what each live node that can train reports about itself and the data."""
+def node_answers(spec: SweepSpec, *, triton: bool) -> list[dict[str, Any]]:
+    """Return what each live node that can train reports about itself and the data. `triton`: whether it needs it."""
     task = ray.remote(num_cpus=0, max_retries=1)(_node_answer)
     data = spec.data.model_dump(mode="json")
     nodes = capable_nodes(ray.nodes(), spec)  # type: ignore[no-untyped-call]
-    asked = [(node, on_node(task, node["NodeID"]).remote(data)) for node in nodes]
+    asked = [(node, on_node(task, node["NodeID"]).remote(data, triton)) for node in nodes]
     return [{"host": node["NodeManagerHostname"], "node": node["NodeID"], **_result(answer)} for node, answer in asked]
 
 
@@ -114,8 +118,13 @@ def capable_nodes(nodes: list[dict[str, Any]], spec: SweepSpec) -> list[dict[str
     return found
 
 
-def _node_answer(data: dict[str, Any]) -> dict[str, Any]:
-    """Return this node's versions, and the digest of its copy of the data, or None if it has none."""
+def _node_answer(data: dict[str, Any], triton: bool) -> dict[str, Any]:
+    """Return this node's versions, and the digest of its copy of the data, or None if it has none.
+
+    A node that needs triton and lacks it says so instead.
+    """
+    if triton and importlib.util.find_spec("triton") is None:
+        return {**versions(), "error": "triton is not installed; pip install 'hpxfer[triton]'"}
     spec = DataSpec.model_validate(data)
     try:
         has_data = open_dataset(spec.source) is not None

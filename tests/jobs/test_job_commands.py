@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -86,7 +87,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], None]:
         monkeypatch.setattr("hpxfer.executors.ray_cluster.device_at", lambda address, resources: device)
 
     monkeypatch.setattr(job_check, "session", lambda *_: nullcontext())
-    monkeypatch.setattr(job_check, "node_answers", lambda spec: [])
+    monkeypatch.setattr(job_check, "node_answers", lambda spec, triton: [{"triton": triton}])
     return use
 
 
@@ -104,6 +105,27 @@ def test_the_head_decides_by_its_workers_and_says_so(head: Callable[[Device], No
         assert said["precision"] == said["plan"]["precision"] == value
         assert f"precision: auto is {value}, chosen by this device" in said["text"]
         assert "of the Ray cluster" in said["text"]
+
+
+@pytest.mark.parametrize(("kernels", "asked"), [("auto", True), ("triton", True), ("torch", False)])
+def test_the_nodes_with_gpus_need_triton(
+    kernels: str, asked: bool, head: Callable[[Device], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head(Device(cuda=True, num_gpus=2, name="H100"))
+    sweep = f"{SWEEP}resources: {{kernels: {kernels}}}\n"
+    assert ask_head(tmp_path, sweep)["nodes"] == [{"triton": asked}]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    answer = job_check._node_answer({"source": "builtin:stdlib"}, triton=asked)
+    assert ("pip install 'hpxfer[triton]'" in answer.get("error", "")) is asked
+
+
+def test_the_head_refuses_kernels_that_its_nodes_cannot_have(
+    head: Callable[[Device], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    head(Device(num_cpus=2))
+    said = ask_head(tmp_path, f"{SWEEP}resources: {{kernels: triton}}\n")
+    assert "resources.kernels: triton needs a CUDA device" in said["error"]
 
 
 def test_the_head_refuses_what_does_not_fit_unless_it_is_to_try(head: Callable[[Device], None], tmp_path: Path) -> None:
