@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 import torch
 
+from hpxfer.model.counter import CHUNK, normals
 from hpxfer.model.flat import FlatLayout
-from hpxfer.model.parameters import ParameterSpec
 from hpxfer.scaling.roles import ROLES
 
+CPU = torch.device("cpu")
 # One draw covers the router noise of this many steps.
 NOISE_STEPS = 16
+# `counter` computes at least so many numbers of a trial at once, however many trials there are.
+LEAST = 2**10
 EXPERT_ROLES = ("expert_in", "expert_gate", "expert_out")
 # The std of `fixed_bias`, in units of the router's logits. It changes a sigmoid gate by 0.005: as far as one step of
 # the balancing rule moves a score at its default rate of 0.01 and a load that is 0.5 off. Ids stand for this number.
@@ -20,28 +24,45 @@ FIXED_BIAS_STD = 0.02
 
 
 def draw(
-    layout: FlatLayout, seeds: Sequence[int], stds: Sequence[dict[str, float]], tied: Sequence[bool] = ()
+    layout: FlatLayout,
+    seeds: Sequence[int],
+    stds: Sequence[dict[str, float]],
+    tied: Sequence[bool] = (),
+    *,
+    method: str = "generator",
+    device: torch.device = CPU,
 ) -> torch.Tensor:
-    """Return the initial vector, float32 on the CPU: gains are one, matrices normal with the std of their role.
+    """Return the initial vector on the device, float32: gains are one, matrices normal with the std of their role.
 
     `stds[k]` maps a role to its init std in trial k. Where `tied[k]`, all experts of a layer start from the same draw
     and train independently afterwards (MSSP, regime III). A draw depends only on the seed of the trial, the name of
-    the parameter and its copy. It is therefore the same whatever is stacked beside it.
+    the parameter and its copy. It is therefore the same whatever is stacked beside it, and on every device.
+
+    `method` is a sweep's `model.init_draw`. `generator` draws one number after the other on one thread of the CPU, with
+    torch's generator. `counter` computes all numbers of all trials side by side on the device. Nothing else that a
+    seed decides is many numbers, so everything else has one method: `router_noise`, `fixed_bias` and `tie_keys` here,
+    and the order of the data.
     """
-    flat = torch.zeros(layout.numel)
+    flat = torch.zeros(layout.numel, device=CPU if method == "generator" else device)
     views = layout.weights(flat)
+    fill = _FILLS[method]
     for spec in layout.parameters:
-        for layer in range(spec.layers):
-            for trial, seed in enumerate(seeds):
-                out = views[spec.name][layer][trial]
-                std = stds[trial][spec.role]
-                if ROLES[spec.role] == "ones":
-                    out.fill_(1.0)
-                elif std:
-                    shared = bool(tied) and tied[trial] and spec.role in EXPERT_ROLES
-                    out.copy_(_normal(spec, f"{seed}/{spec.name}/{layer}", shared=shared))
-                    out.mul_(std)
-    return flat
+        kinds = [_kind(spec.role, stds[k][spec.role], bool(tied) and tied[k]) for k in range(len(seeds))]
+        for copy, out in enumerate(views[spec.name]):
+            keys = [f"{seed}/{spec.name}/{copy}" for seed in seeds]
+            for kind, run in groupby(range(len(seeds)), kinds.__getitem__):
+                trials = list(run)
+                part = out[trials[0] : trials[-1] + 1]
+                if kind == "ones":
+                    part.fill_(1.0)
+                elif kind != "zeros":
+                    sharing = part.shape[1] if kind == "tied" else 1
+                    fill(
+                        part.view(len(trials), sharing, -1),
+                        [keys[k] for k in trials],
+                        [stds[k][spec.role] for k in trials],
+                    )
+    return flat.to(device)
 
 
 def router_noise(seeds: Sequence[int], blocks: Sequence[int], num_experts: int, chunk: int) -> torch.Tensor:
@@ -79,10 +100,40 @@ def tie_keys(seeds: Sequence[int], blocks: Sequence[int]) -> torch.Tensor:
     return torch.tensor(keys, dtype=torch.int32).view(len(blocks), len(seeds))
 
 
-def _normal(spec: ParameterSpec, key: str, *, shared: bool) -> torch.Tensor:
-    """Return standard normal numbers of the parameter's size. If `shared`, return one expert's, for all experts."""
-    size = spec.size[1:] if shared else spec.size
-    return torch.randn(torch.Size(size).numel(), generator=_generator(key)).view(size)
+def _kind(role: str, std: float, tied: bool) -> str:
+    """Return how a trial's copies of a role start: `ones`, `zeros`, or normal, with `tied` or `own` draws."""
+    if ROLES[role] == "ones":
+        return "ones"
+    if not std:
+        return "zeros"
+    return "tied" if tied and role in EXPERT_ROLES else "own"
+
+
+def _fill_by_generator(out_KEN: torch.Tensor, keys: Sequence[str], stds: Sequence[float]) -> None:
+    """Write the numbers of each trial's generator, the same for all E."""
+    for out_EN, key, std in zip(out_KEN, keys, stds, strict=True):
+        out_EN.copy_(torch.randn(out_EN.shape[1], generator=_generator(key)))
+        out_EN.mul_(std)
+
+
+def _fill_by_counter(out_KEN: torch.Tensor, keys: Sequence[str], stds: Sequence[float]) -> None:
+    """Write the numbers of each trial's stream, the same for all E. Trials of one seed share the work."""
+    device = out_KEN.device
+    rows = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+    rows_K = torch.tensor([rows[key] for key in keys], device=device)
+    stds_K = torch.tensor(stds, device=device)
+    begin = 0
+    for values_UN in normals(list(rows), out_KEN.shape[2], device, max(LEAST, CHUNK[device.type] // len(keys))):
+        end = begin + values_UN.shape[1]
+        scaled_KN = values_UN.index_select(0, rows_K).mul_(stds_K.unsqueeze(1))
+        out_KEN[:, :, begin:end] = scaled_KN.unsqueeze(1)
+        begin = end
+
+
+_FILLS: dict[str, Callable[[torch.Tensor, Sequence[str], Sequence[float]], None]] = {
+    "generator": _fill_by_generator,
+    "counter": _fill_by_counter,
+}
 
 
 def _generator(key: str) -> torch.Generator:

@@ -100,7 +100,8 @@ class TrainState:
         """Return the flat vector of initial parameters. It has the same bits at every call."""
         stds = [{role: values.init_std for role, values in roles.items()} for roles in self._resolved]
         tied = [trial.structure().tied_experts for trial in self.stack.trials]
-        return draw(self.layout, [trial.seed for trial in self.stack.trials], stds, tied).to(self.device)
+        seeds = [trial.seed for trial in self.stack.trials]
+        return draw(self.layout, seeds, stds, tied, method=self.setting.init_draw, device=self.device)
 
     @property
     def has_noise(self) -> bool:

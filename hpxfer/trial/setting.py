@@ -42,6 +42,7 @@ class Setting:
     norm_gains: bool = True
     biases: bool = False
     init: BaseInit = _INIT
+    init_draw: str = "generator"
     data_source: str  # where this machine finds the data; the digest stands for it in the id
     data_digest: str
     tokenizer: str

@@ -76,6 +76,7 @@ def sweeps(draw: st.DrawFn) -> SweepSpec:
                 "norm_gains": draw(st.booleans()),
                 "biases": draw(st.booleans()),
                 "init": draw(st.sampled_from(("fan_in", "constant"))),
+                "init_draw": draw(st.sampled_from(("generator", "counter"))),
                 "embedding_std": draw(POSITIVE),
             },
             "data": draw(_data()),

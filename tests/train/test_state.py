@@ -38,6 +38,28 @@ def test_the_initial_parameters_can_be_had_again(setting: Setting) -> None:
     assert torch.equal(made.initial(), before)
 
 
+def test_the_setting_says_how_the_initial_parameters_are_drawn(setting: Setting) -> None:
+    other = replace(setting, init_draw="counter")
+    first, second = state(trial(setting, JOINT)), state(trial(other, JOINT))
+    assert not torch.equal(first.flat, second.flat)
+    assert torch.equal(second.initial(), second.flat)
+    stacked = state(trial(other, JOINT, seed=3), trial(other, JOINT, "completep-moe"), trial(other, JOINT))
+    for name, copies in second.weights.items():
+        for copy, among in zip(copies, stacked.weights[name], strict=True):
+            assert torch.equal(copy[0], among[2]), name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("init_draw", ["generator", "counter"])
+def test_a_state_starts_from_the_same_bits_on_a_gpu(setting: Setting, init_draw: str) -> None:
+    drawn = replace(setting, init_draw=init_draw)
+    stack = Stack(trials=(trial(drawn, JOINT, "completep-moe"), trial(drawn, JOINT, seed=3)))
+    on_gpu = TrainState(stack, torch.device("cuda")).flat
+    assert on_gpu.is_cuda
+    assert torch.equal(on_gpu.cpu(), TrainState(stack, CPU).flat)
+
+
 def test_moves_of_a_state_are_those_of_a_training(setting: Setting) -> None:
     tested = trial(replace(setting, gradient_clip=0.5), JOINT, "completep-moe")
     made = state(tested)

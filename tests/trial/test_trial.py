@@ -107,6 +107,7 @@ def test_an_id_is_the_hash_of_what_determines_the_numbers(spec: SweepSpec) -> No
         ("context: 64", "context: 64\n  init: constant"),
         ("context: 64", "context: 64\n  embedding_std: 0.5"),
         ("context: 64", "context: 64\n  position_std: 0.5"),
+        ("context: 64", "context: 64\n  init_draw: counter"),
         ("router_bias_lr: 0.01", "router_bias_lr: 0.02"),
         ("router_bias_lr: 0.01", "init_scale: 2"),
         ("router_bias_lr: 0.01", "residual_scale: 2"),
