@@ -103,7 +103,8 @@ def large_rows(folder: Path, device: torch.device, peak: float) -> list[Row]:
 
 def small_case(batch_tokens: int, trials_at_once: int = 1) -> Case:
     """Return the small trial, with as many steps as a stack of this size needs for some ten reports."""
-    steps = max(STACKED_STEPS, ALONE_STEPS // trials_at_once) * (SMALL.batch_tokens // batch_tokens)
+    steps = min(ALONE_STEPS, max(STACKED_STEPS, 2 * ALONE_STEPS // trials_at_once))
+    steps *= SMALL.batch_tokens // batch_tokens
     return replace(SMALL, batch_tokens=batch_tokens, steps=steps)
 
 

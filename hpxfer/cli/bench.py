@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -81,6 +82,68 @@ def bench_sweep(
     Example: hpxfer bench sweep
     """
     _bench(("sweep",), output, device, as_json, rows)
+
+
+@bench_app.command(name="accept")
+def bench_accept(
+    plan: Annotated[
+        str | None, typer.Option("--plan", help="Some of correct,kernels,profile,trainer,tune,late; default: all.")
+    ] = None,
+    budget: Annotated[float, typer.Option("--budget", help="The seconds that this run may take.")] = 560,
+    done: Annotated[
+        list[Path] | None,
+        typer.Option("--done", help="Do not repeat what passed in this earlier output; may be repeated."),
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option("--output", help="Append each number to this .jsonl file, or to accept.jsonl in this folder."),
+    ] = BENCH_FOLDER,
+    item: Annotated[
+        list[str] | None, typer.Option("--item", metavar="NAME", help="Run this item only; may be repeated.")
+    ] = None,
+    untested: Annotated[
+        bool, typer.Option("--untested", help="Measure also what depends on tests that have not run.")
+    ] = False,
+    dry: Annotated[bool, typer.Option("--dry", help="List the items and what each needs, and run none.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Prove the kernels on a new GPU and measure it, within a time budget.
+
+    Each item runs in a process of its own, and each number is a JSON line on the disk before the next item begins. A
+    second run goes on where the first one ended. Exit code 0: all items have passed. 1: one failed. 2: bad input. 3:
+    none failed, but some were skipped, or there is no GPU.
+
+    \b
+    Examples:
+      hpxfer bench accept --plan correct,kernels --budget 560
+      hpxfer bench accept --dry
+    """
+    import torch
+
+    from hpxfer.bench import accept as acceptance
+    from hpxfer.bench.accept_items import chosen
+
+    items = chosen(plan, item or ())
+    seconds, file = acceptance.require_budget(budget), acceptance.output_file(output)
+    acceptance.require_place(file)
+    has_gpu = torch.cuda.is_available()
+    if dry or not has_gpu:
+        acceptance.earlier(done or (), file, {})
+        say(json.dumps(acceptance.dry_rows(items)) if as_json else acceptance.dry_text(items))
+        if not has_gpu:
+            say("no GPU is here that torch sees: nothing was run", err=True)
+        if not dry:
+            raise typer.Exit(acceptance.UNFINISHED)
+        return
+    found = acceptance.accept(
+        items, budget_s=seconds, done=done or (), output=file, untested=untested, tell=lambda line: say(line, err=True)
+    )
+    if as_json:
+        ended = [asdict(one) for one in found.ended]
+        say(json.dumps({"code": found.code, "items": ended, "numbers": found.numbers}))
+    else:
+        say(f"{acceptance.summary(found)}\n\n{written([file])}")
+    raise typer.Exit(found.code)
 
 
 def _bench(names: tuple[str, ...], output: Path, device: str, as_json: bool, rows: list[str] | None = None) -> None:
