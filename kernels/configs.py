@@ -12,7 +12,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -65,6 +65,8 @@ class Config:
     hidden: Product  # the gradient of the hidden features
     gradient: Gradient
     programs: int  # of a matrix gradient that run at a time: multiprocessors times the blocks that one of them takes
+    # What multiplies in a layer of experts that need not be strict: our kernels, or F.grouped_mm (experts_library.py).
+    products: Literal["triton", "library"] = "triton"
 
     def covers(self, dtype_bytes: int, rows: int, features: int) -> bool:
         return (
@@ -134,6 +136,7 @@ def _cached_table() -> dict[str, tuple[Config, ...]]:
 
 
 def _config(entry: dict[str, Any]) -> Config:
+    assert entry.get("products", "triton") in ("triton", "library"), entry["products"]
     blocks = {name: Product(**entry[name]) for name in ("product", "up", "gated", "hidden")}
     return Config(**{**entry, **blocks, "gradient": Gradient(**entry["gradient"])})
 

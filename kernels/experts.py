@@ -13,21 +13,22 @@ The gates are float32 and include the multiplier of the branch. In Triton (`expe
                tokens is exactly zero.
 
 The weights may be float32 masters beside x in another dtype. They are rounded to it for the products. Their gradients
-are float32 and are never rounded to the dtype of x.
+are float32 and are never rounded to the dtype of x, unless a library multiplies (`experts_library.py`).
 
 Letters: M tokens of all trials, A active experts, N = M*A rows, G = K*E groups, D width, H hidden features.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hpxfer.kernels import experts_launch
+from hpxfer.kernels import experts_launch, experts_library
 from hpxfer.kernels.backend import TORCH, Backend
-from hpxfer.kernels.experts_launch import Rows, Weights
+from hpxfer.kernels.experts_launch import Gradients, Layer, Rows, Weights
 from hpxfer.kernels.experts_torch import experts_torch
 from hpxfer.kernels.routing import Groups
 
@@ -57,8 +58,32 @@ def experts(
     at_once = groups.load.shape[1] if backend.strict else w_in_GDH.shape[0]
     weights = Weights(w_in_GDH, w_gate_GDH, w_out_GHD, b_in, b_gate, b_out)
     activation = "gelu" if w_gate_GDH is None else "swiglu"
-    y_MD: Tensor = _forward(x_MD, *weights, gate_MA, *rows, num_active, at_once, activation)[0]
+    y_MD: Tensor = _forward(x_MD, *weights, gate_MA, *rows, num_active, at_once, activation, backend.strict)[0]
     return y_MD
+
+
+def forward(layer: Layer, x_MD: Tensor, weights: Weights, gate_MA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return y [M, D], and u and v [N, H] for the backward pass, by the products that the layer's config names."""
+    way = experts_library if layer.config.products == "library" else experts_launch
+    return way.forward(layer, x_MD, weights, gate_MA)
+
+
+def backward(
+    layer: Layer, x_MD: Tensor, weights: Weights, gate_MA: Tensor, u_NH: Tensor, v_NH: Tensor, dy_MD: Tensor
+) -> Gradients:
+    """Return all gradients, by the products that the layer's config names."""
+    way = experts_library if layer.config.products == "library" else experts_launch
+    return way.backward(layer, x_MD, weights, gate_MA, u_NH, v_NH, dy_MD)
+
+
+def _layer(
+    x: Tensor, weights: Weights, rows: Rows, num_active: int, groups_at_once: int, activation: str, strict: bool
+) -> Layer:
+    """Return the layer. A strict one, or one that the library does not take, multiplies in our own kernels."""
+    layer = experts_launch.layer_for(x, weights, rows, num_active, groups_at_once, activation)
+    if layer.config.products == "triton" or (not strict and experts_library.can_run(x, weights)):
+        return layer
+    return replace(layer, config=replace(layer.config, products="triton"))
 
 
 @torch.library.custom_op("hpxfer::experts", mutates_args=())
@@ -77,11 +102,12 @@ def _forward(
     num_active: int,
     groups_at_once: int,
     activation: str,
+    strict: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     x, gate = x.contiguous(), gate.contiguous()
     weights = Weights(w_in, w_gate, w_out, *(_contiguous(b) for b in (b_in, b_gate, b_out)))
-    layer = experts_launch.layer_for(x, weights, Rows(token, slot, ends), num_active, groups_at_once, activation)
-    return experts_launch.forward(layer, x, weights, gate)
+    layer = _layer(x, weights, Rows(token, slot, ends), num_active, groups_at_once, activation, strict)
+    return forward(layer, x, weights, gate)
 
 
 @_forward.register_fake
@@ -124,12 +150,13 @@ def _gradients(
     num_active: int,
     groups_at_once: int,
     activation: str,
+    strict: bool,
 ) -> list[Tensor]:
     """Return the gradients of x, of the gates, and of those of the six weights that are given."""
     x, gate, dy = x.contiguous(), gate.contiguous(), dy.contiguous()
     weights = Weights(w_in, w_gate, w_out, *(_contiguous(b) for b in (b_in, b_gate, b_out)))
-    layer = experts_launch.layer_for(x, weights, Rows(token, slot, ends), num_active, groups_at_once, activation)
-    grads = experts_launch.backward(layer, x, weights, gate, u, v, dy)
+    layer = _layer(x, weights, Rows(token, slot, ends), num_active, groups_at_once, activation, strict)
+    grads = backward(layer, x, weights, gate, u, v, dy)
     return [grads.x, grads.gate, *(grad for grad in grads.weights if grad is not None)]
 
 
@@ -160,7 +187,7 @@ def _backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     dx, dgate, *present = _gradients(*saved, dy, *ctx.sizes)
     left = iter(present)
     weights = [None if weight is None else next(left) for weight in saved[1:7]]
-    return dx, *weights, dgate, *(None,) * 6
+    return dx, *weights, dgate, *(None,) * 7
 
 
 _forward.register_autograd(_backward, setup_context=_save)

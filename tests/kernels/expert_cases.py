@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import pytest
 import torch
 import torch.nn.functional as F
+from tolerances import assert_near
 from torch import Tensor
-from triton_cases import DEVICE, normal
+from triton_cases import DEVICE, TRITON, normal
 
+from hpxfer.kernels import experts_launch
 from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.experts import experts
 from hpxfer.kernels.routing import group_rows
@@ -69,6 +72,18 @@ class Case:
         )
 
 
+CASES = {
+    "top-1": Case(tokens=20, num_experts=3),
+    "top-2 of three trials, SwiGLU and biases": Case(
+        trials=3, tokens=7, num_experts=4, num_active=2, width=40, hidden=24, swiglu=True, biases=True
+    ),
+    "one expert has all": Case(trials=2, tokens=19, num_experts=3, experts="1", biases=True),
+    "a token an expert": Case(trials=2, tokens=4, num_experts=4, experts="each its own", width=8, hidden=8),
+    "one token": Case(tokens=1, num_experts=2, width=8, hidden=8, swiglu=True),
+    "sums in parts": Case(tokens=130, num_experts=1, width=8, hidden=8),
+}
+
+
 def by_loop(leaves: Leaves, chosen_KTA: Tensor, num_experts: int) -> Tensor:
     """Return y [M, D] of plain products, one token and expert at a time."""
     x, w_in, w_gate, w_out, gate, b_in, b_gate, b_out = leaves
@@ -105,3 +120,30 @@ def gradients(y: Tensor, leaves: Leaves, dy: Tensor) -> dict[str, Tensor]:
     there = {name: tensor for name, tensor in leaves._asdict().items() if tensor is not None}
     found = torch.autograd.grad(y, list(there.values()), dy)
     return {"y": y.detach(), **dict(zip(there, found, strict=True))}
+
+
+def assert_right(case: Case, dtype: torch.dtype, backend: Backend) -> dict[str, Tensor]:
+    """Compare y and all gradients with a loop's in the same dtype and in float64, and return them."""
+    chosen, dy = case.chosen(), normal(case.trials * case.tokens, case.width, seed=10)
+
+    def run(to: torch.dtype | None) -> dict[str, Tensor]:
+        leaves = case.leaves(dtype)
+        if to is not None:
+            leaves = Leaves(*(None if leaf is None else leaf.to(to) for leaf in leaves))
+        leaves = with_gradients(leaves)
+        if to is None:
+            return gradients(by_kernels(leaves, chosen, case.num_experts, backend), leaves, dy.to(dtype))
+        return gradients(by_loop(leaves, chosen, case.num_experts), leaves, dy.to(dtype).to(to))
+
+    mine, own, exact = run(None), run(dtype), run(torch.float64)
+    for name in exact:
+        assert mine[name].dtype == (torch.float32 if name == "gate" else dtype), name
+        assert_near(mine[name], own[name], exact[name], name)
+    return mine
+
+
+def use_products(monkeypatch: pytest.MonkeyPatch, products: str) -> Backend:
+    """Let every entry of the table name these products, and return the backend that may use them."""
+    find = experts_launch.find_config
+    monkeypatch.setattr(experts_launch, "find_config", lambda *shape: replace(find(*shape), products=products))
+    return replace(TRITON, strict=products == "triton")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from expert_cases import Case, Leaves, by_kernels, by_loop, gradients, with_gradients
+from expert_cases import CASES, Case, Leaves, assert_right, by_kernels, gradients, with_gradients
 from tolerances import assert_near
 from torch import Tensor
 from triton_cases import BACKENDS, HALVES, TRITON, normal
@@ -16,37 +16,6 @@ from hpxfer.kernels import experts as module
 from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.experts_launch import Rows, Weights
 from hpxfer.kernels.routing import group_rows
-
-CASES = {
-    "top-1": Case(tokens=20, num_experts=3),
-    "top-2 of three trials, SwiGLU and biases": Case(
-        trials=3, tokens=7, num_experts=4, num_active=2, width=40, hidden=24, swiglu=True, biases=True
-    ),
-    "one expert has all": Case(trials=2, tokens=19, num_experts=3, experts="1", biases=True),
-    "a token an expert": Case(trials=2, tokens=4, num_experts=4, experts="each its own", width=8, hidden=8),
-    "one token": Case(tokens=1, num_experts=2, width=8, hidden=8, swiglu=True),
-    "sums in parts": Case(tokens=130, num_experts=1, width=8, hidden=8),
-}
-
-
-def assert_right(case: Case, dtype: torch.dtype, backend: Backend) -> dict[str, Tensor]:
-    """Compare y and all gradients with a loop's in the same dtype and in float64, and return them."""
-    chosen, dy = case.chosen(), normal(case.trials * case.tokens, case.width, seed=10)
-
-    def run(to: torch.dtype | None) -> dict[str, Tensor]:
-        leaves = case.leaves(dtype)
-        if to is not None:
-            leaves = Leaves(*(None if leaf is None else leaf.to(to) for leaf in leaves))
-        leaves = with_gradients(leaves)
-        if to is None:
-            return gradients(by_kernels(leaves, chosen, case.num_experts, backend), leaves, dy.to(dtype))
-        return gradients(by_loop(leaves, chosen, case.num_experts), leaves, dy.to(dtype).to(to))
-
-    mine, own, exact = run(None), run(dtype), run(torch.float64)
-    for name in exact:
-        assert mine[name].dtype == (torch.float32 if name == "gate" else dtype), name
-        assert_near(mine[name], own[name], exact[name], name)
-    return mine
 
 
 @BACKENDS
@@ -89,8 +58,8 @@ def test_relu() -> None:
     weights = Weights(leaves.w_in, None, leaves.w_out, None, None, None)
     dy = normal(6, 8)
     rows = Rows(groups.token, groups.slot, groups.ends)
-    y, u, v = module._forward(leaves.x, *weights, leaves.gate, *rows, 1, 2, "relu")
-    dx = module._gradients(leaves.x, *weights, leaves.gate, *rows, u, v, dy, 1, 2, "relu")[0]
+    y, u, v = module._forward(leaves.x, *weights, leaves.gate, *rows, 1, 2, "relu", True)
+    dx = module._gradients(leaves.x, *weights, leaves.gate, *rows, u, v, dy, 1, 2, "relu", True)[0]
     x = leaves.x.double().requires_grad_()
     chosen = case.chosen().flatten()
     hidden = F.relu(torch.einsum("md,mdh->mh", x, leaves.w_in[chosen].double()))
@@ -142,7 +111,8 @@ def op_arguments(case: Case) -> tuple[object, ...]:
     leaves, groups = with_gradients(case.leaves(torch.float32)), group_rows(case.chosen(), case.num_experts, TRITON)
     weights = (leaves.w_in, leaves.w_gate, leaves.w_out, leaves.b_in, leaves.b_gate, leaves.b_out)
     activation = "swiglu" if case.swiglu else "gelu"
-    return (leaves.x, *weights, leaves.gate, groups.token, groups.slot, groups.ends, case.num_active, 2, activation)
+    rows = (groups.token, groups.slot, groups.ends)
+    return (leaves.x, *weights, leaves.gate, *rows, case.num_active, 2, activation, True)
 
 
 TINY = {
