@@ -109,15 +109,16 @@ def options(tiles: Tiles, blocks: Product, size_k: int, num_cols: int) -> dict[s
 def _compiled_with(blocks: Product | Gradient, *sizes: int) -> dict[str, int | bool]:
     """Return the options that say how a product of matrices of these sizes is compiled."""
     unit = math.gcd(16, *sizes)
-    # Rows that are no whole 16-byte units need more registers than the table's bound.
-    capped = blocks.registers is not None and unit >= _ROW_UNIT and not interpreted()
-    return {
+    compiled: dict[str, int | bool] = {
         "UNIT": unit,
         "UPCAST": interpreted(),
         "num_warps": blocks.warps,
         "num_stages": blocks.stages,
-        **({"maxnreg": blocks.registers} if capped else {}),
     }
+    # Rows that are no whole 16-byte units need more registers than the table's bound.
+    if blocks.registers is not None and unit >= _ROW_UNIT and not interpreted():
+        compiled["maxnreg"] = blocks.registers
+    return compiled
 
 
 def matrix_gradient(
