@@ -21,6 +21,7 @@ pytestmark = [
 CASES = {
     "base": Case(trials=2, tokens=4096, num_experts=4, width=512, hidden=512),
     "wide, SwiGLU, top-2": Case(tokens=2048, num_experts=4, num_active=2, width=1024, hidden=2048, swiglu=True),
+    "SwiGLU": Case(trials=2, tokens=4096, num_experts=4, width=512, hidden=512, swiglu=True),
     "biases, odd": Case(trials=3, tokens=1000, num_experts=5, num_active=3, width=136, hidden=264, biases=True),
     "narrow": Case(trials=16, tokens=512, num_experts=16, num_active=2, width=64, hidden=64, biases=True),
     "one expert has all": Case(tokens=1000, num_experts=4, experts="2", width=128, hidden=128),
