@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.bench.compiled import MOST_SPILL_BYTES, compiling, fault_of
-from hpxfer.kernels import configs, grouped_launch
+from hpxfer.kernels import configs, experts_launch, grouped_launch
 from hpxfer.kernels.adamw import adamw_, sgd_
 from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
@@ -97,7 +97,19 @@ def expert_layers(dtype: torch.dtype) -> None:
         _experts(dtype, 2, 40, gated=True, biases=True)
 
 
-def _experts(dtype: torch.dtype, num_active: int, size: int, *, gated: bool, biases: bool) -> None:
+def library_layers(dtype: torch.dtype) -> None:
+    if dtype != torch.bfloat16:
+        return
+    find = experts_launch.find_config
+    experts_launch.find_config = lambda *shape: replace(find(*shape), products="library")
+    _experts(dtype, 1, 512, gated=False, biases=False, backend=replace(STRICT, strict=False))
+    _experts(dtype, 2, 520, gated=True, biases=True, backend=replace(STRICT, strict=False))
+    experts_launch.find_config = find
+
+
+def _experts(
+    dtype: torch.dtype, num_active: int, size: int, *, gated: bool, biases: bool, backend: Backend = STRICT
+) -> None:
     tokens, num_groups = 1024, 4
     rows = tokens * num_active
     ends = (torch.arange(1, num_groups + 1) * (rows // num_groups)).to(torch.int32)
@@ -107,7 +119,7 @@ def _experts(dtype: torch.dtype, num_active: int, size: int, *, gated: bool, bia
     w_in, w_gate, w_out = (torch.zeros(num_groups, size, size, requires_grad=True) for _ in range(3))
     b_in, b_out = (torch.zeros(num_groups, size, requires_grad=True) if biases else None for _ in range(2))
     y = experts(
-        x, w_in, w_gate if gated else None, w_out, gate, groups, num_active, b_in=b_in, b_out=b_out, backend=STRICT
+        x, w_in, w_gate if gated else None, w_out, gate, groups, num_active, b_in=b_in, b_out=b_out, backend=backend
     )
     y.float().sum().backward()
 
@@ -125,6 +137,11 @@ CASES: dict[str, tuple[Callable[[torch.dtype], None], set[str]]] = {
         {"map_tiles", "rows_product", "matrix_gradient", "sum_parts", "up", "hidden_gradient", "gate_gradient"}
         | {"bias_gradient", "sum_slots"},
     ),
+    "library_layers": (
+        library_layers,
+        {"map_tiles", "gather_rows", "activate", "hidden_rows", "gate_gradient", "place_rows", "cast_matrices"}
+        | {"bias_gradient", "sum_slots", "sum_parts"},
+    ),
 }
 
 
@@ -141,9 +158,10 @@ def failures() -> dict[str, str]:
                 compiled = {one.kernel for one in facts}
                 assert compiled == kernels, compiled
                 assert all(one.shared_bytes <= one.most_shared_bytes for one in facts), facts
-                if name == "routers":
+                if name in ("routers", "library_layers"):
                     spilling = [one.row() for one in facts if one.spill_bytes > MOST_SPILL_BYTES]
                     assert not spilling, spilling
+                if name == "routers":
                     assert len({id(one) for one in facts if one.kernel == "route"}) == 8  # one per size and dtype
             except Exception:
                 found[name] = traceback.format_exc()

@@ -76,6 +76,18 @@ def test_the_programs_of_a_matrix_gradient_fill_whole_waves(entry: int, size: in
     assert programs == most or programs / (-(-programs // config.programs) * config.programs) > 0.96
 
 
+def test_an_entry_may_say_what_multiplies() -> None:
+    data = json.loads(TABLE_PATH.read_text(encoding="utf-8"))
+    entry = data["architectures"]["sm90"][0]
+    entry.pop("products", None)
+    assert table(json.dumps(data))["sm90"][0].products == "triton"
+    entry["products"] = "library"
+    assert table(json.dumps(data))["sm90"][0].products == "library"
+    entry["products"] = "cublas"
+    with pytest.raises(AssertionError, match="cublas"):
+        table(json.dumps(data))
+
+
 def test_the_hash_is_of_the_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     before = config_hash()
     data = json.loads(TABLE_PATH.read_text(encoding="utf-8"))
