@@ -16,7 +16,7 @@ per token and layer, for 2-byte numbers (what is read a second time comes from a
 
     route              reads x, y: 4D                       writes s, h: 4D, logits, chosen and rstd: 4E + 8A + 4
     stream_gradient    reads ds, dh, h: 6D, dlogits: 4E     writes dx: 2D
-    weight_gradient    reads h: 2D, dlogits: 4E             writes pieces of dw: D/2, which their sum reads
+    weight_gradient    reads h: 2D, dlogits: 4E             writes pieces of dw: D/2 at most, which their sum reads
 
 Separate operations, with all that a compiler fuses, take 8D for x + y and its norm, 4D to write h in float32 and 4D to
 multiply it. Backward they take 4D to multiply the copy by dlogits, 4D to write dlogits w^T, and 12D for the norm. That
@@ -25,6 +25,8 @@ is 36D against 19D here: at 32,768 tokens of 512 features 285 MB per layer, or 6
 A gain and a bias of the norm are put into w and the noise, so the kernel knows only the plain norm:
 
     (h * gain + bias) @ w = h @ (gain * w) + bias @ w
+
+The experts' input h * gain + bias is then an operation of its own, which reads and writes 2D bytes each.
 
 Letters: K trials, T tokens, D features, E experts, A active experts, G groups, C pieces.
 """
