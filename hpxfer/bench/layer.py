@@ -6,15 +6,18 @@ Letters: K trials, T tokens, M = K*T, D width, H hidden features, E experts, G =
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hpxfer.bench.stock import both_ways, grouped_experts, looped_experts, normal
+from hpxfer.kernels import experts_library
 from hpxfer.kernels.backend import TORCH, Backend
-from hpxfer.kernels.experts import experts
+from hpxfer.kernels.experts import backward, experts, forward
+from hpxfer.kernels.experts_launch import Rows, Weights, layer_for
 from hpxfer.kernels.routing import Groups, choose_experts, group_rows
 
 
@@ -71,6 +74,27 @@ def own(layer: Layer, backend: Backend) -> Tensor:
     """Return [M, D] by the project's op."""
     gate_MA = layer.gate_M.unsqueeze(1)
     return experts(layer.x_MD, layer.w_in_GDH, None, layer.w_out_GHD, gate_MA, layer.groups, 1, backend=backend)
+
+
+def own_by(layer: Layer, products: Literal["triton", "library"]) -> Callable[[], object] | None:
+    """Return a job: the project's op in Triton, forward and backward, by these products whatever the table chooses.
+
+    None if the library does not take this layer on this device.
+    """
+    x_MD, w_in_GDH, w_out_GHD, gate_M = (leaf.detach() for leaf in layer.leaves)
+    weights, gate_MA = Weights(w_in_GDH, None, w_out_GHD, None, None, None), gate_M.unsqueeze(1)
+    if products == "library" and not experts_library.can_run(x_MD, weights):
+        return None
+    rows = Rows(*(index.to(torch.int32) for index in (layer.groups.token, layer.groups.slot, layer.groups.ends)))
+    dy_MD = normal(*x_MD.shape, device=x_MD.device, dtype=x_MD.dtype)
+
+    def run() -> object:
+        made = layer_for(x_MD, weights, rows, 1, len(w_in_GDH), "gelu")
+        made = replace(made, config=replace(made.config, products=products))
+        y_MD, u_NH, v_NH = forward(made, x_MD, weights, gate_MA)
+        return y_MD, backward(made, x_MD, weights, gate_MA, u_NH, v_NH, dy_MD)
+
+    return run
 
 
 def stock(layer: Layer) -> Tensor:

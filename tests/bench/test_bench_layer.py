@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from hpxfer.bench.cases import trials
-from hpxfer.bench.layer import Layer, dense, looped, own, random_layer, stock
+from hpxfer.bench.layer import Layer, dense, looped, own, own_by, random_layer, stock
 from hpxfer.bench.stock import both_ways, copy_peak, matmul_peak, normal, permuted, products_and_attention
 from hpxfer.kernels.backend import TORCH
 
@@ -45,6 +45,28 @@ def test_all_ways_agree(num_trials: int) -> None:
         got += torch.autograd.grad(got[0], layer.leaves, gradient)
         for index, (a, b, c) in enumerate(zip(got, plain, wanted, strict=True)):
             assert_near(a, b, c, f"{name}, result {index}")
+
+
+@pytest.mark.parametrize("products", ["triton", "library"])
+def test_the_op_runs_by_either_choice_of_products(products: Literal["triton", "library"]) -> None:
+    layer = made(2)
+    run = own_by(layer, products)
+    assert run is not None
+    y, grads = run()  # type: ignore[misc]
+    dy = normal(*layer.x_MD.shape, device=CPU)
+    plain = own(layer, TORCH)
+    exact_layer = in_float64(layer)
+    exact = looped(exact_layer)
+    assert_near(y, plain, exact, "y")
+    got = (grads.x, grads.weights.w_in, grads.weights.w_out, grads.gate.squeeze(1))
+    wanted = torch.autograd.grad(plain, layer.leaves, dy), torch.autograd.grad(exact, exact_layer.leaves, dy.double())
+    for a, b, c in zip(got, *wanted, strict=True):
+        assert_near(a, b, c)
+
+
+def test_a_layer_that_the_library_does_not_take_has_no_such_job() -> None:
+    layer = random_layer(1, 8, 6, 8, 2, CPU, torch.float32)
+    assert own_by(layer, "library") is None
 
 
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
