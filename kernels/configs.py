@@ -1,8 +1,7 @@
 """The frozen table of block sizes: `configs.json`, by architecture and class of shape. Nothing is tuned at run time.
 
-Block sizes fix the order of sums, so the table's hash belongs to a result's provenance. `python -m hpxfer.kernels.tune`
-measures candidates and rewrites the table. An entry is looked up by the shape of one trial, never by the number of
-stacked trials.
+Block sizes fix the order of sums, so the table's hash belongs to a result's provenance. `hpxfer bench tune` measures
+candidates and writes a table. An entry is looked up by the shape of one trial, never by the number of stacked trials.
 """
 
 from __future__ import annotations

@@ -146,6 +146,30 @@ def bench_accept(
     raise typer.Exit(found.code)
 
 
+@bench_app.command(name="tune")
+def bench_tune(
+    entry: Annotated[
+        list[str] | None, typer.Option("--entry", metavar="NAME", help="Search this entry only, e.g. bf16-512.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="The table that is written; kernels/configs.json in a clone is the package's.")
+    ] = BENCH_FOLDER / "configs.json",
+) -> None:
+    """Search the block sizes of the kernels on this GPU. It takes about three minutes per entry.
+
+    Each entry is in the table as soon as it is found. A second run times nothing again.
+
+    \b
+    Examples:
+      hpxfer bench tune
+      hpxfer bench tune --entry bf16-512 --out kernels/configs.json
+    """
+    from hpxfer.bench.tune import tune
+
+    files = tune(entry or (), out, lambda line: say(line, err=True))
+    say(written(list(files)))
+
+
 def _bench(names: tuple[str, ...], output: Path, device: str, as_json: bool, rows: list[str] | None = None) -> None:
     from hpxfer.bench.command import run_benches
 
