@@ -4,8 +4,8 @@
 
 Only exactly rounded operations (+, -, *, /, sqrt) touch the parameters. A trial's bits therefore do not depend on where
 its elements fall in a vector register, that is, on the stack. On a CPU the work goes block by block to stay in the
-cache. Where no trial of a role has weight decay, its factor of 1 is left out. With Triton kernels a block is a whole
-copy of a parameter, and the rule's kernel updates it in one pass. A rule without a kernel updates it by `update`.
+cache, and where no trial of a role has weight decay, its factor of 1 is left out. With Triton kernels a block is a
+whole copy of a parameter. The rule's kernel updates it in one pass, or `update` does if the rule has no kernel.
 
 Letters: R roles, K trials.
 """
@@ -122,8 +122,8 @@ class StackOptimizer:
                 at = self._numbers_at(numbers, row)
                 self._kernel(block.parameters, g, block.moments, at, keep_RK[row], self.alive)
             return
-        # Reading a flag on a CPU costs nothing. A GPU masks always, because reading would wait for it.
-        dead = None if not self.alive.is_cuda and bool(self.alive.all()) else (~self.alive).unsqueeze(1)
+        # Reading a flag on a CPU costs nothing, and spares a pass. With Triton kernels the step may be captured.
+        dead = None if not self._backend.is_triton and bool(self.alive.all()) else (~self.alive).unsqueeze(1)
         for block in self._blocks:
             row, g = self._role_index[block.name], grads[block.name][block.layer].flatten(1)
             self._update_block(block, g, self._numbers_at(numbers, row), keep_RK[row].unsqueeze(-1), dead)
@@ -137,7 +137,10 @@ class StackOptimizer:
     def _update_block(
         self, block: Block, g: Tensor, at: Mapping[str, Tensor], keep: Tensor, dead: Tensor | None
     ) -> None:
-        """Update one block. The update of a dead trial is an exact zero."""
+        """Update one block. The update of a dead trial is an exact zero, and its parameters are multiplied by 1.
+
+        A captured step is replayed for other stacks, so with Triton kernels its operations depend on no HP.
+        """
         out = block.buffer
         if block.elements is not None:
             g = g[block.trials, block.elements]
@@ -146,7 +149,7 @@ class StackOptimizer:
         self._rule.update(g, block.moments, at, out)
         if dead is not None:
             out.masked_fill_(dead[block.trials], 0.0)
-        if self._decays[self._role_index[block.name]]:
+        if self._backend.is_triton or self._decays[self._role_index[block.name]]:
             block.parameters.mul_(keep)
         block.parameters.sub_(out)
 

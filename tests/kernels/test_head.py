@@ -96,6 +96,8 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(
     piece: int, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In torch with the pieces of a CPU, in Triton with those of a GPU."""
+    if DEVICE.type == "cuda" and not backend.is_triton:
+        pytest.skip("on CUDA, torch chooses the algorithm of a batched product by the number of trials")
     for name in ("CPU_PIECE_BYTES", "GPU_PIECE_BYTES"):
         monkeypatch.setattr(head_limits, name, piece)
     monkeypatch.setattr(head, "pieces", lambda *sizes, cuda: head_limits.pieces(*sizes, cuda=backend.is_triton))

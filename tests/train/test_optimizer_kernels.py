@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from tolerances import assert_near, is_near
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.model.flat import FlatLayout
@@ -51,6 +53,30 @@ def moved(name: str, backend: Backend, *, clip: float | None = None, factor: flo
     return flat
 
 
+class Operations(TorchDispatchMode):
+    """Records the names of the operations that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def operations(weight_decay: float, dead: bool) -> list[str]:
+    """Return the operations of a step of AdamW with Triton kernels."""
+    made = StackOptimizer(LAYOUT, normal(0), "adamw", TRITON)
+    entry = Multipliers(init_std=1.0, lr=0.1, eps=1e-3, weight_decay=weight_decay, forward=1.0)
+    made.set_hps([(0.9, 0.95)] * 3, [dict.fromkeys(("embedding", "router"), entry)] * 3)
+    made.alive[DEAD] = not dead
+    grads = LAYOUT.weights(normal(1))
+    with Operations() as seen:
+        made.step(grads, 1.0, 2.0)
+    return seen.names
+
+
 @pytest.fixture(params=["with a kernel", "without a kernel"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the rules a kernel or none, as a plug-in does that has no Triton code."""
@@ -67,6 +93,15 @@ def test_triton_moves_as_torch_does(name: str, clip: float | None) -> None:
     assert_near(mine, own, own)
     other = moved(name, TORCH, clip=clip, factor=1.01)
     assert not is_near(mine, other, other)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_captured_step_serves_every_stack() -> None:
+    """A CUDA graph replays the operations of the first stack. They may not depend on HPs or on who is alive."""
+    first = operations(0.0, dead=False)
+    assert first
+    assert operations(0.3, dead=False) == first
+    assert operations(0.0, dead=True) == first
 
 
 @pytest.mark.usefixtures("kernel")
