@@ -64,16 +64,18 @@ def experts(
 
 def forward(layer: Layer, x_MD: Tensor, weights: Weights, gate_MA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return y [M, D], and u and v [N, H] for the backward pass, by the products that the layer's config names."""
-    way = experts_library if layer.config.products == "library" else experts_launch
-    return way.forward(layer, x_MD, weights, gate_MA)
+    if layer.config.products == "library":
+        return experts_library.forward(layer, x_MD, weights, gate_MA)
+    return experts_launch.forward(layer, x_MD, weights, gate_MA)
 
 
 def backward(
     layer: Layer, x_MD: Tensor, weights: Weights, gate_MA: Tensor, u_NH: Tensor, v_NH: Tensor, dy_MD: Tensor
 ) -> Gradients:
     """Return all gradients, by the products that the layer's config names."""
-    way = experts_library if layer.config.products == "library" else experts_launch
-    return way.backward(layer, x_MD, weights, gate_MA, u_NH, v_NH, dy_MD)
+    if layer.config.products == "library":
+        return experts_library.backward(layer, x_MD, weights, gate_MA, u_NH, v_NH, dy_MD)
+    return experts_launch.backward(layer, x_MD, weights, gate_MA, u_NH, v_NH, dy_MD)
 
 
 def _layer(

@@ -127,13 +127,15 @@ def bias_gradients(
     """Return the gradients of b_in, b_gate and b_out, None for a bias that is missing."""
     rows, how = layer.rows, (layer.rows.ends, layer.config, layer.groups_at_once, du_NH.shape[0])
 
-    def bias(of_NC: Tensor, b: Tensor | None, **gathered: Tensor) -> Tensor | None:
-        return None if b is None else bias_gradient(of_NC, *how, b.dtype, **gathered)
+    def bias(of_NC: Tensor, b: Tensor | None) -> Tensor | None:
+        return None if b is None else bias_gradient(of_NC, *how, b.dtype)
 
     return (
         bias(du_NH, weights.b_in),
         bias(dv_NH, weights.b_gate),
-        bias(dy_MD, weights.b_out, row_N=rows.token, gate_N=gate_MA, slot_N=rows.slot),
+        None
+        if weights.b_out is None
+        else bias_gradient(dy_MD, *how, weights.b_out.dtype, row_N=rows.token, gate_N=gate_MA, slot_N=rows.slot),
     )
 
 
