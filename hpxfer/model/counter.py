@@ -19,7 +19,7 @@ from hpxfer.model.inverse_normal import to_normal
 # mix(z): z ^= z >> shift (without the sign), z *= factor, for each pair. The constants are "Mix13" of D. Stafford.
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 # The numbers that are computed at once: a CPU's cache holds the buffers, and a GPU is busy longer than a launch takes.
-CHUNK = {"cpu": 2**16, "cuda": 2**24}
+CHUNK = {"cpu": 2**16, "cuda": 2**23}
 
 
 def normals(keys: Sequence[str], numel: int, device: torch.device, chunk: int) -> Iterator[Tensor]:
