@@ -53,7 +53,7 @@ ITEMS = (
         *("-m", "gpu", *_KERNEL_TESTS, "tests/kernels/test_sums.py"),
     ),
     _row(
-        *("t-router", "correct", 60, 4, "GPU tests of the router and the head", ()),
+        *("t-router", "correct", 60, 24, "GPU tests of the router and the head", ()),
         *("-m", "gpu", "tests/kernels/test_router_gpu.py", "tests/kernels/test_head.py"),
     ),
     _row(

@@ -65,11 +65,16 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def set_decay(made: StackOptimizer, weight_decay: float) -> None:
+    """Give all trials the same HPs, with this weight decay."""
+    entry = Multipliers(init_std=1.0, lr=0.1, eps=1e-3, weight_decay=weight_decay, forward=1.0)
+    made.set_hps([(0.9, 0.95)] * 3, [dict.fromkeys(("embedding", "router"), entry)] * 3)
+
+
 def operations(weight_decay: float, dead: bool) -> list[str]:
     """Return the operations of a step of AdamW with Triton kernels."""
     made = StackOptimizer(LAYOUT, normal(0), "adamw", TRITON)
-    entry = Multipliers(init_std=1.0, lr=0.1, eps=1e-3, weight_decay=weight_decay, forward=1.0)
-    made.set_hps([(0.9, 0.95)] * 3, [dict.fromkeys(("embedding", "router"), entry)] * 3)
+    set_decay(made, weight_decay)
     made.alive[DEAD] = not dead
     grads = LAYOUT.weights(normal(1))
     with Operations() as seen:
@@ -110,3 +115,30 @@ def test_a_block_of_triton_is_a_whole_copy(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(optimizer, "BLOCK_ELEMENTS", 8)
     torchs, mine = (len(StackOptimizer(LAYOUT, normal(0), "adamw", backend)._blocks) for backend in (TORCH, TRITON))
     assert (torchs, mine) == (3 * 9 + 2 * 3 * 3, 3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.usefixtures("kernel")
+def test_a_replayed_step_has_the_bits_of_an_eager_one() -> None:
+    """The graph was captured without weight decay, and the next stack has it."""
+    flat, grads = normal(0), LAYOUT.weights(normal(1))
+    made = StackOptimizer(LAYOUT, flat, "adamw", TRITON)
+    set_decay(made, 0.0)
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        made.step(grads, 1.0, None)  # compiles what a capture may not
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made.step(grads, 1.0, None)
+    made.reset()
+    set_decay(made, 0.3)
+    flat.copy_(normal(0))
+    graph.replay()
+    eager = normal(0)
+    other = StackOptimizer(LAYOUT, eager, "adamw", TRITON)
+    set_decay(other, 0.3)
+    other.step(grads, 1.0, None)
+    assert torch.equal(flat, eager)
