@@ -18,7 +18,7 @@ from hpxfer.errors import HpxferError, nearest, shown
 
 PLANS = ("correct", "kernels", "profile", "trainer", "tune", "late")
 _CLONE = Path(hpxfer.__file__).resolve().parents[1]
-_LIMIT = 2.0  # times the usual seconds
+_LIMIT = 2.5  # times the usual seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,51 +47,51 @@ def _row(
 
 
 ITEMS = (
-    _row("env", "correct", 30, 14, "the GPU, versions, and the peaks of products and copies"),
+    _row("env", "correct", 20, 14, "the GPU, versions, and the peaks of products and copies"),
     _row(
-        *("t-experts", "correct", 90, 8, "GPU tests of experts, cross entropy, embedding, AdamW and sums", ()),
+        *("t-experts", "correct", 80, 8, "GPU tests of experts, cross entropy, embedding, AdamW and sums", ()),
         *("-m", "gpu", *_KERNEL_TESTS, "tests/kernels/test_sums.py"),
     ),
     _row(
-        *("t-router", "correct", 60, 24, "GPU tests of the router and the head", ()),
+        *("t-router", "correct", 40, 24, "GPU tests of the router and the head", ()),
         *("-m", "gpu", "tests/kernels/test_router_gpu.py", "tests/kernels/test_head.py"),
     ),
     _row(
-        *("t-strict", "correct", 90, 8, "GPU tests of strict steps in any stack and of attention", _EXPERTS),
+        *("t-strict", "correct", 60, 8, "GPU tests of strict steps in any stack and of attention", _EXPERTS),
         *("-m", "gpu", "tests/kernels/test_strict_step.py", "tests/kernels/test_attention.py"),
     ),
     _row(
-        *("t-train", "correct", 150, 8, "GPU tests of training: capture, checkpoints, determinism", _EXPERTS),
+        *("t-train", "correct", 120, 8, "GPU tests of training: capture, checkpoints, determinism", _EXPERTS),
         *("-m", "gpu", "tests/train"),
     ),
     _row(
-        *("t-init", "correct", 40, 2, "GPU tests of the initial draws: the bits of a CPU", ()),
+        *("t-init", "correct", 20, 2, "GPU tests of the initial draws: the bits of a CPU", ()),
         *("-m", "gpu", "tests/model"),
     ),
-    _row("k-layer-512", "kernels", 40, 4, "the MoE layer at 512 over F.grouped_mm, and each launch", _EXPERTS),
-    _row("k-layer-1024", "kernels", 40, 6, "the same at 1024", _EXPERTS),
-    _row("k-layer-2048", "kernels", 40, 10, "the same at 2048", _EXPERTS),
-    _row("k-rows", "kernels", 40, 14, "cross entropy, AdamW and routing over a copy", _EXPERTS),
-    _row("k-router", "kernels", 30, 2, "the router, forward and backward", _ROUTER),
-    _row("p-base-32k", "profile", 80, 40, "a captured base step by kernel", _TRAIN),
-    _row("r-base-32k", "trainer", 80, 40, "tokens/s of the base trial, 32k tokens a step", _TRAIN),
-    _row("r-base-32k-dense", "trainer", 70, 40, "the same of its dense twin", _TRAIN),
-    _row("r-stack-64", "trainer", 70, 60, "64 trials of d 128, 8k tokens a step", _TRAIN),
-    _row("r-stack-8", "trainer", 60, 12, "8 such trials", _TRAIN),
-    _row("r-alone", "trainer", 60, 4, "one such trial", _TRAIN),
+    _row("k-layer-512", "kernels", 30, 4, "the MoE layer at 512 over F.grouped_mm, and each launch", _EXPERTS),
+    _row("k-layer-1024", "kernels", 30, 6, "the same at 1024", _EXPERTS),
+    _row("k-layer-2048", "kernels", 30, 10, "the same at 2048", _EXPERTS),
+    _row("k-rows", "kernels", 30, 14, "cross entropy, AdamW and routing over a copy", _EXPERTS),
+    _row("k-router", "kernels", 20, 2, "the router, forward and backward", _ROUTER),
+    _row("p-base-32k", "profile", 60, 40, "a captured base step by kernel", _TRAIN),
+    _row("r-base-32k", "trainer", 60, 40, "tokens/s of the base trial, 32k tokens a step", _TRAIN),
+    _row("r-base-32k-dense", "trainer", 50, 40, "the same of its dense twin", _TRAIN),
+    _row("r-stack-64", "trainer", 50, 60, "64 trials of d 128, 8k tokens a step", _TRAIN),
+    _row("r-stack-8", "trainer", 40, 12, "8 such trials", _TRAIN),
+    _row("r-alone", "trainer", 40, 4, "one such trial", _TRAIN),
+    _row("r-base-64k", "trainer", 60, 70, "tokens/s of the base trial, 64k tokens a step", _TRAIN),
+    _row("m-base-32k", "trainer", 30, 40, "peak memory of the base trial beside the plan's model", _TRAIN),
+    _row("m-base-64k", "trainer", 30, 70, "the same at 64k tokens a step", _TRAIN),
+    _row("m-stack-64", "trainer", 30, 60, "the same of 64 trials of d 128", _TRAIN),
     _row(
-        "r-stack-planned", "trainer", 200, 120, "the stacks that the planner picks at d 128, 8k and 2k tokens", _TRAIN
+        "r-stack-planned", "trainer", 130, 120, "the stacks that the planner picks at d 128, 8k and 2k tokens", _TRAIN
     ),
-    _row("r-base-64k", "trainer", 80, 70, "tokens/s of the base trial, 64k tokens a step", _TRAIN),
-    _row("m-base-32k", "trainer", 50, 40, "peak memory of the base trial beside the plan's model", _TRAIN),
-    _row("m-base-64k", "trainer", 50, 70, "the same at 64k tokens a step", _TRAIN),
-    _row("m-stack-64", "trainer", 50, 60, "the same of 64 trials of d 128", _TRAIN),
     _row("tune-2048", "tune", 200, 10, "block sizes for features up to any size, by graph replay", _EXPERTS),
     _row("tune-512", "tune", 200, 4, "block sizes for features up to 512", _EXPERTS),
-    _row("r-strict-32k", "late", 80, 40, "strict determinism, base trial, 32k tokens a step", _TRAIN),
-    _row("r-large", "late", 150, 120, "d 2048, 16 layers, 2.1B parameters", _TRAIN),
-    _row("r-large-dense", "late", 120, 120, "its dense twin", _TRAIN),
-    _row("t-all-kernels", "late", 200, 16, "every test of the kernels, compiled", (), "tests/kernels"),
+    _row("r-strict-32k", "late", 60, 40, "strict determinism, base trial, 32k tokens a step", _TRAIN),
+    _row("r-large", "late", 120, 120, "d 2048, 16 layers, 2.1B parameters", _TRAIN),
+    _row("r-large-dense", "late", 100, 120, "its dense twin", _TRAIN),
+    _row("t-all-kernels", "late", 150, 16, "every test of the kernels, compiled", (), "tests/kernels"),
 )
 _BY_NAME = {item.name: item for item in ITEMS}
 

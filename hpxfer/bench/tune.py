@@ -39,11 +39,13 @@ _MOST_ROWS = 16384
 _ROUNDS = 7
 # Places of matrix gradients: 132 multiprocessors, with one to eight blocks on each.
 _PROGRAMS = (132, 264, 528, 792, 1056)
+# The share of a field's time in which its candidates are compiled; timing one is quick.
+_CHECK_SHARE = 0.8
 _CHECKED = (80, 90)  # the capabilities whose limits `compiled` knows
 
 Tell = Callable[[dict[str, Any]], None]
 Clock = Callable[[Config, "Sample"], float]
-Check = Callable[[Sequence[Config], "Sample"], Mapping[Config, str | None]]
+Check = Callable[[Sequence[Config], "Sample", float], Mapping[Config, str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,31 +152,35 @@ def best(
     """
     ends = time.monotonic() + seconds
     drawn = sample(config, gated=False, device=device)
-    for field in FIELDS:
-        if time.monotonic() > ends:
-            tell({"entry": name_of(config), "field": field, "left_out": f"the {seconds:g} s are over"})
-            continue
+    for number, field in enumerate(FIELDS):
+        now = time.monotonic()
         if field in ("gated", "products"):
             drawn = sample(config, gated=field == "gated", device=device)
         others = list(candidates(config, field))
         fresh = [other for other in others if key_of(other, field) not in known]
-        faults: Mapping[Config, str | None] = {}  # the number of programs is no constant of a kernel
+        faults: Mapping[Config, str | None] = dict.fromkeys(fresh)  # programs are no constant of a kernel
         if field == "products" and not experts_library.can_run(drawn.x, drawn.weights):
             faults = dict.fromkeys(fresh, "F.grouped_mm does not take this layer here")
         elif field not in ("programs", "products"):
-            faults = check(fresh, drawn)
+            faults = check(fresh, drawn, now + _CHECK_SHARE * (ends - now) / (len(FIELDS) - number))
         timed: list[tuple[float, int, Config]] = []
+        own_timed, left_out = True, 0
         for index, one in enumerate([config, *others]):
             line = known.get(key_of(one, field))
             if line is None:
-                if index and time.monotonic() > ends:
-                    break
+                if time.monotonic() > ends or (index and one not in faults):
+                    left_out += 1
+                    own_timed &= index > 0
+                    continue
                 line = _line(one, field, drawn, clock, faults.get(one))
                 tell(line)
             if _finite(line.get("ms")):
                 timed.append((line["ms"], index, one))
-        # The entry that stands stays unless another is faster.
-        config = min(timed, key=lambda entry: entry[:2], default=(0.0, 0, config))[2]
+        if left_out:
+            tell({"entry": name_of(config), "field": field, "left_out": f"{left_out} candidates, for lack of time"})
+        # The entry that stands stays unless another is faster, or it cannot run at all.
+        if timed and own_timed:
+            config = min(timed, key=lambda entry: entry[:2])[2]
     return config
 
 
@@ -194,15 +200,20 @@ def key_of(config: Config, field: str) -> str:
     return json.dumps([field == "gated", asdict(config)], sort_keys=True)
 
 
-def checked(configs: Sequence[Config], drawn: Sample) -> dict[Config, str | None]:
-    """Return config -> why the compiler shows it to be slow or impossible, or None."""
+def checked(configs: Sequence[Config], drawn: Sample, until: float) -> dict[Config, str | None]:
+    """Return config -> why the compiler shows it to be slow or impossible, or None, of those that the time allows.
+
+    Triton keeps what it compiles, so a launch does not compile it again.
+    """
     major, minor = torch.cuda.get_device_capability()
     capability = 10 * major + minor
     if capability not in _CHECKED:
-        return {}
+        return dict.fromkeys(configs)
     found: dict[Config, str | None] = {}
     with compiling(capability) as facts:
         for config in configs:
+            if time.monotonic() > until:
+                break
             facts.clear()
             try:
                 step(config, drawn)()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,8 +31,8 @@ def clock(config: Config, drawn: Sample) -> float:
     return 1.0 + wrong + (config.programs != 528) + (config.m != 32) + (config.products != "library")
 
 
-def nothing_wrong(configs: Sequence[Config], drawn: Sample) -> Mapping[Config, str | None]:
-    return {}
+def nothing_wrong(configs: Sequence[Config], drawn: Sample, until: float) -> Mapping[Config, str | None]:
+    return dict.fromkeys(configs)
 
 
 def search(**more: Any) -> tuple[Config, list[dict[str, Any]]]:
@@ -51,7 +52,7 @@ def test_the_fastest_of_every_field_stays() -> None:
 def test_what_the_compiler_shows_to_spill_is_not_timed() -> None:
     timed: list[Config] = []
 
-    def spills(configs: Sequence[Config], drawn: Sample) -> Mapping[Config, str | None]:
+    def spills(configs: Sequence[Config], drawn: Sample, until: float) -> Mapping[Config, str | None]:
         return {one: "up spills 80 bytes" if WANTED in (one.product, one.up, one.hidden) else None for one in configs}
 
     def noted(config: Config, drawn: Sample) -> float:
@@ -75,6 +76,15 @@ def test_a_candidate_that_fails_costs_itself() -> None:
     assert "RuntimeError: out of resource: shared memory" in [line.get("skipped") for line in lines]
 
 
+def test_an_entry_that_cannot_run_is_replaced() -> None:
+    def fails(config: Config, drawn: Sample) -> float:
+        if config.m == TINY.m:
+            raise RuntimeError("out of resource: shared memory")
+        return clock(config, drawn)
+
+    assert search(clock=fails)[0].m == 32 != TINY.m
+
+
 def test_a_library_that_does_not_take_the_layer_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner.experts_library, "can_run", lambda *given: False)
     found, lines = search()
@@ -94,10 +104,21 @@ def test_a_second_run_times_nothing_again() -> None:
     assert more == []
 
 
-def test_the_time_ends_a_search_and_what_it_leaves_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_ends_a_search_and_what_it_leaves_out_is_said() -> None:
     found, lines = search(seconds=-1.0)
     assert found == TINY
-    assert [line["left_out"] for line in lines] == ["the -1 s are over"] * len(tuner.FIELDS)
+    assert [line["field"] for line in lines] == list(tuner.FIELDS)
+    assert all("candidates, for lack of time" in line["left_out"] for line in lines)
+
+
+def test_what_was_not_compiled_in_time_is_not_timed() -> None:
+    def first(configs: Sequence[Config], drawn: Sample, until: float) -> Mapping[Config, str | None]:
+        return dict.fromkeys(configs[:1])
+
+    _, lines = search(check=first)
+    counts = Counter(line["field"] for line in lines if "ms" in line)
+    assert counts == {**dict.fromkeys(tuner.FIELDS, 2), "programs": 6}
+    assert {line["field"] for line in lines if "left_out" in line} == {*tuner.FIELDS} - {"programs", "products"}
 
 
 @pytest.mark.parametrize("config", table()["sm90"], ids=name_of)
