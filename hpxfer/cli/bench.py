@@ -170,6 +170,37 @@ def bench_tune(
     say(written(list(files)))
 
 
+@bench_app.command(name="roofline")
+def bench_roofline(
+    case: Annotated[
+        str, typer.Option("--case", help="base-32k, twin-32k (its dense twin), base-64k, large or large-twin.")
+    ] = "base-32k",
+    tflops: Annotated[float, typer.Option("--tflops", help="The GPU's bfloat16 peak in TFLOP/s.")] = 790,
+    tb_s: Annotated[float, typer.Option("--tb-s", help="The GPU's copy bandwidth in TB/s.")] = 4.3,
+    output: Annotated[Path, typer.Option("--output", help="The folder with the profile of an acceptance.")] = (
+        BENCH_FOLDER
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Predict the time of each part of a GPU step from its bytes and FLOPs, beside a measured profile if there is one.
+
+    It needs no GPU.
+
+    \b
+    Examples:
+      hpxfer bench roofline
+      hpxfer bench roofline --case large --tflops 700 --tb-s 3
+    """
+    from hpxfer.bench import roofline_table as roofline
+
+    machine = roofline.machine_of(tflops, tb_s)
+    say(
+        json.dumps(roofline.roofline_json(case, machine, output))
+        if as_json
+        else roofline.roofline_text(case, machine, output)
+    )
+
+
 def _bench(names: tuple[str, ...], output: Path, device: str, as_json: bool, rows: list[str] | None = None) -> None:
     from hpxfer.bench.command import run_benches
 

@@ -93,6 +93,18 @@ def bench_markdown(root: Path) -> str:
     return tables(root / "results" / "bench")
 
 
+def roofline_markdown(root: Path) -> str:
+    """Return the predicted times of the parts of a step, for the base and its dense twin."""
+    from hpxfer.bench.roofline import Machine
+    from hpxfer.bench.roofline_table import HEADINGS, measured_groups, roofline_rows
+
+    parts = []
+    for name in ("base-32k", "twin-32k", "large"):
+        rows = roofline_rows(name, Machine(), measured_groups(name, root / "results" / "bench"))
+        parts += [f"`hpxfer bench roofline --case {name}`:", table(HEADINGS, rows)]
+    return "\n\n".join(parts)
+
+
 def error_rates_markdown(root: Path) -> str:
     """Return the latest committed run of the error rates, beside the first one on the same worlds."""
     text = (root / "results" / "bench" / "error_rates.jsonl").read_text(encoding="utf-8")

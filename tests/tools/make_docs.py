@@ -33,7 +33,7 @@ FILES: Mapping[str, Mapping[str, Part]] = {
     },
     "docs/extend.md": {"kinds": parts.kinds_markdown},
     "docs/design.md": {"rooms": parts.rooms_markdown},
-    "docs/benchmarks.md": {"bench": parts.bench_markdown},
+    "docs/benchmarks.md": {"bench": parts.bench_markdown, "roofline": parts.roofline_markdown},
     "kernels/README.md": {"compiled": facts_markdown},
 }
 # Copied, because a site holds only what lies in docs/.
