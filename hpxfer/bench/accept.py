@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -154,6 +154,8 @@ def summary(accepted: Accepted) -> str:
     parts = ["\n".join(aligned([("item", "state", "took", "why"), *rows]))]
     if found := list(goal_rows(accepted.numbers)):
         parts.append("\n".join(aligned([("what", "measured", "goal"), *found])))
+    if speeds := list(speed_rows(accepted.numbers)):
+        parts.append("\n".join(aligned([("item", "measured", "peak memory", "planned"), *speeds])))
     parts.append(", ".join(f"{count} {state}" for state, count in counts.items()))
     return "\n\n".join(parts)
 
@@ -165,6 +167,20 @@ def goal_rows(numbers: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, 
         if key in values:
             aim = "" if goal.goal is None else f"{goal.goal:g}"
             yield f"{goal.what} ({goal.unit})", f"{values[key]:.3g}", aim
+
+
+def speed_rows(numbers: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (item, tokens/s, peak memory, memory by the plan's model) of each rate and each peak."""
+    last = {line["key"]: line for line in numbers if isinstance(line.get("key"), str)}
+    for key, line in last.items():
+        speed, peak, planned = (line.get(name) for name in ("tokens_per_s", "peak_gib", "planned_gib"))
+        peak = line.get("allocated_gib", peak)
+        if _finite(speed) or _finite(planned):
+            yield (
+                key,
+                f"{speed / 1e6:.3g} M tokens/s" if _finite(speed) else "",
+                *(f"{gib:.3g} GiB" if _finite(gib) else "" for gib in (peak, planned)),
+            )
 
 
 def goal_values(numbers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -188,7 +204,7 @@ def goal_values(numbers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return found | {key: value for key, value in made.items() if math.isfinite(value)}
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and math.isfinite(value)
 
 

@@ -80,7 +80,7 @@ def environment() -> None:
         torch=torch.__version__,
         triton=triton.__version__,
         numpy=numpy.__version__,
-        cudnn=torch.backends.cudnn.version(),
+        cudnn=torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         mem=memory,
     )
     say(key="peak", tflops=matmul_peak(device) / 1e12, tb_s=copy_peak(device) / 1e12)
@@ -264,7 +264,7 @@ def measure(name: str) -> None:
     from hpxfer.bench.trainer_cuda import LARGE, base_case, small_case
 
     kind, _, rest = name.partition("-")
-    rates = {
+    rates: dict[str, tuple[Any, ...]] = {
         "r-base-32k": (base_case(32768), 1),
         "r-base-32k-dense": (replace(base_case(32768), dense=True), 1),
         "r-base-64k": (base_case(65536), 1),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hpxfer.bench import accept as acceptance
-from hpxfer.bench.accept import Accepted, child_environment, goal_values, output_file, summary
+from hpxfer.bench.accept import Accepted, child_environment, goal_values, output_file, speed_rows, summary
 from hpxfer.bench.accept_items import ITEMS, Acceptance
 from hpxfer.bench.accept_runner import Ended, Item
 from hpxfer.cli import main
@@ -174,4 +174,10 @@ def test_the_last_numbers_stand_beside_their_goals() -> None:
     text = summary(Accepted(ended=ended, numbers=tuple(numbers)))
     assert "no time" in text
     assert "1 passed, 0 failed, 1 skipped" in text
+    memory = {"of": "m-base-32k", "key": "m-base-32k", "allocated_gib": 40.0, "planned_gib": 44.0}
+    assert list(speed_rows([*numbers, memory])) == [
+        ("r-base-32k", "1.5 M tokens/s", "", ""),
+        ("r-base-32k-dense", "1.6 M tokens/s", "", ""),
+        ("m-base-32k", "", "40 GiB", "44 GiB"),
+    ]
     assert any(line.split()[-2:] == ["1.5", "1.6"] for line in text.splitlines())
