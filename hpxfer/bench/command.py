@@ -14,7 +14,7 @@ from hpxfer.bench.machine import bench_device, record
 from hpxfer.bench.parts import Part, chosen
 from hpxfer.bench.table import table_text
 from hpxfer.host.json_lines import require_appendable
-from hpxfer.plan.speeds import Kind, Record, append, file_of
+from hpxfer.plan.speeds import Kind, Record, append, file_of, latest
 from hpxfer.train.device import fix_workspace
 
 
@@ -41,7 +41,8 @@ def run_benches(names: Sequence[str], device: str, output: Path, rows: Sequence[
     for name in names:
         records.append(_measured(name, where, plans[name], output, rows))
         files.append(file_of(name, output))
-        tables.append(table_text(name, records[-1].device, records[-1]))
+        known = latest(output, name, records[-1].device) if rows else records[-1]
+        tables.append(table_text(name, records[-1].device, known))
         tables += [table_text(name, other, None) for other in get_args(Kind) if other != records[-1].device]
     return Ran(records=tuple(records), files=tuple(files), text="\n\n".join(tables))
 

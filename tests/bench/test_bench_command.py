@@ -144,8 +144,10 @@ def test_a_single_row_is_measured_and_the_others_stay(
     assert code == 0
     (printed,) = json.loads(out)
     assert [row["key"] for row in printed["rows"]] == ["ratio-32"]
+    text = bench(capsys, "trainer", "--row", "ratio-32", "--device", "cpu", "--output", tmp_path)[1]
+    assert "0.25 of peak" in text  # of the run before
     assert printed["command"] == "hpxfer bench trainer --device cpu --row ratio-32"
-    assert len((tmp_path / "trainer.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "trainer.jsonl").read_text().splitlines()) == 5
     found = latest(tmp_path, "trainer", "cpu")
     assert found is not None
     assert found.rows == (later, beside, other)
