@@ -19,10 +19,10 @@ from hpxfer.bench.machine import machine_of, versions_of
 from hpxfer.errors import HpxferError
 from hpxfer.host.json_lines import append_line, json_lines, require_appendable
 from hpxfer.host.output import aligned
+from hpxfer.plan.step_tokens import ACCEPT_FILE
 
 # Exit codes. Bad input is 2.
 PASSED, FAILED, UNFINISHED = 0, 1, 3
-FILE = "accept.jsonl"
 _PACKAGES = Path(__file__).resolve().parents[2]
 
 
@@ -100,7 +100,7 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def output_file(output: Path) -> Path:
     """Return the file that `--output` names, itself or as its folder."""
-    return output if output.suffix == ".jsonl" and not output.is_dir() else output / FILE
+    return output if output.suffix == ".jsonl" and not output.is_dir() else output / ACCEPT_FILE
 
 
 def require_place(file: Path) -> None:

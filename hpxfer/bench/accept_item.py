@@ -180,6 +180,7 @@ def rate(name: str, case: Any, num_trials: int = 1, determinism: str | None = No
         tflops=found.flop_per_s / 1e12,
         params=found.params,
         trials=num_trials,
+        step_tokens=num_trials * case.batch_tokens,  # the planner fills its stacks by it
         item_s=time.perf_counter() - began,
         peak_gib=torch.cuda.max_memory_reserved() / 2**30,
     )

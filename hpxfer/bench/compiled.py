@@ -171,7 +171,9 @@ def _facts(name: str, kernel: Any, log: str, constants: Mapping[str, Any], capab
     """Return the facts of a compiled kernel from the log of its assembler."""
     registers = re.search(r"Used (\d+) registers", log)
     spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    assert registers and spills, f"{name}: the log of ptxas names no registers: {log[:500]!r}"
+    no_registers = f"{name}: the log of ptxas names no registers: {log[:500]!r}"
+    assert registers, no_registers
+    assert spills, no_registers
     code = kernel.asm["ttgir"]
     return Facts(
         kernel=name,

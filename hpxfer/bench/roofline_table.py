@@ -9,13 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hpxfer.bench.accept import FILE
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.roofline import Machine, Part, parts_of, seconds_of
 from hpxfer.bench.trainer_cuda import LARGE, base_case
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.json_lines import json_lines
 from hpxfer.host.output import aligned
+from hpxfer.plan.step_tokens import ACCEPT_FILE
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
@@ -65,7 +65,8 @@ def roofline_rows(name: str, machine: Machine, measured_us: Mapping[str, float])
     `measured_us` are microseconds by group, see `groups_of`. They stand beside the first part of their group.
     """
     parts, setting = _parts(name)
-    left, rows = dict(measured_us), []
+    left = dict(measured_us)
+    rows: list[tuple[str, ...]] = []
     for part in sorted(parts, key=lambda part: -part.seconds(machine)):
         if not measured_us:
             cell = UNMEASURED
@@ -73,9 +74,8 @@ def roofline_rows(name: str, machine: Machine, measured_us: Mapping[str, float])
             cell = _ms(left.pop(part.group) / 1e6)
         else:
             cell = f"see {part.group}" if part.group in measured_us else "not found"
-        predicted = _ms(part.seconds(machine))
-        rows.append((part.name, f"{part.flops / 1e9:.0f}", f"{part.num_bytes / 1e9:.2f}", part.bound(machine)))
-        rows[-1] += predicted, cell
+        counted = part.name, f"{part.flops / 1e9:.0f}", f"{part.num_bytes / 1e9:.2f}"
+        rows.append((*counted, str(part.bound(machine)), _ms(part.seconds(machine)), cell))
     rows += [(group, "", "", "", "", _ms(us / 1e6)) for group, us in left.items()]
     seconds = seconds_of(parts, machine)
     speed = f"{setting.batch_tokens / seconds / 1e6:.3g} M tokens/s"
@@ -115,7 +115,7 @@ def machine_of(tflops: float, tb_s: float) -> Machine:
 
 def measured_groups(name: str, folder: Path) -> dict[str, float]:
     """Return group -> microseconds as the last acceptance in `folder` profiled the case. Only the base is profiled."""
-    path = folder / FILE
+    path = folder / ACCEPT_FILE
     if name != BASE or not path.exists():
         return {}
     steps = [line for _, line in json_lines(path) if isinstance(line, dict) and line.get("key") == "step-us"]

@@ -127,7 +127,8 @@ def prepare(
     spec = with_precision(resolved(spec, begun(location.folder, spec)), precision.value)
     expansion = Expansion(spec, data)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
-    wanted, about_kernels = open_reuse(reuse, location, spec.judge.loss), kernels_caution(spec, device, address)
+    wanted = open_reuse(reuse, location, spec.judge.loss)
+    about_kernels = kernels_caution(spec, device, expansion.setting.vocab_size, address)
     cautions = (about_kernels,) if about_kernels else ()
     return _ready(file, expansion, location, wanted, device, cost, precision, cautions)
 

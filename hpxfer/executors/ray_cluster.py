@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hpxfer.executors.placement import Placement
 from hpxfer.host.machine import gpu_bytes
+from hpxfer.plan.hardware import filled
 from hpxfer.plan.packing import Device
 from hpxfer.registry import PluginFile, load_plugin
 from hpxfer.spec.sweep import ResourcesSpec
@@ -145,7 +146,7 @@ def cluster_device(resources: ResourcesSpec) -> Device:
     cuda = bool(typed) and device != "cpu"
     used = typed if cuda else alive
     names = sorted({name for node in typed for name in node.gpu_types})
-    return Device(
+    found = Device(
         cuda=cuda,
         memory_bytes=_gpu_bytes(typed) if cuda else None,
         num_gpus=math.floor(sum(node.has["GPU"] for node in typed)) if cuda else None,
@@ -153,6 +154,7 @@ def cluster_device(resources: ResourcesSpec) -> Device:
         host_bytes=int(sum(node.has.get("memory", 0) for node in used)) or None,
         name=(gpu_type or "/".join(names) or None) if cuda else None,
     )
+    return filled(found)
 
 
 def require_plugins(files: Sequence[PluginFile]) -> None:

@@ -20,6 +20,7 @@ from hpxfer.host.machine import gpu_bytes, gpu_name, has_cuda, host_bytes, num_c
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.packing import Device
 from hpxfer.plan.speeds import Record, latest
+from hpxfer.plan.step_tokens import measured_step_tokens
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
@@ -130,7 +131,17 @@ def device_of(hardware: Hardware, device: Device) -> Device:
         return device if not device.cuda else Device(num_cpus=device.num_cpus, host_bytes=device.host_bytes)
     number = device.num_gpus if device.cuda else None
     memory = hardware.memory_bytes
-    return Device(cuda=True, memory_bytes=memory, num_gpus=number or 1, num_cpus=device.num_cpus, name=hardware.title)
+    named = hardware.title
+    return filled(Device(cuda=True, memory_bytes=memory, num_gpus=number or 1, num_cpus=device.num_cpus, name=named))
+
+
+def filled(device: Device) -> Device:
+    """Return the device with the tokens per step that were measured to fill its GPUs, if they were."""
+    hardware = hardware_of(device)
+    if not device.cuda or hardware == OTHER_GPU:
+        return device
+    measured = measured_step_tokens(lambda name: _gpu_named(name) == hardware, BENCH)
+    return device if measured is None else replace(device, step_tokens=measured)
 
 
 def rate_of(hardware: Hardware, precision: str, bench: Path = BENCH) -> Rate:
@@ -163,10 +174,11 @@ def _measured(record: Record, hardware: Hardware) -> tuple[tuple[float, float], 
 def this_machine(asked: str = "auto") -> Device:
     """Return this machine as a device for stacks. `asked` is auto (a GPU if there is one), cpu or cuda."""
     cuda = has_cuda(asked)
-    return Device(
+    device = Device(
         cuda=cuda,
         memory_bytes=gpu_bytes() if cuda else None,
         name=gpu_name() if cuda else None,
         num_cpus=num_cpus(),
         host_bytes=host_bytes(),
     )
+    return filled(device)

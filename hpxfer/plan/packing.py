@@ -21,7 +21,7 @@ CPU_STEP_TOKENS = 8192
 # are not cut below MIN_CUT trials, where the gain of stacking would be lost.
 SHARE_OF_WORKER = 0.5
 MIN_CUT = 4
-# Tokens per step that fill a GPU. Derived from its occupancy, unmeasured.
+# Tokens per step that fill a GPU on which `hpxfer bench accept` never measured stacks. Derived from occupancy.
 GPU_STEP_TOKENS = 65536
 # The memory that a stack may need. A CPU's memory is shared by as many workers as it has cores. If the size of a GPU is
 # unknown, it counts as the smallest that is worth training on. If the guess is too high, a stack is halved, and the
@@ -60,6 +60,7 @@ class Device:
     num_cpus: int | None = None
     host_bytes: int | None = None  # memory that all workers share, on all machines
     name: str | None = None  # of the GPU
+    step_tokens: int = GPU_STEP_TOKENS  # tokens per step that fill one GPU
 
     def room(self, share: float = 1.0, workers: int = 1) -> float:
         """Return the bytes that one stack may need, given its share of a GPU, or the number of workers that share
@@ -100,7 +101,7 @@ def share_of(
     need = needed_bytes(shape, setting, num_trials, device, measured)
     tokens = num_trials * setting.batch_tokens
     total = device.memory_bytes or GPU_STACK_BYTES / GPU_SHARE
-    least = max(need / (GPU_SHARE * total), tokens / GPU_STEP_TOKENS, CUDA_BYTES / ((1 - GPU_SHARE) * total))
+    least = max(need / (GPU_SHARE * total), tokens / device.step_tokens, CUDA_BYTES / ((1 - GPU_SHARE) * total))
     return next((share for share in SHARES if least <= share), 1.0)
 
 
@@ -145,7 +146,7 @@ def stack_size(
 
     if asked is not None:
         return max(1, int(min(asked, fitting(device.room(part) if device.cuda else device.most(workers)))))
-    by_tokens = int(GPU_STEP_TOKENS * part if device.cuda else CPU_STEP_TOKENS) // setting.batch_tokens
+    by_tokens = int(device.step_tokens * part if device.cuda else CPU_STEP_TOKENS) // setting.batch_tokens
     by_memory = fitting(device.room(part, workers))
     return max(1, int(min(by_tokens, by_memory, known.most or by_tokens)))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hpxfer.host.output import aligned
 from hpxfer.plan.memory import UNMEASURED, spell_bytes
+from hpxfer.plan.packing import GPU_STEP_TOKENS
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.search.kinds import SEARCHES
 
@@ -65,7 +66,12 @@ def _device(plan: Plan) -> str:
         return f"{plan.hardware}, one core each" if plan.hardware == "cpu" else plan.hardware
     shares = sorted({row.gpu_share for row in plan.shapes if row.num_stacks})
     spans = f"{shares[0]:g}" if len(shares) == 1 else f"{shares[0]:g} to {shares[-1]:g}"
-    return f"{plan.hardware}, {'stacks of ' if plan.fills_gpus else ''}{spans} of a GPU each"
+    each = f"{spans} of a GPU each"
+    if not plan.fills_gpus:
+        return f"{plan.hardware}, {each}"
+    tokens = plan.device.step_tokens
+    assumed = ", assumed" if tokens == GPU_STEP_TOKENS else ""
+    return f"{plan.hardware}, stacks of {each}; {tokens:,} tokens a step fill one{assumed}"
 
 
 def _if_full(plan: Plan) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from command_line import hpxfer
 from driver_cases import Made, trained
 from tiny import write_tiny
 
+from hpxfer.bench.cases import write_tokens
 from hpxfer.driver import prepare, run
 from hpxfer.driver import prepared as driver_job
 from hpxfer.errors import HpxferError
@@ -86,6 +88,36 @@ def test_others_run_and_a_plan_names_the_debugging_aid(
     made = Made()
     run(job, executor=made)
     assert trained(made) == len(job.missing)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(
+    ("vocab", "determinism", "precision", "device", "said"),
+    [
+        (50257, "strict", "bfloat16", H100, "pad the vocabulary to 50260"),
+        (50259, "strict", "auto", H100, "pad the vocabulary to 50260"),
+        (50260, "strict", "bfloat16", H100, None),
+        (50257, "fast", "bfloat16", H100, None),
+        (50257, "strict", "float32", H100, None),
+        (50257, "strict", "float32", CPU, None),
+    ],
+)
+def test_a_vocabulary_that_is_slow_in_strict_kernels(
+    vocab: int,
+    determinism: str,
+    precision: str,
+    device: Device,
+    said: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    write_tokens(tmp_path / "a.bin", 10_000, 256)
+    training = f"determinism: {determinism}, "
+    file = sweep_on(monkeypatch, tmp_path, device, "auto", installed=True, training=training)
+    data = f"data: {{source: tokens:{tmp_path / 'a.bin'}, vocab_size: {vocab}}}\nprecision: {precision}"
+    file.write_text(re.sub(r"data: .*", data, file.read_text()))
+    found = [line for line in prepare(file, results=tmp_path).plan.cautions if "readout" in line]
+    assert [line.rpartition("; ")[2].partition(", or")[0] for line in found] == ([said] if said else [])
 
 
 @pytest.mark.usefixtures("compiled")

@@ -163,7 +163,7 @@ def test_stacks_that_share_a_gpu_run_at_once(tmp_path: Path) -> None:
     plan = make_plan(expansion(tmp_path, edit), (), gpu, bench=tmp_path)
     assert {row.gpu_share for row in plan.shapes} == {1 / 8}
     assert plan.wall_s == pytest.approx(3600 * plan.gpu_hours)
-    assert "on 1 GPU (gpu, stacks of 0.125 of a GPU each)" in plan_text(plan)
+    assert "on 1 GPU (gpu, stacks of 0.125 of a GPU each; 65,536 tokens a step fill one, assumed)" in plan_text(plan)
     asked = expansion(tmp_path, (edit[0], "{executor: ray, stack_size: 1, workers: 1}"))
     plan = make_plan(asked, (), gpu, bench=tmp_path)
     assert plan.wall_s == pytest.approx(3600 * plan.worker_hours)
