@@ -63,6 +63,7 @@ class _Head(torch.autograd.Function):
                 dreadout_KDV[trials] = dreadout
             else:
                 dreadout_KDV[trials] += dreadout
+            del onto_logits, dreadout  # before the next piece is made
         return dh_KTD, dreadout_KDV, None, None
 
 
@@ -78,6 +79,7 @@ def _losses(
         losses_KT[trials, tokens] = losses
         if kept is not None:
             kept.append(onto_logits)
+        del onto_logits  # before the next piece is made
     return losses_KT
 
 

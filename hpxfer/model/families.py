@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hpxfer.model.parameters import ParameterSpec
+from hpxfer.model.parameters import Memory, ParameterSpec
 from hpxfer.registry import Registry
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
@@ -59,11 +59,14 @@ class Family:
     """(shape, setting) -> the number of parameters that one token meets."""
     flops_per_token: Callable[[Shape, Setting], float]
     """(shape, setting) -> training FLOPs per token, forward and backward."""
-    features_per_token: Callable[[Shape, Setting], int]
-    """(shape, setting) -> the numbers per token that are kept for the backward pass, without the logits. A model, for
-    planning."""
     build: Callable[[Sequence[Trial], torch.device, Backend], StackedModel]
     """(trials of one shape and setting, device, kernels) -> their stacked model. It may import torch."""
+    features_per_token: Callable[[Shape, Setting], int] = lambda shape, setting: 0
+    """(shape, setting) -> the numbers per token that are kept for the backward pass, without the logits. A model, for
+    planning, of a family without `memory`."""
+    memory: Callable[[Shape, Setting, bool], Memory] | None = None
+    """(shape, setting, on CUDA) -> what one trial keeps and holds, part by part, for planning. It replaces
+    `features_per_token`."""
     logits_per_token: Callable[[Shape, Setting], int] = lambda shape, setting: 0
     """(shape, setting) -> the logits per token that `hpxfer.kernels.head` computes, for planning. It keeps them up to a
     limit, and computes them piece by piece again above it."""

@@ -1,9 +1,9 @@
-"""ParameterSpec: the name, the role and the size of one trained parameter. It needs no torch, so planning uses it."""
+"""ParameterSpec and Memory: what a model says of itself for planning. They need no torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -28,3 +28,19 @@ class ParameterSpec:
     def numel(self) -> int:
         """The elements of one copy."""
         return math.prod(self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The bytes that one trial needs beside its parameters, gradients, moments and logits."""
+
+    parts: Mapping[str, int]
+    """What the blocks keep for the backward pass, by part of the model."""
+    passing: int = 0
+    """What the backward pass of a block holds for a moment beside it, at most."""
+    ends: int = 0
+    """What is kept outside of the blocks. The backward pass lets it go, and the logits, before it comes to a block."""
+    head_passing: int = 0
+    """What the backward pass of the head holds for a moment beside all."""
+    blocks: int = 1
+    """The parts of equal size that the backward pass lets go one after the other."""

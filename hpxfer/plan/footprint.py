@@ -1,49 +1,117 @@
-"""The memory of a stack, by a model: its state, and the tensors that the backward pass keeps."""
+"""The memory of a stack, by a model that follows the code: its state, what the backward pass needs, and the peak.
+
+A step has four moments at which it may hold most:
+
+    head        the state, everything that the forward pass kept, the logits, and the readout's gradient
+    block       the same without the logits, and the gradients that pass through the last block
+    update      the state and all gradients, after the backward pass of the first block
+    probe       the same and two copies of the parameters, at the steps that log the size of an update
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
 from hpxfer.kernels.head_limits import KEPT_BYTES, held_bytes
-from hpxfer.model.cost import count_params
+from hpxfer.model.parameters import Memory, ParameterSpec
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
-# Peak memory of a stack over the memory that it holds for long. Measured on a CPU: 1.16, 1.28, 1.31 and 1.43 at widths
-# 64 to 512 (depth 2, E4A1, stacks of 4 to 16, above an idle worker; AMD EPYC, torch 2.13, 2026-11). Unmeasured on a
-# GPU.
-PEAK = 1.5
+# What a process takes over the tensors of its stack at their peak: memory that the allocator keeps and cannot use.
+# On a CPU 1.24 to 1.45 was measured above an idle worker (`python tests/tools/memory_peaks.py`, AMD EPYC, torch 2.13,
+# 2026-11). On a GPU nobody measured it; torch's allocator and the pools of CUDA graphs are assumed to take this much.
+CPU_ALLOCATOR, GPU_ALLOCATOR = 1.5, 1.15
+# A buffer of the optimizer on a CPU: see hpxfer.train.optimizer.
+_BUFFER_BYTES = 4 * 2**17
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """The bytes of a stack's tensors at the moment at which it holds most."""
+
+    moment: str
+    parts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
 
 
 def stack_bytes(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool) -> int:
-    """Return the bytes that a stack of `num_trials` needs.
-
-    The estimate counts, per token and block, the norms, projections, hidden features and branches, and the logits that
-    the head holds at once, all in the precision of the computation. It multiplies the sum by PEAK.
-    """
-    body, logits = _trial(shape, setting)
-    return int(PEAK * (num_trials * body + held_bytes(num_trials * logits, cuda=cuda)))
+    """Return the bytes that a stack of `num_trials` needs: the tensors of its peak, and what the allocator takes."""
+    allocator = GPU_ALLOCATOR if cuda else CPU_ALLOCATOR
+    return int(allocator * footprint(shape, setting, num_trials, cuda=cuda).total)
 
 
 def most_trials(shape: Shape, setting: Setting, room: float, *, cuda: bool) -> int:
-    """Return how many trials a stack may have so that it and every smaller one needs at most `room` bytes."""
-    body, logits = _trial(shape, setting)
-    space = room / PEAK
-    keeping, fitting = KEPT_BYTES // max(1, logits), int(space // (body + logits))
-    if fitting < keeping:
-        return max(0, fitting)
-    # A larger stack computes its logits again. It holds a piece of them, whatever its size.
-    return max(keeping, int((space - held_bytes(KEPT_BYTES + 1, cuda=cuda)) // body))
+    """Return how many trials a stack may have so that it and every smaller one needs at most `room` bytes.
+
+    The head keeps the logits of smaller stacks and computes those of larger ones again, so a larger stack may need
+    less. Among stacks of either kind a larger one needs more.
+    """
+    _, _, logits = _trial(shape, setting, cuda)
+
+    def fits(number: int) -> bool:
+        return stack_bytes(shape, setting, number, cuda=cuda) <= room
+
+    keeping = KEPT_BYTES // max(1, logits)
+    most = _last(fits, 0, keeping)
+    return most if most < keeping else _last(fits, keeping, None)
 
 
-def _trial(shape: Shape, setting: Setting) -> tuple[int, int]:
-    """Return the bytes of one trial before PEAK: those of its state and features, and those of its logits."""
-    size = FLOAT_BYTES[setting.precision]
-    # float32: the parameters, their gradient, the moments, and on a few steps a copy of the parameters to measure the
-    # update.
-    vectors = 3 + registry("optimizer").get(setting.optimizer).num_moments
-    state = 4 * vectors + (size if size < 4 else 0)  # and a rounded copy of the parameters
+def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool) -> Footprint:
+    """Return the peak of a stack's tensors, part by part."""
+    specs, memory, logits = _trial(shape, setting, cuda)
+    rule = registry("optimizer").get(setting.optimizer)
+    floats = 4 * num_trials * sum(spec.numel * spec.layers for spec in specs)
+    largest = 4 * num_trials * max(spec.numel for spec in specs)
+    readout = 4 * num_trials * max((spec.numel for spec in specs if spec.role in ("embedding", "readout")), default=0)
+    held = held_bytes(num_trials * logits, cuda=cuda)
+    kept = {name: num_trials * count for name, count in memory.parts.items() if count}
+    first = {name: count // memory.blocks for name, count in kept.items()}
+    passing, head_passing = num_trials * memory.passing, num_trials * memory.head_passing
+    ends = {"embedding, final norm and losses": num_trials * memory.ends}
+    state = {"parameters": floats, "moments": rule.num_moments * floats}
+    # A rule with a kernel updates in place.
+    buffer = (0 if rule.kernel else largest) if cuda else min(_BUFFER_BYTES, largest)
+    # The sums of squares are float64: a copy of the largest parameter, and its squares.
+    probe = 2 * floats + 4 * largest
+    moments = {
+        "head": {**state, **kept, **ends, "logits": held, "gradients": head_passing + readout},
+        "block": {**state, **kept, "gradients": passing + readout},
+        "update": {**state, **first, "gradients": floats + max(passing, buffer)},
+        "probe": {**state, "gradients": floats, "probe": probe},
+    }
+    moment = max(moments, key=lambda name: sum(moments[name].values()))
+    return Footprint(moment=moment, parts=moments[moment])
+
+
+@functools.lru_cache(maxsize=1024)
+def _trial(shape: Shape, setting: Setting, cuda: bool) -> tuple[tuple[ParameterSpec, ...], Memory, int]:
+    """Return the parameters of one trial, its memory, and the bytes of its logits."""
     family = registry("family").get(setting.family)
-    tokens = size * setting.batch_tokens
-    body = state * count_params(shape, setting).total + tokens * family.features_per_token(shape, setting)
-    return body, tokens * family.logits_per_token(shape, setting)
+    tokens = FLOAT_BYTES[setting.precision] * setting.batch_tokens
+    if family.memory is None:
+        memory = Memory(parts={"activations": tokens * family.features_per_token(shape, setting)})
+    else:
+        memory = family.memory(shape, setting, cuda)
+    return tuple(family.parameters(shape, setting)), memory, tokens * family.logits_per_token(shape, setting)
+
+
+def _last(fits: Callable[[int], bool], low: int, high: int | None) -> int:
+    """Return the largest number from `low` to `high` that fits, where all below a number that fits do too."""
+
+    step = 1
+    while high is None:
+        if not fits(low + step):
+            high = low + step - 1
+        else:
+            low, step = low + step, 2 * step
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low

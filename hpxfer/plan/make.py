@@ -11,6 +11,7 @@ from pathlib import Path
 from hpxfer.host.machine import num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.cautions import cautions
+from hpxfer.plan.footprint import footprint
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
 from hpxfer.plan.memory import memory_cautions, unfit
 from hpxfer.plan.packing import CPU, Device, Measured, needed_bytes, share_of, stack_sizes
@@ -172,6 +173,7 @@ def _shape_plans(
             flops=left[shape] * train_flops(shape, setting),
             trial_s=0.0,
             is_measured=known.trial_s is not None,
+            memory_parts={} if known.trial_bytes else footprint(shape, setting, size, cuda=device.cuda).parts,
         )
         out.append(replace(row, trial_s=_trial_s(row, expansion, rate, known)))
     return tuple(out)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.plan.packing import CPU, Device
@@ -29,6 +30,7 @@ class ShapePlan:
     flops: float
     trial_s: float  # worker seconds of one trial
     is_measured: bool  # whether they were measured on stored trials
+    memory_parts: Mapping[str, int] = field(default_factory=dict)  # part -> bytes of the stack's tensors at their peak
 
     @property
     def worker_s(self) -> float:

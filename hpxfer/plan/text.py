@@ -10,6 +10,8 @@ from hpxfer.plan.packing import GPU_STEP_TOKENS
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.search.kinds import SEARCHES
 
+# Parts of a stack's memory that the text names. The JSON has all.
+_SHOWN_PARTS = 3
 _HEADINGS = ("shape", "trials", "done", "stacks", "params", "active", "tokens", "FLOPs", "memory", "worker time")
 
 
@@ -90,7 +92,7 @@ def _hours(plan: Plan) -> str:
 
 def _memory(plan: Plan) -> str:
     """Return the memory that stacks need, the memory that there is, and whether the estimate was ever measured."""
-    text = f"memory: up to {spell_bytes(plan.stack_bytes)} per stack"
+    text = f"memory: up to {spell_bytes(plan.stack_bytes)} per stack{_largest_parts(plan)}"
     if plan.device.cuda:
         of = plan.device.memory_bytes
         has = "the memory of the GPU is unknown" if of is None else f"{spell_bytes(of)} of a GPU"
@@ -100,6 +102,13 @@ def _memory(plan: Plan) -> str:
     if plan.device.host_bytes is not None:
         text += f", of {spell_bytes(plan.device.host_bytes)}"
     return text
+
+
+def _largest_parts(plan: Plan) -> str:
+    """Return what takes most of the memory of the largest stack, if that stack was not measured."""
+    row = max((row for row in plan.shapes if row.num_stacks), key=lambda row: row.stack_bytes)
+    parts = sorted(row.memory_parts.items(), key=lambda part: -part[1])[:_SHOWN_PARTS]
+    return f" (most for {', '.join(f'{name} {spell_bytes(count)}' for name, count in parts)})" if parts else ""
 
 
 def spell_time(seconds: float) -> str:

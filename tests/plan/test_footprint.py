@@ -3,45 +3,184 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
+from allocations import allocated_peak
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_trials import BASE, JOINT, SETTING
+from tiny_trials import BASE, JOINT, SETTING, text_setting, trial
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hpxfer.kernels import head
-from hpxfer.kernels.head_limits import CPU_PIECE_BYTES, GPU_PIECE_BYTES, KEPT_BYTES
-from hpxfer.model.cost import count_params
-from hpxfer.plan.footprint import PEAK, most_trials, stack_bytes
+from hpxfer.kernels import head, head_limits
+from hpxfer.kernels.backend import Backend
+from hpxfer.kernels.head_limits import KEPT_BYTES
+from hpxfer.model.families import FAMILIES
+from hpxfer.model.flat import FlatLayout
+from hpxfer.model.gpt.forward import build_gpt
+from hpxfer.model.gpt.layout import gpt_parameters
+from hpxfer.model.gpt.memory import gpt_memory
+from hpxfer.plan import footprint as footprint_module
+from hpxfer.plan.footprint import CPU_ALLOCATOR, GPU_ALLOCATOR, footprint, most_trials, stack_bytes
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.blocks import moe_blocks
+from hpxfer.train.trainer import train
+from hpxfer.trial import Setting
+from hpxfer.trial.stack import Stack
+
+TRITON = Backend(name="triton", reason="a test", strict=False)
+SMALL = Shape(width=64, depth=2, head_dim=32, num_experts=4, num_active=1, expert_width=64)
+LARGE = Shape(width=512, depth=8, head_dim=64, num_experts=4, num_active=1, expert_width=512)
+DENSE = {"num_experts": 0, "num_active": 0, "expert_width": 0}
+SHORT = {"steps": 3}
+GPU = replace(SETTING, context=1024, vocab_size=50304, batch_tokens=32768, precision="bfloat16")
 
 PAPER = replace(SETTING, vocab_size=50304, batch_tokens=2**19)  # its logits take 98 GiB in float32
 
 
-def test_a_trial_needs_its_state_and_its_tokens_activations() -> None:
-    params = count_params(BASE, SETTING).total
-    state = int(PEAK * 5 * 4 * params)
-    first, two = (
-        stack_bytes(BASE, replace(SETTING, batch_tokens=tokens), 1, cuda=True) - state for tokens in (512, 1024)
-    )
-    assert two == 2 * first > 0
-    rounded = stack_bytes(BASE, replace(SETTING, batch_tokens=512, precision="bfloat16"), 1, cuda=True) - state
-    assert rounded == first // 2 + int(PEAK * 2 * params)
+# Trials, tokens per step, changes of the setting, and dimensions.
+CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
+    "base": (2, 512, {}, {}),
+    "eight trials": (8, 512, {}, {}),
+    "few tokens": (2, 64, {}, {}),
+    "narrow": (2, 512, {}, {"width": 32, "expert_width": 32}),
+    "wide and deep": (1, 512, {}, {"width": 256, "expert_width": 128, "depth": 4}),
+    "one block, many tokens": (1, 2048, {}, {"depth": 1}),
+    "four of sixteen experts": (2, 512, {}, {"num_experts": 16, "num_active": 4}),
+    "wide experts": (2, 512, {}, {"num_experts": 8, "num_active": 2, "expert_width": 256}),
+    "swiglu": (2, 512, {"ffn": "swiglu"}, {"num_active": 2, "expert_width": 128}),
+    "shared": (2, 512, {"ffn": "swiglu"}, {"num_shared": 2, "shared_width": 64}),
+    "dense": (2, 512, {"ffn": "swiglu"}, {**DENSE, "dense_width": 192}),
+    "dense, gelu": (2, 512, {}, {**DENSE, "dense_width": 256}),
+    "some dense blocks": (2, 512, {"moe_every": 2}, {"depth": 3, "dense_width": 128}),
+    "gains, biases, clip": (2, 512, {"norm_gains": True, "biases": True, "gradient_clip": 0.5}, {}),
+    "tied, sgd": (2, 512, {"tied_embeddings": True, "optimizer": "sgd"}, {}),
+    "softmax, bfloat16": (2, 256, {"gate": "softmax", "precision": "bfloat16"}, {}),
+    "large vocabulary": (2, 256, {"vocab_size": 4096}, {}),
+}
 
 
-@pytest.mark.parametrize(("cuda", "piece"), [(True, GPU_PIECE_BYTES), (False, CPU_PIECE_BYTES)])
-def test_logits_that_the_head_computes_again_count_as_one_piece(cuda: bool, piece: int) -> None:
-    small = replace(PAPER, vocab_size=1)
-    params = count_params(BASE, PAPER).total - count_params(BASE, small).total
-    state = int(PEAK * 5 * 4 * params)
-    of_logits = stack_bytes(BASE, PAPER, 1, cuda=cuda) - stack_bytes(BASE, small, 1, cuda=cuda) - state
-    assert of_logits == PEAK * (piece - 4 * PAPER.batch_tokens)
-    few = replace(PAPER, batch_tokens=32)
-    kept = stack_bytes(BASE, few, 1, cuda=cuda) - stack_bytes(BASE, replace(few, vocab_size=1), 1, cuda=cuda)
-    assert kept - state == PEAK * 4 * 32 * 50303
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    return text_setting(tmp_path_factory.mktemp("data"))
 
 
-def test_the_head_keeps_what_the_model_says_it_keeps() -> None:
-    assert head.KEPT_BYTES == KEPT_BYTES
+def peak_of(shape: Shape, setting: Setting, count: int) -> int:
+    stack = Stack(trials=tuple(trial(setting, shape, seed=k) for k in range(count)))
+    return allocated_peak(lambda: list(train(stack, "cpu")))
+
+
+def case_of(name: str, setting: Setting) -> tuple[Shape, Setting, int]:
+    count, tokens, changes, dims = CASES[name]
+    return replace(SMALL, **dims), replace(setting, **{**SHORT, **changes, **batch(tokens)}), count
+
+
+def batch(tokens: int) -> dict[str, int]:
+    return {"batch_tokens": tokens, "validation_tokens": tokens}
+
+
+def test_the_counter_counts() -> None:
+    def run() -> None:
+        first = torch.empty(2**20)
+        second = first.clone()
+        del first
+        assert torch.empty(2**18).shape[0] < second.shape[0]
+
+    assert allocated_peak(run) == 2 * 4 * 2**20
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_model_is_within_a_tenth_of_what_training_allocates(name: str, setting: Setting) -> None:
+    """The trainer runs three steps, one of which logs the size of its update, and a validation."""
+    shape, mine, count = case_of(name, setting)
+    modeled = footprint(shape, mine, count, cuda=False).total
+    assert modeled == pytest.approx(peak_of(shape, mine, count), rel=0.1)
+
+
+def test_logits_that_the_head_computes_again_are_one_piece(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(setting, **SHORT, vocab_size=2048, **batch(1024))
+    kept = peak_of(SMALL, few, 1)
+    assert footprint(SMALL, few, 1, cuda=False).total == pytest.approx(kept, rel=0.1)
+    for module in (head, head_limits, footprint_module):
+        monkeypatch.setattr(module, "KEPT_BYTES", 0)
+    monkeypatch.setattr(head_limits, "CPU_PIECE_BYTES", 2**20)
+    again = peak_of(SMALL, few, 1)
+    assert again < 0.7 * kept
+    modeled = footprint(SMALL, few, 1, cuda=False)
+    assert modeled.total == pytest.approx(again, rel=0.1)
+    # A model that counts all logits is found.
+    assert modeled.total + 4 * 1024 * 2048 != pytest.approx(again, rel=0.1)
+
+
+GPU_CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "base": ({}, {}, 1),
+    "two of eight": ({}, {"num_experts": 8, "num_active": 2}, 1),
+    "swiglu, gains, shared": (
+        {"ffn": "swiglu", "norm_gains": True, "biases": True},
+        {"num_shared": 1, "shared_width": 512, "num_active": 2},
+        1,
+    ),
+    "dense": ({}, {**DENSE, "dense_width": 512}, 1),
+    "many experts": ({"gate": "softmax"}, {"num_experts": 64, "num_active": 8}, 1),
+    "sixteen small trials": (
+        {"vocab_size": 256, "context": 256, "batch_tokens": 8192},
+        {"width": 128, "depth": 4, "head_dim": 32, "expert_width": 128},
+        16,
+    ),
+    "the batch of the paper": ({"batch_tokens": 2**19}, {}, 1),
+}
+
+
+@pytest.mark.parametrize("name", GPU_CASES)
+def test_what_the_triton_path_keeps_at_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors without data run the model of a GPU: its operations say what they would return and keep."""
+    changes, dims, count = GPU_CASES[name]
+    mine, shape = replace(GPU, **changes), replace(LARGE, **dims)
+    monkeypatch.setattr(head_limits, "CPU_PIECE_BYTES", head_limits.GPU_PIECE_BYTES)
+    logits = 2 * count * mine.batch_tokens * mine.vocab_size
+    memory = gpt_memory(shape, mine, True)
+    modeled = count * (sum(memory.parts.values()) + memory.ends) + (logits if logits <= KEPT_BYTES else 0)
+    assert modeled == pytest.approx(kept_bytes(shape, mine, count), rel=0.1)
+
+
+def kept_bytes(shape: Shape, setting: Setting, count: int) -> int:
+    """Return the bytes that the forward pass keeps for the backward pass, the parameters themselves left out."""
+    trials = [trial(setting, shape, seed=k) for k in range(count)]
+    layout = FlatLayout(parameters=gpt_parameters(shape, setting), num_trials=count)
+    model = build_gpt(trials, torch.device("cpu"), TRITON)
+    kept: dict[int, torch.UntypedStorage] = {}
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        flat = torch.empty(layout.numel)
+        bias = torch.zeros(len(moe_blocks(shape, setting)), count, shape.num_experts)
+        ids = torch.zeros(count, setting.batch_tokens // setting.context, setting.context, dtype=torch.int64)
+
+        def keep(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            kept[storage._cdata] = storage
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = model(layout.leaves(flat), bias, ids, ids)
+        kept.pop(flat.untyped_storage()._cdata, None)
+        assert output.losses_KT.shape == (count, setting.batch_tokens)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+def test_a_step_that_logs_its_update_holds_most_where_tokens_are_few(setting: Setting) -> None:
+    few, many = (replace(setting, **batch(tokens)) for tokens in (64, 4096))
+    assert footprint(SMALL, few, 2, cuda=False).moment == "probe"
+    assert footprint(SMALL, many, 2, cuda=False).moment in ("head", "block")
+    assert stack_bytes(SMALL, few, 2, cuda=False) == int(CPU_ALLOCATOR * footprint(SMALL, few, 2, cuda=False).total)
+    assert stack_bytes(SMALL, few, 2, cuda=True) == int(GPU_ALLOCATOR * footprint(SMALL, few, 2, cuda=True).total)
+
+
+def test_a_family_that_counts_features_alone_has_a_footprint() -> None:
+    family = replace(FAMILIES.get("gpt"), name="plain", memory=None, features_per_token=lambda shape, setting: 100)
+    with FAMILIES.registered(family):
+        mine = replace(SETTING, family="plain", batch_tokens=4096)
+        assert footprint(BASE, mine, 3, cuda=False).parts["activations"] == 3 * 4 * 4096 * 100
 
 
 @given(

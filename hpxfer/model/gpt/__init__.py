@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpxfer.model.families import Family, StackedModel
-from hpxfer.model.gpt.cost import active_params, features_per_token, flops_per_token, logits_per_token
+from hpxfer.model.gpt.cost import active_params, flops_per_token, logits_per_token
 from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters, gpt_roles
+from hpxfer.model.gpt.memory import gpt_memory
 from hpxfer.trial import Trial
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ GPT = Family(
     parameters=gpt_parameters,
     active_params=active_params,
     flops_per_token=flops_per_token,
-    features_per_token=features_per_token,
+    memory=gpt_memory,
     logits_per_token=logits_per_token,
     build=_build,
     forward_roles=FORWARD_ROLES,

@@ -1,10 +1,9 @@
-"""Cost of the GPT: parameters that a token meets, FLOPs and activations, counted from its layout."""
+"""Cost of the GPT: parameters that a token meets, FLOPs and logits, counted from its layout."""
 
 from __future__ import annotations
 
 from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import moe_blocks
 from hpxfer.trial import Setting
 
 _LOOKUPS = ("embedding", "position")
@@ -30,20 +29,6 @@ def flops_per_token(shape: Shape, setting: Setting) -> float:
     if setting.tied_embeddings:
         matmul += shape.width * setting.vocab_size
     return float(6 * matmul + 12 * shape.depth * shape.width * setting.context)
-
-
-def features_per_token(shape: Shape, setting: Setting) -> int:
-    """Return the numbers per token that are kept for the backward pass, without the logits.
-
-    A model: norms, projections, hidden features and branches of each block.
-    """
-    hidden = 3 if setting.ffn == "swiglu" else 2  # before and after the activation, and the gate
-    num_moe = len(moe_blocks(shape, setting))
-    routed = shape.num_active * (2 * shape.width + hidden * shape.expert_width) + 2 * shape.num_experts
-    moe = routed + shape.num_shared * hidden * shape.shared_width + shape.width
-    dense = shape.width + hidden * shape.dense_width
-    features = shape.depth * 9 * shape.width + num_moe * moe + (shape.depth - num_moe) * dense
-    return features + 2 * shape.width
 
 
 def logits_per_token(shape: Shape, setting: Setting) -> int:

@@ -1,0 +1,124 @@
+"""Memory of the GPT: what the forward pass keeps for the backward pass, and what the backward pass holds beside it.
+
+The counts follow the code, operation by operation. On a CPU torch's own operations run. On CUDA the Triton operations
+keep less: no gathered rows, no weights in another precision for the experts, no copy of the stream for the router. They
+count what uncompiled code keeps. torch.compile may keep less.
+
+Letters: D width, H hidden features, A active experts, E experts, S shared experts. Per token unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters
+from hpxfer.model.parameters import Memory
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.blocks import moe_blocks
+from hpxfer.trial import Setting
+
+_INDEX = 8  # bytes of torch's own indices
+_FLOAT = 4
+_QKV = ("attn_q", "attn_k", "attn_v")
+
+
+def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
+    """Return the memory of one trial beside its state and logits."""
+    size = 2 if setting.precision == "bfloat16" else _FLOAT
+    num_moe, tokens = len(moe_blocks(shape, setting)), setting.batch_tokens
+    num_dense = shape.depth - num_moe
+    attention = _attention(shape, setting, size)
+    moe, moe_passing = _moe(shape, setting, size, cuda)
+    dense, dense_passing = _dense(shape, setting, size)
+    ends = _norm(shape.width, setting, size) + 3 * _INDEX + 2 * _FLOAT  # inputs, targets, losses and their gradients
+    last = (moe_passing, moe) if num_moe and shape.depth - 1 in moe_blocks(shape, setting) else (dense_passing, dense)
+    # A branch's gradients, or those of attention once the branch after it has let its own go.
+    passing = max(last[0], _attention_passing(shape, size) - last[1])
+    return Memory(
+        parts={
+            "attention": tokens * shape.depth * attention,
+            "experts": tokens * num_moe * moe,
+            "dense FFN": tokens * num_dense * dense,
+            "weights in another form": _weights(shape, setting, size, cuda),
+        },
+        ends=tokens * ends,
+        passing=tokens * passing + _expert_gradients(shape, setting),
+        head_passing=tokens * 2 * shape.width * size,  # the gradient of h, and h times that of the loss
+        blocks=shape.depth,
+    )
+
+
+def _expert_gradients(shape: Shape, setting: Setting) -> int:
+    """Return the bytes of the gradients of one block's experts, which are there before the gradient of their input."""
+    return sum(_FLOAT * spec.numel for spec in gpt_parameters(shape, setting) if spec.name.startswith("expert"))
+
+
+def _norm(width: int, setting: Setting, size: int) -> int:
+    """Return the bytes of a norm: its input and its output, which a product keeps, mean and deviation."""
+    return size * width * (3 if setting.norm_gains else 2) + 2 * _FLOAT
+
+
+def _attention(shape: Shape, setting: Setting, size: int) -> int:
+    """Return the bytes of a block's attention: the norm, queries, keys and values, the heads and their scales."""
+    return _norm(shape.width, setting, size) + 4 * size * shape.width + _FLOAT * shape.num_heads
+
+
+def _attention_passing(shape: Shape, size: int) -> int:
+    """Return the gradients of stream and heads, and those of queries, keys and values before and after they join."""
+    return 8 * size * shape.width
+
+
+def _moe(shape: Shape, setting: Setting, size: int, cuda: bool) -> tuple[int, int]:
+    """Return (kept, passing) of a MoE block's branch."""
+    width, hidden, active, experts = shape.width, shape.expert_width, shape.num_active, shape.num_experts
+    gated = setting.ffn == "swiglu"
+    scores = 2 * _FLOAT * experts  # logits and scores
+    if setting.gate != "sigmoid":
+        scores += _FLOAT * (experts if setting.gate == "softmax" else 2 * active)
+    shared, shared_passing = _features(shape.num_shared * shape.shared_width, setting, size)
+    if cuda:
+        norm = size * width * (2 if setting.norm_gains else 1) + _FLOAT  # h and its deviation; the stream is not kept
+        indices = active * (_INDEX + 5 * 4)  # chosen experts; token, slot and row
+        kept = norm + scores + indices + 2 * _FLOAT * active + active * size * hidden * (2 if gated else 1)
+        slots = active * (size if active == 1 else _FLOAT) * width
+        rows = active * size * hidden * (3 if gated else 2)
+        return kept + shared, 2 * size * width + max(rows + slots, shared_passing)
+    copy = _FLOAT * width if size < _FLOAT else 0  # the float32 stream of the router
+    rows = active * size * (width + hidden * (3 if gated else 2))
+    indices = active * 4 * _INDEX
+    kept = _norm(width, setting, size) + copy + scores + indices + active * 4 * _FLOAT + rows
+    passing = size * width + active * size * (3 * width + hidden * (4 if gated else 2))
+    return kept + shared, max(passing, size * width + shared_passing)
+
+
+def _dense(shape: Shape, setting: Setting, size: int) -> tuple[int, int]:
+    """Return (kept, passing) of a dense block's branch."""
+    kept, passing = _features(shape.dense_width, setting, size)
+    return _norm(shape.width, setting, size) + kept, 2 * size * shape.width + passing
+
+
+def _features(hidden: int, setting: Setting, size: int) -> tuple[int, int]:
+    """Return (kept, passing) of the hidden features of an FFN whose operations torch differentiates one by one."""
+    gated = setting.ffn == "swiglu"
+    # Each operation lets go what it kept, so only what is new beside it counts.
+    return size * hidden * (4 if gated else 2), size * hidden * (2 if gated else 1)
+
+
+def _weights(shape: Shape, setting: Setting, size: int, cuda: bool) -> int:
+    """Return the bytes of the matrices that products read in another form than the parameter itself, in all blocks.
+
+    Queries, keys and values are joined. A role with a forward multiplier is scaled. All are rounded in bfloat16, but
+    those of routers, and in Triton those of experts, which the operation rounds and lets go.
+    """
+    total = 0
+    for spec in gpt_parameters(shape, setting):
+        count = spec.numel * spec.layers
+        if len(spec.size) < 2 or spec.name in ("embedding", "position") or spec.name.endswith("_bias"):
+            continue
+        if spec.role == "router":
+            total += _FLOAT * count
+        elif spec.role.startswith("expert"):
+            total += size * count if size < _FLOAT and not cuda else 0
+        elif size < _FLOAT or spec.name in _QKV or spec.role in FORWARD_ROLES or spec.role.startswith("shared"):
+            total += size * count
+    if setting.tied_embeddings:
+        total += size * shape.width * setting.vocab_size
+    return total
