@@ -22,7 +22,7 @@ from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 def first_format(trial: Trial) -> str:
     """Return the id as the first format gave it: the hash of every field, whatever its value."""
     setting = asdict(trial.setting)
-    del setting["data_source"], setting["ties"]  # `ties` came later
+    del setting["data_source"], setting["ties"], setting["init_draw"]  # the last two came later
     choice = trial.parameterization
     base = {name: value for name, value in asdict(trial.base).items() if value not in (0, None)}
     shape = {name: value for name, value in asdict(trial.shape).items() if value not in (0, None)}
