@@ -208,7 +208,7 @@ def memory(name: str, case: Any, num_trials: int = 1) -> None:
     import torch
 
     from hpxfer.bench.cases import trials
-    from hpxfer.plan.footprint import stack_bytes
+    from hpxfer.plan.footprint import footprint, stack_bytes
     from hpxfer.train.device import setup_for, switched
     from hpxfer.train.step import TrainStep
     from hpxfer.trial.stack import Stack
@@ -220,11 +220,12 @@ def memory(name: str, case: Any, num_trials: int = 1) -> None:
         for number in range(_MEMORY_STEPS):
             step.update(*step.gradients(number))
         torch.cuda.synchronize()
-    planned = stack_bytes(members[0].shape, members[0].setting, num_trials, cuda=True)
-    peak = torch.cuda.max_memory_allocated()
-    reserved = torch.cuda.max_memory_reserved() / 2**30
-    gib = {"allocated_gib": peak / 2**30, "reserved_gib": reserved, "planned_gib": planned / 2**30}
-    say(key=name, **gib, measured_over_planned=peak / planned)
+    stack = members[0].shape, members[0].setting, num_trials
+    model, planned = footprint(*stack, cuda=True).total, stack_bytes(*stack, cuda=True)
+    allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    counts = {"allocated": allocated, "model": model, "reserved": reserved, "planned": planned}
+    gib = {f"{of}_gib": count / 2**30 for of, count in counts.items()}
+    say(key=name, **gib, allocated_over_model=allocated / model, reserved_over_planned=reserved / planned)
 
 
 def base_profile() -> None:
