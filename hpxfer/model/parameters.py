@@ -42,5 +42,5 @@ class Memory:
     """What is kept outside of the blocks. The backward pass lets it go, and the logits, before it comes to a block."""
     head_passing: int = 0
     """What the backward pass of the head holds for a moment beside all."""
-    blocks: int = 1
-    """The parts of equal size that the backward pass lets go one after the other."""
+    first: int = 0
+    """What the first block still keeps, and what passes through it, while the last gradients are computed."""

@@ -4,7 +4,7 @@ A step has four moments at which it may hold most:
 
     head        the state, everything that the forward pass kept, the logits, and the readout's gradient
     block       the same without the logits, and the gradients that pass through the last block
-    update      the state and all gradients, after the backward pass of the first block
+    update      the state and all gradients, with what the first block still holds or with the optimizer's buffer
     probe       the same and two copies of the parameters, at the steps that log the size of an update
 """
 
@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hpxfer.kernels.head_limits import KEPT_BYTES, held_bytes
+from hpxfer.kernels.head_limits import CPU_PIECE_BYTES, KEPT_BYTES, held_bytes
 from hpxfer.model.parameters import Memory, ParameterSpec
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
@@ -71,8 +71,9 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool) ->
     largest = 4 * num_trials * max(spec.numel for spec in specs)
     readout = 4 * num_trials * max((spec.numel for spec in specs if spec.role in ("embedding", "readout")), default=0)
     held = held_bytes(num_trials * logits, cuda=cuda)
+    if not cuda and setting.precision == "bfloat16":
+        held += 2 * min(num_trials * logits, CPU_PIECE_BYTES)  # torch's cross entropy takes a piece in float32
     kept = {name: num_trials * count for name, count in memory.parts.items() if count}
-    first = {name: count // memory.blocks for name, count in kept.items()}
     passing, head_passing = num_trials * memory.passing, num_trials * memory.head_passing
     ends = {"embedding, final norm and losses": num_trials * memory.ends}
     state = {"parameters": floats, "moments": rule.num_moments * floats}
@@ -83,7 +84,7 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool) ->
     moments = {
         "head": {**state, **kept, **ends, "logits": held, "gradients": head_passing + readout},
         "block": {**state, **kept, "gradients": passing + readout},
-        "update": {**state, **first, "gradients": floats + max(passing, buffer)},
+        "update": {**state, "gradients": floats + max(num_trials * memory.first, buffer)},
         "probe": {**state, "gradients": floats, "probe": probe},
     }
     moment = max(moments, key=lambda name: sum(moments[name].values()))

@@ -58,6 +58,8 @@ CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
     "gains, biases, clip": (2, 512, {"norm_gains": True, "biases": True, "gradient_clip": 0.5}, {}),
     "tied, sgd": (2, 512, {"tied_embeddings": True, "optimizer": "sgd"}, {}),
     "softmax, bfloat16": (2, 256, {"gate": "softmax", "precision": "bfloat16"}, {}),
+    "half precision, many logits": (2, 256, {"precision": "bfloat16", "vocab_size": 2048}, {"num_active": 2}),
+    "one wide block": (5, 128, {"ffn": "swiglu", "norm_gains": True}, {"width": 32, "depth": 1, "expert_width": 256}),
     "large vocabulary": (2, 256, {"vocab_size": 4096}, {}),
 }
 

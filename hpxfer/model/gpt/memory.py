@@ -41,8 +41,8 @@ def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
         },
         ends=tokens * ends,
         passing=tokens * passing + _expert_gradients(shape, setting),
+        first=tokens * (attention + _attention_passing(shape, size)),
         head_passing=tokens * 2 * shape.width * size,  # the gradient of h, and h times that of the loss
-        blocks=shape.depth,
     )
 
 
