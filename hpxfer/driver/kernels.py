@@ -20,6 +20,15 @@ def kernels_caution(spec: SweepSpec, device: Device, vocab_size: int, address: s
     return _refusal(spec, device, address) or _of_vocabulary(spec, device, vocab_size)
 
 
+def require_kernels(spec: SweepSpec, device: Device, address: str | None) -> None:
+    """Raise HpxferError if a device cannot have the kernels that the sweep asks for.
+
+    What the nodes of the cluster at `address` have installed is unknown here. Their workers check it.
+    """
+    if text := _refusal(spec, device, address):
+        raise HpxferError(text)
+
+
 def _of_vocabulary(spec: SweepSpec, device: Device, vocab_size: int) -> str | None:
     """Return the caution about a vocabulary whose readout is slow in the strict kernels of a GPU, or None."""
     size = FLOAT_BYTES[spec.precision]
@@ -30,15 +39,6 @@ def _of_vocabulary(spec: SweepSpec, device: Device, vocab_size: int) -> str | No
         f"data: the readout of a vocabulary of {vocab_size} is slow with determinism: strict in {spec.precision} on a "
         f"GPU: its rows are no whole 8-byte copies; pad the vocabulary to {larger}, or give determinism: fast"
     )
-
-
-def require_kernels(spec: SweepSpec, device: Device, address: str | None) -> None:
-    """Raise HpxferError if a device cannot have the kernels that the sweep asks for.
-
-    What the nodes of the cluster at `address` have installed is unknown here. Their workers check it.
-    """
-    if text := _refusal(spec, device, address):
-        raise HpxferError(text)
 
 
 def _refusal(spec: SweepSpec, device: Device, address: str | None) -> str | None:

@@ -58,19 +58,14 @@ def test_a_passing_item_keeps_its_numbers_then_its_end() -> None:
     assert (lines[2]["item"], lines[2]["ok"], lines[2]["rc"]) == ("a", True, 0)
 
 
-def test_a_number_is_kept_before_the_next_line_comes() -> None:
-    seen: list[float] = []
-    code = "time.sleep(0.4)\nprint(json.dumps({'key': 'late'}))"
-    list(
-        run_items(
-            [item("a", code)],
-            budget_s=10,
-            before={},
-            keep=lambda line: seen.append(time.monotonic()),
-            environment=os.environ,
-        )
+def test_a_number_is_kept_before_the_next_line_comes(tmp_path: Path) -> None:
+    """The item prints its second number only once the first one is on the disk."""
+    kept = tmp_path / "kept"
+    code = f"while not os.path.exists({str(kept)!r}): time.sleep(0.01)\nprint(json.dumps({{'key': 'late'}}))"
+    (ended,) = run_items(
+        [item("a", code)], budget_s=10, before={}, keep=lambda line: kept.touch(), environment=os.environ
     )
-    assert seen[1] - seen[0] > 0.3
+    assert ended.state == "passed"
 
 
 def test_a_failure_costs_one_item_and_says_why() -> None:
@@ -90,9 +85,7 @@ child = subprocess.Popen([sys.executable, "-c", "import signal,time;signal.signa
 open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
 time.sleep(60)
 """
-    began = time.monotonic()
     ended, _ = run(item("hang", code, limit_s=0.6), item("next"))
-    assert time.monotonic() - began < 5
     assert states(ended) == {"hang": "failed", "next": "passed"}
     assert ended[0].reason == "killed at its limit of 0.6 s"
     assert all(gone(int(pid)) for pid in pids.read_text().split())
@@ -104,9 +97,7 @@ def test_what_an_item_leaves_behind_is_killed_and_not_waited_for(tmp_path: Path)
 child = subprocess.Popen([sys.executable, "-c", "import time;time.sleep(60)"])
 open({str(pids)!r}, "w").write(str(child.pid))
 """
-    began = time.monotonic()
-    ended, _ = run(item("leaves", code))
-    assert time.monotonic() - began < 5
+    ended, _ = run(item("leaves", code, limit_s=20))
     assert states(ended) == {"leaves": "passed"}
     assert gone(int(pids.read_text()))
 
@@ -192,10 +183,9 @@ def test_what_does_not_fit_the_budget_is_skipped_and_a_shorter_one_runs() -> Non
 
 def test_the_budget_ends_an_item_that_takes_longer_than_usual() -> None:
     """This is no failure: with more time it may pass."""
-    began = time.monotonic()
     ended, lines = run(item("slow", "time.sleep(60)"), budget_s=0.5)
-    assert time.monotonic() - began < 5
     assert states(ended) == {"slow": "skipped"}
+    assert ended[0].reason.startswith("the budget ended it after ")
     assert states_of(lines) == {}
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from expert_cases import Case, Leaves, by_kernels, gradients, use_products, with_gradients
 from tolerances import assert_near
 from torch import Tensor
-from triton_cases import DEVICE, TRITON, normal
+from triton_cases import DEVICE, TRITON, captured, normal
 
 from hpxfer.kernels import experts_library
 from hpxfer.kernels.backend import Backend
@@ -125,19 +125,7 @@ def test_nothing_waits_for_the_host_and_a_graph_replays_it(backend: Backend) -> 
         chosen = choose_experts(scores, bias, 2, 1, backend)
         return gradients(by_kernels(leaves, chosen, 16, backend), leaves, dy)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = step()
+    replayed, graph = captured(step)
     scores.copy_(normal(16, 512, 16, seed=2))
     graph.replay()
     for name, value in step().items():

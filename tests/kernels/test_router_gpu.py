@@ -10,7 +10,7 @@ import torch
 from router_cases import OUTPUTS, RouterCase, router_case
 from tolerances import assert_near
 from torch import Tensor
-from triton_cases import TRITON, normal
+from triton_cases import TRITON, captured, normal
 
 from hpxfer.kernels.router import SCORES
 from hpxfer.kernels.routing import choose_experts
@@ -84,19 +84,7 @@ def test_nothing_waits_for_the_host_and_a_graph_replays_it(backend: Any) -> None
         assert routed.chosen is not None
         return routed.h, routed.logits, routed.chosen, *grads.values()
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = step()
+    replayed, graph = captured(step)
     case.given["x"].copy_(normal(*case.given["x"].shape, seed=20))
     graph.replay()
     for mine, other in zip(step(), replayed, strict=True):

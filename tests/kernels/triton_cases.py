@@ -6,6 +6,9 @@ cannot round to bfloat16.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 import torch
 from torch import Tensor
@@ -18,6 +21,8 @@ BACKENDS = pytest.mark.parametrize("backend", [TORCH, TRITON], ids=["torch", "tr
 HALVES = [torch.float16, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float16]
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 
+T = TypeVar("T")
+
 
 def normal(*size: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return normal numbers on DEVICE, the same on every machine."""
@@ -27,3 +32,21 @@ def normal(*size: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
 def integers(high: int, *size: int, seed: int = 0) -> Tensor:
     """Return integers in [0, high) on DEVICE, the same on every machine."""
     return torch.randint(high, size, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def captured(step: Callable[[], T]) -> tuple[T, torch.cuda.CUDAGraph]:
+    """Return what a step returns, and the CUDA graph that computes it anew in place. A step that waits fails."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = step()
+    return replayed, graph

@@ -26,6 +26,7 @@ from hpxfer.plan import footprint as footprint_module
 from hpxfer.plan.footprint import CPU_ALLOCATOR, GPU_ALLOCATOR, footprint, most_trials, stack_bytes
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import moe_blocks
+from hpxfer.train.optimizer import BLOCK_ELEMENTS
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting
 from hpxfer.trial.stack import Stack
@@ -176,6 +177,10 @@ def test_a_step_that_logs_its_update_holds_most_where_tokens_are_few(setting: Se
     assert footprint(SMALL, many, 2, cuda=False).moment in ("head", "block")
     assert stack_bytes(SMALL, few, 2, cuda=False) == int(CPU_ALLOCATOR * footprint(SMALL, few, 2, cuda=False).total)
     assert stack_bytes(SMALL, few, 2, cuda=True) == int(GPU_ALLOCATOR * footprint(SMALL, few, 2, cuda=True).total)
+
+
+def test_the_buffer_of_the_optimizer_is_the_trainers() -> None:
+    assert footprint_module._BUFFER_BYTES == 4 * BLOCK_ELEMENTS
 
 
 def test_a_family_that_counts_features_alone_has_a_footprint() -> None:
