@@ -22,7 +22,7 @@ class Attention(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.num_heads, self.head_dim = shape.num_heads, shape.head_dim
+        self.num_heads, self.head_dim = shape.query_heads, shape.head_dim
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.out = nn.Linear(shape.width, shape.width, bias=False)
 

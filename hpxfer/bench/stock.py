@@ -111,7 +111,7 @@ def products_and_attention(shape: Shape, setting: Setting, num_trials: int) -> C
         w = normal(groups, inner, outer, device=cpu, grad=True)
         return both_ways(lambda: F.grouped_mm(x, w, offs=ends), (x, w))
 
-    heads = (num_trials * tokens // setting.context, shape.num_heads, setting.context, shape.head_dim)
+    heads = (num_trials * tokens // setting.context, shape.query_heads, setting.context, shape.head_dim)
     q, k, v = (normal(*heads, device=cpu, grad=True) for _ in range(3))
     attention = both_ways(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v))
     block = [*[product(dim, dim)] * 4, attention, product(dim, shape.num_experts), experts(dim, hidden)]

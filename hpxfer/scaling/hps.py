@@ -22,7 +22,10 @@ class HPs:
     eps: float = 1e-8
     beta1: float = 0.9
     beta2: float = 0.95
+    momentum: float = 0.0
     router_bias_lr: float = 0.01
+    aux_weight: float = 0.0
+    z_weight: float = 0.0
     multipliers: tuple[tuple[str, float], ...] = ()
 
     def get(self, name: str) -> float:
@@ -66,7 +69,7 @@ def check_hp_value(name: str, value: float) -> None:
         raise HpxferError(f"{name} must be finite, got {value}")
     if name in POSITIVE and value <= 0:
         raise HpxferError(f"{name} must be > 0, got {value:g}")
-    if name in ("beta1", "beta2") and not 0 <= value < 1:
+    if name in ("beta1", "beta2", "momentum") and not 0 <= value < 1:
         raise HpxferError(f"{name} must be in [0, 1), got {value:g}")
     if value < 0:
         raise HpxferError(f"{name} must be >= 0, got {value:g}")

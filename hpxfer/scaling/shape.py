@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -33,6 +34,8 @@ class Shape:
     num_active: int = 0  # routed experts per token
     expert_width: int = 0  # hidden features per expert
     head_dim: int  # features per attention head
+    num_heads: int = 0  # attention heads; 0 means width / head_dim
+    kv_heads: int = 0  # heads of keys and values; 0 means one for each attention head
     num_shared: int = 0  # shared experts, which every token uses
     shared_width: int = 0  # hidden features per shared expert
     num_groups: int = 1  # groups of experts; num_active / num_groups experts are chosen in each
@@ -41,9 +44,24 @@ class Shape:
     steps: int = 0
 
     @property
-    def num_heads(self) -> int:
-        """Number of attention heads."""
-        return self.width // self.head_dim
+    def query_heads(self) -> int:
+        """The number of attention heads."""
+        return self.num_heads or self.width // self.head_dim
+
+    @property
+    def key_heads(self) -> int:
+        """The number of heads of keys and values."""
+        return self.kv_heads or self.query_heads
+
+    @property
+    def attention_width(self) -> int:
+        """Features of the queries, and of what attention returns."""
+        return self.query_heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Features of the keys, and as many of the values."""
+        return self.key_heads * self.head_dim
 
     @property
     def kappa(self) -> float:
@@ -75,6 +93,8 @@ class Shape:
     def label(self, *, schedule: bool = False) -> str:
         """Return a short name, e.g. `w128 d2 E4A1 h128`. With `schedule` it holds batch and steps: `... b512 t200`."""
         out = f"w{self.width} d{self.depth}"
+        if self.num_heads or self.kv_heads:
+            out += f" H{self.query_heads}" + (f"/{self.kv_heads}" if self.kv_heads else "")
         if self.num_experts:
             out += f" E{self.num_experts}A{self.num_active} h{self.expert_width}"
         if self.num_shared:
@@ -88,6 +108,18 @@ class Shape:
     def dims(self) -> dict[str, int]:
         """Return the dimensions that the model has, in field order."""
         return {dim.name: value for dim in fields(self) if (value := getattr(self, dim.name)) != dim.default}
+
+
+def heads_of(width: int, head_dim: int, num_heads: int | None, kv_heads: int | None) -> dict[str, int]:
+    """Return num_heads and kv_heads as a shape holds them: 0 where they are what they would be without being given."""
+    heads = 0 if num_heads is None or num_heads * head_dim == width else num_heads
+    return {"num_heads": heads, "kv_heads": 0 if kv_heads in (None, heads or width // head_dim) else kv_heads or 0}
+
+
+def _nearest_divisor(number: int, to: int) -> int:
+    """Return the divisor of a number that is nearest to `to`."""
+    divisors = (each for low in range(1, math.isqrt(number) + 1) if number % low == 0 for each in (low, number // low))
+    return min(divisors, key=lambda each: (abs(each - to), each))
 
 
 DIMENSIONS = tuple(field.name for field in fields(Shape))
@@ -106,8 +138,16 @@ def check_shape(shape: Shape) -> str | None:
             return f"{name} must be at most {most}, got {shown(value)}"
     if problem := tokens_problem(shape.steps, shape.batch_tokens):
         return problem
-    if shape.width % shape.head_dim:
-        return f"width must be a multiple of head_dim, got width {shape.width} and head_dim {shape.head_dim}"
+    if not shape.num_heads and shape.width % shape.head_dim:
+        return (
+            f"width must be a multiple of head_dim, got width {shape.width} and head_dim {shape.head_dim}; take another "
+            "head_dim, or give num_heads"
+        )
+    if shape.query_heads % shape.key_heads:
+        return (
+            f"kv_heads must divide the number of heads, got {shape.key_heads} and {shape.query_heads} heads; the nearest "
+            f"is {_nearest_divisor(shape.query_heads, shape.key_heads)}"
+        )
     return _check_experts(shape)
 
 

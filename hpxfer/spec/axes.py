@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.scaling.shape import Shape, check_trainable
+from hpxfer.scaling.shape import Shape, check_trainable, heads_of
 from hpxfer.spec.blocks import Blocks, has_dense
 from hpxfer.spec.scale import scale_of
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
@@ -121,6 +121,7 @@ def moved(base: Shape, change: ShapeChange, blocks: Blocks) -> Shape:
         base,
         width=width,
         depth=change.depth or base.depth,
+        **_heads(base, change, width),
         **_experts(base, change),
         num_shared=num_shared,
         shared_width=_size("shared", change, width, shared / base.width),
@@ -132,6 +133,21 @@ def moved(base: Shape, change: ShapeChange, blocks: Blocks) -> Shape:
     if problem := check_trainable(shape):
         raise HpxferError(problem)
     return shape
+
+
+def _heads(base: Shape, change: ShapeChange, width: int) -> dict[str, int]:
+    """Return num_heads and kv_heads. Raise HpxferError if they cannot follow the change.
+
+    By default the heads follow the width, and those of keys and values follow the heads.
+    """
+    heads = change.num_heads
+    if heads is None and base.num_heads:
+        heads = _whole(base.num_heads * width / base.width, "num_heads", f" at width {width}; give num_heads")
+    kv_heads = change.kv_heads
+    if kv_heads is None and base.kv_heads:
+        at = f" at a group of {base.query_heads // base.kv_heads} heads; give kv_heads"
+        kv_heads = _whole((heads or width // base.head_dim) / (base.query_heads // base.kv_heads), "kv_heads", at)
+    return heads_of(width, base.head_dim, heads, kv_heads)
 
 
 def _experts(base: Shape, change: ShapeChange) -> dict[str, int]:

@@ -15,6 +15,9 @@ def base_values(spec: SweepSpec) -> dict[str, float]:
         "weight_decay": training.weight_decay,
         "eps": training.eps,
         **dict(zip(("beta1", "beta2"), training.betas, strict=False)),  # `checks` refuses any other number of betas
+        "momentum": hps.momentum,
         "router_bias_lr": hps.router_bias_lr,
+        "aux_weight": hps.aux_weight,
+        "z_weight": hps.z_weight,
     }
     return {**{name: value for name, value in scalars.items() if value is not None}, **hps.multipliers}

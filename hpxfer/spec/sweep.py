@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from hpxfer.scaling.resolve import BaseInit
-from hpxfer.scaling.shape import MAX_DEPTH, Shape
+from hpxfer.scaling.shape import MAX_DEPTH, Shape, heads_of
 from hpxfer.spec.fields import (
     Count,
     CountOrNone,
@@ -68,7 +68,11 @@ class ShapeSpec(Section):
     num_active: Count | None = None
     """Routed experts per token. kappa is num_active / num_experts."""
     head_dim: Count
-    """The size of an attention head. The number of heads is width / head_dim."""
+    """The size of an attention head."""
+    num_heads: Count | None = None
+    """Attention heads. The default is width / head_dim. heads * head_dim may differ from the width."""
+    kv_heads: Count | None = None
+    """Heads of keys and values. Each serves a group of num_heads / kv_heads heads. The default is num_heads."""
     expert_ratio: Ratio | None = None
     """The hidden size of an expert, in units of the width. Give this or expert_width."""
     expert_width: Count | None = None
@@ -90,14 +94,18 @@ class ShapeSpec(Section):
 class ShapeChange(Section):
     """One point of an axis: what differs from the base.
 
-    What is left out follows the base: num_active follows num_experts, so that kappa stays, and hidden sizes follow the
-    width, so that their ratios stay. batch_tokens and steps follow nothing.
+    What is left out follows the base: num_active follows num_experts, so that kappa stays. Hidden sizes and num_heads
+    follow the width, and kv_heads follow the heads, so that their ratios stay. batch_tokens and steps follow nothing.
     """
 
     width: Count | None = None
     """The model's width."""
     depth: Depth | None = None
     """The number of blocks."""
+    num_heads: Count | None = None
+    """Attention heads."""
+    kv_heads: Count | None = None
+    """Heads of keys and values."""
     num_experts: Count | None = None
     """Routed experts per MoE layer."""
     num_active: Count | None = None
@@ -136,7 +144,13 @@ class ModelSpec(Section):
     """Tokens per sequence."""
     gate: Annotated[str, Registered("gate")] = "sigmoid"
     """How router logits become the weights of the active experts."""
-    ffn: Literal["gelu", "swiglu"] = "gelu"
+    route_scale: Positive = 1.0
+    """A further factor on the weights of the routed experts."""
+    learned_router_bias: bool = False
+    """Whether the optimizer trains a bias that is added to the router's logits."""
+    shared_expert_gate: bool = False
+    """Whether each shared expert is multiplied by the sigmoid of a learned map of its input."""
+    ffn: Literal["gelu", "relu", "swiglu"] = "gelu"
     """The form of experts, shared experts and dense FFNs alike."""
     ties: TiesOfTables | None = None
     """Which of equal experts a router chooses: the lowest `index`; the first in a `random` order that the seed draws
@@ -149,12 +163,31 @@ class ModelSpec(Section):
     """The number of blocks at the bottom that have a dense FFN."""
     attention_scale: Literal["1/d_head", "1/sqrt(d_head)"] = "1/d_head"
     """The factor of the attention logits."""
+    qkv_biases: bool = False
+    """Whether queries, keys and values have biases, where the other hidden matrices have none."""
+    attention_gate: bool = False
+    """Whether the output of attention is multiplied, feature by feature, by the sigmoid of a learned map of its input.
+    """
+    positions: Literal["learned", "rope", "none"] = "learned"
+    """How attention knows positions: a learned embedding, rotated queries and keys (RoPE), or not at all."""
+    rope_theta: Positive = 10_000.0
+    """The base of the rotation's wavelengths. Goes with positions `rope`."""
+    rope_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of the features of each head that is rotated. Goes with positions `rope`."""
     tied_embeddings: bool = True
     """Whether the readout shares the matrix of the embedding."""
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """The norm before each branch and before the readout."""
+    norm_eps: Positive = 1e-5
+    """What every norm adds to the variance, or to the mean square, before the root."""
+    qk_norm: Literal["none", "head", "all"] = "none"
+    """Whether queries and keys are normed: each `head` by itself, or `all` heads at once."""
+    qk_norm_kind: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    """The norm of queries and keys. Goes with qk_norm."""
     norm_gains: bool = True
-    """Whether a layer norm has a trained gain."""
+    """Whether a norm has a trained gain."""
     biases: bool = False
-    """Whether the hidden matrices have biases."""
+    """Whether the hidden matrices and layer norms have biases."""
     init: Literal["fan_in", "constant"] = "fan_in"
     """The init std of matrices at the base: 1/sqrt(fan-in), or the constant matrix_std."""
     matrix_std: Positive = 0.02
@@ -278,8 +311,14 @@ class HPsSpec(Section):
     """The factor of the init std of every matrix."""
     residual_scale: Number = 1.0
     """The factor of every residual branch."""
+    momentum: Number = 0.0
+    """The momentum of SGD."""
     router_bias_lr: Number = 0.01
     """The rate of the rule that balances the experts through the router bias."""
+    aux_weight: Number = 0.0
+    """The weight of the loss that balances the experts."""
+    z_weight: Number = 0.0
+    """The weight of the router's z-loss."""
     multipliers: dict[str, Number] = Field(default_factory=dict)
     """Constant multipliers of one role, by dotted name: `router.lr_mult: 0.0625`, `expert_out.init_mult: 2`."""
 
@@ -445,6 +484,7 @@ class SweepSpec(Section):
             num_active=base.num_active or 0,
             expert_width=size(base.expert_ratio, base.expert_width),
             head_dim=base.head_dim,
+            **heads_of(base.width, base.head_dim, base.num_heads, base.kv_heads),
             num_shared=base.num_shared,
             shared_width=size(base.shared_ratio, base.shared_width),
             num_groups=base.num_groups,

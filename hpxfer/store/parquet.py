@@ -15,7 +15,7 @@ from hpxfer import __version__
 from hpxfer.errors import HpxferError, first_line
 from hpxfer.host.files import open_regular
 from hpxfer.store import bounds
-from hpxfer.store.schema import OLDEST_VERSION, SCHEMA_VERSION, VERSION_KEY, added
+from hpxfer.store.schema import OLDEST_VERSION, SCHEMA_VERSION, VERSION_KEY, added, default_of
 
 # Rows that are written, and read, at a time.
 BATCH_ROWS = 2**18
@@ -59,7 +59,9 @@ def table(path: Path, schema: pa.Schema, columns: list[str] | None = None, *, co
         wanted = pa.schema([_coded(schema.field(name), texts) for name in names], metadata=schema.metadata)
         for name in names:
             if name not in there.column_names:
-                there = there.append_column(name, pa.nulls(len(there), wanted.field(name).type))
+                field, default = wanted.field(name), default_of(schema.field(name))
+                values = pa.nulls(len(there)) if default is None else pa.repeat(default, len(there))
+                there = there.append_column(name, values.cast(field.type))
         found = there.select(names).cast(wanted)
         return found if coded else plain(found, schema)
 

@@ -13,21 +13,33 @@ import pyarrow as pa
 from hpxfer.scaling.shape import Shape
 
 # Raise it with every change of a column. A file of a newer version is refused. In a file of an older version from
-# OLDEST on, missing columns (see `added`) read as null. A file of a version before OLDEST is passed over.
-SCHEMA_VERSION = 5
+# OLDEST on, missing columns (see `added`) read as their default, or else as null. A file of a version before OLDEST is
+# passed over.
+SCHEMA_VERSION = 6
 OLDEST_VERSION = 2
 VERSION_KEY = b"hpxfer.schema"
 # The metadata key for the version that added a column, for columns that are not in the oldest version.
 _SINCE_KEY = b"since"
+# The metadata key for the number that rows of older versions have in such a column.
+_DEFAULT_KEY = b"default"
 
 
 def _field(
-    name: str, kind: pa.DataType, unit: str, doc: str, *, null: bool = False, since: int = OLDEST_VERSION
+    name: str,
+    kind: pa.DataType,
+    unit: str,
+    doc: str,
+    *,
+    null: bool = False,
+    since: int = OLDEST_VERSION,
+    default: int | None = None,
 ) -> pa.Field:
     metadata = {b"unit": unit.encode(), b"description": doc.encode()}
     if since > OLDEST_VERSION:
-        assert null, "an older file has no value for a new column"
+        assert null or default is not None, "an older file has no value for a new column"
         metadata[_SINCE_KEY] = str(since).encode()
+    if default is not None:
+        metadata[_DEFAULT_KEY] = str(default).encode()
     return pa.field(name, kind, nullable=null, metadata=metadata)
 
 
@@ -38,6 +50,12 @@ def added(schema: pa.Schema, version: int) -> frozenset[str]:
         for column in schema
         if int((column.metadata or {}).get(_SINCE_KEY, b"%d" % OLDEST_VERSION)) > version
     )
+
+
+def default_of(column: pa.Field) -> int | None:
+    """Return the number that rows of older files have in a column that they lack, or None for null."""
+    text = (column.metadata or {}).get(_DEFAULT_KEY)
+    return None if text is None else int(text)
 
 
 def _schema(*fields: pa.Field) -> pa.Schema:
@@ -63,6 +81,8 @@ TRIALS = _schema(
     _field("num_active", _INT, "1", "routed experts that a token uses"),
     _field("expert_width", _INT, "1", "hidden features of one routed expert"),
     _field("head_dim", _INT, "1", "features of one attention head"),
+    _field("num_heads", _INT, "1", "attention heads; 0 for width / head_dim", since=6, default=0),
+    _field("kv_heads", _INT, "1", "heads of keys and values; 0 for as many as heads", since=6, default=0),
     _field("num_shared", _INT, "1", "experts of a MoE layer that every token uses"),
     _field("shared_width", _INT, "1", "hidden features of one shared expert"),
     _field("num_groups", _INT, "1", "groups of experts, in each of which as many are chosen"),
@@ -75,7 +95,10 @@ TRIALS = _schema(
     _field("eps", _FLOAT, "1", "base HP: Adam's eps"),
     _field("beta1", _FLOAT, "1", "base HP: Adam's beta1"),
     _field("beta2", _FLOAT, "1", "base HP: Adam's beta2"),
+    _field("momentum", _FLOAT, "1", "base HP: momentum of SGD", since=6, default=0),
     _field("router_bias_lr", _FLOAT, "1", "base HP: rate of the expert balancing rule"),
+    _field("aux_weight", _FLOAT, "1", "base HP: weight of the balancing loss", since=6, default=0),
+    _field("z_weight", _FLOAT, "1", "base HP: weight of the router's z-loss", since=6, default=0),
     _field("multipliers", _TEXT, "JSON", "base HPs: role.lr_mult and role.init_mult that are not 1"),
     _field("resolved", _TEXT, "JSON", "what the HPs come to at this shape: roles, globals and structure"),
     _field("seed", _INT, "1", "seed of the init and of the order of the data"),

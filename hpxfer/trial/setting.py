@@ -34,11 +34,23 @@ class Setting:
     family: str
     context: int
     gate: str = "sigmoid"
+    route_scale: float = 1.0
+    learned_router_bias: bool = False
+    shared_expert_gate: bool = False
     ffn: str = "gelu"  # experts, shared experts and dense FFNs alike
     moe_every: int = 1
     dense_first: int = 0
     attention_scale: str = "1/d_head"
+    qkv_biases: bool = False
+    attention_gate: bool = False
+    positions: str = "learned"
+    rope_theta: float = 10_000.0
+    rope_share: float = 1.0
     tied_embeddings: bool = True
+    norm: str = "layernorm"
+    norm_eps: float = 1e-5
+    qk_norm: str = "none"
+    qk_norm_kind: str = "rmsnorm"
     norm_gains: bool = True
     biases: bool = False
     init: BaseInit = _INIT

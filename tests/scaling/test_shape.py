@@ -24,7 +24,7 @@ SHAPE = Shape(**LEGAL)
 
 
 def test_derived_numbers() -> None:
-    assert (SHAPE.num_heads, SHAPE.kappa, SHAPE.expert_ratio) == (4, 0.25, 2.0)
+    assert (SHAPE.query_heads, SHAPE.kappa, SHAPE.expert_ratio) == (4, 0.25, 2.0)
 
 
 def test_label_and_dims() -> None:

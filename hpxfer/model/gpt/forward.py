@@ -159,7 +159,7 @@ class GPTForward:
         head_dim, context = self.shape.head_dim, self.setting.context
         qkv_KT3D = self._maps.joined(local, ("attn_q", "attn_k", "attn_v"), block, h_KTD)
         heads_NSHP = causal_attention(
-            qkv_KT3D.reshape(-1, context, 3, self.shape.num_heads, head_dim),
+            qkv_KT3D.reshape(-1, context, 3, self.shape.query_heads, head_dim),
             scale=1.0 / head_dim if self.setting.attention_scale == "1/d_head" else head_dim**-0.5,
             num_trials=self.num_trials,
             backend=self.backend,

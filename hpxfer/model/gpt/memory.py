@@ -58,7 +58,7 @@ def _norm(width: int, setting: Setting, size: int) -> int:
 
 def _attention(shape: Shape, setting: Setting, size: int) -> int:
     """Return the bytes of a block's attention: the norm, queries, keys and values, the heads and their scales."""
-    return _norm(shape.width, setting, size) + 4 * size * shape.width + _FLOAT * shape.num_heads
+    return _norm(shape.width, setting, size) + 4 * size * shape.width + _FLOAT * shape.query_heads
 
 
 def _attention_passing(shape: Shape, size: int) -> int:
