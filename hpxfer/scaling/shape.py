@@ -140,13 +140,13 @@ def check_shape(shape: Shape) -> str | None:
         return problem
     if not shape.num_heads and shape.width % shape.head_dim:
         return (
-            f"width must be a multiple of head_dim, got width {shape.width} and head_dim {shape.head_dim}; take another "
-            "head_dim, or give num_heads"
+            f"width must be a multiple of head_dim, got width {shape.width} and head_dim {shape.head_dim}; "
+            "take another head_dim, or give num_heads"
         )
     if shape.query_heads % shape.key_heads:
         return (
-            f"kv_heads must divide the number of heads, got {shape.key_heads} and {shape.query_heads} heads; the nearest "
-            f"is {_nearest_divisor(shape.query_heads, shape.key_heads)}"
+            f"kv_heads must divide the number of heads, got {shape.key_heads} and {shape.query_heads} heads; the "
+            f"nearest is {_nearest_divisor(shape.query_heads, shape.key_heads)}"
         )
     return _check_experts(shape)
 

@@ -54,7 +54,8 @@ def sweeps(draw: st.DrawFn) -> SweepSpec:
     optimizer = draw(st.sampled_from(("adamw", "sgd")))
     training = draw(_trainings(context * 32 * draw(COUNT))) | {"optimizer": optimizer}
     table = draw(st.sampled_from(_tables(base, optimizer)))
-    scalars = [name for name in SCALARS if optimizer == "adamw" or name not in ("eps", "beta1", "beta2")]
+    foreign = ("momentum",) if optimizer == "adamw" else ("eps", "beta1", "beta2")
+    scalars = [name for name in SCALARS if name not in (*foreign, "aux_weight", "z_weight")]
     dotted = _dotted("num_experts" in base)
     if "num_experts" not in base:
         scalars.remove("router_bias_lr")
@@ -236,7 +237,7 @@ def _of_experts(base: Data, times: st.SearchStrategy[list[int]], change: Data, n
 
 
 def _values(name: str) -> st.SearchStrategy[Any]:
-    if name in ("beta1", "beta2"):
+    if name in ("beta1", "beta2", "momentum"):
         return st.lists(BETA, min_size=1, max_size=3, unique=True)
     low = st.integers(-20, 0)
     log2 = st.builds(lambda a, b, step: {"log2": [a, a + b], "step": step}, low, COUNT, st.sampled_from((0.5, 1.0)))

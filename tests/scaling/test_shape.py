@@ -41,7 +41,11 @@ def test_label_and_dims() -> None:
         ({"depth": 0}, "depth must be at least 1, got 0"),
         ({"num_groups": 0}, "num_groups must be at least 1, got 0"),
         ({"num_shared": -1}, "num_shared must be at least 0, got -1"),
-        ({"head_dim": 48}, "width must be a multiple of head_dim, got width 128 and head_dim 48"),
+        (
+            {"head_dim": 48},
+            "width must be a multiple of head_dim, got width 128 and head_dim 48; "
+            "take another head_dim, or give num_heads",
+        ),
         ({"num_active": 9}, "num_active must be at most num_experts, got 9 of 8"),
     ],
 )

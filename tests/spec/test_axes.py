@@ -57,7 +57,11 @@ def test_moved(change: dict[str, Any], dims: dict[str, int]) -> None:
         ),
         ({"expert_ratio": 1.0, "expert_width": 32}, "give one of expert_ratio and expert_width, got both"),
         ({"expert_ratio": 0.3}, "expert_width must be a whole number, got 9.6 at width 32"),
-        ({"width": 40}, "width must be a multiple of head_dim, got width 40 and head_dim 16"),
+        (
+            {"width": 40},
+            "width must be a multiple of head_dim, got width 40 and head_dim 16; "
+            "take another head_dim, or give num_heads",
+        ),
         ({"num_active": 5}, "num_active must be at most num_experts, got 5 of 4"),
     ],
 )

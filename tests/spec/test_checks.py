@@ -65,7 +65,8 @@ def test_name(name: str, problem: str) -> None:
         (
             "head_dim: 32",
             "head_dim: 24",
-            "model.base: width must be a multiple of head_dim, got width 32 and head_dim 24",
+            "model.base: width must be a multiple of head_dim, got width 32 and head_dim 24; "
+            "take another head_dim, or give num_heads",
         ),
         ("num_active: 1", "num_active: 5", "model.base: num_active must be at most num_experts, got 5 of 4"),
     ],
@@ -272,7 +273,8 @@ KAPPA = (
         ("  expert_ratio: [-1]", "axes.expert_ratio[0]: expert_ratio must be > 0, got -1"),
         (
             "  width: [64, 48]",
-            "axes.width[1]: width must be a multiple of head_dim, got width 48 and head_dim 32",
+            "axes.width[1]: width must be a multiple of head_dim, got width 48 and head_dim 32; "
+            "take another head_dim, or give num_heads",
         ),
         (
             "  expert_ratio: [2, 0.3]",

@@ -18,7 +18,6 @@ from hpxfer.store.legacy import legacy_id, renamed, todays_ids
 from hpxfer.store.rows import curves_table, trials_table
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
-
 # Fields that came later.
 _LATER_SETTING = (
     *("ties", "init_draw", "route_scale", "learned_router_bias", "shared_expert_gate", "qkv_biases", "attention_gate"),
