@@ -7,6 +7,9 @@ backward pass depends on the batch. On a CPU it is torch's flash attention, whos
 batched products over a few sequences took 0.83 of its time by themselves, but made the whole step 4 to 8% slower beside
 another busy core, with which they share a cache (context 64, 32 features per head; torch 2.13, AVX-512).
 
+Queries may have more heads than keys and values. Head h then reads the keys of head h // group, which are repeated for
+the heads of a group.
+
 Letters: N sequences of all trials, S context, H heads, P head features.
 """
 
@@ -29,16 +32,27 @@ FAST = [
 STRICT = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
 
-def causal_attention(qkv_NS3HP: Tensor, *, scale: float, num_trials: int, backend: Backend = TORCH) -> Tensor:
-    """Return the heads [N, S, H, P]. The sequences of a trial are adjacent. `qkv[:, :, 0]` are the queries."""
-    if not qkv_NS3HP.is_cuda:
-        return _sdpa(qkv_NS3HP, scale)
+def causal_attention(
+    q_NSHP: Tensor, k_NSHP: Tensor, v_NSHP: Tensor, *, scale: float, num_trials: int, backend: Backend = TORCH
+) -> Tensor:
+    """Return the heads [N, S, H, P]. The sequences of a trial are adjacent. The heads of k and v divide those of q."""
+    if not q_NSHP.is_cuda:
+        return _sdpa(q_NSHP, k_NSHP, v_NSHP, scale=scale)
+    pieces = num_trials if backend.strict else 1
+    q, k, v = (part.chunk(pieces) for part in (q_NSHP, k_NSHP, v_NSHP))
     with sdpa_kernel(STRICT if backend.strict else FAST, set_priority=True):
-        pieces = qkv_NS3HP.chunk(num_trials) if backend.strict else (qkv_NS3HP,)
-        heads = [_sdpa(piece, scale) for piece in pieces]
+        heads = [_sdpa(*piece, scale=scale) for piece in zip(q, k, v, strict=True)]
     return torch.cat(heads) if len(heads) > 1 else heads[0]
 
 
-def _sdpa(qkv_NS3HP: Tensor, scale: float) -> Tensor:
-    q, k, v = (part.transpose(1, 2) for part in qkv_NS3HP.unbind(2))
+def _sdpa(q_NSHP: Tensor, k_NSHP: Tensor, v_NSHP: Tensor, *, scale: float) -> Tensor:
+    group = q_NSHP.shape[2] // k_NSHP.shape[2]
+    if group > 1:
+        k_NSHP, v_NSHP = (_repeated(part, group) for part in (k_NSHP, v_NSHP))
+    q, k, v = (part.transpose(1, 2) for part in (q_NSHP, k_NSHP, v_NSHP))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2)
+
+
+def _repeated(x_NSHP: Tensor, group: int) -> Tensor:
+    """Return every head `group` times. Its gradient is the sum over the group, in order."""
+    return x_NSHP.unsqueeze(3).expand(-1, -1, -1, group, -1).flatten(2, 3)

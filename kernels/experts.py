@@ -2,7 +2,7 @@
 
     y[t] = sum over a of gate[t, a] * E_g(x[t])          g: the group (trial, expert) of slot a of token t
     E_g(x) = h(x w_in[g] + b_in[g]) w_out[g] + b_out[g]
-    h = gelu; SwiGLU, where there is w_gate: h = silu(x w_gate[g] + b_gate[g]) * (x w_in[g] + b_in[g])
+    h = gelu or relu; SwiGLU, where there is w_gate: h = silu(x w_gate[g] + b_gate[g]) * (x w_in[g] + b_in[g])
 
 The gates are float32 and include the multiplier of the branch. In Triton (`expert_triton.py`, `grouped_triton.py`):
 
@@ -45,19 +45,27 @@ def experts(
     b_in: Tensor | None = None,
     b_gate: Tensor | None = None,
     b_out: Tensor | None = None,
+    relu: bool = False,
     backend: Backend = TORCH,
 ) -> Tensor:
-    """Return [M, D] in the dtype of x. b_in, b_gate [G, H] and b_out [G, D] may each be missing."""
+    """Return [M, D] in the dtype of x. b_in, b_gate [G, H] and b_out [G, D] may each be missing.
+
+    `relu` stands in for gelu, where there is no w_gate.
+    """
     if not backend.is_triton:
         return experts_torch(
-            x_MD, w_in_GDH, w_gate_GDH, w_out_GHD, gate_MA, groups, num_active, b_in=b_in, b_gate=b_gate, b_out=b_out
+            *(x_MD, w_in_GDH, w_gate_GDH, w_out_GHD, gate_MA, groups, num_active),
+            b_in=b_in,
+            b_gate=b_gate,
+            b_out=b_out,
+            relu=relu,
         )
     assert gate_MA.dtype == torch.float32, gate_MA.dtype
     assert gate_MA.shape == (x_MD.shape[0], num_active), (gate_MA.shape, x_MD.shape, num_active)
     rows = Rows(*(index.to(torch.int32) for index in (groups.token, groups.slot, groups.ends)))
     at_once = groups.load.shape[1] if backend.strict else w_in_GDH.shape[0]
     weights = Weights(w_in_GDH, w_gate_GDH, w_out_GHD, b_in, b_gate, b_out)
-    activation = "gelu" if w_gate_GDH is None else "swiglu"
+    activation = "swiglu" if w_gate_GDH is not None else "relu" if relu else "gelu"
     y_MD: Tensor = _forward(x_MD, *weights, gate_MA, *rows, num_active, at_once, activation, backend.strict)[0]
     return y_MD
 

@@ -1,6 +1,7 @@
 """The experts of a layer in torch's own operations, from tokens to the gated sum.
 
     x_n = x[token[n]]          A_n = gelu(x_n W_in + b_in)    or    silu(x_n W_gate + b_gate) * (x_n W_in + b_in)
+                               or relu in place of gelu
     y[t] = sum over slots a of  (g A_n) W_out + g b_out                            n = row[t, a], g = gate[t, a]
 
     dA'_n = dy[token[n]] W_out^T        dg = <dA'_n, A_n> + <dy, b_out>        dA_n = g dA'_n        dx[t] = sum of dx_n
@@ -34,6 +35,7 @@ def experts_torch(
     b_in: Tensor | None = None,
     b_gate: Tensor | None = None,
     b_out: Tensor | None = None,
+    relu: bool = False,
 ) -> Tensor:
     """Return y [M, D] in the dtype of x, to which weights and biases ([G, H], [G, H], [G, D]) are rounded."""
     weights = (w_in_GDH, w_gate_GDH, w_out_GHD, b_in, b_gate, b_out)
@@ -45,6 +47,7 @@ def experts_torch(
         ends=groups.ends,
         group=torch.repeat_interleave(groups.load.flatten(), output_size=groups.token.shape[0]) if biased else None,
         num_active=num_active,
+        relu=relu,
     )
     y: Tensor = _Experts.apply(  # type: ignore[no-untyped-call]
         rows, x_MD, gate_MA, *(None if weight is None else weight.to(x_MD.dtype) for weight in weights)
@@ -61,6 +64,7 @@ class _Rows(NamedTuple):
     ends: Tensor  # [G] int32
     group: Tensor | None  # [N], the group of every row if there are biases
     num_active: int
+    relu: bool
 
 
 class _Experts(torch.autograd.Function):
@@ -80,7 +84,7 @@ class _Experts(torch.autograd.Function):
         x_ND = x_MD.index_select(0, rows.token)
         up_NH = _linear(x_ND, w_in, b_in, rows)
         swish_NH = None if w_gate is None else _linear(x_ND, w_gate, b_gate, rows)
-        active_NH = F.gelu(up_NH) if swish_NH is None else F.silu(swish_NH).mul_(up_NH)
+        active_NH = _activated(up_NH, swish_NH, rows.relu)
         gate_N1 = gate_MA.reshape(-1, 1).index_select(0, rows.slot).to(x_MD.dtype)
         down_ND = _product(active_NH * gate_N1, w_out, rows)
         if b_out is not None:
@@ -102,7 +106,9 @@ class _Experts(torch.autograd.Function):
             db_out = _group_sums(dy_ND * gate_N1, rows)
         dw_out = _weight_gradient(active_NH * gate_N1, dy_ND, rows)
         dactive_NH.mul_(gate_N1)
-        if swish_NH is None:
+        if swish_NH is None and rows.relu:
+            dup_NH = torch.ops.aten.threshold_backward(dactive_NH, up_NH, 0)
+        elif swish_NH is None:
             dup_NH = torch.ops.aten.gelu_backward(dactive_NH, up_NH)
         else:
             dup_NH = dactive_NH * F.silu(swish_NH)
@@ -118,6 +124,12 @@ class _Experts(torch.autograd.Function):
             db_gate = _group_sums(dswish_NH, rows)
         dgate_MA = dgate_N.index_select(0, rows.row).view(-1, rows.num_active)
         return None, _sum_slots(dx_ND, rows), dgate_MA, dw_in, dw_gate, dw_out, db_in, db_gate, db_out
+
+
+def _activated(up_NH: Tensor, swish_NH: Tensor | None, relu: bool) -> Tensor:
+    if swish_NH is not None:
+        return F.silu(swish_NH).mul_(up_NH)
+    return up_NH.relu() if relu else F.gelu(up_NH)
 
 
 def _linear(x_NI: Tensor, w_GIO: Tensor, b_GO: Tensor | None, rows: _Rows) -> Tensor:

@@ -1,14 +1,14 @@
 """The router of a MoE layer, from the residual stream to the chosen experts.
 
     s      = x + y                                                     y: what the branch before adds to the stream
-    h      = norm(s)                                                   in the dtype of x
+    h      = norm(s)                                                   layer norm or RMS norm, in the dtype of x
     logits = h @ w + noise                                             float32: h is rounded, w is not
     chosen = the experts of largest score(logits) + balance            as `choose_experts` says
 
 In Triton this is one kernel, and its backward pass is one kernel and a split sum:
 
     g  = dh + dlogits w^T
-    dx = dy = ds + (g - mean(g) - h mean(g h)) rstd
+    dx = dy = ds + (g - mean(g) - h mean(g h)) rstd                    without mean(g) under RMS norm
     dw = sum over t of h[t] dlogits[t]                                 pieces of rows, then their sum in order
 
 No float32 copy of h is written. The backward pass needs h, which the experts save too, and one number per token. Bytes
@@ -42,7 +42,7 @@ from torch import Tensor
 from hpxfer.kernels.backend import TORCH, Backend, launch
 from hpxfer.kernels.grouped_launch import power_of_2
 from hpxfer.kernels.narrow import narrow_product
-from hpxfer.kernels.norm import EPS, norm, with_gain
+from hpxfer.kernels.norm import EPS, Kind, norm, with_gain
 from hpxfer.kernels.sums import aligned, column_sums
 
 # Scores that the kernel computes. `scaled_softmax` is the scale of a trial times its softmax.
@@ -78,16 +78,18 @@ def router(
     ties_K: Tensor | None = None,
     num_active: int,
     num_groups: int = 1,
+    kind: Kind = "layernorm",
+    eps: float = EPS,
     backend: Backend = TORCH,
 ) -> Routed:
     """Return the stream, its norm, the logits, and in Triton the chosen experts of the scores that it knows.
 
-    `gain` and `bias` are the norm's. `balance` is added to the scores that choose, `scale` is that of the softmax, and
-    `ties` are the keys of `choose_experts`.
+    `gain`, `bias`, `kind` and `eps` are the norm's. `balance` is added to the scores that choose, `scale` is that of
+    the softmax, and `ties` are the keys of `choose_experts`.
     """
     if not backend.is_triton:
         x_KTD = x_KTD + y_KTD
-        h_KTD = norm(x_KTD, gain_KD, bias_KD, backend)
+        h_KTD = norm(x_KTD, gain_KD, bias_KD, backend, kind=kind, eps=eps)
         logits_KTE = narrow_product(h_KTD.float(), w_KDE)
         return Routed(x_KTD, h_KTD, logits_KTE if noise_KE is None else logits_KTE + noise_KE.unsqueeze(1), None)
     if bias_KD is not None:
@@ -95,7 +97,7 @@ def router(
         noise_KE = shift_KE if noise_KE is None else shift_KE + noise_KE
     if gain_KD is not None:
         w_KDE = w_KDE * gain_KD.unsqueeze(2)
-    sizes = num_active if score else 0, num_groups, score or ""
+    sizes = num_active if score else 0, num_groups, score or "", kind, eps
     x_KTD, h_KTD, _, logits_KTE, chosen_KTA = _route(
         x_KTD, y_KTD, w_KDE, noise_KE, balance_KE.detach(), scale_K, ties_K, *sizes
     )
@@ -115,6 +117,8 @@ def _route(
     num_active: int,
     num_groups: int,
     score: str,
+    kind: str,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     from hpxfer.kernels.router_triton import route
 
@@ -133,8 +137,9 @@ def _route(
         route,
         (-(-num_tokens // blocks["BLOCK_T"]), num_trials),
         *(x, y, w, noise, balance, scale, ties, total, h, rstd, logits, chosen),
-        *(num_tokens, size_d, num_experts, num_active, num_groups, num_noise, num_ties, EPS),
+        *(num_tokens, size_d, num_experts, num_active, num_groups, num_noise, num_ties, eps),
         SCORE=score,
+        IS_RMS=kind == "rmsnorm",
         **blocks,
     )
     return total, h, rstd, logits, chosen
@@ -152,13 +157,15 @@ def _(
     num_active: int,
     num_groups: int,
     score: str,
+    kind: str,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _outputs(x, w, num_active)
 
 
 @torch.library.custom_op("hpxfer::router_gradients", mutates_args=())
 def _gradients(
-    dtotal: Tensor, dh: Tensor, dlogits: Tensor, h: Tensor, rstd: Tensor, w: Tensor
+    dtotal: Tensor, dh: Tensor, dlogits: Tensor, h: Tensor, rstd: Tensor, w: Tensor, kind: str
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of x, which is that of y, and of w."""
     from hpxfer.kernels.router_triton import stream_gradient, weight_gradient
@@ -169,7 +176,7 @@ def _gradients(
     sizes = num_tokens, size_d, num_experts
     dx, blocks = torch.empty_like(h), _row_blocks(size_d, num_experts, h.dtype, backward=True)
     grid = -(-num_tokens // blocks["BLOCK_T"]), num_trials
-    launch(stream_gradient, grid, dtotal, dh, dlogits, h, rstd, w, dx, *sizes, **blocks)
+    launch(stream_gradient, grid, dtotal, dh, dlogits, h, rstd, w, dx, *sizes, IS_RMS=kind == "rmsnorm", **blocks)
     blocks = _weight_blocks(size_d, num_experts)
     pieces, blocks_d = max(1, -(-num_tokens // blocks["ROWS"])), -(-size_d // blocks["BLOCK_D"])
     dw_KCF = w.new_empty((num_trials, pieces, size_d * num_experts))
@@ -180,20 +187,23 @@ def _gradients(
 
 
 @_gradients.register_fake
-def _(dtotal: Tensor, dh: Tensor, dlogits: Tensor, h: Tensor, rstd: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+def _(
+    dtotal: Tensor, dh: Tensor, dlogits: Tensor, h: Tensor, rstd: Tensor, w: Tensor, kind: str
+) -> tuple[Tensor, Tensor]:
     return h.new_empty(h.shape), w.new_empty(w.shape)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     _, h, rstd, _, chosen = output
     ctx.save_for_backward(h, rstd, inputs[2])
+    ctx.kind = inputs[10]
     ctx.mark_non_differentiable(rstd, chosen)
 
 
 def _backward(ctx: Any, dtotal: Tensor, dh: Tensor, _: Any, dlogits: Tensor, __: Any) -> tuple[Tensor | None, ...]:
-    dx, dw = _gradients(dtotal, dh, dlogits, *ctx.saved_tensors)
+    dx, dw = _gradients(dtotal, dh, dlogits, *ctx.saved_tensors, ctx.kind)
     dnoise = column_sums(dlogits, _IN_TRITON) if ctx.needs_input_grad[3] else None
-    return dx, dx, dw, dnoise, *(None,) * 6
+    return dx, dx, dw, dnoise, *(None,) * 8
 
 
 _route.register_autograd(_backward, setup_context=_save)

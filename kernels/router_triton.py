@@ -63,6 +63,7 @@ def route(
     num_ties,
     eps,
     SCORE: tl.constexpr,
+    IS_RMS: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr,
@@ -81,7 +82,7 @@ def route(
     dtype = h_ptr.dtype.element_ty
     at = row[:, None] * size_d + d[None, :]
     mean = tl.zeros([BLOCK_T], dtype=tl.float32)
-    squares = tl.zeros([BLOCK_T], dtype=tl.float32)  # of the distances from the mean
+    squares = tl.zeros([BLOCK_T], dtype=tl.float32)  # of the distances from the mean, 0 under RMS norm
     for begin in range(0, size_d, BLOCK_D):
         inside = (begin + d < size_d)[None, :]
         x = tl.load(x_ptr + at + begin, mask=token_mask & inside, other=0.0)
@@ -89,13 +90,16 @@ def route(
         total = (x.to(tl.float32) + y.to(tl.float32)).to(dtype)
         tl.store(sum_ptr + at + begin, total, mask=token_mask & inside)
         total = total.to(tl.float32)
-        count = tl.minimum(size_d - begin, BLOCK_D).to(tl.float32)
-        share = count / (begin + count)
-        mine = tl.sum(total, 1) / count
-        far = tl.where(inside, total - mine[:, None], 0.0)
-        apart = mine - mean
-        mean += apart * share
-        squares += tl.sum(far * far, 1) + apart * apart * (begin * share)
+        if IS_RMS:
+            squares += tl.sum(total * total, 1)  # what is outside was loaded as zeros
+        else:
+            count = tl.minimum(size_d - begin, BLOCK_D).to(tl.float32)
+            share = count / (begin + count)
+            mine = tl.sum(total, 1) / count
+            far = tl.where(inside, total - mine[:, None], 0.0)
+            apart = mine - mean
+            mean += apart * share
+            squares += tl.sum(far * far, 1) + apart * apart * (begin * share)
     rstd = tl.rsqrt(squares / size_d + eps)
     tl.store(rstd_ptr + row, rstd, mask=token < num_tokens)
 
@@ -142,6 +146,7 @@ def stream_gradient(
     num_tokens,
     size_d,
     num_experts,
+    IS_RMS: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr,
@@ -169,7 +174,7 @@ def stream_gradient(
         g = dh.to(tl.float32) + rank_dot(dlogits, w, dtype)
         sum_g += tl.sum(g, 1)
         sum_gh += tl.sum(g * h.to(tl.float32), 1)
-    mean_g = sum_g / size_d
+    mean_g = 0.0 * sum_g if IS_RMS else sum_g / size_d
     mean_gh = sum_gh / size_d
     for begin in range(0, size_d, BLOCK_D):
         inside = (begin + d < size_d)[None, :]

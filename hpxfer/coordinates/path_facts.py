@@ -18,7 +18,8 @@ from hpxfer.scaling.shape import Shape
 class PathFacts:
     """The facts of a path. Exponents are of the path's scale."""
 
-    symbols: Mapping[str, float]  # ratio of a monomial, and `shared`, the number of shared experts -> its exponent
+    symbols: Mapping[str, float]
+    """Ratio of a monomial, `attention_width`, or `shared`, the number of shared experts -> its exponent."""
     kappa_moves: bool  # the share of active experts changes
     moe: bool
     dense: bool
@@ -58,6 +59,7 @@ def path_facts(
     """Return the facts of a path of shapes at `scales`."""
     at = [ratios(base, shape) for shape in path]
     symbols = {name: exponent_of([point[name] for point in at], scales) for name in at[0]}
+    symbols["attention_width"] = exponent_of([shape.attention_width for shape in path], scales)
     symbols["shared"] = exponent_of([max(shape.num_shared, 1) for shape in path], scales)
     kappa = [point["active"] / point["experts"] for point in at]
     return PathFacts(

@@ -59,7 +59,10 @@ class HPsPart(Section):
     eps: float
     beta1: float
     beta2: float
+    momentum: float = 0.0
     router_bias_lr: float
+    aux_weight: float = 0.0
+    z_weight: float = 0.0
     multipliers: dict[str, float]
 
 
@@ -77,7 +80,7 @@ class ModelPart(Section):
 
     context: Count | None  # tokens
     gate: str  # the name of a registered gate
-    ffn: Literal["gelu", "swiglu"] | None
+    ffn: Literal["gelu", "relu", "swiglu"] | None
     moe_every: Count | None
     dense_first: CountOrNone | None
     attention_scale: Literal["1/d_head", "1/sqrt(d_head)"]

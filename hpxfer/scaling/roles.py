@@ -31,8 +31,13 @@ ROLES: dict[str, InitKind] = {
     "readout": "matrix",
 }
 
-# Matrix role -> dimension of Shape that is its fan-in. The fan-in of all other roles is the width.
-FAN_IN: dict[str, str] = {"expert_out": "expert_width", "shared_out": "shared_width", "dense_out": "dense_width"}
+# Matrix role -> dimension or property of Shape that is its fan-in. The fan-in of all other roles is the width.
+FAN_IN: dict[str, str] = {
+    "attn_out": "attention_width",
+    "expert_out": "expert_width",
+    "shared_out": "shared_width",
+    "dense_out": "dense_width",
+}
 
 
 def fan_in_dim(role: str) -> str:

@@ -34,6 +34,15 @@ class Options(Blocks, Protocol):
     @property
     def biases(self) -> bool: ...
 
+    @property
+    def qkv_biases(self) -> bool: ...
+
+    @property
+    def positions(self) -> str: ...
+
+    @property
+    def learned_router_bias(self) -> bool: ...
+
 
 class Model(Options, Protocol):
     """A sweep's model, or a trial's setting."""

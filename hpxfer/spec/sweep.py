@@ -28,6 +28,7 @@ from hpxfer.spec.fields import (
 )
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 
+Norm = Literal["layernorm", "rmsnorm"]
 Ties = Literal["index", "random", "fixed_bias"]
 Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
 Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)]
@@ -176,13 +177,13 @@ class ModelSpec(Section):
     """The share of the features of each head that is rotated. Goes with positions `rope`."""
     tied_embeddings: bool = True
     """Whether the readout shares the matrix of the embedding."""
-    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm: Norm = "layernorm"
     """The norm before each branch and before the readout."""
     norm_eps: Positive = 1e-5
     """What every norm adds to the variance, or to the mean square, before the root."""
     qk_norm: Literal["none", "head", "all"] = "none"
     """Whether queries and keys are normed: each `head` by itself, or `all` heads at once."""
-    qk_norm_kind: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    qk_norm_kind: Norm = "rmsnorm"
     """The norm of queries and keys. Goes with qk_norm."""
     norm_gains: bool = True
     """Whether a norm has a trained gain."""

@@ -16,6 +16,7 @@ from hpxfer.spec import SweepSpec
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import schedule_at
+from hpxfer.spec.sweep import Norm
 from hpxfer.spec.ties import ties_at
 
 _INIT = BaseInit()
@@ -47,10 +48,10 @@ class Setting:
     rope_theta: float = 10_000.0
     rope_share: float = 1.0
     tied_embeddings: bool = True
-    norm: str = "layernorm"
+    norm: Norm = "layernorm"
     norm_eps: float = 1e-5
     qk_norm: str = "none"
-    qk_norm_kind: str = "rmsnorm"
+    qk_norm_kind: Norm = "rmsnorm"
     norm_gains: bool = True
     biases: bool = False
     init: BaseInit = _INIT

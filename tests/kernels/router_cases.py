@@ -11,7 +11,7 @@ from torch import Tensor
 from triton_cases import integers, normal
 
 from hpxfer.kernels.backend import Backend
-from hpxfer.kernels.norm import EPS
+from hpxfer.kernels.norm import EPS, Kind
 from hpxfer.kernels.router import SCORES, Routed, Score, router
 from hpxfer.kernels.routing import BY_INDEX, choose_experts
 
@@ -31,6 +31,7 @@ class RouterCase:
     score: Score | None = "sigmoid"
     num_active: int = 1
     num_groups: int = 1
+    kind: Kind = "layernorm"
     left_out: frozenset[str] = field(default_factory=frozenset)
 
     def leaves(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
@@ -52,6 +53,7 @@ class RouterCase:
             ties_K=self.ties,
             num_active=self.num_active,
             num_groups=self.num_groups,
+            kind=self.kind,
             backend=backend,
         )
         return routed, _gradients(routed[:3], leaves, self.grads)
@@ -60,7 +62,8 @@ class RouterCase:
         """Return the outputs and gradients of torch's plain code in `dtype`, or where None in that of the inputs."""
         leaves = self.leaves(dtype)
         stream = leaves["x"] + leaves["y"]
-        h = F.layer_norm(stream, stream.shape[-1:], eps=EPS)
+        plain_norm = F.layer_norm if self.kind == "layernorm" else F.rms_norm
+        h = plain_norm(stream, stream.shape[-1:], eps=EPS)
         if "gain" in leaves:
             h = h * leaves["gain"].to(h.dtype).unsqueeze(1)
         if "bias" in leaves:

@@ -43,7 +43,7 @@ def test_heads_and_gradient_are_the_formula(
         leaf = qkv.to(dtype).requires_grad_()
         results.append(with_gradient(plain(leaf, scale), leaf, 1))
     leaf = qkv.requires_grad_()
-    mine = with_gradient(causal_attention(leaf, scale=scale, num_trials=trials, backend=backend), leaf, 1)
+    mine = with_gradient(causal_attention(*leaf.unbind(2), scale=scale, num_trials=trials, backend=backend), leaf, 1)
     for name, *result in zip(("heads", "dqkv"), mine, *results, strict=True):
         assert_near(*result, name=name)
 
@@ -68,7 +68,7 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(context: int, dtype: torch.d
     def run(first: int, last: int) -> tuple[Tensor, Tensor]:
         rows = slice(first * sequences, last * sequences)
         leaf = qkv[rows].clone().requires_grad_()
-        heads = causal_attention(leaf, scale=0.1, num_trials=last - first, backend=STRICT)
+        heads = causal_attention(*leaf.unbind(2), scale=0.1, num_trials=last - first, backend=STRICT)
         return heads, torch.autograd.grad(heads, leaf, dheads[rows])[0]
 
     torch.use_deterministic_algorithms(True)

@@ -29,6 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
     "groups": {"num_experts": 12, "num_active": 4, "num_groups": 2, "score": "scaled_softmax", "ties": True},
     "many experts": {"num_experts": 33, "num_active": 3, "width": 72, "tokens": 35},
     "several blocks": {"tokens": 67, "width": 130},
+    "rms norm": {"kind": "rmsnorm", "tokens": 67, "width": 130, "parts": ("gain", "noise")},
     "no score": {"score": None, "num_active": 2},
 }
 
@@ -58,12 +59,11 @@ def test_outputs_gradients_and_choice(options: dict[str, Any], dtype: torch.dtyp
 def test_a_wrong_gradient_is_seen(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, plain = router_case(tokens=67), module._gradients
 
-    def wrong(dtotal: Tensor, dh: Tensor, dlogits: Tensor, h: Tensor, rstd: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def wrong(dtotal: Tensor, dh: Tensor, dlogits: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        dx, dw = plain(dtotal, dh, dlogits, *rest)
+        _, rstd, w, _ = rest
         if broken == "no rank-E term":
-            return plain(dtotal, dh, torch.zeros_like(dlogits), h, rstd, w)[0], plain(dtotal, dh, dlogits, h, rstd, w)[
-                1
-            ]
-        dx, dw = plain(dtotal, dh, dlogits, h, rstd, w)
+            return plain(dtotal, dh, torch.zeros_like(dlogits), *rest)[0], dw
         if broken == "no mean":
             g = dh + dlogits @ w.transpose(1, 2)
             return dx + rstd.unsqueeze(-1) * g.mean(-1, keepdim=True), dw
@@ -169,11 +169,11 @@ def test_torch_agrees_with_what_the_ops_say_of_themselves() -> None:
         leaves = case.leaves()
         ties = torch.tensor([BY_INDEX, 3], dtype=torch.int32, device=DEVICE)
         inputs = (leaves["x"], leaves["y"], leaves["w"], leaves.get("noise"), case.balance, case.scale, ties)
-        torch.library.opcheck(module._route, (*inputs, 2, 1, "sigmoid"))
-        torch.library.opcheck(module._route, (*inputs, 0, 1, ""))
+        torch.library.opcheck(module._route, (*inputs, 2, 1, "sigmoid", "layernorm", 1e-5))
+        torch.library.opcheck(module._route, (*inputs, 0, 1, "", "rmsnorm", 1e-5))
     routed, _ = case.run(TRITON)
     rstd = torch.ones(routed.h.shape[:2], device=DEVICE)
-    torch.library.opcheck(module._gradients, (*case.grads, routed.h.detach(), rstd, case.given["w"]))
+    torch.library.opcheck(module._gradients, (*case.grads, routed.h.detach(), rstd, case.given["w"], "rmsnorm"))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch's compiler, of torch

@@ -29,6 +29,7 @@ SHARED = replace(TWO, num_shared=3, shared_width=24)
 # A dense block, then one with routed and shared experts, then both again.
 MIXED = replace(SHARED, depth=4, num_groups=2, dense_width=40)
 DENSE = Shape(width=32, depth=2, head_dim=8, dense_width=48)
+MODERN: dict[str, Any] = {"norm": "rmsnorm", "norm_eps": 1e-3, "positions": "rope", "rope_theta": 50.0, "ffn": "swiglu"}
 CASES: dict[str, tuple[Shape, dict[str, Any], str]] = {
     "base": (BASE, {}, "sp"),
     "joint": (JOINT, {}, "completep-moe"),
@@ -49,6 +50,36 @@ CASES: dict[str, tuple[Shape, dict[str, Any], str]] = {
     "mixed": (
         MIXED,
         {"moe_every": 2, "ffn": "swiglu", "gate": "normalized_sigmoid", "biases": True, "norm_gains": True},
+        "complete-mue",
+    ),
+    "rmsnorm, rope, grouped heads": (
+        replace(TWO, num_heads=6, kv_heads=2),
+        {**MODERN, "gate": "normalized_softmax", "norm_gains": True},
+        "completep-moe",
+    ),
+    "norms of heads": (
+        replace(TWO, kv_heads=2),
+        {**MODERN, "qk_norm": "head", "norm_gains": True, "rope_share": 0.5, "qkv_biases": True},
+        "mup-moe",
+    ),
+    "norms of all heads": (
+        replace(JOINT, kv_heads=4),
+        {"qk_norm": "all", "norm": "rmsnorm", "norm_gains": True, "positions": "none", "biases": True},
+        "completep-moe",
+    ),
+    "layer norms of queries": (
+        TWO,
+        {"qk_norm": "head", "qk_norm_kind": "layernorm", "norm_gains": True, "biases": True, "norm_eps": 0.5},
+        "sp",
+    ),
+    "gated attention, relu": (
+        replace(TWO, num_heads=2),
+        {"attention_gate": True, "ffn": "relu", "biases": True, "route_scale": 2.5, "learned_router_bias": True},
+        "completep-moe",
+    ),
+    "gated shared experts": (
+        replace(MIXED, kv_heads=1, num_shared=2),
+        {**MODERN, "moe_every": 2, "shared_expert_gate": True, "biases": True, "learned_router_bias": True},
         "complete-mue",
     ),
 }

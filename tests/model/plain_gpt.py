@@ -30,7 +30,9 @@ class PlainGPT:
         """Return the cross entropy of every token, [B*S]."""
         out = []
         for inputs, targets in zip(inputs_BS, targets_BS, strict=True):
-            x = self.w["embedding"][0][inputs] + self.w["position"][0]
+            x = self.w["embedding"][0][inputs]
+            if self.setting.positions == "learned":
+                x = x + self.w["position"][0]
             moe = dense = 0
             for block in range(self.shape.depth):
                 x = x + self.c["attn_out"] * self.attention(block, self.norm("attn_norm", block, x))
@@ -55,9 +57,10 @@ class PlainGPT:
             bool(self.shape.num_experts) and past >= 0 and past % self.setting.moe_every == self.setting.moe_every - 1
         )
 
-    def norm(self, name: str, layer: int, x: Tensor) -> Tensor:
-        center = x - x.mean(-1, keepdim=True)
-        y = center / torch.sqrt((center**2).mean(-1, keepdim=True) + 1e-5)
+    def norm(self, name: str, layer: int, x: Tensor, kind: str | None = None) -> Tensor:
+        is_rms = (kind or self.setting.norm) == "rmsnorm"
+        center = x if is_rms else x - x.mean(-1, keepdim=True)
+        y = center / torch.sqrt((center**2).mean(-1, keepdim=True) + self.setting.norm_eps)
         if name in self.w:
             y = y * self.w[name][layer]
         return y + self.w[f"{name}_bias"][layer] if f"{name}_bias" in self.w else y
@@ -72,37 +75,72 @@ class PlainGPT:
         if self.setting.ffn == "swiglu":
             gate = self.linear(f"{kind}_gate", layer, at, h)
             return self.linear(f"{kind}_out", layer, at, gate / (1 + torch.exp(-gate)) * up)
+        if self.setting.ffn == "relu":
+            return self.linear(f"{kind}_out", layer, at, torch.where(up > 0, up, torch.zeros_like(up)))
         return self.linear(f"{kind}_out", layer, at, up * 0.5 * (1 + torch.erf(up / 2**0.5)))
 
     def attention(self, layer: int, h_SD: Tensor) -> Tensor:
         q, k, v = (self.linear(name, layer, (), h_SD) for name in ("attn_q", "attn_k", "attn_v"))
         head_dim = self.shape.head_dim
         scale = head_dim if self.setting.attention_scale == "1/d_head" else head_dim**0.5
+        if self.setting.qk_norm == "all":
+            q, k = (self.norm(name, layer, x, self.setting.qk_norm_kind) for name, x in (("q_norm", q), ("k_norm", k)))
         heads = []
-        for low in range(0, self.shape.width, head_dim):
-            head = slice(low, low + head_dim)
-            scores = q[:, head] @ k[:, head].T / scale
+        for low in range(0, q.shape[1], head_dim):
+            group = low // head_dim * k.shape[1] // q.shape[1] * head_dim  # where the head's keys begin
+            query, key = q[:, low : low + head_dim], k[:, group : group + head_dim]
+            if self.setting.qk_norm == "head":
+                query, key = (
+                    self.norm(name, layer, x, self.setting.qk_norm_kind)
+                    for name, x in (("q_norm", query), ("k_norm", key))
+                )
+            if self.setting.positions == "rope":
+                query, key = self.rotated(query), self.rotated(key)
+            scores = query @ key.T / scale
             future = torch.ones_like(scores).triu(1).bool()
             weight = torch.exp(scores.masked_fill(future, -torch.inf))
-            heads.append(weight / weight.sum(-1, keepdim=True) @ v[:, head])
-        return self.linear("attn_out", layer, (), torch.cat(heads, -1))
+            heads.append(weight / weight.sum(-1, keepdim=True) @ v[:, group : group + head_dim])
+        out = torch.cat(heads, -1)
+        if self.setting.attention_gate:
+            out = out / (1 + torch.exp(-self.linear("attn_gate", layer, (), h_SD)))
+        return self.linear("attn_out", layer, (), out)
+
+    def rotated(self, x_SP: Tensor) -> Tensor:
+        """Turn the pairs (i, i + half) of complex numbers by position * theta^(-2i/R)."""
+        half = int(self.shape.head_dim * self.setting.rope_share) // 2
+        pairs = torch.complex(x_SP[:, :half], x_SP[:, half : 2 * half])
+        angles = [
+            [position * self.setting.rope_theta ** (-i / half) for i in range(half)] for position in range(len(x_SP))
+        ]
+        turned = pairs * torch.exp(1j * torch.tensor(angles, dtype=x_SP.dtype))
+        return torch.cat([turned.real, turned.imag, x_SP[:, 2 * half :]], -1)
 
     def moe(self, layer: int, h_D: Tensor) -> Tensor:
-        logits = self.c["router"] * (h_D @ self.w["router"][layer]) + self.noise_LE[layer]
+        logits = h_D @ self.w["router"][layer]
+        if self.setting.learned_router_bias:
+            logits = logits + self.w["router_logit_bias"][layer]
+        logits = self.c["router"] * logits + self.noise_LE[layer]
         out = torch.zeros_like(h_D)
         for expert, gate in self.gates(layer, logits).items():
-            out = out + self.c["expert_out"] * gate * self.ffn("expert", layer, (expert,), h_D)
+            out = out + self.c["expert_out"] * self.setting.route_scale * gate * self.ffn(
+                "expert", layer, (expert,), h_D
+            )
         for shared in range(self.shape.num_shared):
-            out = out + self.c["shared_out"] * self.ffn("shared", layer, (shared,), h_D)
+            gate = torch.tensor(1.0, dtype=h_D.dtype)
+            if self.setting.shared_expert_gate:
+                gate = 1 / (1 + torch.exp(-self.c["router"] * (h_D @ self.w["shared_router"][layer][:, shared])))
+            out = out + self.c["shared_out"] * gate * self.ffn("shared", layer, (shared,), h_D)
         return out
 
     def gates(self, layer: int, logits_E: Tensor) -> dict[int, Tensor]:
         """Return active expert -> the weight of its output."""
         gates = 1 / (1 + torch.exp(-logits_E))
+        if self.setting.gate in ("softmax", "normalized_softmax"):
+            gates = torch.exp(logits_E) / torch.exp(logits_E).sum()
         if self.setting.gate == "softmax":
-            gates = self.route_scale * torch.exp(logits_E) / torch.exp(logits_E).sum()
+            gates = self.route_scale * gates
         active = self.active(gates + self.bias_LE[layer])
-        if self.setting.gate == "normalized_sigmoid":
+        if self.setting.gate.startswith("normalized"):
             gates = self.route_scale * gates / sum(gates[expert] for expert in active)
         return {expert: gates[expert] for expert in active}
 

@@ -1,11 +1,12 @@
 """The FFN of a block: routed and shared experts, or a dense FFN.
 
     logits = c_router * router(h) + b_t                    b_t: the router-bias schedule, if there is one
-    y      = c_shared * sum_s S_s(h) + c_expert * sum_{i active} g_i * E_i(h)            dense block: y = c_dense * F(h)
+    y      = c_shared * sum_s a_s S_s(h) + c_expert * r sum_{i active} g_i * E_i(h)      dense block: y = c_dense * F(h)
 
-    E, S, F = down(gelu(up(h))), or down(silu(gate(h)) * up(h)) if ffn is swiglu
+    E, S, F = down(gelu(up(h))), with relu for gelu, or down(silu(gate(h)) * up(h)) if ffn is swiglu
+    a_s     = sigmoid(shared_router_s(h)) where shared experts have a gate, else 1;  r is the setting's route_scale
 
-    b_t also has the fixed bias of `ties: fixed_bias`.
+    b_t also has the fixed bias of `ties: fixed_bias`, and the bias of the logits that the optimizer trains.
 
 The gate's row (`hpxfer.model.gates`) gives the scores of all experts and the weights g_i of the active ones. The active
 experts are the num_active of largest score + balancing bias: num_active / num_groups in each of num_groups contiguous
@@ -30,6 +31,7 @@ from hpxfer.kernels.grouped import grouped_product
 from hpxfer.kernels.narrow import narrow_product
 from hpxfer.kernels.router import router
 from hpxfer.kernels.routing import Groups, choose_experts, group_rows, of_chosen
+from hpxfer.kernels.sums import spread
 from hpxfer.model.gates import Gate
 from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.model.gpt.linear import Local, Maps
@@ -53,13 +55,15 @@ class FFN:
     shape: Shape
     gate: Gate
     maps: Maps
-    route_scale: Tensor  # [K] float32
+    route_scale: Tensor  # [K] float32, of gates that sum to one
+    scale_of_routed: float = 1.0  # a factor on the weights of the routed experts, whatever the gate
+    relu: bool = False
 
     def dense(self, local: Local, block: int, h_KTD: Tensor) -> Tensor:
         """Return the output of a dense block's branch."""
         up = self.maps.named(local, "dense_in", block, h_KTD)
         gate = self.maps.named(local, "dense_gate", block, h_KTD) if "dense_gate" in local else None
-        y = self.maps.named(local, "dense_out", block, _activated(up, gate))
+        y = self.maps.named(local, "dense_out", block, self._activated(up, gate))
         self.maps.show("dense", block, h_KTD, y)
         return y
 
@@ -80,6 +84,10 @@ class FFN:
         """
         num_active, num_groups, backend = self.shape.num_active, self.shape.num_groups, self.maps.backend
         weight_KDE = self.maps.scaled("router", local["router"])
+        learned_KE = local.get("router_logit_bias")
+        if learned_KE is not None:
+            learned_KE = learned_KE * self.maps.forward["router"].unsqueeze(-1)
+            noise_KE = learned_KE if noise_KE is None else noise_KE + learned_KE
         x_KTD, h_KTD, logits_KTE, chosen_KTA = router(
             x_KTD,
             y_KTD,
@@ -93,6 +101,8 @@ class FFN:
             ties_K=ties_K,
             num_active=num_active,
             num_groups=num_groups,
+            kind=self.maps.norm_kind,
+            eps=self.maps.norm_eps,
             backend=backend,
         )
         if self.maps.tap is not None:  # without the noise; computed again, because the logits have it
@@ -123,7 +133,10 @@ class FFN:
         groups = group_rows(chosen_KTA, self.shape.num_experts, backend)
         own = {name: local[name].flatten(0, 1) for name in _EXPERT if name in local}
         # The branch's multiplier is applied here only: the weights are the smallest tensor on its path.
-        scaled_KTA = weights_KTA * self.maps.forward["expert_out"].view(-1, 1, 1)
+        factor_K = self.maps.forward["expert_out"]
+        if self.scale_of_routed != 1:
+            factor_K = factor_K * self.scale_of_routed
+        scaled_KTA = weights_KTA * factor_K.view(-1, 1, 1)
         y_MD = experts(
             h_KTD.flatten(0, 1),
             own["expert_in"],
@@ -135,6 +148,7 @@ class FFN:
             b_in=own.get("expert_in_bias"),
             b_gate=own.get("expert_gate_bias"),
             b_out=own.get("expert_out_bias"),
+            relu=self.relu,
             backend=backend,
         )
         if self.maps.tap is not None:
@@ -162,16 +176,31 @@ class FFN:
 
         up_NH = product("expert_in", x_ND)
         gate_NH = product("expert_gate", x_ND) if "expert_gate" in own else None
-        product("expert_out", _activated(up_NH, gate_NH))
+        product("expert_out", self._activated(up_NH, gate_NH))
 
     def _shared(self, local: Local, block: int, h_KTD: Tensor) -> Tensor:
         """Return c_shared times the sum of the shared experts, computed as one FFN with all their hidden features."""
         up = self._shared_up(local, "shared_in", block, h_KTD)
         gate = self._shared_up(local, "shared_gate", block, h_KTD) if "shared_gate" in local else None
-        bias = None
-        if "shared_out_bias" in local:
-            bias = functools.reduce(operator.add, local["shared_out_bias"].unbind(1))
-        return self.maps.linear("shared_out", block, _activated(up, gate), local["shared_out"].flatten(1, 2), bias)
+        hidden_KTF = self._activated(up, gate)
+        out_KFD = local["shared_out"].flatten(1, 2)
+        biases_KSD = local.get("shared_out_bias")
+        if "shared_router" not in local:
+            bias_KD = None if biases_KSD is None else functools.reduce(operator.add, biases_KSD.unbind(1))
+            return self.maps.linear("shared_out", block, hidden_KTF, out_KFD, bias_KD)
+        # The gate of an expert multiplies its hidden features, of which there are fewer than products to come.
+        weight_KDS = self.maps.scaled("router", local["shared_router"])
+        logits_KTS = narrow_product(h_KTD.float(), weight_KDS)
+        self.maps.show("shared_router", block, h_KTD, logits_KTS)
+        gates_KTS = logits_KTS.sigmoid().to(hidden_KTF.dtype)
+        hidden_KTF = (hidden_KTF.view(*gates_KTS.shape, -1) * gates_KTS.unsqueeze(-1)).flatten(-2)
+        y_KTD = self.maps.linear("shared_out", block, hidden_KTF, out_KFD)
+        if biases_KSD is not None:
+            scaled_KSD = biases_KSD * self.maps.forward["shared_out"].view(-1, 1, 1)
+            for index in range(self.shape.num_shared):
+                bias_KTD = spread(scaled_KSD[:, index], h_KTD.shape[1], y_KTD.dtype, self.maps.backend)
+                y_KTD = y_KTD + gates_KTS[..., index : index + 1] * bias_KTD
+        return y_KTD
 
     def _shared_up(self, local: Local, name: str, block: int, h_KTD: Tensor) -> Tensor:
         """Return [K, T, S*H]."""
@@ -179,6 +208,7 @@ class FFN:
         bias = local.get(f"{name}_bias")
         return self.maps.linear(name, block, h_KTD, weight_KDH, None if bias is None else bias.flatten(1))
 
-
-def _activated(up: Tensor, gate: Tensor | None) -> Tensor:
-    return F.gelu(up) if gate is None else F.silu(gate) * up
+    def _activated(self, up: Tensor, gate: Tensor | None) -> Tensor:
+        if gate is not None:
+            return F.silu(gate) * up
+        return up.relu() if self.relu else F.gelu(up)

@@ -1,12 +1,14 @@
 """The forward pass of the stacked GPT: K trials of one shape at once. A single trial is K = 1 of the same code.
 
-    x = embedding[token] + position
-    x <- x + c_attn * attention(norm(x))                     q.k / d_head, causal
+    x = embedding[token] + position                          or no position
+    x <- x + c_attn * attention(norm(x))                     q.k / d_head, causal; norms and rotations of q and k,
+                                                             and a gate of the output, where the model has them
     x <- x + FFN(norm(x))                                    `ffn`: routed and shared experts, or a dense one
     logits = c_out * readout(norm(x))
 
-Source: arXiv 2601.20205, section 3.1. The c are the forward multipliers of `scaling.resolve`. The route scale is the
-num_active of the base times the table's factor.
+Source: arXiv 2601.20205, section 3.1, and `transformers` for what Mixtral, Qwen3-MoE, OLMoE and GLM-4.5 do otherwise.
+The c are the forward multipliers of `scaling.resolve`. The route scale is the num_active of the base times the table's
+factor.
 
 Letters: K trials, B sequences, S context, T = B*S tokens, D width, H heads, E experts, V vocabulary, L MoE layers.
 """
@@ -23,13 +25,14 @@ from hpxfer.kernels.attention import causal_attention
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.embedding import embed
 from hpxfer.kernels.head import head_losses
+from hpxfer.kernels.rope import rope, rotation
 from hpxfer.kernels.routing import BY_INDEX
 from hpxfer.kernels.sums import spread
 from hpxfer.model.draws import tie_keys
 from hpxfer.model.flat import Weights
 from hpxfer.model.gates import GATES
 from hpxfer.model.gpt.ffn import FFN, Routed
-from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters
+from hpxfer.model.gpt.layout import FORWARD_ROLES, QKV, gpt_parameters
 from hpxfer.model.gpt.linear import Local, Maps
 from hpxfer.model.output import Output, Tap
 from hpxfer.scaling.shape import Shape
@@ -44,9 +47,10 @@ class GPTForward:
     """The forward pass of a stack. It holds no weights.
 
     A tap is called as tap(name, block, input, output) with detached tensors. The names are:
-    - each linear map: attn_q, attn_k, attn_v, attn_out, router, expert_*, shared_*, dense_*, readout. Its output
-      includes the forward multiplier. The rows of experts are sorted by expert, then by token.
+    - each linear map: attn_q, attn_k, attn_v, attn_gate, attn_out, router, shared_router, expert_*, shared_*, dense_*,
+      readout. Its output includes the forward multiplier. The rows of experts are sorted by expert, then by token.
     - "embedding": token ids, residual stream
+    - "q_norm", "k_norm": queries or keys before and after their norm
     - "attention", "moe", "dense": normed stream, the branch as it is added to the stream
     - "gates": logits [K, T, E], weights [K, T, E] with the route scale, zero for experts that are not active
     - "stream": the residual stream before and after the block
@@ -113,7 +117,7 @@ class GPTForward:
 
     def __post_init__(self) -> None:
         # They are computed now, because torch.compile does not enter the lock of a cached property.
-        for name in ("_moe_blocks", "_maps", "_ffn", "_copies"):
+        for name in ("_moe_blocks", "_maps", "_ffn", "_copies", "_rotation"):
             getattr(self, name)
 
     @cached_property
@@ -122,12 +126,34 @@ class GPTForward:
 
     @cached_property
     def _maps(self) -> Maps:
-        return Maps(forward=self.forward, tap=self.tap, backend=self.backend)
+        return Maps(
+            forward=self.forward,
+            norm_kind=self.setting.norm,
+            norm_eps=self.setting.norm_eps,
+            tap=self.tap,
+            backend=self.backend,
+        )
 
     @cached_property
     def _ffn(self) -> FFN:
         gate = GATES.get(self.setting.gate)
-        return FFN(shape=self.shape, gate=gate, maps=self._maps, route_scale=self.route_scale)
+        return FFN(
+            shape=self.shape,
+            gate=gate,
+            maps=self._maps,
+            route_scale=self.route_scale,
+            scale_of_routed=self.setting.route_scale,
+            relu=self.setting.ffn == "relu",
+        )
+
+    @cached_property
+    def _rotation(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """(cos, sin) of the angles by which queries and keys are rotated, or None."""
+        if self.setting.positions != "rope":
+            return None
+        theta, share = self.setting.rope_theta, self.setting.rope_share
+        device = self.route_scale.device
+        return rotation(self.setting.context, self.shape.head_dim, theta=theta, share=share, device=device)
 
     @cached_property
     def _copies(self) -> list[list[tuple[str, int]]]:
@@ -144,8 +170,10 @@ class GPTForward:
 
     def _embed(self, outside: Local, inputs_KBS: torch.Tensor) -> torch.Tensor:
         rows_KTD = embed(outside["embedding"], inputs_KBS.flatten(1), self.backend)
-        position_KSD = outside["position"]
-        if self.backend.is_triton and self.backend.strict:
+        position_KSD = outside.get("position")
+        if position_KSD is None:
+            x_KTD = rows_KTD
+        elif self.backend.is_triton and self.backend.strict:
             # The gradient of a position sums over the sequences of its trial, as the gradient of a bias sums over rows.
             positions_KTD = spread(position_KSD.flatten(1), inputs_KBS.shape[1], rows_KTD.dtype, self.backend)
             x_KTD = rows_KTD + positions_KTD.reshape(rows_KTD.shape)
@@ -156,17 +184,44 @@ class GPTForward:
         return x_KTD
 
     def _attention(self, local: Local, block: int, h_KTD: torch.Tensor) -> torch.Tensor:
-        head_dim, context = self.shape.head_dim, self.setting.context
-        qkv_KT3D = self._maps.joined(local, ("attn_q", "attn_k", "attn_v"), block, h_KTD)
+        names = (*QKV, "attn_gate") if self.setting.attention_gate else QKV
+        q_KTO, k_KTO, v_KTO, *gate_KTO = self._maps.joined(local, names, block, h_KTD)
+        q, k = (self._placed(local, name, block, x) for name, x in (("q_norm", q_KTO), ("k_norm", k_KTO)))
         heads_NSHP = causal_attention(
-            qkv_KT3D.reshape(-1, context, 3, self.shape.query_heads, head_dim),
-            scale=1.0 / head_dim if self.setting.attention_scale == "1/d_head" else head_dim**-0.5,
+            *(q, k, self._by_heads(v_KTO)),
+            scale=self._attention_scale,
             num_trials=self.num_trials,
             backend=self.backend,
         )
-        y_KTD = self._maps.named(local, "attn_out", block, heads_NSHP.reshape(h_KTD.shape))
+        out_KTO = heads_NSHP.reshape(q_KTO.shape)
+        if gate_KTO:
+            out_KTO = out_KTO * gate_KTO[0].sigmoid()
+        y_KTD = self._maps.named(local, "attn_out", block, out_KTO)
         self._maps.show("attention", block, h_KTD, y_KTD)
         return y_KTD
+
+    def _placed(self, local: Local, name: str, block: int, x_KTO: torch.Tensor) -> torch.Tensor:
+        """Return queries or keys by heads, [N, S, H, P], normed and rotated as the model does."""
+        plain_KTO, kind = x_KTO, self.setting.qk_norm_kind
+        if self.setting.qk_norm == "all":
+            x_KTO = self._maps.norm(local, name, x_KTO, kind=kind)
+        elif self.setting.qk_norm == "head":
+            rows = x_KTO.reshape(self.num_trials, -1, self.shape.head_dim)
+            x_KTO = self._maps.norm(local, name, rows, kind=kind).view(x_KTO.shape)
+        if x_KTO is not plain_KTO:
+            self._maps.show(name, block, plain_KTO, x_KTO)
+        x_NSHP = self._by_heads(x_KTO)
+        return x_NSHP if self._rotation is None else rope(x_NSHP, *self._rotation)
+
+    def _by_heads(self, x_KTO: torch.Tensor) -> torch.Tensor:
+        """Return [N, S, H, P]."""
+        head_dim = self.shape.head_dim
+        return x_KTO.reshape(-1, self.setting.context, x_KTO.shape[-1] // head_dim, head_dim)
+
+    @property
+    def _attention_scale(self) -> float:
+        head_dim = self.shape.head_dim
+        return 1.0 / head_dim if self.setting.attention_scale == "1/d_head" else head_dim**-0.5
 
     def _losses(self, outside: Local, h_KTD: torch.Tensor, targets_KBS: torch.Tensor) -> torch.Tensor:
         tied = self.setting.tied_embeddings

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH, Backend
-from hpxfer.kernels.norm import norm
+from hpxfer.kernels.norm import EPS, Kind, norm
 from hpxfer.kernels.product import batched_product
 from hpxfer.kernels.sums import spread
 from hpxfer.model.gpt.layout import FORWARD_ROLES
@@ -27,6 +27,8 @@ class Maps:
     """The linear maps of a forward pass, with the forward multipliers of their roles."""
 
     forward: Mapping[str, Tensor]  # role -> [K] float32, for those of FORWARD_ROLES that the model has
+    norm_kind: Kind = "layernorm"
+    norm_eps: float = EPS
     tap: Tap | None = None
     backend: Backend = TORCH
 
@@ -52,18 +54,27 @@ class Maps:
         """Return `linear` of the weight and the bias of this name."""
         return self.linear(name, block, x_KTI, local[name], local.get(f"{name}_bias"))
 
-    def norm(self, local: Local, name: str, x_KTD: Tensor) -> Tensor:
-        """Return the layer norm of x, with the gain and the bias of this name if the model has them."""
-        return norm(x_KTD, local.get(name), local.get(f"{name}_bias"), self.backend)
+    def norm(self, local: Local, name: str, x_KTD: Tensor, *, kind: Kind | None = None) -> Tensor:
+        """Return the norm of x, with the gain and the bias of this name if the model has them.
 
-    def joined(self, local: Local, names: tuple[str, ...], block: int, x_KTI: Tensor) -> Tensor:
-        """Return [K, T, len(names), O]: several maps of the same input, computed as one product."""
+        `kind` is by default that of the model's norms.
+        """
+        gain, bias = local.get(name), local.get(f"{name}_bias")
+        return norm(x_KTD, gain, bias, self.backend, kind=kind or self.norm_kind, eps=self.norm_eps)
+
+    def joined(self, local: Local, names: tuple[str, ...], block: int, x_KTI: Tensor) -> tuple[Tensor, ...]:
+        """Return [K, T, O] of each name: several maps of the same input, computed as one product."""
         weight = torch.cat([local[name] for name in names], dim=-1)
         y_KTO = batched_product(x_KTI, weight, self.backend)
-        if f"{names[0]}_bias" in local:
-            bias = torch.cat([local[f"{name}_bias"] for name in names], dim=-1)
-            y_KTO = y_KTO + spread(bias, y_KTO.shape[1], y_KTO.dtype, self.backend)
-        y = y_KTO.view(*y_KTO.shape[:2], len(names), -1)
-        for index, name in enumerate(names):
-            self.show(name, block, x_KTI, y[:, :, index])
-        return y
+        if any(f"{name}_bias" in local for name in names):
+            biases = [self._bias(local, name) for name in names]
+            y_KTO = y_KTO + spread(torch.cat(biases, dim=-1), y_KTO.shape[1], y_KTO.dtype, self.backend)
+        parts = torch.split(y_KTO, [local[name].shape[-1] for name in names], -1)
+        for name, part in zip(names, parts, strict=True):
+            self.show(name, block, x_KTI, part)
+        return parts
+
+    def _bias(self, local: Local, name: str) -> Tensor:
+        """Return the bias of a map, or zeros."""
+        bias = local.get(f"{name}_bias")
+        return torch.zeros_like(local[name][:, 0]) if bias is None else bias
