@@ -41,6 +41,7 @@ GPU = replace(SETTING, context=1024, vocab_size=50304, batch_tokens=32768, preci
 PAPER = replace(SETTING, vocab_size=50304, batch_tokens=2**19)  # its logits take 98 GiB in float32
 
 
+MODERN = {"norm": "rmsnorm", "positions": "rope", "ffn": "swiglu", "norm_gains": True}
 # Trials, tokens per step, changes of the setting, and dimensions.
 CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
     "base": (2, 512, {}, {}),
@@ -62,6 +63,12 @@ CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
     "half precision, many logits": (2, 256, {"precision": "bfloat16", "vocab_size": 2048}, {"num_active": 2}),
     "one wide block": (5, 128, {"ffn": "swiglu", "norm_gains": True}, {"width": 32, "depth": 1, "expert_width": 256}),
     "large vocabulary": (2, 256, {"vocab_size": 4096}, {}),
+    "mixtral": (2, 512, {**MODERN, "gate": "normalized_softmax"}, {"num_active": 2, "head_dim": 8, "kv_heads": 2}),
+    "qwen3": (2, 512, {**MODERN, "qk_norm": "head"}, {"num_active": 2, "num_heads": 4, "kv_heads": 2}),
+    "olmoe": (2, 512, {**MODERN, "qk_norm": "all"}, {"num_active": 2}),
+    "layer norms of queries": (2, 512, {"qk_norm": "head", "qk_norm_kind": "layernorm", "norm_gains": True}, {}),
+    "gated": (2, 512, {"attention_gate": True, "shared_expert_gate": True}, {"num_shared": 2, "shared_width": 64}),
+    "rms norm without gains, relu": (2, 512, {"norm": "rmsnorm", "norm_gains": False, "ffn": "relu"}, {}),
 }
 
 

@@ -19,7 +19,7 @@ def flops_per_token(shape: Shape, setting: Setting) -> float:
     """Return the training FLOPs per token.
 
     6 FLOPs per matmul parameter that a token meets, with the readout and without the lookups, and
-    12 * depth * width * context for attention.
+    12 * depth * attention width * context for attention.
     """
     matmul = sum(
         _active(spec.name, spec.numel * spec.layers, shape)
@@ -28,7 +28,7 @@ def flops_per_token(shape: Shape, setting: Setting) -> float:
     )
     if setting.tied_embeddings:
         matmul += shape.width * setting.vocab_size
-    return float(6 * matmul + 12 * shape.depth * shape.width * setting.context)
+    return float(6 * matmul + 12 * shape.depth * shape.attention_width * setting.context)
 
 
 def logits_per_token(shape: Shape, setting: Setting) -> int:

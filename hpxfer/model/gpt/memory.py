@@ -9,7 +9,7 @@ Letters: D width, H hidden features, A active experts, E experts, S shared exper
 
 from __future__ import annotations
 
-from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters
+from hpxfer.model.gpt.layout import FORWARD_ROLES, QKV, gpt_parameters
 from hpxfer.model.parameters import Memory
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import moe_blocks
@@ -17,7 +17,6 @@ from hpxfer.trial import Setting
 
 _INDEX = 8  # bytes of torch's own indices
 _FLOAT = 4
-_QKV = ("attn_q", "attn_k", "attn_v")
 
 
 def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
@@ -52,18 +51,37 @@ def _expert_gradients(shape: Shape, setting: Setting) -> int:
 
 
 def _norm(width: int, setting: Setting, size: int) -> int:
-    """Return the bytes of a norm: its input and its output, which a product keeps, mean and deviation."""
-    return size * width * (3 if setting.norm_gains else 2) + 2 * _FLOAT
+    """Return the bytes of a norm: its output, which a product keeps, before and after the gain, and its deviation.
+
+    A layer norm also keeps its input and its mean.
+    """
+    tensors = (2 if setting.norm_gains else 1) + (setting.norm == "layernorm")
+    return size * width * tensors + (2 if setting.norm == "layernorm" else 1) * _FLOAT
 
 
 def _attention(shape: Shape, setting: Setting, size: int) -> int:
     """Return the bytes of a block's attention: the norm, queries, keys and values, the heads and their scales."""
-    return _norm(shape.width, setting, size) + 4 * size * shape.width + _FLOAT * shape.query_heads
+    heads, kv = shape.attention_width, shape.kv_width
+    grouped, rotated, normed = kv < heads, setting.positions == "rope", setting.qk_norm != "none"
+    centered = normed and setting.qk_norm_kind == "layernorm"
+    features = heads  # what attention returns
+    # The one product of queries, keys and values stays as long as any of them is a part of it.
+    if not (grouped and (rotated or normed)) or (centered and setting.qk_norm == "all"):
+        features += heads + 2 * kv + (heads if setting.attention_gate else 0)
+    if centered and setting.qk_norm == "head":
+        features += heads + kv
+    # The norm of queries and keys before its gain and after it, and what the rotation makes of it.
+    made = normed + (rotated or (normed and setting.norm_gains))
+    features += made * (heads + kv) - (kv if grouped and made else 0)
+    features += 2 * heads if grouped else 0  # keys and values, repeated for the heads of their group
+    features += 2 * heads if setting.attention_gate else 0  # the gate, and its product with the heads
+    return _norm(shape.width, setting, size) + size * features + _FLOAT * shape.query_heads
 
 
 def _attention_passing(shape: Shape, size: int) -> int:
     """Return the gradients of stream and heads, and those of queries, keys and values before and after they join."""
-    return 8 * size * shape.width
+    heads, kv = shape.attention_width, shape.kv_width
+    return size * (shape.width + heads + (heads + 2 * heads) + (heads + 2 * kv))
 
 
 def _moe(shape: Shape, setting: Setting, size: int, cuda: bool) -> tuple[int, int]:
@@ -74,6 +92,8 @@ def _moe(shape: Shape, setting: Setting, size: int, cuda: bool) -> tuple[int, in
     if setting.gate != "sigmoid":
         scores += _FLOAT * (experts if setting.gate == "softmax" else 2 * active)
     shared, shared_passing = _features(shape.num_shared * shape.shared_width, setting, size)
+    if setting.shared_expert_gate:  # the hidden features before and after the gate
+        shared += size * shape.num_shared * shape.shared_width + 2 * _FLOAT * shape.num_shared
     if cuda:
         norm = size * width * (2 if setting.norm_gains else 1) + _FLOAT  # h and its deviation; the stream is not kept
         indices = active * (_INDEX + 5 * 4)  # chosen experts; token, slot and row
@@ -117,7 +137,12 @@ def _weights(shape: Shape, setting: Setting, size: int, cuda: bool) -> int:
             total += _FLOAT * count
         elif spec.role.startswith("expert"):
             total += size * count if size < _FLOAT and not cuda else 0
-        elif size < _FLOAT or spec.name in _QKV or spec.role in FORWARD_ROLES or spec.role.startswith("shared"):
+        elif (
+            size < _FLOAT
+            or spec.name in (*QKV, "attn_gate")
+            or spec.role in FORWARD_ROLES
+            or spec.role.startswith("shared")
+        ):
             total += size * count
     if setting.tied_embeddings:
         total += size * shape.width * setting.vocab_size
