@@ -21,6 +21,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Progress
 from hpxfer.spec.budget import budget_text
+from hpxfer.spec.presets import preset_lines
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.trial import Expansion
 
@@ -107,6 +108,7 @@ def make_plan(
     return replace(
         plan,
         cautions=(*warnings, *memory_cautions(plan, spec.resources), *cautions(expansion)),
+        preset=preset_lines(spec.model.like, spec.model),
         unfit=unfit(plan, spec.resources),
     )
 

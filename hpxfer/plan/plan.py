@@ -58,6 +58,7 @@ class Plan:
     precision: str = "float32"  # of the computation that time and memory are estimated for
     chosen: Precision | None = None  # where the precision comes from
     saving: Saving | None = None  # what bfloat16 would take instead
+    preset: tuple[str, ...] = ()  # what the model's preset sets, what the file has otherwise, and what neither has
     unfit: tuple[str, ...] = ()  # the shapes of which not even one trial fits into memory, one line each
 
     @property
@@ -131,6 +132,7 @@ class Plan:
             "saving": None if self.saving is None else asdict(self.saving),
             "rate_from": self.rate_from,
             "measured_over_rate": self.ratio,
+            "preset": list(self.preset),
             "cautions": list(self.cautions),
             "unfit": list(self.unfit),
             "shapes": [{**asdict(row), "worker_s": row.worker_s, "shape": row.shape.dims()} for row in self.shapes],

@@ -18,7 +18,7 @@ _HEADINGS = ("shape", "trials", "done", "stacks", "params", "active", "tokens", 
 def plan_text(plan: Plan) -> str:
     """Return the plan as an aligned table, then lines of totals, time, memory and price."""
     rows = aligned([_HEADINGS, *(_cells(plan, row) for row in plan.shapes)], right_from=1)
-    return "\n".join([f"sweep {plan.sweep}", *rows, *_totals(plan)])
+    return "\n".join([f"sweep {plan.sweep}", *plan.preset, *rows, *_totals(plan)])
 
 
 def _cells(plan: Plan, row: ShapePlan) -> tuple[str, ...]:

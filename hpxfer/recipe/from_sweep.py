@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hpxfer
 from hpxfer.errors import HpxferError, nearest, shown
@@ -93,6 +93,19 @@ def _recipe_of_point(results: Results, choice: Parameterization) -> Recipe:
     return _recipe(spec, choice, found.hps, fitted, provenance)
 
 
+def _of_gpt(spec: SweepSpec) -> dict[str, Any]:
+    """Return what a recipe states of the built-in GPT of a sweep, beside the keys of the same name."""
+    model, shape = spec.model, spec.base_shape
+    return {
+        **BUILT_IN["gpt"],
+        "norm": model.norm,
+        "positions": model.positions,
+        "qk_norm": model.qk_norm != "none",
+        "biases": model.biases or model.qkv_biases or (model.learned_router_bias and bool(shape.num_experts)),
+        "attention_ratio": shape.attention_width / shape.width,
+    }
+
+
 def _recipe(
     spec: SweepSpec, choice: Parameterization, hps: HPs, fitted: FittedPart, provenance: ProvenancePart
 ) -> Recipe:
@@ -108,8 +121,14 @@ def _recipe(
             hps=HPsPart(**{**vars(hps), "multipliers": dict(hps.multipliers)}),
             init=InitPart(**vars(init)),
             model=ModelPart(
-                **{name: getattr(model, name) for name, field in ModelPart.model_fields.items() if field.is_required()},
-                **BUILT_IN.get(model.family, {}),
+                **{
+                    **{
+                        name: getattr(model, name)
+                        for name, field in ModelPart.model_fields.items()
+                        if field.is_required()
+                    },
+                    **(_of_gpt(spec) if model.family in BUILT_IN else {}),
+                }
             ),
             training=TrainingPart(
                 steps=spec.steps,

@@ -27,7 +27,7 @@ VISIBLE = {
 WORDS: dict[str, dict[Any, str]] = {
     "norm": {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "layernorm and rmsnorm": "LayerNorm and RMSNorm"},
     "positions": {"learned": "learned positions", "rope": "rotary positions (RoPE)", "none": "none"},
-    "ffn": {"gelu": "GELU without a gate", "swiglu": "SwiGLU"},
+    "ffn": {"gelu": "GELU without a gate", "relu": "ReLU without a gate", "swiglu": "SwiGLU"},
     "tied_embeddings": {True: "tied to the embedding", False: "a matrix of its own"},
 }
 SOME = {True: "some", False: "none"}

@@ -188,7 +188,7 @@ def check_trainable(shape: Shape) -> str | None:
     """Return why the built-in trainer cannot run this shape, or None."""
     if problem := check_shape(shape):
         return problem
-    for name in ("width", "expert_width", "shared_width", "dense_width"):
+    for name in ("width", "attention_width", "kv_width", "expert_width", "shared_width", "dense_width"):
         value = getattr(shape, name)
         if value % ROW_MULTIPLE:
             return f"{name} must be a multiple of {ROW_MULTIPLE} (rows of whole 16-byte units), got {value}"

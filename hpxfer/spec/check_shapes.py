@@ -188,12 +188,3 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> 
         if choice.label() in labels:
             yield at, f"{choice.label()} stands twice; keep one"
         labels.append(choice.label())
-
-
-def block_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
-    """Yield the options of MoE layers if no shape has any. Trials would differ in nothing but ids."""
-    if not shapes or any(shape.num_experts for _, shape in shapes):
-        return
-    for name, default in (("moe_every", 1), ("dense_first", 0), ("ties", None)):
-        if getattr(spec.model, name) != default:
-            yield ("model", name), "has no effect: no shape of this sweep has experts; take it out"

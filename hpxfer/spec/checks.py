@@ -14,13 +14,13 @@ from hpxfer.scaling.resolve import resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.blocks import model_roles
+from hpxfer.spec.check_model import model_problems
 from hpxfer.spec.check_search import search_problems
 from hpxfer.spec.check_shapes import (
     KeyedShape,
     axis_problems,
     base_problems,
     batch_problems,
-    block_problems,
     choices_of,
     keyed_shapes,
     parameterization_problems,
@@ -50,7 +50,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     broken_base = [*base_problems(spec), *length_problems(spec)]
     shapes = () if broken_base else keyed_shapes(spec)
     yield from broken_base
-    yield from block_problems(spec, shapes)
+    yield from model_problems(spec, shapes)
     yield from _data(spec)
     yield from _training(spec)
     yield from parameterization_problems(spec, shapes)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import MAX_DEPTH, Shape, heads_of
+from hpxfer.spec import presets
 from hpxfer.spec.fields import (
     Count,
     CountOrNone,
@@ -137,8 +138,10 @@ class ModelSpec(Section):
     """The base model. An option that the source paper leaves at nanoGPT's value defaults to that value."""
 
     family: Annotated[str, Registered("family")]
-    """The architecture: `gpt` is a decoder-only transformer with learned positions and layer norm before each branch.
-    """
+    """The architecture: `gpt` is a decoder-only transformer with a norm before each branch."""
+    like: Annotated[str, AfterValidator(presets.known)] | None = None
+    """A model that people pre-train: nanogpt, mixtral, qwen3-moe, olmoe or glm4-moe. It sets the options below as that
+    model has them, where the file does not give them. `hpxfer plan` prints what it sets."""
     base: ShapeSpec
     """The base shape."""
     context: Count
@@ -201,6 +204,11 @@ class ModelSpec(Section):
     """How the seed draws the initial parameters. `generator` draws them with torch's generator, on one thread of the
     CPU. `counter` computes them side by side where the trials train, with the same bits on a CPU and a GPU. Choose it
     where a GPU would wait for billions of numbers. It draws other numbers, and is part of the trials' ids."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, given: Any) -> Any:
+        return presets.resolved(given)
 
     def base_init(self) -> BaseInit:
         return BaseInit(

@@ -21,6 +21,14 @@ E12A6 = replace(BASE, num_experts=12, num_active=6)
 GROUPED = replace(E12A6, num_groups=2)
 MIXED = replace(BASE, depth=3, num_experts=8, num_active=4, num_groups=2, num_shared=2, shared_width=24, dense_width=40)
 DENSE = Shape(width=16, depth=2, head_dim=8, dense_width=48)
+MODERN = {"norm": "rmsnorm", "norm_gains": True, "positions": "rope", "ffn": "swiglu"}
+GATED = {
+    "attention_gate": True,
+    "shared_expert_gate": True,
+    "learned_router_bias": True,
+    "biases": True,
+    "route_scale": 2.5,
+}
 CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
     "sp": (BASE, "sp", {}),
     "completep-moe": (JOINT, "completep-moe", {}),
@@ -41,6 +49,16 @@ CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
     "dense, swiglu": (DENSE, "mup", {"ffn": "swiglu"}),
     "shared": (replace(MIXED, dense_width=0, num_groups=1), "complete-mue", {"biases": True}),
     "shared, dense, in groups": (MIXED, "complete-mue", {"moe_every": 2, "biases": True, "gate": "normalized_sigmoid"}),
+    "mixtral": (replace(E8A2, kv_heads=1), "completep-moe", {**MODERN, "gate": "normalized_softmax"}),
+    "qwen3": (replace(E8A2, num_heads=4, kv_heads=2), "mup-moe", {**MODERN, "qk_norm": "head", "gate": "softmax"}),
+    "olmoe": (E8A2, "completep-moe", {**MODERN, "qk_norm": "all", "rope_share": 0.5, "tied_embeddings": True}),
+    "gates": (MIXED, "complete-mue", {**GATED, "moe_every": 2, "norm_gains": True}),
+    "norms of queries, relu": (
+        E8A2,
+        "sp",
+        {"qk_norm": "head", "qk_norm_kind": "layernorm", "ffn": "relu", "biases": True},
+    ),
+    "gated, no positions": (DENSE, "completep", {"attention_gate": True, "positions": "none", "qk_norm": "all"}),
     "dense first, swiglu": (MIXED, "complete-mue", {"dense_first": 2, "ffn": "swiglu", "gradient_clip": 0.3}),
 }
 

@@ -1,0 +1,73 @@
+"""Rules on the options of the model: those that contradict each other, and those that would have no effect.
+
+Trials that differ in an option without effect would differ in nothing but their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.problem import Problem
+from hpxfer.spec.sweep import ModelSpec, SweepSpec
+from hpxfer.spec.yaml_file import KeyPath
+
+KeyedShape = tuple[KeyPath, Shape]
+
+
+def model_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
+    """Yield every broken rule. `shapes` are those of the sweep, none if they are broken themselves."""
+    model = spec.model
+    yield from _positions(model)
+    yield from _norms(model)
+    if model.qkv_biases and model.biases:
+        yield (
+            ("model", "qkv_biases"),
+            "has no effect: biases gives all matrices a bias, these too; take one of them out",
+        )
+    if shapes:
+        yield from _without_effect(model, [shape for _, shape in shapes])
+
+
+def _positions(model: ModelSpec) -> Iterator[Problem]:
+    rotated = model.base.head_dim * model.rope_share
+    if model.positions != "rope":
+        yield from _goes_with(model, ("rope_theta", "rope_share"), "positions: rope", f"positions: {model.positions}")
+    elif rotated != int(rotated) or rotated % 2 or not rotated:
+        features = max(2, 2 * round(rotated / 2))
+        yield (
+            ("model", "rope_share"),
+            f"must rotate an even number of the {model.base.head_dim} features of a head, got {rotated:g}; the nearest "
+            f"is {features}, rope_share: {features / model.base.head_dim:g}",
+        )
+    if model.positions != "learned":
+        yield from _goes_with(model, ("position_std",), "positions: learned", f"positions: {model.positions}")
+
+
+def _norms(model: ModelSpec) -> Iterator[Problem]:
+    if model.qk_norm == "none":
+        yield from _goes_with(model, ("qk_norm_kind",), "qk_norm: head or all", "qk_norm: none")
+
+
+def _goes_with(model: ModelSpec, names: Sequence[str], wanted: str, got: str) -> Iterator[Problem]:
+    """Yield the options that are not at their default, although only `wanted` reads them."""
+    for name in names:
+        if getattr(model, name) != ModelSpec.model_fields[name].default:
+            yield ("model", name), f"goes with {wanted}, got it with {got}; take it out"
+
+
+_NEEDS: dict[str, tuple[str, Callable[[Shape], int]]] = {
+    "moe_every": ("experts", lambda shape: shape.num_experts),
+    "dense_first": ("experts", lambda shape: shape.num_experts),
+    "ties": ("experts", lambda shape: shape.num_experts),
+    "route_scale": ("experts", lambda shape: shape.num_experts),
+    "learned_router_bias": ("experts", lambda shape: shape.num_experts),
+    "shared_expert_gate": ("shared experts", lambda shape: shape.num_shared),
+}
+
+
+def _without_effect(model: ModelSpec, shapes: Sequence[Shape]) -> Iterator[Problem]:
+    """Yield the options of a part of the model that no shape has."""
+    for name, (part, count) in _NEEDS.items():
+        if getattr(model, name) != ModelSpec.model_fields[name].default and not any(map(count, shapes)):
+            yield ("model", name), f"has no effect: no shape of this sweep has {part}; take it out"

@@ -1,0 +1,149 @@
+"""Presets: the models that people pre-train, by name. `model: {like: mixtral}` sets options of the model, nothing else.
+
+A preset is what the config of this model in `transformers` 5 says by default. A released checkpoint may differ: that of
+Qwen3-MoE, for example, normalizes the gates of the active experts (`gate: normalized_softmax`). What the file gives
+wins. A trial's id follows from the options alone, so a sweep with a preset shares its trials with one that spells the
+same options out. A stored sweep has all options spelled out, so it stays what it was if a preset ever changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from hpxfer.errors import nearest, shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """The options of one model, and in words what it has beside them."""
+
+    options: Mapping[str, Any]  # key of `model` -> value
+    leaves_out: str  # what the real model has that the preset does not set; empty if nothing
+
+
+_LLAMA: dict[str, Any] = {
+    "norm": "rmsnorm",
+    "norm_gains": True,
+    "biases": False,
+    "qkv_biases": False,
+    "positions": "rope",
+    "rope_theta": 10_000.0,
+    "ffn": "swiglu",
+    "attention_scale": "1/sqrt(d_head)",
+    "tied_embeddings": False,
+    "init": "constant",
+    "matrix_std": 0.02,
+    "embedding_std": 0.02,
+}
+PRESETS: dict[str, Preset] = {
+    "nanogpt": Preset(
+        options={
+            "norm": "layernorm",
+            "norm_gains": True,
+            "norm_eps": 1e-5,
+            "positions": "learned",
+            "ffn": "gelu",
+            "biases": False,
+            "attention_scale": "1/sqrt(d_head)",
+            "tied_embeddings": True,
+            "init": "constant",
+            "matrix_std": 0.02,
+            "embedding_std": 0.02,
+            "position_std": 0.02,
+        },
+        leaves_out="the smaller init of the matrices that end a branch, 0.02/sqrt(2 * depth)",
+    ),
+    "mixtral": Preset(
+        options={**_LLAMA, "norm_eps": 1e-5, "rope_theta": 1e6, "gate": "normalized_softmax"},
+        leaves_out="its balancing loss: see model.balance",
+    ),
+    "qwen3-moe": Preset(
+        options={**_LLAMA, "norm_eps": 1e-6, "qk_norm": "head", "qk_norm_kind": "rmsnorm", "gate": "softmax"},
+        leaves_out=(
+            "the normalized gates of the released models (gate: normalized_softmax), and its balancing loss: see "
+            "model.balance"
+        ),
+    ),
+    "olmoe": Preset(
+        options={**_LLAMA, "norm_eps": 1e-5, "qk_norm": "all", "qk_norm_kind": "rmsnorm", "gate": "softmax"},
+        leaves_out="its balancing loss: see model.balance; the clipping of queries, keys and values",
+    ),
+    "glm4-moe": Preset(
+        options={**_LLAMA, "norm_eps": 1e-5, "rope_share": 0.5, "gate": "normalized_sigmoid"},
+        leaves_out=(
+            "its shared expert (base: num_shared: 1), its first dense block (dense_first: 1), and what the released "
+            "models choose: norms of queries and keys (qk_norm: head), route_scale, qkv_biases; the layers that "
+            "predict several tokens"
+        ),
+    ),
+}
+_READ_WITH: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+    "rope_theta": lambda options: options.get("positions") == "rope",
+    "rope_share": lambda options: options.get("positions") == "rope",
+    "position_std": lambda options: options.get("positions", "learned") == "learned",
+    "qk_norm_kind": lambda options: options.get("qk_norm", "none") != "none",
+}
+# Real models that the options do not cover, and why.
+REFUSED = {
+    "deepseek-v3": "its attention has latent queries and keys; glm4-moe has its routing with ordinary attention",
+    "deepseek-v2": "its attention has latent queries and keys; glm4-moe has its routing with ordinary attention",
+    "kimi-k2": "its attention has latent queries and keys; glm4-moe has its routing with ordinary attention",
+    "gpt-oss": "its attention has sinks and windows, and its experts clip SwiGLU; mixtral has the same gate",
+    "llama4": "its gates multiply the inputs of the experts, and its attention looks at chunks; mixtral comes nearest",
+    "qwen3-next": "three of four layers have linear attention; qwen3-moe with attention_gate comes nearest",
+    "qwen2-moe": "write it as qwen3-moe with qk_norm: none, qkv_biases: true and shared_expert_gate: true",
+    "granite-moe": "its multipliers are those of its config; take mixtral, and tables that scale by multipliers",
+}
+
+
+def resolved(model: Any) -> Any:
+    """Return the section `model` of a file with the options of its preset where it gives none."""
+    if not isinstance(model, dict) or (name := _spelled(model.get("like"))) not in PRESETS:
+        return model
+    options = {**PRESETS[name].options, **model}
+    # Options that only another one reads go with it.
+    without = [key for key, wanted in _READ_WITH.items() if key not in model and not wanted(options)]
+    return {key: value for key, value in options.items() if key not in without}
+
+
+def known(name: str) -> str:
+    """Return the name of a preset as this module spells it. Raise PydanticCustomError if there is none."""
+    key = _spelled(name)
+    if key in PRESETS:
+        return key
+    if key in REFUSED:
+        why = f"no options make a model like {key}: {REFUSED[key]}"
+    else:
+        why = f"unknown model {shown(name)}; {nearest(name, PRESETS)}"
+    raise PydanticCustomError("unregistered", "{why}", {"why": why})
+
+
+def _spelled(name: Any) -> str:
+    return name.lower().replace("_", "-") if isinstance(name, str) else ""
+
+
+def preset_lines(name: str | None, model: Any) -> tuple[str, ...]:
+    """Return in words what the preset of a model sets, what the file has otherwise, and what neither has."""
+    if name is None:
+        return ()
+    found = PRESETS[name]
+    same = [f"{key} {_spell(value)}" for key, value in found.options.items() if getattr(model, key) == value]
+    other = [
+        f"{key} {_spell(getattr(model, key))} instead of {_spell(value)}"
+        for key, value in found.options.items()
+        if getattr(model, key) != value
+    ]
+    out = [f"like {name}: {', '.join(same)}"]
+    if other:
+        out.append(f"unlike {name}: {', '.join(other)}")
+    if found.leaves_out:
+        out.append(f"{name} also has {found.leaves_out}")
+    return tuple(out)
+
+
+def _spell(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

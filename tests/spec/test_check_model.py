@@ -1,0 +1,83 @@
+"""Options of the model that contradict each other or have no effect: one whole message a rule."""
+
+from __future__ import annotations
+
+import pytest
+from sweep_text import edited
+
+from hpxfer.errors import HpxferError
+from hpxfer.spec import axes_of, parse_sweep
+
+BASE = "width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32"
+DENSE = "width: 32, depth: 2, dense_ratio: 1, head_dim: 32"
+
+
+def message_of(options: str, base: str = BASE) -> str:
+    with pytest.raises(HpxferError) as caught:
+        parse_sweep(edited(("  context:", f"  {options}\n  context:"), (BASE, base)), "s.yaml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("rope_theta: 1000.0", "rope_theta: goes with positions: rope, got it with positions: learned; take it out"),
+        ("rope_share: 0.5", "rope_share: goes with positions: rope, got it with positions: learned; take it out"),
+        (
+            "{positions: rope, rope_share: 0.1}",
+            "rope_share: must rotate an even number of the 32 features of a head, got 3.2; the nearest is 4, "
+            "rope_share: 0.125",
+        ),
+        ("qk_norm_kind: layernorm", "qk_norm_kind: goes with qk_norm: head or all, got it with qk_norm: none; take it"),
+        (
+            "{positions: none, position_std: 0.5}",
+            "position_std: goes with positions: learned, got it with positions: none; take it out",
+        ),
+        ("{biases: true, qkv_biases: true}", "qkv_biases: has no effect: biases gives all matrices a bias"),
+        ("shared_expert_gate: true", "shared_expert_gate: has no effect: no shape of this sweep has shared experts"),
+    ],
+)
+def test_options(options: str, problem: str) -> None:
+    spelled = "\n  ".join(options.strip("{}").split(", ")) if options.startswith("{") else options
+    assert f"model.{problem}" in message_of(spelled)
+
+
+@pytest.mark.parametrize(("option", "value"), [("route_scale", "2.5"), ("learned_router_bias", "true")])
+def test_options_of_experts_without_experts(option: str, value: str) -> None:
+    assert f"model.{option}: has no effect: no shape of this sweep has experts" in message_of(
+        f"{option}: {value}", DENSE
+    )
+
+
+@pytest.mark.parametrize(
+    ("heads", "problem"),
+    [
+        (
+            "num_heads: 12, kv_heads: 5",
+            "kv_heads must divide the number of heads, got 5 and 12 heads; the nearest is 4",
+        ),
+        ("num_heads: 3, kv_heads: 4", "kv_heads must divide the number of heads, got 4 and 3 heads; the nearest is 3"),
+        ("num_heads: 0", "model.base.num_heads: must be greater than or equal to 1, got 0"),
+    ],
+)
+def test_heads(heads: str, problem: str) -> None:
+    assert problem in message_of("gate: sigmoid", BASE.replace("head_dim: 32", f"head_dim: 32, {heads}"))
+
+
+def test_heads_follow_the_width() -> None:
+    text = edited((BASE, BASE.replace("head_dim: 32", "head_dim: 32, num_heads: 4, kv_heads: 2")))
+    spec = parse_sweep(text)
+
+    shapes = {point.shape.width: point.shape for axis in axes_of(spec) for point in axis.points}
+    assert {width: (shape.query_heads, shape.key_heads) for width, shape in shapes.items()} == {
+        width: (width // 8, width // 16) for width in shapes
+    }
+    assert len(shapes) > 1
+
+
+def test_heads_that_are_the_default_are_no_dimension() -> None:
+    plain, given = (
+        parse_sweep(edited((BASE, BASE.replace("head_dim: 32", f"head_dim: 8{heads}"))))
+        for heads in ("", ", num_heads: 4, kv_heads: 4")
+    )
+    assert plain.base_shape == given.base_shape
