@@ -3,6 +3,7 @@
     m <- beta1 m + g          v <- beta2 v + g^2
     p <- keep p - lr * m / (sqrt(v) * scale + eps)                                       (AdamW)
     p <- keep p - lr * g                                                                 (SGD)
+    m <- momentum m + g          p <- keep p - lr * m                                    (SGD with momentum)
 
     lr    AdamW: peak lr * factor * (1 - beta1) / (1 - beta1^t);  SGD: peak lr * factor
     keep  1 - peak lr * factor * weight decay              scale  sqrt((1 - beta2) / (1 - beta2^t))
@@ -56,6 +57,14 @@ def sgd_(p_KN: Tensor, g_KN: Tensor, *, lr_K: Tensor, keep_K: Tensor, alive_K: T
     _sgd(p_KN, g_KN, lr_K, keep_K, alive_K)
 
 
+def momentum_(
+    p_KN: Tensor, g_KN: Tensor, m_KN: Tensor, *, lr_K: Tensor, keep_K: Tensor, momentum_K: Tensor, alive_K: Tensor
+) -> None:
+    """Take a step of SGD with momentum and decoupled weight decay in place on p and m. See `adamw_` for the layouts."""
+    _check((p_KN, m_KN), g_KN, (lr_K, keep_K, momentum_K), alive_K)
+    _momentum(p_KN, g_KN, m_KN, lr_K, keep_K, momentum_K, alive_K)
+
+
 def _check(changed: tuple[Tensor, ...], g_KN: Tensor, columns: tuple[Tensor, ...], alive_K: Tensor) -> None:
     size = changed[0].shape
     assert len(size) == 2, f"parameters must be [K, N], got {tuple(size)}"
@@ -104,6 +113,17 @@ def _sgd(p_KN: Tensor, g_KN: Tensor, lr_K: Tensor, keep_K: Tensor, alive_K: Tens
 
     strides = (p_KN.stride(0), g_KN.stride(0))
     launch(sgd_kernel, _grid(p_KN), p_KN, g_KN, lr_K, keep_K, alive_K, *strides, p_KN.shape[1], **_LAUNCH)
+
+
+@torch.library.custom_op("hpxfer::momentum_", mutates_args=("p_KN", "m_KN"))
+def _momentum(
+    p_KN: Tensor, g_KN: Tensor, m_KN: Tensor, lr_K: Tensor, keep_K: Tensor, momentum_K: Tensor, alive_K: Tensor
+) -> None:
+    from hpxfer.kernels.adamw_triton import momentum_kernel
+
+    tensors, columns = (p_KN, g_KN, m_KN), (lr_K, keep_K, momentum_K, alive_K)
+    strides = (tensor.stride(0) for tensor in tensors)
+    launch(momentum_kernel, _grid(p_KN), *tensors, *columns, *strides, p_KN.shape[1], **_LAUNCH)
 
 
 def _grid(p_KN: Tensor) -> tuple[int, int]:

@@ -58,3 +58,33 @@ def sgd_kernel(p_ptr, g_ptr, lr_ptr, keep_ptr, alive_ptr, stride_pk, stride_gk, 
         step = g * tl.load(lr_ptr + trial)
         p = tl.load(p_at, mask=mask, other=0.0) * tl.load(keep_ptr + trial) - step
         tl.store(p_at, p, mask=mask)
+
+
+@triton.jit
+def momentum_kernel(
+    p_ptr,
+    g_ptr,
+    m_ptr,
+    lr_ptr,
+    keep_ptr,
+    momentum_ptr,
+    alive_ptr,
+    stride_pk,
+    stride_gk,
+    stride_mk,
+    num_elements,
+    BLOCK_N: tl.constexpr,
+):
+    """One program per block of a trial's elements."""
+    trial = tl.program_id(1).to(tl.int64)
+    if tl.load(alive_ptr + trial) != 0:
+        element = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+        mask = element < num_elements
+        p_at = p_ptr + trial * stride_pk + element
+        m_at = m_ptr + trial * stride_mk + element
+        g = tl.load(g_ptr + trial * stride_gk + element, mask=mask, other=0.0).to(tl.float32)
+        m = tl.load(m_at, mask=mask, other=0.0) * tl.load(momentum_ptr + trial) + g
+        step = m * tl.load(lr_ptr + trial)
+        p = tl.load(p_at, mask=mask, other=0.0) * tl.load(keep_ptr + trial) - step
+        tl.store(p_at, p, mask=mask)
+        tl.store(m_at, m, mask=mask)

@@ -76,7 +76,8 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool) ->
     kept = {name: num_trials * count for name, count in memory.parts.items() if count}
     passing, head_passing = num_trials * memory.passing, num_trials * memory.head_passing
     ends = {"embedding, final norm and losses": num_trials * memory.ends}
-    state = {"parameters": floats, "moments": rule.num_moments * floats}
+    # HPs are not known here. A stack of SGD in which no trial has momentum keeps no moments.
+    state = {"parameters": floats, "moments": rule.moments_of(True) * floats}
     # A rule with a kernel updates in place.
     buffer = (0 if rule.kernel else largest) if cuda else min(_BUFFER_BYTES, largest)
     # The sums of squares are float64: a copy of the largest parameter, and its squares.

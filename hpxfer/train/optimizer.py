@@ -49,10 +49,12 @@ class StackOptimizer:
     """The optimizer of one stack. `step` updates the flat parameter vector in place.
 
     `alive` [K] bool says which trials it updates. The others keep their exact bits, whatever their gradients hold.
-    Call `set_hps` and `reset` before the first step.
+    Call `set_hps` and `reset` before the first step. `has_momentum` says whether a trial has momentum.
     """
 
-    def __init__(self, layout: FlatLayout, flat: Tensor, name: str, backend: Backend = TORCH) -> None:
+    def __init__(
+        self, layout: FlatLayout, flat: Tensor, name: str, backend: Backend = TORCH, *, has_momentum: bool = False
+    ) -> None:
         self._rule, self._layout, self._backend = OPTIMIZERS.get(name), layout, backend
         self._roles = sorted({spec.role for spec in layout.parameters})
         self._role_index = {spec.name: self._roles.index(spec.role) for spec in layout.parameters}
@@ -63,22 +65,29 @@ class StackOptimizer:
         self._eps = torch.zeros(*size, 1, device=device)
         self._betas = torch.zeros(2, layout.num_trials, dtype=torch.float64, device=device)
         self._beta_columns = torch.zeros(2, layout.num_trials, 1, device=device)
+        self._momentum = torch.zeros(layout.num_trials, 1, device=device)
         self._decays: list[bool] = []  # by role: whether a trial has weight decay
         # Multiplied up step by step: pow may round by the position in a vector register.
         self._powers = torch.ones_like(self._betas)
-        self._moments = tuple(torch.zeros_like(flat) for _ in range(self._rule.num_moments))
+        self._moments = tuple(torch.zeros_like(flat) for _ in range(self._rule.moments_of(has_momentum)))
         self._kernel = self._rule.kernel if backend.is_triton else None
         limit = flat.numel() if backend.is_triton else BLOCK_ELEMENTS
         self._blocks = _cut_blocks(layout, flat, self._moments, limit, buffered=self._kernel is None)
 
-    def set_hps(self, betas: Sequence[tuple[float, float]], resolved: Sequence[Mapping[str, Multipliers]]) -> None:
-        """Set the HPs of every trial, in place."""
+    def set_hps(
+        self,
+        betas: Sequence[tuple[float, float]],
+        resolved: Sequence[Mapping[str, Multipliers]],
+        momentum: Sequence[float] = (),
+    ) -> None:
+        """Set the HPs of every trial, in place. Without `momentum` no trial has any."""
         rows = [[roles[role] for roles in resolved] for role in self._roles]
         for tensor, name in ((self._lr, "lr"), (self._weight_decay, "weight_decay"), (self._eps, "eps")):
             values = torch.tensor([[getattr(trial, name) for trial in row] for row in rows], dtype=torch.float64)
             tensor.copy_(values.view_as(tensor))
         self._betas.copy_(torch.tensor(betas, dtype=torch.float64).T)
         self._beta_columns.copy_(self._betas.unsqueeze(-1))
+        self._momentum.copy_(torch.tensor(momentum or [0.0] * len(betas), dtype=torch.float64).unsqueeze(-1))
         self._decays = [any(trial.weight_decay for trial in row) for row in rows]
 
     def reset(self) -> None:
@@ -99,10 +108,13 @@ class StackOptimizer:
         return self._moments
 
     def resume(self, snapshot: Snapshot, rows: Sequence[int]) -> None:
-        """Continue from the trials of a snapshot that `rows` names. The HPs stay those of this optimizer."""
+        """Continue from the trials of a snapshot that `rows` names. The HPs stay those of this optimizer.
+
+        A stack without momentum keeps no moments, although it may go on from a stack in which other trials had some.
+        """
         copy_trials(snapshot.alive, 0, rows, self.alive)
         copy_trials(snapshot.powers, 1, rows, self._powers)
-        for own, stored in zip(self._moments, snapshot.moments, strict=True):
+        for own, stored in zip(self._moments, snapshot.moments, strict=bool(self._moments)):
             copy_flat_trials(snapshot.layout, stored, self._layout, own, rows)
 
     def step(self, grads: Weights, factor: float | Tensor, clip: float | None) -> None:
@@ -131,7 +143,7 @@ class StackOptimizer:
     def _numbers_at(self, numbers: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
         """Return the numbers of one role, [K, 1] float32 each."""
         beta1, beta2 = self._beta_columns
-        shared = {"eps": self._eps[row], "beta1": beta1, "beta2": beta2}
+        shared = {"eps": self._eps[row], "beta1": beta1, "beta2": beta2, "momentum": self._momentum}
         return {**shared, **{name: value[row] if value.dim() == 3 else value for name, value in numbers.items()}}
 
     def _update_block(

@@ -31,6 +31,11 @@ class Stack:
     def setting(self) -> Setting:
         return self.trials[0].setting.of_stack
 
+    @property
+    def has_momentum(self) -> bool:
+        """Whether one of its trials has momentum."""
+        return any(trial.hps.momentum for trial in self.trials)
+
 
 def stack_id(trial_ids: Iterable[str]) -> str:
     """Return the id of a stack of these trials, in their order."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hpxfer.bench.compiled import MOST_SPILL_BYTES, compiling, fault_of
 from hpxfer.kernels import configs, experts_launch, grouped_launch
-from hpxfer.kernels.adamw import adamw_, sgd_
+from hpxfer.kernels.adamw import adamw_, momentum_, sgd_
 from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
 from hpxfer.kernels.embedding import embed
@@ -49,6 +49,7 @@ def optimizers(dtype: torch.dtype) -> None:
         p, m, v = torch.zeros(3, 3, elements).unbind()
         adamw_(p, p.to(dtype), m, v, **shared, **numbers)
         sgd_(p, p.to(dtype), **shared)
+        momentum_(p, p.to(dtype), p, momentum_K=shared["lr_K"], **shared)
 
 
 def sums(dtype: torch.dtype) -> None:
@@ -126,7 +127,7 @@ def _experts(
 
 CASES: dict[str, tuple[Callable[[torch.dtype], None], set[str]]] = {
     "cross_entropy": (cross_entropy, {"cross_entropy_rows_kernel"}),
-    "optimizers": (optimizers, {"adamw_kernel", "sgd_kernel"}),
+    "optimizers": (optimizers, {"adamw_kernel", "sgd_kernel", "momentum_kernel"}),
     "sums": (sums, {"column_sums_kernel", "squares_kernel"}),
     "embedding": (embedding, {"long_pieces_kernel", "table_rows_kernel"}),
     "routing": (routing, {"choose", "count_pairs", "place_blocks", "place_pairs"}),

@@ -13,7 +13,7 @@ from torch import Tensor
 from triton_cases import DEVICE, DTYPES, normal
 
 from hpxfer.kernels import adamw
-from hpxfer.kernels.adamw import adamw_, sgd_
+from hpxfer.kernels.adamw import adamw_, momentum_, sgd_
 
 NAMES = ("lr", "keep", "eps", "beta1", "beta2", "scale")
 HPS = ({"lr": 0.1, "eps": 1e-8, "weight_decay": 0.1, "betas": (0.9, 0.95)},) * 2 + (
@@ -58,10 +58,13 @@ def by_torch(hps: dict[str, Any], p: Tensor, gradients: list[Tensor], dtype: tor
 def step(name: str, parts: tuple[Tensor, ...], gradient: Tensor, alive: Tensor) -> None:
     """Take a step of either optimizer with HPS."""
     some = columns(HPS, 3)
+    shared = {"lr_K": some["lr_K"], "keep_K": some["keep_K"], "alive_K": alive}
     if name == "adamw":
         adamw_(parts[0], gradient, *parts[1:], **some, alive_K=alive)
+    elif name == "momentum":
+        momentum_(parts[0], gradient, parts[1], momentum_K=some["beta1_K"], **shared)
     else:
-        sgd_(parts[0], gradient, lr_K=some["lr_K"], keep_K=some["keep_K"], alive_K=alive)
+        sgd_(parts[0], gradient, **shared)
 
 
 @given(
@@ -116,6 +119,28 @@ def test_sgd_rounds_every_operation_exactly(dtype: torch.dtype) -> None:
     assert torch.equal(p.cpu(), expected)
 
 
+@DTYPES
+def test_momentum_rounds_every_operation_exactly(dtype: torch.dtype) -> None:
+    gradient, some, (p, m, _) = normal(3, 100, seed=4, dtype=dtype), columns(HPS, 3), start(3, 100)
+    lr, keep, momentum = (some[name].cpu().unsqueeze(1) for name in ("lr_K", "keep_K", "beta1_K"))
+    moved = m.cpu() * momentum + gradient.cpu().float()
+    expected = p.cpu() * keep - moved * lr
+    step("momentum", (p, m), gradient, everyone(3))
+    assert torch.equal(p.cpu(), expected)
+    assert torch.equal(m.cpu(), moved)
+
+
+def test_without_momentum_the_step_has_the_bits_of_sgd() -> None:
+    some, zero = columns(HPS, 3), torch.zeros(3, device=DEVICE)
+    shared = {"lr_K": some["lr_K"], "keep_K": some["keep_K"], "alive_K": everyone(3)}
+    p, m, _ = start(3, 50)
+    other = p.clone()
+    for seed in (4, 5):
+        sgd_(p, normal(3, 50, seed=seed), **shared)
+        momentum_(other, normal(3, 50, seed=seed), m, momentum_K=zero, **shared)
+    assert torch.equal(p, other)
+
+
 def test_sgd_is_torchs_with_decoupled_decay() -> None:
     before, gradient = normal(2, 33), normal(2, 33, seed=1)
     lr, weight_decay = torch.tensor([0.1, 0.7], device=DEVICE), torch.tensor([0.0, 0.5], device=DEVICE)
@@ -133,7 +158,7 @@ def test_sgd_is_torchs_with_decoupled_decay() -> None:
         assert_near(p[trial], *results)
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
 @pytest.mark.parametrize("poison", [0.5, torch.nan, torch.inf, -0.0])
 def test_a_dead_trial_keeps_its_bits(poison: float, name: str) -> None:
     parts, before = start(3, 40), start(3, 40)
@@ -150,7 +175,7 @@ def test_a_dead_trial_keeps_its_bits(poison: float, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, of which the interpreter is made
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
 def test_a_broken_gradient_reaches_no_other_trial(name: str) -> None:
     parts, free = start(3, 40), start(3, 40)
     gradient = normal(3, 40, seed=4)
@@ -162,7 +187,7 @@ def test_a_broken_gradient_reaches_no_other_trial(name: str) -> None:
         assert torch.equal(mine[[0, 2]], other[[0, 2]])
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
 def test_trials_may_lie_apart(name: str) -> None:
     close = start(3, 40)
     apart = tuple(torch.full((3, 64), 7.0, device=DEVICE) for _ in close)
@@ -182,6 +207,8 @@ def test_the_ops_pass_opcheck(dtype: torch.dtype) -> None:
     some, (p, m, v), gradient = columns(HPS, 2), start(3, 20), normal(3, 20, dtype=dtype)
     torch.library.opcheck(adamw._adamw, (p, gradient, m, v, *some.values(), everyone(3)))
     torch.library.opcheck(adamw._sgd, (p, gradient, some["lr_K"], some["keep_K"], everyone(3)))
+    rates = (some["lr_K"], some["keep_K"], some["beta1_K"])
+    torch.library.opcheck(adamw._momentum, (p, gradient, m, *rates, everyone(3)))
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -32,6 +32,7 @@ HP_SETS = (
     HPs(lr=0.02, beta1=0.5, beta2=0.999),
     HPs(lr=0.003, beta1=0.0, beta2=0.0),
 )
+MOMENTUM = (0.9, 0.5, 0.0)
 BETAS = [(hps.beta1, hps.beta2) for hps in HP_SETS]
 ROLES = ("embedding", "router", "norm")
 
@@ -63,10 +64,12 @@ def made(
     name: str,
     betas: Sequence[tuple[float, float]] = BETAS,
     hps: Sequence[Mapping[str, Multipliers]] | None = None,
+    momentum: Sequence[float] = MOMENTUM,
 ) -> StackOptimizer:
-    """Return the optimizer of as many trials as there are betas, at its start."""
-    out = StackOptimizer(layout(len(betas)), flat, name)
-    out.set_hps(betas, [resolved(k) for k in range(3)] if hps is None else hps)
+    """Return the optimizer of as many trials as there are betas, at its start. `momentum` is SGD with momentum."""
+    has_momentum = name == "momentum"
+    out = StackOptimizer(layout(len(betas)), flat, "sgd" if has_momentum else name, has_momentum=has_momentum)
+    out.set_hps(betas, [resolved(k) for k in range(3)] if hps is None else hps, momentum if has_momentum else ())
     return out
 
 
@@ -99,7 +102,10 @@ def by_torch(trial: int, name: str, dtype: torch.dtype, clip: float | None = Non
         if name == "adamw":
             group |= {"eps": tested.eps, "betas": BETAS[trial]}
         groups.append(group)
-    made = torch.optim.AdamW(groups, foreach=False) if name == "adamw" else torch.optim.SGD(groups, foreach=False)
+    if name == "adamw":
+        made: torch.optim.Optimizer = torch.optim.AdamW(groups, foreach=False)
+    else:
+        made = torch.optim.SGD(groups, momentum=MOMENTUM[trial] if name == "momentum" else 0.0, foreach=False)
     peaks = [(group["lr"], group["weight_decay"]) for group in made.param_groups]
     flat_params = [copy for copies in params.values() for copy in copies]
     for step, factor in enumerate(FACTORS):
@@ -109,7 +115,7 @@ def by_torch(trial: int, name: str, dtype: torch.dtype, clip: float | None = Non
             torch.nn.utils.clip_grad_norm_(flat_params, clip, foreach=False)
         for group, (lr, weight_decay) in zip(made.param_groups, peaks, strict=True):
             group["lr"] = lr * factor
-            if name == "sgd":  # torch couples the decay into the gradient; ours is decoupled
+            if name != "adamw":  # torch couples the decay into the gradient; ours is decoupled
                 group["weight_decay"] = 0.0
                 for tested in group["params"]:
                     tested.mul_(1 - lr * factor * weight_decay)
@@ -134,14 +140,14 @@ def block_elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("block_elements")
 @pytest.mark.parametrize("clip", [None, 2.0])
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
 @pytest.mark.parametrize("trial", [0, 1, 2])
 def test_every_trial_moves_as_under_torch(trial: int, name: str, clip: float | None) -> None:
     for item in compared(stacked(name, clip=clip), trial, name, clip):
         assert_near(*item)
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
 def test_another_trials_numbers_are_seen(name: str) -> None:
     mine = stacked(name)
     swapped = {key: tuple(copy.roll(1, 0) for copy in copies) for key, copies in mine.items()}
@@ -175,7 +181,7 @@ def test_a_zero_gradient_stays_zero_under_clipping() -> None:
 
 
 @pytest.mark.parametrize("clip", [None, 2.0])
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
 def test_a_frozen_trial_stays_as_it_is_while_its_neighbors_move_on(name: str, clip: float | None) -> None:
     seen: list[Mapping[str, tuple[Tensor, ...]]] = []
 
@@ -202,7 +208,7 @@ def test_a_frozen_trial_stays_as_it_is_while_its_neighbors_move_on(name: str, cl
 
 
 @pytest.mark.parametrize("clip", [None, 2.0])
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, 1e30])
 def test_a_broken_gradient_never_reaches_another_trial(name: str, clip: float | None, poison: float) -> None:
     def break_one(step: int, grads: Weights, _: StackOptimizer) -> None:
@@ -216,12 +222,12 @@ def test_a_broken_gradient_never_reaches_another_trial(name: str, clip: float | 
             assert torch.equal(copy[[0, 2]], free[key][layer][[0, 2]]), key
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
 def test_a_trial_has_the_same_bits_alone(name: str) -> None:
     together = stacked(name, clip=2.0)
     for trial in range(3):
         flat = torch.cat([c[trial].flatten() for copies in layout().weights(normal(0)).values() for c in copies])
-        alone = made(flat, name, [BETAS[trial]], [resolved(trial)])
+        alone = made(flat, name, [BETAS[trial]], [resolved(trial)], MOMENTUM[trial : trial + 1])
         for step, factor in enumerate(FACTORS):
             grads = {
                 key: tuple(copy[trial : trial + 1].clone() for copy in copies) for key, copies in grads_at(step).items()

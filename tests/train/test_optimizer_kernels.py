@@ -35,10 +35,10 @@ def normal(seed: int) -> Tensor:
     return torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-def moved(name: str, backend: Backend, *, clip: float | None = None, factor: float = 1.0) -> Tensor:
+def moved(case: str, backend: Backend, *, clip: float | None = None, factor: float = 1.0) -> Tensor:
     """Return the parameters after four steps, the last two without trial DEAD."""
-    flat = normal(0)
-    made = StackOptimizer(LAYOUT, flat, name, backend)
+    flat, name = normal(0), case.removesuffix(" with momentum")
+    made = StackOptimizer(LAYOUT, flat, name, backend, has_momentum=name != case)
     resolved = [
         {
             role: Multipliers(init_std=1.0, lr=0.1 * (k + 1), eps=1e-3, weight_decay=0.2 * k, forward=1.0)
@@ -46,7 +46,7 @@ def moved(name: str, backend: Backend, *, clip: float | None = None, factor: flo
         }
         for k in range(3)
     ]
-    made.set_hps([(0.9, 0.95), (0.5, 0.9), (0.0, 0.0)], resolved)
+    made.set_hps([(0.9, 0.95), (0.5, 0.9), (0.0, 0.0)], resolved, [0.9, 0.5, 0.0])
     for step in range(4):
         made.alive[DEAD] = step < 2
         made.step(LAYOUT.weights(normal(step + 1)), factor, clip)
@@ -92,7 +92,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("clip", [None, 2.0])
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "sgd with momentum"])
 def test_triton_moves_as_torch_does(name: str, clip: float | None) -> None:
     mine, own = moved(name, TRITON, clip=clip), moved(name, TORCH, clip=clip)
     assert_near(mine, own, own)

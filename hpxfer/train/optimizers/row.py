@@ -29,7 +29,7 @@ class Optimizer:
     column: Column
     """The column of a parameterization's table that holds the exponents of this rule."""
     hps: tuple[str, ...]
-    """The HPs that the rule reads beside lr and weight_decay: of eps, beta1 and beta2."""
+    """The HPs that the rule reads beside lr and weight_decay: of eps, beta1, beta2 and momentum."""
     num_moments: int
     """The vectors of the size of the parameters that the rule keeps from step to step."""
     numbers: Callable[[Tensor, Tensor, Tensor], dict[str, Tensor]]
@@ -37,7 +37,13 @@ class Optimizer:
     step by name, [R, K] or [K]. `lr` must be among them."""
     update: Callable[[Tensor, tuple[Tensor, ...], Numbers, Tensor], None]
     """(gradient [K, N], moments, numbers [K, 1] float32, out [K, N]): write the update to `out`, and move the moments
-    in place. The numbers are those of `numbers`, and eps, beta1 and beta2."""
+    in place. The numbers are those of `numbers`, and eps, beta1, beta2 and momentum."""
     kernel: Callable[[Tensor, Tensor, tuple[Tensor, ...], Numbers, Tensor, Tensor], None] | None = None
     """The whole step as one Triton kernel: (parameters [K, N], gradient, moments, numbers, what weight decay keeps [K],
     alive [K]), in place, see `hpxfer.train.optimizers.adamw`. It may be None. Then `update` runs on CUDA too."""
+    momentum_moments: int = 0
+    """Further vectors, which a stack keeps only if one of its trials has momentum. They come last in `moments`."""
+
+    def moments_of(self, has_momentum: bool) -> int:
+        """Return how many vectors a stack keeps, given whether one of its trials has momentum."""
+        return self.num_moments + (self.momentum_moments if has_momentum else 0)
