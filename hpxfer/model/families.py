@@ -36,8 +36,12 @@ class StackedModel(Protocol):
         targets_KBS: torch.Tensor,
         *,
         noise_LKE: torch.Tensor | None = None,
+        load_LKE: torch.Tensor | None = None,
     ) -> Output:
-        """Return per-token losses, and the loads and scores of the experts."""
+        """Return per-token losses, the loads and scores of the experts, and what else the gradients are of.
+
+        `load` are the tokens of every expert in the step before. It is given where `balance.load` is last_step.
+        """
 
     def with_tap(self, tap: Tap) -> StackedModel:
         """Return this model with a tap, which is shown the inputs and outputs of its parts."""

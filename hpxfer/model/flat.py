@@ -45,10 +45,16 @@ class FlatLayout:
         }
 
 
-def gradients(losses_KT: torch.Tensor, weights: Weights, grad_KT: torch.Tensor) -> Weights:
-    """Return name -> one contiguous [K, *size] gradient of sum(losses * grad) per copy."""
+def gradients(
+    losses_KT: torch.Tensor, weights: Weights, grad_KT: torch.Tensor, regularizer_K: torch.Tensor | None = None
+) -> Weights:
+    """Return name -> one contiguous [K, *size] gradient of sum(losses * grad) + sum(regularizer) per copy."""
     leaves = [copy for copies in weights.values() for copy in copies]
-    pieces = iter(torch.autograd.grad(losses_KT, leaves, grad_KT))
+    if regularizer_K is None:
+        pieces = iter(torch.autograd.grad(losses_KT, leaves, grad_KT))
+    else:
+        ones_K = torch.ones_like(regularizer_K)
+        pieces = iter(torch.autograd.grad([losses_KT, regularizer_K], leaves, [grad_KT, ones_K]))
     return {name: tuple(next(pieces).contiguous() for _ in copies) for name, copies in weights.items()}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ class Output:
 
     losses_KT: Tensor  # float32, cross entropy in nats
     load_LKE: Tensor  # int64, tokens routed to every expert
+    regularizer_K: Tensor | None = None  # float32, what the gradients are of beside the mean cross entropy
+    regularizers: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)  # metric -> [K] per MoE layer, or once
     scores: tuple[Tensor, ...]  # per MoE layer [K, T, E] float32, without a gradient: what the experts are chosen by
 
 

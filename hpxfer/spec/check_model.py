@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.sweep import ModelSpec, SweepSpec
@@ -25,6 +26,7 @@ def model_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Pr
             ("model", "qkv_biases"),
             "has no effect: biases gives all matrices a bias, these too; take one of them out",
         )
+    yield from _balance(model)
     if shapes:
         yield from _without_effect(model, [shape for _, shape in shapes])
 
@@ -49,6 +51,26 @@ def _norms(model: ModelSpec) -> Iterator[Problem]:
         yield from _goes_with(model, ("qk_norm_kind",), "qk_norm: head or all", "qk_norm: none")
 
 
+def _balance(model: ModelSpec) -> Iterator[Problem]:
+    balance, gates = model.balance, registry("gate")
+    at: KeyPath = ("model", "balance")
+    if balance.aux == "none":
+        if balance.load != "batch":
+            yield (*at, "load"), f"goes with a loss, got {balance.load} with aux: none; take it out"
+        return
+    if balance.aux == "sequence" and balance.load != "batch":
+        yield (
+            (*at, "load"),
+            f"must be batch with aux: sequence, whose loads are those of each sequence, got {balance.load}",
+        )
+    if model.gate in gates and not gates.get(model.gate).probabilities:
+        yield (
+            (*at, "aux"),
+            f"goes with a gate whose scores are probabilities up to a factor, got {balance.aux} with the gate "
+            f"{model.gate}; take aux: none, or another gate",
+        )
+
+
 def _goes_with(model: ModelSpec, names: Sequence[str], wanted: str, got: str) -> Iterator[Problem]:
     """Yield the options that are not at their default, although only `wanted` reads them."""
     for name in names:
@@ -61,6 +83,7 @@ _NEEDS: dict[str, tuple[str, Callable[[Shape], int]]] = {
     "dense_first": ("experts", lambda shape: shape.num_experts),
     "ties": ("experts", lambda shape: shape.num_experts),
     "route_scale": ("experts", lambda shape: shape.num_experts),
+    "balance": ("experts", lambda shape: shape.num_experts),
     "learned_router_bias": ("experts", lambda shape: shape.num_experts),
     "shared_expert_gate": ("shared experts", lambda shape: shape.num_shared),
 }

@@ -29,7 +29,7 @@ from hpxfer.spec.check_size import length_problems, size_problems
 from hpxfer.spec.fields import GridValues, power_of_two
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import schedule_problems
-from hpxfer.spec.sweep import SweepSpec
+from hpxfer.spec.sweep import HPsSpec, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.storage.uri import storage_problem
 
@@ -147,10 +147,20 @@ def _betas(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
 
 def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     hps = spec.hps
-    for name in ("lr", "init_scale", "residual_scale", "router_bias_lr"):
+    for name in ("lr", "init_scale", "residual_scale", "momentum", "router_bias_lr", "aux_weight", "z_weight"):
         value = getattr(hps, name)
-        if value is not None:
-            yield from _value(("hps", name), name, value)
+        if value is None:
+            continue
+        broken = list(_value(("hps", name), name, value))
+        yield from broken
+        given = value != HPsSpec.model_fields[name].default
+        if not broken and given and (why := _without_effect(spec, name, roles)):
+            yield ("hps", name), why
+    if spec.model.balance.aux != "none" and not hps.aux_weight and "aux_weight" not in spec.grid:
+        yield (
+            ("hps", "aux_weight"),
+            f"must be given with model.balance.aux {spec.model.balance.aux}, got {hps.aux_weight:g}; e.g. 0.01",
+        )
     for name, value in hps.multipliers.items():
         at: KeyPath = ("hps", "multipliers", name)
         if "." not in name:
@@ -176,14 +186,34 @@ def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str |
     if not dot:
         if name == "router_bias_lr" and roles and "router_bias" not in roles:
             return "router_bias_lr has no effect: no shape of this sweep has experts; take it out"
+        if why := _unused_balance(spec, name, roles):
+            return why
         optimizer = registry("optimizer").get(spec.training.optimizer)
-        unused = name in ("eps", "beta1", "beta2") and name not in optimizer.hps
+        unused = name in ("eps", "beta1", "beta2", "momentum") and name not in optimizer.hps
         return f"{name} has no effect under {optimizer.name}; take it out" if unused else None
+    if kind == "forward_mult":
+        multiplied = registry("family").get(spec.model.family).forward_roles
+        there = [each for each in multiplied if each in roles]
+        if roles and role not in there:
+            return f"this model multiplies no output of role {role}; {nearest(role, there)}"
+        return None
     there = [each for each in roles if each != "readout" or not spec.model.tied_embeddings]
     if roles and role not in there:
         return f"this model has no tensor of role {role}; {nearest(role, there)}"
     if kind == "init_mult" and ROLES[role] in ("ones", "zeros"):
         return f"{name} has no effect: the role starts at exact {ROLES[role]}; take it out"
+    return None
+
+
+def _unused_balance(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
+    """Return why an HP of the experts' balance is not read, or None."""
+    balance = spec.model.balance
+    if name in ("aux_weight", "z_weight") and roles and "router" not in roles:
+        return f"{name} has no effect: no shape of this sweep has experts; take it out"
+    if name == "aux_weight" and balance.aux == "none":
+        return "aux_weight has no effect: model.balance.aux is none; name a loss there, e.g. switch, or take it out"
+    if name == "router_bias_lr" and balance.bias == "none":
+        return "router_bias_lr has no effect: model.balance.bias is none; name a rule there, or take it out"
     return None
 
 

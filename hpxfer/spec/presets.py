@@ -39,6 +39,7 @@ _LLAMA: dict[str, Any] = {
     "matrix_std": 0.02,
     "embedding_std": 0.02,
 }
+_LOSS: dict[str, Any] = {"balance": {"bias": "none", "aux": "switch"}}
 PRESETS: dict[str, Preset] = {
     "nanogpt": Preset(
         options={
@@ -58,22 +59,28 @@ PRESETS: dict[str, Preset] = {
         leaves_out="the smaller init of the matrices that end a branch, 0.02/sqrt(2 * depth)",
     ),
     "mixtral": Preset(
-        options={**_LLAMA, "norm_eps": 1e-5, "rope_theta": 1e6, "gate": "normalized_softmax"},
-        leaves_out="its balancing loss: see model.balance",
+        options={**_LLAMA, "norm_eps": 1e-5, "rope_theta": 1e6, "gate": "normalized_softmax", **_LOSS},
+        leaves_out="the weight of its balancing loss (hps: aux_weight)",
     ),
     "qwen3-moe": Preset(
-        options={**_LLAMA, "norm_eps": 1e-6, "qk_norm": "head", "qk_norm_kind": "rmsnorm", "gate": "softmax"},
+        options={**_LLAMA, "norm_eps": 1e-6, "qk_norm": "head", "qk_norm_kind": "rmsnorm", "gate": "softmax", **_LOSS},
         leaves_out=(
-            "the normalized gates of the released models (gate: normalized_softmax), and its balancing loss: see "
-            "model.balance"
+            "the weight of its balancing loss (hps: aux_weight), and the normalized gates of the released models "
+            "(gate: normalized_softmax)"
         ),
     ),
     "olmoe": Preset(
-        options={**_LLAMA, "norm_eps": 1e-5, "qk_norm": "all", "qk_norm_kind": "rmsnorm", "gate": "softmax"},
-        leaves_out="its balancing loss: see model.balance; the clipping of queries, keys and values",
+        options={**_LLAMA, "norm_eps": 1e-5, "qk_norm": "all", "qk_norm_kind": "rmsnorm", "gate": "softmax", **_LOSS},
+        leaves_out="the weight of its balancing loss (hps: aux_weight), and the clipping of queries, keys and values",
     ),
     "glm4-moe": Preset(
-        options={**_LLAMA, "norm_eps": 1e-5, "rope_share": 0.5, "gate": "normalized_sigmoid"},
+        options={
+            **_LLAMA,
+            "norm_eps": 1e-5,
+            "rope_share": 0.5,
+            "gate": "normalized_sigmoid",
+            "balance": {"bias": "sign", "aux": "none"},
+        },
         leaves_out=(
             "its shared expert (base: num_shared: 1), its first dense block (dense_first: 1), and what the released "
             "models choose: norms of queries and keys (qk_norm: head), route_scale, qkv_biases; the layers that "
@@ -104,7 +111,10 @@ def resolved(model: Any) -> Any:
     """Return the section `model` of a file with the options of its preset where it gives none."""
     if not isinstance(model, dict) or (name := _spelled(model.get("like"))) not in PRESETS:
         return model
-    options = {**PRESETS[name].options, **model}
+    given = PRESETS[name].options
+    options = {**given, **model}
+    if isinstance(of_file := model.get("balance"), dict) and "balance" in given:
+        options["balance"] = {**given["balance"], **of_file}
     # Options that only another one reads go with it.
     without = [key for key, wanted in _READ_WITH.items() if key not in model and not wanted(options)]
     return {key: value for key, value in options.items() if key not in without}
@@ -131,12 +141,9 @@ def preset_lines(name: str | None, model: Any) -> tuple[str, ...]:
     if name is None:
         return ()
     found = PRESETS[name]
-    same = [f"{key} {_spell(value)}" for key, value in found.options.items() if getattr(model, key) == value]
-    other = [
-        f"{key} {_spell(getattr(model, key))} instead of {_spell(value)}"
-        for key, value in found.options.items()
-        if getattr(model, key) != value
-    ]
+    values = {key: (_spell(getattr(model, key)), _spell(value)) for key, value in found.options.items()}
+    same = [f"{key} {own}" for key, (own, value) in values.items() if own == value]
+    other = [f"{key} {own} instead of {value}" for key, (own, value) in values.items() if own != value]
     out = [f"like {name}: {', '.join(same)}"]
     if other:
         out.append(f"unlike {name}: {', '.join(other)}")
@@ -146,4 +153,11 @@ def preset_lines(name: str | None, model: Any) -> tuple[str, ...]:
 
 
 def _spell(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, str):
+        return value
+    parts = value if isinstance(value, dict) else {key: getattr(value, key) for key in ("bias", "aux")}
+    return " and ".join(f"{key} {part}" for key, part in parts.items())

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import MAX_DEPTH, Shape, heads_of
 from hpxfer.spec import presets
+from hpxfer.spec.balance import Balance, BalanceLoss, BiasRule, LoadOf
 from hpxfer.spec.fields import (
     Count,
     CountOrNone,
@@ -134,6 +135,23 @@ class ShapeChange(Section):
     """Optimizer steps. Warm-up and decay keep their share of the run."""
 
 
+class BalanceSpec(Section):
+    """How the experts are kept equally busy. The numbers are HPs: router_bias_lr, aux_weight and z_weight."""
+
+    bias: BiasRule = "proportional"
+    """The rule that moves a bias by which experts are chosen: by router_bias_lr times kappa minus the load, or times
+    the sign of that."""
+    aux: BalanceLoss = "none"
+    """The loss that is added with the weight aux_weight. `switch` (arXiv 2101.03961) and `sequence`, the same of every
+    sequence by itself, are 1 at perfect balance. `transformers` is that library's: num_active at balance, with all
+    layers counted together."""
+    load: LoadOf = "batch"
+    """Whose loads the loss takes: those of the `batch`, of the `last_step`, or of each `piece` of the batch."""
+
+    def setting(self) -> Balance:
+        return Balance(bias=self.bias, aux=self.aux, load=self.load)
+
+
 class ModelSpec(Section):
     """The base model. An option that the source paper leaves at nanoGPT's value defaults to that value."""
 
@@ -150,6 +168,8 @@ class ModelSpec(Section):
     """How router logits become the weights of the active experts."""
     route_scale: Positive = 1.0
     """A further factor on the weights of the routed experts."""
+    balance: BalanceSpec = BalanceSpec()
+    """How the experts are kept equally busy."""
     learned_router_bias: bool = False
     """Whether the optimizer trains a bias that is added to the router's logits."""
     shared_expert_gate: bool = False

@@ -11,6 +11,7 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.balance import Balance
 from hpxfer.store.rows import SETTING_COLUMNS
 from hpxfer.store.schema import SHAPE_COLUMNS
 from hpxfer.trial import FIRST_STORED_VERSION, Setting
@@ -52,4 +53,5 @@ def identity_of_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _setting(row: Mapping[str, Any]) -> Setting:
     given: dict[str, Any] = {**json.loads(row["setting"]), **{name: row[name] for name in SETTING_COLUMNS}, LOCAL: ""}
-    return Setting(**{**given, "init": BaseInit(**given["init"])})
+    parts = {"init": BaseInit(**given["init"]), "balance": Balance(**given.get("balance", {}))}
+    return Setting(**{**given, **parts})

@@ -99,7 +99,7 @@ TRIALS = _schema(
     _field("router_bias_lr", _FLOAT, "1", "base HP: rate of the expert balancing rule"),
     _field("aux_weight", _FLOAT, "1", "base HP: weight of the balancing loss", since=6, default=0),
     _field("z_weight", _FLOAT, "1", "base HP: weight of the router's z-loss", since=6, default=0),
-    _field("multipliers", _TEXT, "JSON", "base HPs: role.lr_mult and role.init_mult that are not 1"),
+    _field("multipliers", _TEXT, "JSON", "base HPs: lr_mult, init_mult and forward_mult of roles that are not 1"),
     _field("resolved", _TEXT, "JSON", "what the HPs come to at this shape: roles, globals and structure"),
     _field("seed", _INT, "1", "seed of the init and of the order of the data"),
     _field("context", _INT, "tokens", "length of a sequence"),

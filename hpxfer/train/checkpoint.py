@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ from hpxfer.trial.stack import Stack
 
 # Writing takes at most this fraction of the time. Where a file takes long, fewer are written.
 WRITE_SHARE = 0.05
-_SNAPSHOT_FIELDS = ("parameters", "powers", "alive", "ended", "limit", "step", "router_bias")
+_SNAPSHOT_FIELDS = ("parameters", "powers", "alive", "ended", "limit", "step", "router_bias", "last_load")
 _FAILURES = (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError, MemoryError)
 
 _Size = tuple[torch.dtype, tuple[int, ...]]
@@ -170,7 +171,11 @@ def read(path: Path, stack: Stack, setup: Setup) -> Checkpoint:
         if _hash(tensors) != facts["hash"]:
             raise BadCheckpoint("its tensors are damaged")
         sizes = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
-        if sizes != _sizes(facts, layout, stack) or tensors["step"].item() != facts["step"]:
+        rule = OPTIMIZERS.get(stack.setting.optimizer)
+        # The other trials of the checkpoint may have momentum where none of this stack has.
+        counts = {rule.moments_of(True), rule.moments_of(stack.has_momentum)}
+        expected = [_sizes(facts, layout, stack, num_moments=count) for count in counts]
+        if sizes not in expected or tensors["step"].item() != facts["step"]:
             raise BadCheckpoint("its tensors are not those of its facts")
         return _checkpoint(facts, layout, tensors)
     except _FAILURES as error:
@@ -195,23 +200,26 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
         f"series.{index}": torch.tensor(rows, dtype=torch.float64)
         for index, (_, rows) in enumerate(checkpoint.series.values())
     }
+    if not snapshot.last_load.numel():  # as in checkpoints of before there was one
+        del out["last_load"]
     return {name: tensor.detach().cpu().contiguous() for name, tensor in out.items()}
 
 
-def _sizes(facts: Mapping[str, Any], layout: FlatLayout, stack: Stack) -> Mapping[str, _Size]:
+def _sizes(facts: Mapping[str, Any], layout: FlatLayout, stack: Stack, *, num_moments: int) -> Mapping[str, _Size]:
     """Return name -> type and size of the tensors of a checkpoint with these facts."""
     num_steps, num_trials, num_live = facts["step"], len(facts["trials"]), len(facts["slots"])
     flat = (torch.float32, (layout.numel,))
-    router_bias = (len(moe_blocks(stack.shape, stack.setting)), num_live, stack.shape.num_experts)
+    router_bias: tuple[int, ...] = (len(moe_blocks(stack.shape, stack.setting)), num_live, stack.shape.num_experts)
     return {
         "parameters": flat,
-        **{f"moments.{index}": flat for index in range(OPTIMIZERS.get(stack.setting.optimizer).num_moments)},
+        **{f"moments.{index}": flat for index in range(num_moments)},
         "powers": (torch.float64, (2, num_live)),
         "alive": (torch.bool, (num_live,)),
         "ended": (torch.int64, (num_live,)),
         "limit": (torch.float64, (num_live,)),
         "step": (torch.int64, (1,)),
         "router_bias": (torch.float32, router_bias),
+        **({"last_load": (torch.int64, router_bias)} if _takes_last_load(stack) and math.prod(router_bias) else {}),
         "losses": (torch.float64, (num_steps, num_trials)),
         "trial_ended": (torch.int64, (num_trials,)),
         **{
@@ -221,15 +229,20 @@ def _sizes(facts: Mapping[str, Any], layout: FlatLayout, stack: Stack) -> Mappin
     }
 
 
+def _takes_last_load(stack: Stack) -> bool:
+    return stack.setting.balance.load == "last_step"
+
+
 def _checkpoint(facts: Mapping[str, Any], layout: FlatLayout, tensors: Mapping[str, Tensor]) -> Checkpoint:
     moments = sorted(name for name in tensors if name.startswith("moments."))
+    no_load = torch.zeros(0, *tensors["router_bias"].shape[1:], dtype=torch.int64)
     return Checkpoint(
         trials=tuple(facts["trials"]),
         live=tuple(facts["slots"]),
         snapshot=Snapshot(
             layout=layout,
             moments=tuple(tensors[name] for name in moments),
-            **{name: tensors[name] for name in _SNAPSHOT_FIELDS},
+            **{name: tensors.get(name, no_load) for name in _SNAPSHOT_FIELDS},
         ),
         step=facts["step"],
         trial_steps=facts["trial_steps"],

@@ -20,13 +20,14 @@ class Snapshot:
 
     layout: FlatLayout  # of parameters and moments
     parameters: Tensor
-    moments: tuple[Tensor, ...]  # of the optimizer: m and v of AdamW, none of SGD
+    moments: tuple[Tensor, ...]  # of the optimizer: m and v of AdamW, m of SGD with momentum
     powers: Tensor  # [2, K] float64, the betas to the number of steps
     alive: Tensor  # [K] bool
     ended: Tensor  # [K] int64, the step at which a trial diverged, or the number of steps
     limit: Tensor  # [K] float64, the loss above which a trial has blown up
     step: Tensor  # [1] int64
     router_bias: Tensor  # [L, K, E]
+    last_load: Tensor  # int64, [L, K, E], or [0, K, E] where nothing takes loads from the step before
 
 
 def copy_trials(source: Tensor, dim: int, rows: Sequence[int], out: Tensor) -> None:

@@ -55,9 +55,14 @@ class TrainState:
         self.weights: Weights = self.layout.leaves(self.flat)
         self.model: StackedModel = self._family.build(stack.trials, device, backend)
         self._forward: Any = torch.compile(self.model.__call__, dynamic=False) if compiled else self.model
-        self.optimizer = StackOptimizer(self.layout, self.flat, self.setting.optimizer, backend)
+        self.optimizer = StackOptimizer(
+            self.layout, self.flat, self.setting.optimizer, backend, has_momentum=stack.has_momentum
+        )
         # [L, K, E] over the MoE layers. The balancing rule moves them at the rate of each trial.
         self.router_bias = torch.zeros(len(self.moe_blocks), self.num_trials, stack.shape.num_experts, device=device)
+        # The tokens of every expert in the step before, where the balancing loss takes its loads from there.
+        layers = len(self.moe_blocks) if self.setting.balance.load == "last_step" else 0
+        self.last_load = torch.zeros(layers, *self.router_bias.shape[1:], dtype=torch.int64, device=device)
         self._bias_rate = torch.zeros(1, self.num_trials, 1, device=device)
         self._grad_out = torch.full(
             (self.num_trials, self.setting.batch_tokens), 1.0 / self.setting.batch_tokens, device=device
@@ -74,7 +79,11 @@ class TrainState:
             numbers[name].copy_(value)  # in place, for the code that was compiled or captured with these tensors
         self._resolved = [trial.resolved() for trial in stack.trials]
         globals_ = [trial.globals() for trial in stack.trials]
-        self.optimizer.set_hps([(values.beta1, values.beta2) for values in globals_], self._resolved)
+        self.optimizer.set_hps(
+            [(values.beta1, values.beta2) for values in globals_],
+            self._resolved,
+            [trial.hps.momentum for trial in stack.trials],
+        )
         rates = [roles["router_bias"].lr if self.moe_blocks else 0.0 for roles in self._resolved]
         self._bias_rate.copy_(torch.tensor(rates).view(1, -1, 1))
         self._loader = BatchLoader(self.data, stack.trials, self.device, self.moe_blocks)
@@ -88,6 +97,7 @@ class TrainState:
         """Set everything that training changes to zero."""
         self.flat.zero_()
         self.router_bias.zero_()
+        self.last_load.zero_()
         self.optimizer.reset()
 
     def resume(self, snapshot: Snapshot, rows: Sequence[int]) -> None:
@@ -95,6 +105,7 @@ class TrainState:
         copy_flat_trials(snapshot.layout, snapshot.parameters, self.layout, self.flat, rows)
         self.optimizer.resume(snapshot, rows)
         copy_trials(snapshot.router_bias, 1, rows, self.router_bias)
+        copy_trials(snapshot.last_load, 1, rows, self.last_load)
 
     def initial(self) -> Tensor:
         """Return the flat vector of initial parameters. It has the same bits at every call."""
@@ -146,8 +157,10 @@ class TrainState:
 
     def gradients(self, inputs: Tensor, targets: Tensor, noise: Tensor | None) -> tuple[Output, Weights]:
         """Return the output on a batch with router noise, and the gradients of every trial's mean loss."""
-        output: Output = self._forward(self.weights, self.router_bias, inputs, targets, noise_LKE=noise)
-        return output, gradients(output.losses_KT, self.weights, self._grad_out)
+        # Only models that are told of such a load take it.
+        last = {"load_LKE": self.last_load} if self.last_load.numel() else {}
+        output: Output = self._forward(self.weights, self.router_bias, inputs, targets, noise_LKE=noise, **last)
+        return output, gradients(output.losses_KT, self.weights, self._grad_out, output.regularizer_K)
 
     def load(self, output: Output) -> Tensor:
         """Return [L, K, E]: the fraction of the tokens that chose each expert."""
@@ -159,5 +172,14 @@ class TrainState:
         `grads` is used up: clipping scales it in place.
         """
         self.optimizer.step(grads, factor, self.setting.gradient_clip)
-        # Loss-free balancing (2601.20205, section 3.1): the bias falls where the load is above kappa.
-        self.router_bias -= self._bias_rate * (self.load(output) - self.stack.shape.kappa)
+        # Loss-free balancing (2601.20205, section 3.1; the sign: 2408.15664): the bias falls where the load is above
+        # kappa.
+        match self.setting.balance.bias:
+            case "proportional":
+                self.router_bias -= self._bias_rate * (self.load(output) - self.stack.shape.kappa)
+            case "sign":  # of whole numbers, so that no rounding decides it
+                shape = self.stack.shape
+                above = output.load_LKE * shape.num_experts - self.setting.batch_tokens * shape.num_active
+                self.router_bias -= self._bias_rate * above.sign()
+        if self.last_load.numel():
+            self.last_load.copy_(output.load_LKE)

@@ -30,7 +30,7 @@ from hpxfer.trial.stack import Stack
 # Steps before a capture. What is made at first use (compiled code, workspaces, kernels) must exist by then.
 WARM_UP_STEPS = 3
 
-Key = tuple[Shape, Setting, int, bool, bool, Setup]
+Key = tuple[Shape, Setting, int, tuple[bool, ...], Setup]
 
 
 class TrainStep:
@@ -77,6 +77,7 @@ class TrainStep:
             limit=monitor.limit,
             step=monitor.step,
             router_bias=state.router_bias,
+            last_load=state.last_load,
         )
 
     def resume(self, snapshot: Snapshot, rows: Sequence[int]) -> None:
@@ -144,10 +145,17 @@ class TrainStep:
 
 
 def _key(stack: Stack, setup: Setup) -> Key:
-    """Return what a captured step depends on. With a bias on the routers, or a random order, the graph is another."""
+    """Return what a captured step depends on.
+
+    With a bias on the routers, a random order, a further loss, momentum, or a factor on the embedding, the graph is
+    another.
+    """
     ties = {trial.setting.ties for trial in stack.trials}
     has_bias = "fixed_bias" in ties or any(trial.structure().router_bias_std for trial in stack.trials)
-    return stack.shape, stack.setting, len(stack.trials), has_bias, "random" in ties, setup
+    numbers = (trial.resolved().get("embedding") for trial in stack.trials)
+    scaled = any(embedding is not None and embedding.forward != 1.0 for embedding in numbers)
+    hps = (any(getattr(trial.hps, name) for trial in stack.trials) for name in ("aux_weight", "z_weight", "momentum"))
+    return stack.shape, stack.setting, len(stack.trials), (has_bias, "random" in ties, scaled, *hps), setup
 
 
 class StepCache:

@@ -32,6 +32,8 @@ from hpxfer.trial.stack import Stack
 Report = Progress | Ended
 
 PROGRESS_S = 1.0
+# Metric of a regularizer -> the HP that it is weighted by. Trials without the weight have no curve of it.
+WEIGHT_OF = {"balance_loss": "aux_weight", "router_z_loss": "z_weight"}
 
 _steps = StepCache()
 
@@ -220,6 +222,11 @@ class _Run:
         state = self.train_step.state
         entropies = router_entropies(output, self.setup.backend)
         deviation_LKE = (state.load(output) - self.stack.shape.kappa).abs()
+        for name, values in output.regularizers.items():
+            rows = [row for row, k in enumerate(self.live) if self.stack.trials[k].hps.get(WEIGHT_OF[name])]
+            blocks = state.moe_blocks if len(values) == len(state.moe_blocks) else (None,)
+            for block, value in zip(blocks, values, strict=True):
+                self.log.add(step, name, value[rows], [self.live[row] for row in rows], layer=block)
         for layer, block in enumerate(state.moe_blocks):
             self.log.add(step, "load_deviation", deviation_LKE[layer].amax(-1), self.live, layer=block)
             self.log.add(step, "router_entropy_nats", entropies[layer], self.live, layer=block)

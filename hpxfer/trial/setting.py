@@ -13,6 +13,7 @@ from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.balance import Balance
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import schedule_at
@@ -20,6 +21,7 @@ from hpxfer.spec.sweep import Norm
 from hpxfer.spec.ties import ties_at
 
 _INIT = BaseInit()
+_BALANCE = Balance()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class Setting:
     family: str
     context: int
     gate: str = "sigmoid"
+    balance: Balance = _BALANCE
     route_scale: float = 1.0
     learned_router_bias: bool = False
     shared_expert_gate: bool = False
@@ -115,6 +118,7 @@ def setting_of(
     decays = planned.decay not in schedules or schedules.get(planned.decay).decay is not None
     derived = {
         "init": spec.model.base_init(),
+        "balance": spec.model.balance.setting(),
         "ties": ties_at(spec, choice, at),
         "data_source": spec.data.source,
         "data_digest": data.digest,

@@ -20,7 +20,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import moe_blocks
 
 SMALL = replace(SETTING, context=8, batch_tokens=32, vocab_size=40)
-RESIDUAL = HPs(lr=1.0, residual_scale=0.7)
+RESIDUAL = HPs(lr=1.0, residual_scale=0.7, multipliers=(("embedding.forward_mult", 2.0),))
 CPU = torch.device("cpu")
 
 TWO = replace(JOINT, depth=2)

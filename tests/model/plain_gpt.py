@@ -30,7 +30,7 @@ class PlainGPT:
         """Return the cross entropy of every token, [B*S]."""
         out = []
         for inputs, targets in zip(inputs_BS, targets_BS, strict=True):
-            x = self.w["embedding"][0][inputs]
+            x = self.c["embedding"] * self.w["embedding"][0][inputs]
             if self.setting.positions == "learned":
                 x = x + self.w["position"][0]
             moe = dense = 0

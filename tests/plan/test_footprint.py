@@ -78,7 +78,8 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 
 
 def peak_of(shape: Shape, setting: Setting, count: int) -> int:
-    stack = Stack(trials=tuple(trial(setting, shape, seed=k) for k in range(count)))
+    momentum = 0.5 if setting.optimizer == "sgd" else 0.0
+    stack = Stack(trials=tuple(trial(setting, shape, seed=k, momentum=momentum) for k in range(count)))
     return allocated_peak(lambda: list(train(stack, "cpu")))
 
 

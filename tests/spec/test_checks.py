@@ -329,7 +329,7 @@ def test_no_axis_at_all() -> None:
         ),
         (
             "  multipliers: {router.lr: 2}",
-            "18: hps.multipliers.router.lr: unknown multiplier 'lr'; legal: init_mult, lr_mult",
+            "18: hps.multipliers.router.lr: unknown multiplier 'lr'; legal: forward_mult, init_mult, lr_mult",
         ),
         (
             "  multipliers: {router.lr_mult: -2}",

@@ -19,7 +19,13 @@ CONFIGS = {"mixtral": "Mixtral", "qwen3-moe": "Qwen3Moe", "olmoe": "Olmoe", "glm
 
 
 def sweep(options: str) -> SweepSpec:
-    return parse_sweep(edited(("  context:", f"{options}  context:")))
+    text = edited(("  context:", f"{options}  context:"))
+    try:
+        return parse_sweep(text)
+    except HpxferError as error:  # presets with a balancing loss leave its weight to the file
+        if "hps.aux_weight: must be given" not in str(error):
+            raise
+    return parse_sweep(text.replace("hps:\n  router_bias_lr: 0.01", "hps:\n  aux_weight: 0.01"))
 
 
 def ids(spec: SweepSpec) -> list[str]:

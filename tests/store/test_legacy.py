@@ -20,7 +20,16 @@ from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
 # Fields that came later.
 _LATER_SETTING = (
-    *("ties", "init_draw", "route_scale", "learned_router_bias", "shared_expert_gate", "qkv_biases", "attention_gate"),
+    *(
+        "ties",
+        "init_draw",
+        "balance",
+        "route_scale",
+        "learned_router_bias",
+        "shared_expert_gate",
+        "qkv_biases",
+        "attention_gate",
+    ),
     *("positions", "rope_theta", "rope_share", "norm", "norm_eps", "qk_norm", "qk_norm_kind"),
 )
 _LATER_HPS = ("momentum", "aux_weight", "z_weight")

@@ -38,6 +38,7 @@ LONGER = {"steps": 20, "final_window_steps": 4, "decay": "cosine"}
 CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
     "moe": (JOINT, "completep-moe", {}),
     "sgd": (E8A2, "sp", {"optimizer": "sgd"}),
+    "momentum": (E8A2, "sp", {"optimizer": "sgd"}),
     "clipped": (E8A2, "completep-moe", {"gradient_clip": 0.3, "norm_gains": True, "biases": True}),
     "router noise": (E8A2, "mup-moe[1.0]", {"gate": "softmax"}),
     "ties at random": (E8A2, "mssp-i", {"ties": "random"}),
@@ -66,6 +67,8 @@ def stack_of(setting: Setting, case: str) -> list[Trial]:
     stack = [
         replace(trial(longer, shape, lr=rate, seed=k % 2), parameterization=choice) for k, rate in enumerate(RATES)
     ]
+    if case == "momentum":  # of some trials, not of others
+        stack = [replace(each, hps=replace(each.hps, momentum=0.3 * (k % 3))) for k, each in enumerate(stack)]
     stack.append(replace(stack[0], seed=5, hps=replace(stack[0].hps, init_scale=1e30)))  # NaN at once
     return [replace(member, id=f"{case} {k}") for k, member in enumerate(stack)]
 
@@ -76,7 +79,7 @@ def facts(results: tuple[TrialResult, ...]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_cut_off_twice_it_has_the_bits_of_an_undisturbed_run(setting: Setting, case: str, tmp_path: Path) -> None:
-    goes_on(stack_of(setting, case), tmp_path, first=6 + list(CASES).index(case))
+    goes_on(stack_of(setting, case), tmp_path, first=6 + list(CASES).index(case) % 9)
 
 
 def test_so_it_has_where_diverged_trials_stay(
@@ -129,6 +132,17 @@ def test_any_part_of_the_stack_goes_on_in_any_order(
     if any(undisturbed[k].diverged_step is None for k in some[:count]):
         # A run that is not cut off ends, and its last checkpoint is of the step before the last.
         assert steps == list(range(later if later >= cut else 19, 20))
+
+
+def test_trials_without_momentum_go_on_from_a_stack_that_had_some(setting: Setting, tmp_path: Path) -> None:
+    stack = [each for each in stack_of(setting, "momentum") if each.hps.lr < 1]
+    assert [each.hps.momentum for each in stack] == pytest.approx([0.0, 0.6, 0.3, 0.0])
+    undisturbed, spec = run(stack, None)[2], always(tmp_path / "checkpoints")
+    run(stack, spec, until=11)
+    plain = [each for each in stack if not each.hps.momentum]
+    steps, _, results = run(plain, spec)
+    assert steps == list(range(11, 20))
+    assert facts(results) == facts((undisturbed[0], undisturbed[3]))
 
 
 def test_so_it_has_from_storage(setting: Setting, tmp_path: Path) -> None:

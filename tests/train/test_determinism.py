@@ -11,6 +11,7 @@ from tiny_trials import BASE, JOINT, numbers, trained, trial
 
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.balance import Balance
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.events import Ended
@@ -33,6 +34,7 @@ CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
     "sp": (BASE, "sp", {}),
     "completep-moe": (JOINT, "completep-moe", {}),
     "sgd": (E8A2, "sp", {"optimizer": "sgd"}),
+    "momentum": (E8A2, "sp", {"optimizer": "sgd"}),
     "tied": (replace(JOINT, depth=1), "completep-moe", {"tied_embeddings": True}),
     "gains and biases": (E8A2, "completep-moe", {"norm_gains": True, "biases": True}),
     "softmax": (E8A2, "sp", {"gate": "softmax"}),
@@ -58,6 +60,9 @@ CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
         "sp",
         {"qk_norm": "head", "qk_norm_kind": "layernorm", "ffn": "relu", "biases": True},
     ),
+    "a balancing loss": (E8A2, "completep-moe", {"balance": Balance(bias="sign", aux="switch", load="last_step")}),
+    "losses of sequences": (MIXED, "complete-mue", {"moe_every": 2, "balance": Balance(bias="none", aux="sequence")}),
+    "losses of all layers": (E8A2, "sp", {"gate": "normalized_softmax", "balance": Balance(aux="transformers")}),
     "gated, no positions": (DENSE, "completep", {"attention_gate": True, "positions": "none", "qk_norm": "all"}),
     "dense first, swiglu": (MIXED, "complete-mue", {"dense_first": 2, "ffn": "swiglu", "gradient_clip": 0.3}),
 }
@@ -74,15 +79,18 @@ def made(setting: Setting, case: str) -> tuple[Trial, list[Trial]]:
     """Return a trial and its neighbors: other seeds, HPs and tables, one that is NaN at once and one that blows up."""
     shape, name, changes = CASES[case]
     setting = replace(setting, **changes)
+    momentum = 0.9 if case == "momentum" else 0.0
     wild = tabled(setting, shape, name, seed=3, init_scale=1e30)
+    losses = {"z_weight": 0.1, **({"aux_weight": 0.5} if setting.balance.aux != "none" else {})}
     neighbors = [
         wild,
         trial(setting, shape, "sp", seed=1, lr=2.0**-9, residual_scale=0.5),
-        tabled(setting, shape, name, seed=2, beta1=0.5, eps=1e-4, weight_decay=0.0),
+        tabled(setting, shape, name, seed=2, beta1=0.5, eps=1e-4, weight_decay=0.0, momentum=momentum / 2),
         tabled(setting, shape, name, seed=2, lr=1e6),
-        trial(setting, shape, "sp", seed=0, init_scale=0.3, router_bias_lr=0.1),
+        trial(setting, shape, "sp", seed=0, init_scale=0.3, router_bias_lr=0.1, **losses),
     ]
-    return tabled(setting, shape, name, seed=0), neighbors
+    own = {"aux_weight": 0.3} if "loss" in case else {}
+    return tabled(setting, shape, name, seed=0, momentum=momentum, **own), neighbors
 
 
 @pytest.mark.parametrize("case", CASES)

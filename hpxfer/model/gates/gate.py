@@ -34,6 +34,8 @@ class Gate:
     """(logits [K, T, E], route scale [K, 1, 1]) -> scores [K, T, E].
 
     The experts of largest score + balancing bias are the active ones. A score is not negative."""
+    probabilities: bool = True
+    """Whether a token's scores, divided by their sum, are its probabilities. A balancing loss needs them."""
     active_weights: Callable[[Tensor, Tensor], Tensor] | None = None
     """(logits of the active experts [K, T, A], route scale [K, 1, 1]) -> weights [K, T, A].
 

@@ -35,17 +35,10 @@ from hpxfer.kernels.sums import spread
 from hpxfer.model.gates import Gate
 from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.model.gpt.linear import Local, Maps
+from hpxfer.model.gpt.regularizers import Choice
 from hpxfer.scaling.shape import Shape
 
 _EXPERT = tuple(f"expert_{part}{bias}" for part in ("in", "gate", "out") for bias in ("", "_bias"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Routed:
-    """How a MoE layer routed its tokens."""
-
-    load_KE: Tensor  # int64, tokens of every expert
-    scores_KTE: Tensor  # float32, before the choice of the active experts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +69,7 @@ class FFN:
         balance_KE: Tensor,
         noise_KE: Tensor | None,
         ties_K: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Routed]:
+    ) -> tuple[Tensor, Tensor, Choice]:
         """Return the residual stream x + y, the output of a MoE block's branch, and how it routed.
 
         `y` is the branch before. `balance` balances the load, `noise` is b_t, and `ties` are the keys of
@@ -123,7 +116,11 @@ class FFN:
         if self.shape.num_shared:
             y_KTD = y_KTD + self._shared(local, block, h_KTD)
         self.maps.show("moe", block, h_KTD, y_KTD)
-        return x_KTD, y_KTD, Routed(load_KE=load_KE, scores_KTE=scores_KTE)
+        return (
+            x_KTD,
+            y_KTD,
+            Choice(load_KE=load_KE, scores_KTE=scores_KTE, logits_KTE=logits_KTE, chosen_KTA=chosen_KTA),
+        )
 
     def _experts(
         self, local: Local, block: int, h_KTD: Tensor, chosen_KTA: Tensor, weights_KTA: Tensor

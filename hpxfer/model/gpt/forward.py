@@ -1,6 +1,6 @@
 """The forward pass of the stacked GPT: K trials of one shape at once. A single trial is K = 1 of the same code.
 
-    x = embedding[token] + position                          or no position
+    x = c_embedding * embedding[token] + position            or no position
     x <- x + c_attn * attention(norm(x))                     q.k / d_head, causal; norms and rotations of q and k,
                                                              and a gate of the output, where the model has them
     x <- x + FFN(norm(x))                                    `ffn`: routed and shared experts, or a dense one
@@ -31,9 +31,10 @@ from hpxfer.kernels.sums import spread
 from hpxfer.model.draws import tie_keys
 from hpxfer.model.flat import Weights
 from hpxfer.model.gates import GATES
-from hpxfer.model.gpt.ffn import FFN, Routed
+from hpxfer.model.gpt.ffn import FFN
 from hpxfer.model.gpt.layout import FORWARD_ROLES, QKV, gpt_parameters
 from hpxfer.model.gpt.linear import Local, Maps
+from hpxfer.model.gpt.regularizers import Choice, Regularizers
 from hpxfer.model.output import Output, Tap
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import moe_blocks
@@ -60,9 +61,11 @@ class GPTForward:
     shape: Shape
     setting: Setting
     num_trials: int
-    forward: Mapping[str, torch.Tensor]  # role -> [K] float32, for those of FORWARD_ROLES that the model has
+    forward: Mapping[str, torch.Tensor]  # role -> [K] float32, of FORWARD_ROLES; no embedding if it is 1 for all
     route_scale: torch.Tensor  # [K] float32
     ties_LK: torch.Tensor | None = None  # the keys of `choose_experts`; None if no trial breaks ties at random
+    aux_weight: torch.Tensor | None = None  # [K] float32; None if no trial has one
+    z_weight: torch.Tensor | None = None  # [K] float32; None if no trial has one
     tap: Tap | None = None
     backend: Backend = TORCH
 
@@ -74,15 +77,16 @@ class GPTForward:
         targets_KBS: torch.Tensor,
         *,
         noise_LKE: torch.Tensor | None = None,
+        load_LKE: torch.Tensor | None = None,
     ) -> Output:
-        """Return per-token losses, and the loads and scores of the experts.
+        """Return per-token losses, the loads and scores of the experts, and the regularizers of the trials.
 
-        `router_bias` balances the load. `noise` is added to the router's logits: b_t of the router-bias schedule, and
-        the fixed bias.
+        `router_bias` balances the load, and `load` is that of the step before. `noise` is added to the router's logits:
+        b_t of the router-bias schedule, and the fixed bias.
         """
         outside, *blocks = self._local(weights)
         x_KTD = self._embed(outside, inputs_KBS)
-        routed: list[Routed] = []
+        routed: list[Choice] = []
         for block, local in enumerate(blocks):
             before_KTD = x_KTD
             y_KTD = self._attention(local, block, self._maps.norm(local, "attn_norm", x_KTD))
@@ -100,7 +104,10 @@ class GPTForward:
             self._maps.show("stream", block, before_KTD, x_KTD)
         h_KTD = self._maps.norm(outside, "final_norm", x_KTD)
         self._maps.show("final_norm", 0, x_KTD, h_KTD)
+        regularizer_K, values = self._regularizers(routed, load_LKE)
         return Output(
+            regularizer_K=regularizer_K,
+            regularizers={name: tuple(value.detach() for value in found) for name, found in values.items()},
             losses_KT=self._losses(outside, h_KTD, targets_KBS),
             load_LKE=torch.stack([layer.load_KE for layer in routed]) if routed else router_bias_LKE.long(),
             scores=tuple(layer.scores_KTE.detach() for layer in routed),
@@ -113,11 +120,13 @@ class GPTForward:
     def numbers(self) -> dict[str, torch.Tensor]:
         """Return the numbers of the trials by name, [K] or [L, K]. A captured step reads them in place."""
         ties = {} if self.ties_LK is None else {"ties": self.ties_LK}
-        return {**self.forward, "route_scale": self.route_scale, **ties}
+        weights = {"aux_weight": self.aux_weight, "z_weight": self.z_weight}
+        given = {name: weight for name, weight in weights.items() if weight is not None}
+        return {**self.forward, "route_scale": self.route_scale, **ties, **given}
 
     def __post_init__(self) -> None:
         # They are computed now, because torch.compile does not enter the lock of a cached property.
-        for name in ("_moe_blocks", "_maps", "_ffn", "_copies", "_rotation"):
+        for name in ("_moe_blocks", "_maps", "_ffn", "_copies", "_rotation", "_regularizers"):
             getattr(self, name)
 
     @cached_property
@@ -147,6 +156,16 @@ class GPTForward:
         )
 
     @cached_property
+    def _regularizers(self) -> Regularizers:
+        return Regularizers(
+            aux=self.setting.balance.aux,
+            context=self.setting.context,
+            aux_weight_K=self.aux_weight,
+            z_weight_K=self.z_weight,
+            backend=self.backend,
+        )
+
+    @cached_property
     def _rotation(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """(cos, sin) of the angles by which queries and keys are rotated, or None."""
         if self.setting.positions != "rope":
@@ -170,6 +189,8 @@ class GPTForward:
 
     def _embed(self, outside: Local, inputs_KBS: torch.Tensor) -> torch.Tensor:
         rows_KTD = embed(outside["embedding"], inputs_KBS.flatten(1), self.backend)
+        if "embedding" in self.forward:
+            rows_KTD = rows_KTD * self.forward["embedding"].view(-1, 1, 1)
         position_KSD = outside.get("position")
         if position_KSD is None:
             x_KTD = rows_KTD
@@ -244,17 +265,25 @@ def build_gpt(trials: Sequence[Trial], device: torch.device, backend: Backend = 
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32, device=device)
 
+    forward = {role: column([roles[role].forward for roles in resolved]) for role in FORWARD_ROLES if role in present}
+    if bool((forward["embedding"] == 1.0).all()):
+        del forward["embedding"]  # it has an operation of its own; the others are joined with one that is there anyway
     return GPTForward(
         shape=shape,
         setting=setting,
         num_trials=len(trials),
-        forward={
-            role: column([roles[role].forward for roles in resolved]) for role in FORWARD_ROLES if role in present
-        },
+        forward=forward,
         route_scale=column([trial.globals().route_scale for trial in trials]),
         ties_LK=_ties(trials, moe_blocks(shape, setting), device),
+        aux_weight=_given(column([trial.hps.aux_weight for trial in trials])),
+        z_weight=_given(column([trial.hps.z_weight for trial in trials])),
         backend=backend,
     )
+
+
+def _given(weight_K: torch.Tensor) -> torch.Tensor | None:
+    """Return the weights of the trials, or None if none has one."""
+    return weight_K if bool(weight_K.any()) else None
 
 
 def _ties(trials: Sequence[Trial], blocks: Sequence[int], device: torch.device) -> torch.Tensor | None:
