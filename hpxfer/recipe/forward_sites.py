@@ -18,6 +18,7 @@ def forward_sites(gate: str) -> dict[str, str]:
     """Return key of a forward multiplier -> what is multiplied by it, for a model with this gate."""
     row = registry("gate").get(gate, "model.gate")
     sites = {
+        "embedding": "the rows of the embedding, before positions are added to them",
         "attn_logits": "the products q.k before the softmax: `scale` of F.scaled_dot_product_attention",
         "attn_out": f"the output of attention, {BRANCH}",
         "router": "the router's logits, or its input if the router has no bias",

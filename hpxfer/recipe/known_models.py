@@ -105,7 +105,7 @@ _GPT2: Pairs = (
 
 _ATTN_SITES: Pairs = (("*layers.*.self_attn", "attn_logits"), ("*layers.*.self_attn", "attn_out"))
 _DENSE_SITE: Pairs = (("*layers.*.mlp", "dense_out"),)
-_HEAD_SITE: Pairs = (("lm_head", "readout"),)
+_END_SITES: Pairs = (("*embed_tokens", "embedding"), ("*wte", "embedding"), ("lm_head", "readout"))
 # None of these models has shared experts, so that the factor on the gates may multiply the layer's output instead.
 _MOE_SITES: Pairs = (
     ("*layers.*.mlp.gate", "router"),
@@ -145,42 +145,42 @@ _ROWS = (
     KnownModel(
         name="gpt2",
         roles=_GPT2,
-        sites=(("*h.*.attn", "attn_logits"), ("*h.*.attn", "attn_out"), ("*h.*.mlp", "dense_out"), *_HEAD_SITE),
+        sites=(("*h.*.attn", "attn_logits"), ("*h.*.attn", "attn_out"), ("*h.*.mlp", "dense_out"), *_END_SITES),
         ffn=lambda config: {"dense_width": config.n_inner or 4 * config.hidden_size},
         gate=_no_gate,
     ),
     KnownModel(
         name="llama",
         roles=(*_LLAMA, *_DENSE),
-        sites=(*_ATTN_SITES, *_DENSE_SITE, *_HEAD_SITE),
+        sites=(*_ATTN_SITES, *_DENSE_SITE, *_END_SITES),
         ffn=lambda config: {"dense_width": config.intermediate_size},
         gate=_no_gate,
     ),
     KnownModel(
         name="mixtral",
         roles=(*_MIXTRAL_4, *_EXPERTS, *_LLAMA),
-        sites=(*_ATTN_SITES, *_MOE_SITES, *_HEAD_SITE),
+        sites=(*_ATTN_SITES, *_MOE_SITES, *_END_SITES),
         ffn=lambda config: _experts(config, config.num_local_experts, config.intermediate_size),
         gate=lambda config: "normalized_softmax",
     ),
     KnownModel(
         name="qwen3_moe",
         roles=(*_EXPERTS, *_DENSE, *_LLAMA),
-        sites=(*_ATTN_SITES, *_MOE_SITES, *_DENSE_SITE, *_HEAD_SITE),
+        sites=(*_ATTN_SITES, *_MOE_SITES, *_DENSE_SITE, *_END_SITES),
         ffn=_qwen3_moe_ffn,
         gate=_softmax_gate,
     ),
     KnownModel(
         name="olmoe",
         roles=(*_EXPERTS, *_LLAMA),
-        sites=(*_ATTN_SITES, *_MOE_SITES, *_HEAD_SITE),
+        sites=(*_ATTN_SITES, *_MOE_SITES, *_END_SITES),
         ffn=lambda config: _experts(config, config.num_experts, config.intermediate_size),
         gate=_softmax_gate,
     ),
     KnownModel(
         name="gpt_oss",
         roles=(*_GPT_OSS, *_EXPERTS, *_LLAMA),
-        sites=(*_ATTN_SITES, *_MOE_SITES, *_HEAD_SITE),
+        sites=(*_ATTN_SITES, *_MOE_SITES, *_END_SITES),
         ffn=lambda config: _experts(config, config.num_local_experts, config.intermediate_size),
         gate=lambda config: "normalized_softmax",
     ),

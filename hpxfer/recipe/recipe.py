@@ -195,9 +195,10 @@ class Recipe:
     def forward_multipliers(self, target_shape: Target) -> dict[str, float]:
         """Return the factors that the forward pass must multiply by, as absolute numbers, in training and evaluation.
 
+            embedding                the rows of the embedding, if the recipe scales them
             attn_logits              the products q.k, before the softmax
             attn_out                 the output of attention, bias included, before it is added to the residual stream
-            router                   the router's logits, if the parameterization scales them
+            router                   the router's logits, if the recipe scales them
             expert_out               the SUM of gate * expert output over the active experts, before it is added to the
                                      residual stream; the number contains the base's 1/num_active: do not average too
             shared_out, dense_out    the output of such layers, before it is added, if base and target have them

@@ -87,10 +87,14 @@ class Base:
         """Return key -> what is multiplied by it, for all forward multipliers that the recipe can have."""
         rows = {row.role: row for row in self.choice.rows(self.column)}
         refused = self.refused()
-        # Most tables do not scale the router's logits. Then there is no such multiplier.
-        plain_router = "router" in rows and rows["router"].forward == ONE
+        # Most recipes multiply neither of them. Then there is no such multiplier.
+        plain = {
+            role
+            for role in ("embedding", "router")
+            if role in rows and rows[role].forward == ONE and self.hps.get(f"{role}.forward_mult") == 1.0
+        }
         out = forward_sites(self.file.model.gate)
-        return {key: text for key, text in out.items() if key not in refused and not (key == "router" and plain_router)}
+        return {key: text for key, text in out.items() if key not in refused and key not in plain}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.roles import ROLES
 
-MULTIPLIERS = ("lr_mult", "init_mult")
+# Of one role: factors on its LR, on its init std, and on what the model computes with it in the forward pass.
+MULTIPLIERS = ("lr_mult", "init_mult", "forward_mult")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ LEAST_LOG2, MOST_LOG2 = -126, 127
 
 
 def check_hp_name(name: str) -> None:
-    """Raise HpxferError unless `name` is an HP: a scalar, `role.lr_mult` or `role.init_mult`."""
+    """Raise HpxferError unless `name` is an HP: a scalar, or a multiplier of a role such as `router.lr_mult`."""
     role, dot, kind = name.partition(".")
     if not dot:
         if name not in SCALARS:

@@ -53,17 +53,19 @@ def base_forward(role: str, base: Shape, hps: HPs) -> float:
 
     A block adds each branch to the residual stream, times `residual_scale`. A MoE layer also averages: it multiplies
     the sum of its shared and active experts by 1/num_active of the base. At other shapes the parameterization decides
-    how to average. If the base has no dense FFN, a dense FFN takes over the factor of the base's experts.
+    how to average. If the base has no dense FFN, a dense FFN takes over the factor of the base's experts. All of it is
+    multiplied by the `forward_mult` of the role.
     """
+    mult = hps.get(f"{role}.forward_mult")
     match role:
         case "attn_out":
-            return hps.residual_scale
+            return hps.residual_scale * mult
         case "dense_out" if base.dense_width:
-            return hps.residual_scale
+            return hps.residual_scale * mult
         case "expert_out" | "shared_out" | "dense_out":
-            return hps.residual_scale / reference(base).num_active
+            return hps.residual_scale / reference(base).num_active * mult
         case _:
-            return 1.0
+            return mult
 
 
 def resolve(
@@ -72,7 +74,7 @@ def resolve(
     """Return role -> absolute init std, peak LR, eps, weight decay and forward multiplier at `target`.
 
     The `lr` of `router_bias` is the rate of the balancing rule. The forward multiplier of a branch is the whole factor
-    of its output: residual_scale times 1/num_active of the base times the factor of the table.
+    of its output: residual_scale times 1/num_active of the base times `forward_mult` times the factor of the table.
     """
     factors = evaluate(choice, base, target, optimizer)
     out = {}

@@ -171,7 +171,10 @@ def _every_multiplier(spec: SweepSpec) -> tuple[str, ...]:
     roles = [role for role in model_roles(spec.base_shape, spec.model) if role not in ("readout", "router_bias")]
     roles += [] if spec.model.tied_embeddings else ["readout"]
     return tuple(
-        f"{role}.{kind}" for role in roles for kind in MULTIPLIERS if kind == "lr_mult" or ROLES[role] not in FIXED
+        f"{role}.{kind}"
+        for role in roles
+        for kind in ("lr_mult", "init_mult")  # a factor of the forward pass is tuned where it is named
+        if kind == "lr_mult" or ROLES[role] not in FIXED
     )
 
 

@@ -16,6 +16,7 @@ from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.model.output import router_entropies
 from hpxfer.scaling.evaluate import Multipliers
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Trial
 
@@ -70,6 +71,14 @@ def test_shared_experts_are_one_wide_ffn() -> None:
     weights["shared_out_bias"] = tuple(copy.sum(1, keepdim=True) for copy in weights["shared_out_bias"])
     wide.model, wide.weights = replace(wide.model, forward=made.model.forward), weights
     assert_near(wide.losses(), *(made.plain(dtype)[0] for dtype in (torch.float32, torch.float64)))
+
+
+def test_a_factor_of_the_embedding_costs_nothing_where_no_trial_has_one() -> None:
+    plain, doubled = (
+        trial(SMALL, hps=HPs(lr=1.0, multipliers=given)) for given in ((), (("embedding.forward_mult", 2.0),))
+    )
+    assert "embedding" not in build_gpt([plain, plain], CPU).forward
+    assert torch.equal(build_gpt([plain, doubled], CPU).forward["embedding"], torch.tensor([1.0, 2.0]))
 
 
 def with_forward(given: Trial, role: str, forward: float) -> Trial:

@@ -101,6 +101,24 @@ def test_a_known_model_beyond_the_base_is_multiplied_at_every_site(training: boo
     assert not torch.allclose(plain, expected)
 
 
+def test_a_known_model_gets_the_factors_of_embedding_and_router_that_were_tuned() -> None:
+    model = mixtral_of_width(32).eval()
+    shape, plain = hpxfer.shape_of(model), logits(model)
+    numbers = {"embedding.forward_mult": 0.25, "router.forward_mult": 3.0, "readout.forward_mult": 2.0}
+    made = by_hand(shape, **numbers)
+    forward = made.forward_multipliers(shape)
+    assert (forward["embedding"], forward["router"], forward["readout"]) == (0.25, 3.0, 2.0)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.model.embed_tokens.weight *= 0.25
+        for layer in other.model.layers:
+            layer.mlp.gate.weight *= 3.0
+        other.lm_head.weight *= 2.0
+    with made.attach(model, shape):
+        torch.testing.assert_close(logits(model), logits(other))
+    assert not torch.allclose(logits(other), plain)
+
+
 def _by_weights(model: Any, numbers: dict[str, float]) -> Any:
     """Return the model with the multipliers in its weights, where they do the same to a single forward pass."""
     with torch.no_grad():

@@ -45,7 +45,7 @@ def test_a_multiplier_of_one_is_none_at_all() -> None:
         ("lrr", "unknown HP; did you mean 'lr'?"),
         ("routr.lr_mult", "unknown role 'routr'; did you mean 'router'?"),
         ("router.lr_mul", "unknown multiplier 'lr_mul'; did you mean 'lr_mult'?"),
-        ("router.", "unknown multiplier ''; legal: init_mult, lr_mult"),
+        ("router.", "unknown multiplier ''; legal: forward_mult, init_mult, lr_mult"),
     ],
 )
 def test_unknown_names(name: str, message: str) -> None:

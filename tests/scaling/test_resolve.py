@@ -63,6 +63,13 @@ def test_lr_mult_acts_on_its_role_alone() -> None:
     assert other["router"] == dataclasses.replace(plain["router"], lr=plain["router"].lr / 16)
 
 
+def test_forward_mult_multiplies_what_its_role_gives_and_nothing_else() -> None:
+    for role in ("embedding", "attn_out", "router", "expert_out", "readout"):
+        plain, other = at_target(), at_target(HPS.with_value(f"{role}.forward_mult", 0.3))
+        assert {name for name in plain if plain[name] != other[name]} == {role}
+        assert other[role] == dataclasses.replace(plain[role], forward=pytest.approx(0.3 * plain[role].forward))
+
+
 def test_the_balancing_rule_has_its_own_rate() -> None:
     got = at_target()
     assert (got["router_bias"].lr, got["embedding"].lr) == (0.125, 0.5)

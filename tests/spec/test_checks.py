@@ -432,6 +432,12 @@ def test_every_broken_rule_is_named_at_once() -> None:
         ("lr: [0.01]", "dense_in.lr_mult: [1, 2]", "this model has no tensor of role dense_in"),
         ("lr: [0.01]", "hidden_bias.lr_mult: [1, 2]", "this model has no tensor of role hidden_bias"),
         ("lr: [0.01]", "readout.lr_mult: [1, 2]", "this model has no tensor of role readout"),
+        (
+            "lr: [0.01]",
+            "attn_q.forward_mult: [1, 2]",
+            "this model multiplies no output of role attn_q; did you mean 'attn_out'?",
+        ),
+        ("lr: [0.01]", "dense_out.forward_mult: [1]", "this model multiplies no output of role dense_out; "),
         ("lr: [0.01]", "norm.init_mult: [1, 2]", "norm.init_mult has no effect: the role starts at exact ones"),
         ("lr: [0.01]", "router_bias.init_mult: [1]", "router_bias.init_mult has no effect: the role starts at exact"),
     ],
@@ -442,6 +448,24 @@ def test_hps_that_can_change_nothing(old: str, new: str, problem: str) -> None:
     name = new.partition(":")[0]
     message = message_of(("router_bias_lr: 0.01", f"multipliers: {{{name}: 2}}"))
     assert message.startswith(f"s.yaml:18: hps.multipliers.{name}: {problem}")
+
+
+@pytest.mark.parametrize("role", ["embedding", "attn_out", "router", "expert_out", "readout"])
+def test_what_a_role_gives_may_be_multiplied(role: str) -> None:
+    """The readout too, which shares its matrix with the embedding and has no LR of its own."""
+    name = f"{role}.forward_mult"
+    spec = parse_sweep(edited(("router_bias_lr: 0.01", f"lr: 0.1\n  multipliers: {{{name}: 2}}")))
+    assert spec.model.tied_embeddings
+    assert spec.hps.multipliers == {name: 2.0}
+    assert name in parse_sweep(edited(("router_bias_lr: 0.01", "lr: 0.1"), ("lr: [0.01]", f"{name}: [1, 2]"))).grid
+
+
+def test_momentum_is_of_sgd() -> None:
+    edits = (("router_bias_lr: 0.01", "lr: 0.1\n  momentum: 0.9"), ("[completep-moe, sp]", "[sp]"))
+    assert message_of(*edits).startswith("s.yaml:19: hps.momentum: momentum has no effect under adamw")
+    sgd = ("batch_tokens: 512", "batch_tokens: 512\n  optimizer: sgd")
+    assert parse_sweep(edited(*edits, sgd)).hps.momentum == 0.9
+    assert message_of((edits[0][0], "lr: 0.1\n  momentum: 1"), edits[1], sgd).endswith("must be in [0, 1), got 1")
 
 
 def test_adams_hps_have_no_effect_under_sgd() -> None:

@@ -10,7 +10,7 @@ from hpxfer.spec.blocks import Options, dense_blocks, has_dense, moe_blocks
 from hpxfer.trial import Setting
 
 # The roles that have a forward multiplier. The model applies each multiplier in exactly one place.
-FORWARD_ROLES = ("attn_out", "router", "expert_out", "shared_out", "dense_out", "readout")
+FORWARD_ROLES = ("embedding", "attn_out", "router", "expert_out", "shared_out", "dense_out", "readout")
 QKV = ("attn_q", "attn_k", "attn_v")
 _ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_out")
 
