@@ -36,6 +36,7 @@ COMMANDS: Registry[Command] = Registry(
         "report": "hpxfer.cli.report:REPORT",
         "rekey": "hpxfer.cli.rekey:REKEY",
         "recipe": "hpxfer.cli.recipe:RECIPE",
+        "weights": "hpxfer.cli.weights:WEIGHTS",
         "explain": "hpxfer.cli.explain:EXPLAIN",
         "check": "hpxfer.cli.check:CHECK",
         "schema": "hpxfer.cli.schema:SCHEMA",

@@ -47,8 +47,11 @@ def train(
     checkpoints: CheckpointSpec | None = None,
     report_at: Collection[int] = (),
     stop: Callable[[], bool] = lambda: False,
+    at_end: Callable[[Snapshot], object] | None = None,
 ) -> Iterator[Report]:
     """Yield progress about every second and after the steps `report_at`, then the results of all trials of the stack.
+
+    `at_end` gets the last snapshot of the trials that are alive, before the results. Its tensors are the run's own.
 
     `stop` is asked after every read of the losses. Once it is true, the training writes a checkpoint and ends without
     results.
@@ -61,14 +64,19 @@ def train(
     with switched(setup):
         try:
             checkpointer = Checkpointer(checkpoints, stack, setup)
-            yield from _events(_Run(stack, setup, checkpointer.last()), checkpointer, report_at, stop)
+            run = _Run(stack, setup, checkpointer.last())
+            yield from _events(run, checkpointer, report_at, stop, at_end)
         except BaseException:
             _steps.clear()
             raise
 
 
 def _events(
-    run: _Run, checkpointer: Checkpointer, report_at: Collection[int], stop: Callable[[], bool]
+    run: _Run,
+    checkpointer: Checkpointer,
+    report_at: Collection[int],
+    stop: Callable[[], bool],
+    at_end: Callable[[Snapshot], object] | None,
 ) -> Iterator[Report]:
     steps, tokens = run.setting.steps, run.setting.batch_tokens * run.num_trials
     reported, last_report = run.steps_read, time.monotonic()
@@ -91,7 +99,10 @@ def _events(
         if checkpointer.due and step + 1 < steps:
             checkpointer.save(run.checkpoint)
     yield run.progress((steps - reported) * tokens)
-    yield Ended(results=run.results())
+    results = run.results()
+    if at_end is not None and (snapshot := run.last_snapshot()) is not None:
+        at_end(snapshot)
+    yield Ended(results=results)
 
 
 class _Run:
@@ -217,6 +228,10 @@ class _Run:
             )
             for k in range(self.num_trials)
         )
+
+    def last_snapshot(self) -> Snapshot | None:
+        """Return the snapshot of the trials in `live`, or None if all have diverged. Call it after `results`."""
+        return self.train_step.snapshot() if (self.ended[self.live] > self.setting.steps).any() else None
 
     def _log_balance(self, step: int, output: Output) -> None:
         state = self.train_step.state

@@ -1,0 +1,60 @@
+"""`hpxfer weights`: the weights of a trained trial, as a model of transformers or as a safetensors file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hpxfer.cli.commands import Command
+from hpxfer.cli.options import AsJson, Folder, Plugins, load_plugins
+from hpxfer.cli.output import say, warn, written
+
+
+def weights(
+    results: Folder,
+    out: Annotated[Path, typer.Option("--out", help="A new folder for the files.")],
+    trial: Annotated[str | None, typer.Option("--trial", help="The trial's id, or how it begins.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The trial of lowest judged loss, over all shapes.")] = False,
+    form: Annotated[
+        Literal["transformers", "safetensors"],
+        typer.Option(
+            "--format", help="transformers: AutoModelForCausalLM loads it. safetensors: any model, our names."
+        ),
+    ] = "transformers",
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where a trial is trained again.")
+    ] = "auto",
+    plugin: Plugins = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the weights of a trial that has finished.
+
+    A sweep keeps the weights of its trials if resources.keep says so. Otherwise the trial is trained again here, and
+    its losses must be the stored ones.
+
+    \b
+    Examples:
+      hpxfer weights results/mixtral --best --out mixtral-toy
+      hpxfer weights results/mixtral --trial 3f2a --out w --format safetensors
+    """
+    from hpxfer.results import load_results
+    from hpxfer.weights.choose import chosen_trial
+    from hpxfer.weights.files import write_folder
+    from hpxfer.weights.kept import weights_from
+
+    load_plugins(plugin)
+    outcome = load_results(results)
+    warn(outcome.problems)
+    found, row = chosen_trial(outcome, trial, best=best)
+    files = write_folder(lambda: weights_from(outcome.folder, found, row, device), found, out, form)
+    if as_json:
+        say(json.dumps({"trial": found.id, "files": [str(path) for path in files]}))
+        return
+    what = f"trial {found.id}: {found.shape.label()}, validation loss {row['validation_loss_nats']:.4f} nats"
+    say(f"{what}\n{written(files)}")
+
+
+WEIGHTS = Command(name="weights", run=weights)

@@ -1,0 +1,125 @@
+"""Files of weights: our own safetensors file, and a folder that `AutoModelForCausalLM.from_pretrained` loads."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from hpxfer.errors import HpxferError
+from hpxfer.model.gpt.layout import gpt_parameters
+from hpxfer.spec.blocks import moe_blocks
+from hpxfer.trial import Trial
+from hpxfer.trial.identity import canonical
+from hpxfer.weights.folded import folded
+from hpxfer.weights.homes import config_of, home_of
+from hpxfer.weights.trained import TrialWeights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FORMAT = 1
+ROUTER_BIAS = "router_bias"
+OWN_FILE, FACTS_FILE = "model.safetensors", "hpxfer.json"
+
+
+def facts_of(trial: Trial) -> dict[str, Any]:
+    """Return what a reader needs to compute the trial's model: its options, and the number of every role."""
+    setting = asdict(trial.setting)
+    del setting["data_source"]  # a path on one machine
+    choice = trial.parameterization
+    return {
+        "hpxfer_weights": FORMAT,
+        "trial_id": trial.id,
+        "seed": trial.seed,
+        "shape": trial.shape.dims(),
+        "base": trial.base.dims(),
+        "parameterization": None if choice is None else choice.label(),
+        "setting": setting,
+        "roles": {role: asdict(numbers) for role, numbers in trial.resolved().items()},
+        "globals": asdict(trial.globals()),
+    }
+
+
+def write_own(weights: TrialWeights, path: Path) -> None:
+    """Write a safetensors file: `name.block` -> tensor, the router bias, and the facts as metadata."""
+    tensors = {}
+    for spec in gpt_parameters(weights.trial.shape, weights.trial.setting):
+        blocks = [f".{block}" for block in spec.blocks] or [""]
+        copies = zip(blocks, weights.tensors[spec.name], strict=True)
+        tensors |= {f"{spec.name}{block}": tensor.contiguous() for block, tensor in copies}
+    tensors[ROUTER_BIAS] = weights.router_bias.contiguous()
+    save_file(tensors, path, metadata={"hpxfer": canonical(facts_of(weights.trial))})
+
+
+def read_own(path: Path, trial: Trial) -> TrialWeights:
+    """Return the weights of a trial from a file of `write_own`. Raise HpxferError if it holds others."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get("hpxfer", "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise HpxferError(f"{path}: cannot be read as weights: {error}") from None
+    if facts.get("hpxfer_weights") != FORMAT or facts.get("trial_id") != trial.id:
+        got = facts.get("trial_id") or "no trial"
+        raise HpxferError(f"{path}: must hold the weights of trial {trial.id}, got {got}; name another file")
+    out = {}
+    for spec in gpt_parameters(trial.shape, trial.setting):
+        names = [f"{spec.name}.{block}" for block in spec.blocks] or [spec.name]
+        found = [tensors.get(name) for name in names]
+        if any(tensor is None or tensor.shape != spec.size for tensor in found):
+            raise HpxferError(f"{path}: must hold {spec.name} of {list(spec.size)}; the file is not whole")
+        out[spec.name] = tuple(tensor for tensor in found if tensor is not None)
+    bias, layers = tensors.get(ROUTER_BIAS), len(moe_blocks(trial.shape, trial.setting))
+    if bias is None or bias.shape != (layers, trial.shape.num_experts):
+        raise HpxferError(f"{path}: must hold {ROUTER_BIAS}; the file is not whole")
+    return TrialWeights(trial=trial, tensors=out, router_bias=bias)
+
+
+def transformers_model(weights: TrialWeights) -> PreTrainedModel:
+    """Return the trial's model as a class of transformers. Raise HpxferError if there is none, or no transformers."""
+    config, state = config_of(weights.trial), folded(weights)
+    _require_transformers()
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    with warnings.catch_warnings():  # torch warns of the FFN without features that stands for no shared expert
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
+    model.load_state_dict(state, strict=True)
+    return model
+
+
+def _require_transformers() -> None:
+    if find_spec("transformers") is None:
+        raise HpxferError("--format transformers needs transformers; pip install 'hpxfer[hf]', or --format safetensors")
+
+
+def write_folder(made: Callable[[], TrialWeights], trial: Trial, out: Path, form: str) -> list[Path]:
+    """Write a new folder with the weights of a trial in one of the forms, and return its files.
+
+    `made` returns the weights. It may train, so it is called after all that can be refused has been. Raises HpxferError
+    if the folder is there and not empty: nothing is overwritten.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise HpxferError(f"--out: must be a new or empty folder, got {out}; name another")
+    if form == "transformers":
+        home_of(trial)
+        _require_transformers()
+    weights = made()
+    out.mkdir(parents=True, exist_ok=True)
+    if form == "transformers":
+        transformers_model(weights).save_pretrained(out)
+    else:
+        write_own(weights, out / OWN_FILE)
+    (out / FACTS_FILE).write_text(json.dumps(facts_of(trial), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return sorted(path for path in out.iterdir() if path.is_file())

@@ -1,0 +1,53 @@
+"""TrialWeights: the parameters of one trial, by the names of the GPT's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hpxfer.model.flat import FlatLayout
+from hpxfer.model.gpt.layout import gpt_parameters
+from hpxfer.spec.blocks import moe_blocks
+from hpxfer.trial import Trial
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrialWeights:
+    """The weights of a trial. Matrices are [in, out], those of experts [experts, in, out], all float32 on the CPU.
+
+    They are as they are trained: the forward multipliers of the trial are not in them.
+    """
+
+    trial: Trial
+    tensors: Mapping[str, tuple[Tensor, ...]]  # name -> one tensor per block that has it, or one outside the blocks
+    router_bias: Tensor  # [L, E], what balances the choice in the L blocks with experts
+
+    def of_block(self, name: str, block: int) -> Tensor | None:
+        """Return the tensor of a block, or None if the model has none of this name there."""
+        spec = next((spec for spec in gpt_parameters(self.trial.shape, self.trial.setting) if spec.name == name), None)
+        if spec is None or block not in spec.blocks:
+            return None
+        return self.tensors[name][list(spec.blocks).index(block)]
+
+
+def weights_of(trial: Trial, row: int, layout: FlatLayout, flat: Tensor, router_bias_LKE: Tensor) -> TrialWeights:
+    """Return a copy of the weights of the trial in this row of a stack's vector."""
+    tensors = {
+        name: tuple(copy[row].detach().cpu().clone() for copy in copies)
+        for name, copies in layout.weights(flat).items()
+    }
+    return TrialWeights(trial=trial, tensors=tensors, router_bias=router_bias_LKE[:, row].detach().cpu().clone())
+
+
+def drawn(trial: Trial) -> TrialWeights:
+    """Return the initial weights of a trial."""
+    from hpxfer.model.draws import draw
+
+    layout = FlatLayout(parameters=gpt_parameters(trial.shape, trial.setting), num_trials=1)
+    stds = {role: values.init_std for role, values in trial.resolved().items()}
+    flat = draw(layout, [trial.seed], [stds], [trial.structure().tied_experts], method=trial.setting.init_draw)
+    layers = len(moe_blocks(trial.shape, trial.setting))
+    return weights_of(trial, 0, layout, flat, torch.zeros(layers, 1, trial.shape.num_experts))

@@ -1,0 +1,146 @@
+"""Trials that a class of transformers computes, with random gains and biases, and that class with their weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import transformers
+from tiny_trials import SETTING, random_like, trial
+from torch import Tensor
+
+from hpxfer.kernels.routing import BY_INDEX  # noqa: F401
+from hpxfer.model.flat import FlatLayout
+from hpxfer.model.gpt.layout import gpt_parameters
+from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.balance import Balance
+from hpxfer.trial import Trial
+from hpxfer.weights.files import transformers_model
+from hpxfer.weights.trained import TrialWeights, drawn
+
+BASE = Shape(width=16, depth=2, head_dim=8, num_experts=4, num_active=2, expert_width=24)
+MODERN: dict[str, Any] = {
+    "norm": "rmsnorm",
+    "norm_eps": 1e-6,
+    "norm_gains": True,
+    "positions": "rope",
+    "rope_theta": 1e4,
+    "ffn": "swiglu",
+    "attention_scale": "1/sqrt(d_head)",
+    "tied_embeddings": False,
+    "vocab_size": 40,
+    "balance": Balance(bias="none", aux="transformers"),
+}
+GLM = {**MODERN, "gate": "normalized_sigmoid", "rope_share": 0.5, "balance": Balance(bias="sign")}
+# Class, base, how the target differs, options, table.
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
+    "mixtral": ("mixtral", {}, {}, {"gate": "normalized_softmax"}, "sp"),
+    "mixtral, away": (
+        "mixtral",
+        {"kv_heads": 1},
+        {"width": 32, "depth": 3, "num_experts": 8, "num_active": 4, "expert_width": 40, "kv_heads": 2},
+        {"gate": "normalized_softmax", "attention_scale": "1/d_head", "route_scale": 1.5},
+        "completep-moe",
+    ),
+    "mixtral, tied": (
+        "mixtral",
+        {},
+        {"width": 32, "expert_width": 48},
+        {"gate": "normalized_softmax", "tied_embeddings": True, "norm_gains": False},
+        "completep-moe",
+    ),
+    "qwen3_moe": ("qwen3_moe", {"kv_heads": 1}, {}, {"gate": "softmax", "qk_norm": "head"}, "sp"),
+    "qwen3_moe, away": (
+        "qwen3_moe",
+        {"num_heads": 4, "kv_heads": 2},
+        {"width": 32, "num_heads": 8, "kv_heads": 4, "depth": 3, "dense_width": 40},
+        {
+            "gate": "normalized_softmax",
+            "qk_norm": "head",
+            "attention_scale": "1/d_head",
+            "qkv_biases": True,
+            "moe_every": 2,
+        },
+        "complete-mue",
+    ),
+    "olmoe": ("olmoe", {}, {}, {"gate": "softmax", "qk_norm": "all"}, "sp"),
+    "olmoe, away": (
+        "olmoe",
+        {},
+        {"width": 32, "num_experts": 8, "num_active": 4, "kv_heads": 2},
+        {"gate": "softmax", "qk_norm": "all", "attention_scale": "1/d_head"},
+        "mup-moe",
+    ),
+    "qwen2_moe, away": (
+        "qwen2_moe",
+        {"num_shared": 1, "shared_width": 24},
+        {"width": 32, "expert_width": 48, "shared_width": 48},
+        {"gate": "softmax", "qkv_biases": True, "shared_expert_gate": True, "attention_scale": "1/d_head"},
+        "complete-mue",
+    ),
+    "glm4_moe": ("glm4_moe", {"num_shared": 1, "shared_width": 24}, {}, {**GLM, "route_scale": 2.5}, "sp"),
+    "glm4_moe, away": (
+        "glm4_moe",
+        {"num_shared": 2, "shared_width": 24, "dense_width": 40},
+        {"width": 32, "depth": 3, "expert_width": 48, "shared_width": 48, "dense_width": 80},
+        {**GLM, "qk_norm": "head", "dense_first": 1, "qkv_biases": True, "attention_scale": "1/d_head"},
+        "complete-mue",
+    ),
+    "glm4_moe, no shared experts": ("glm4_moe", {}, {}, {**GLM, "gate": "sigmoid"}, "completep-moe"),
+}
+
+
+def weights_of_case(name: str, **changes: Any) -> TrialWeights:
+    """Return weights as training might leave them: no gain is 1, and no bias 0."""
+    _, base, target, options, table = CASES[name]
+    setting = replace(SETTING, **{**MODERN, **options, **changes})
+    at_base = replace(BASE, **base)
+    hps = HPs(lr=2.0**-6, residual_scale=0.8, init_scale=2.0)
+    made = drawn(replace(trial(setting, replace(at_base, **target), table, hps=hps, seed=3), base=at_base))
+    tensors = {
+        key: tuple(
+            copy + random_like(copy, seed, 0.3) if "norm" in key or key.endswith("bias") else copy
+            for seed, copy in enumerate(copies)
+        )
+        for key, copies in made.tensors.items()
+    }
+    has_bias = made.trial.setting.balance.bias != "none"
+    bias = random_like(made.router_bias, 5, 0.2) if has_bias else made.router_bias
+    return replace(made, tensors=tensors, router_bias=bias)
+
+
+def hf_model(weights: TrialWeights) -> transformers.PreTrainedModel:
+    """Return the model of transformers with these weights."""
+    model = transformers_model(weights)
+    model.set_attn_implementation("eager")
+    return model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stacked:
+    """Our model of one trial with given weights."""
+
+    weights: TrialWeights
+
+    @property
+    def trial(self) -> Trial:
+        return self.weights.trial
+
+    def leaves(self) -> dict[str, tuple[Tensor, ...]]:
+        return {
+            name: tuple(copy.unsqueeze(0).clone().requires_grad_() for copy in copies)
+            for name, copies in self.weights.tensors.items()
+        }
+
+    def layout(self) -> FlatLayout:
+        return FlatLayout(parameters=gpt_parameters(self.trial.shape, self.trial.setting), num_trials=1)
+
+
+def tokens(trial: Trial) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets [1, B, S]."""
+    setting = trial.setting
+    size = (2, 1, setting.batch_tokens // setting.context, setting.context)
+    inputs, targets = torch.randint(setting.vocab_size, size, generator=torch.Generator().manual_seed(4))
+    return inputs, targets
