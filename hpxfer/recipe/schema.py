@@ -73,6 +73,7 @@ class InitPart(Section):
     matrix_std: Positive
     embedding_std: NotNegative
     position_std: NotNegative
+    scale_of: Literal["matrices", "all"] = "matrices"
 
 
 class ModelPart(Section):

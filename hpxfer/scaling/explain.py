@@ -32,6 +32,9 @@ from hpxfer.scaling.tables import PARAMETERIZATIONS
 OPTIMIZERS: dict[Column, str] = {"adam": "adamw", "sgd": "sgd"}
 
 
+_SCALE_OF_ALL = "init_scale multiplies the init std of embedding and position too"
+
+
 @dataclass(frozen=True, kw_only=True)
 class BaseValues:
     """What a sweep or a recipe adds to a table: the base HPs and how the base model starts."""
@@ -142,6 +145,7 @@ def explain(
         return None if values is None else resolve_globals(choice, base, shape, values.hps)
 
     gate = None if facts is None else facts.gate
+    scaled = values is not None and values.init.scale_of == "all"
     return Explanation(
         choice=choice,
         optimizer=optimizer,
@@ -151,7 +155,7 @@ def explain(
         factors=evaluate(choice, base, target, optimizer),
         globals=evaluate_globals(choice, base, target),
         warnings=(*coverage_warnings(choice, base, target, facts, optimizer), *gate_warnings(target, gate)),
-        notes=tuple(coverage_notes(choice, base, target, facts, optimizer)),
+        notes=(*coverage_notes(choice, base, target, facts, optimizer), *((_SCALE_OF_ALL,) if scaled else ())),
         base_values=at(base),
         target_values=at(target),
         base_globals=globals_at(base),

@@ -15,12 +15,16 @@ from hpxfer.scaling.table import Column
 
 @dataclass(frozen=True, kw_only=True)
 class BaseInit:
-    """How the base model starts: matrices by fan-in or by a constant std, embedding and position by constants."""
+    """How the base model starts: matrices by fan-in or by a constant std, embedding and position by constants.
+
+    `init_scale` multiplies the std of the matrices, or of `all`: that of embedding and position too.
+    """
 
     matrices: Literal["fan_in", "constant"] = "fan_in"
     matrix_std: float = 0.02  # read if matrices == "constant"
     embedding_std: float = 0.02
     position_std: float = 0.02
+    scale_of: Literal["matrices", "all"] = "matrices"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +39,16 @@ class GlobalValues:
 def base_init_std(role: str, base: Shape, init: BaseInit, hps: HPs) -> float:
     """Return the init std of a role at the base shape. It is 0 for roles that start at exact ones or zeros."""
     mult = hps.get(f"{role}.init_mult")
+    of_embeddings = hps.init_scale if init.scale_of == "all" else 1.0
     match ROLES[role]:
         case "matrix":
             fan_in = getattr(reference(base), fan_in_dim(role))
             std = init.matrix_std if init.matrices == "constant" else (fan_in**-0.5 if fan_in else 0.0)
             return float(hps.init_scale * std * mult)
         case "embedding":
-            return init.embedding_std * mult
+            return init.embedding_std * of_embeddings * mult
         case "position":
-            return init.position_std * mult
+            return init.position_std * of_embeddings * mult
         case "ones" | "zeros":
             return 0.0
 

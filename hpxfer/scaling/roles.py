@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-# How the tensors of a role start at the base shape. Only a matrix has a fan-in and follows init_scale.
+# How the tensors of a role start at the base shape. Only a matrix has a fan-in.
 InitKind = Literal["matrix", "embedding", "position", "ones", "zeros"]
 
 ROLES: dict[str, InitKind] = {

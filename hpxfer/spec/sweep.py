@@ -220,6 +220,8 @@ class ModelSpec(Section):
     """The init std of the token embedding at the base."""
     position_std: NotNegative = 0.02
     """The init std of the position embedding at the base."""
+    init_scale_of: Literal["matrices", "all"] = "matrices"
+    """What `init_scale` multiplies: the init std of the matrices, or of `all`: embedding and position too."""
     init_draw: Literal["generator", "counter"] = "generator"
     """How the seed draws the initial parameters. `generator` draws them with torch's generator, on one thread of the
     CPU. `counter` computes them side by side where the trials train, with the same bits on a CPU and a GPU. Choose it
@@ -236,6 +238,7 @@ class ModelSpec(Section):
             matrix_std=self.matrix_std if self.init == "constant" else BaseInit.matrix_std,
             embedding_std=self.embedding_std,
             position_std=self.position_std,
+            scale_of=self.init_scale_of,
         )
 
 

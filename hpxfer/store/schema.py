@@ -89,7 +89,7 @@ TRIALS = _schema(
     _field("dense_width", _INT, "1", "hidden features of a dense FFN; 0 if no block has one"),
     _field("base_shape", _TEXT, "JSON", "the shape, with batch and steps, that the HPs belong to"),
     _field("lr", _FLOAT, "1", "base HP: peak learning rate"),
-    _field("init_scale", _FLOAT, "1", "base HP: factor on the init std of every matrix"),
+    _field("init_scale", _FLOAT, "1", "base HP: factor on the init std that init_scale_of names"),
     _field("residual_scale", _FLOAT, "1", "base HP: factor on every residual branch"),
     _field("weight_decay", _FLOAT, "1", "base HP: weight decay"),
     _field("eps", _FLOAT, "1", "base HP: Adam's eps"),

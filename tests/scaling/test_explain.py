@@ -297,3 +297,10 @@ def test_list_as_json() -> None:
     assert moe["conventions"]["depth_alpha"]["legal"] == {"between": [0.5, 1.0]}
     assert {key: convention["default"] for key, convention in moe["conventions"].items()} == dict(MOE.conventions)
     assert got["sp"]["conventions"] == {}
+
+
+def test_it_says_that_init_scale_multiplies_embeddings_too() -> None:
+    everything = BaseValues(hps=VALUES.hps, init=BaseInit(scale_of="all"))
+    note = "init_scale multiplies the init std of embedding and position too"
+    assert note in explain(MOE, HYBRID, HYBRID, values=everything).notes
+    assert note not in explain(MOE, HYBRID, HYBRID, values=VALUES).notes

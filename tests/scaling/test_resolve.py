@@ -44,6 +44,16 @@ def test_base_init_std_by_fan_in(role: str, std: float) -> None:
     assert base_init_std(role, BASE, FAN_IN, HPS) == std
 
 
+def test_init_scale_may_act_on_embeddings_too() -> None:
+    everything = dataclasses.replace(FAN_IN, scale_of="all")
+    plain, scaled = at_target(), at_target(init=everything)
+    assert {role for role in plain if plain[role] != scaled[role]} == {"embedding", "position"}
+    assert (scaled["embedding"].init_std, scaled["position"].init_std) == (2 * 0.3, 2 * 0.4)
+    assert at_target(dataclasses.replace(HPS, init_scale=1.0)) != plain
+    still = dataclasses.replace(HPS, init_scale=1.0)
+    assert at_target(still) == at_target(still, everything)
+
+
 @pytest.mark.parametrize("role", ["router", "expert_out", "dense_out"])
 def test_base_init_std_by_a_constant(role: str) -> None:
     assert base_init_std(role, BASE, BaseInit(matrices="constant", matrix_std=0.02), HPS) == 2 * 0.02
@@ -154,4 +164,9 @@ def test_a_beta_that_leaves_its_range_is_refused() -> None:
 def test_fan_in_of_a_matrix() -> None:
     matrices = [role for role, kind in ROLES.items() if kind == "matrix"]
     other = {role: fan_in_dim(role) for role in matrices if fan_in_dim(role) != "width"}
-    assert other == {"expert_out": "expert_width", "shared_out": "shared_width", "dense_out": "dense_width"}
+    assert other == {
+        "attn_out": "attention_width",
+        "expert_out": "expert_width",
+        "shared_out": "shared_width",
+        "dense_out": "dense_width",
+    }

@@ -209,6 +209,7 @@ CHANGES: dict[str, Any] = {
         matrices=st.sampled_from(("fan_in", "constant")),
         embedding_std=st.sampled_from((0.02, 0.5)),
         position_std=st.sampled_from((0.02, 0.5)),
+        scale_of=st.sampled_from(("matrices", "all")),
     ),
 }
 HP_VALUES = st.sampled_from((0.0, 1.0, 0.01, 1e-8, 0.9, 0.95))
