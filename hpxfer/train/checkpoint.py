@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -219,7 +218,7 @@ def _sizes(facts: Mapping[str, Any], layout: FlatLayout, stack: Stack, *, num_mo
         "limit": (torch.float64, (num_live,)),
         "step": (torch.int64, (1,)),
         "router_bias": (torch.float32, router_bias),
-        **({"last_load": (torch.int64, router_bias)} if _takes_last_load(stack) and math.prod(router_bias) else {}),
+        **({"last_load": (torch.int64, router_bias)} if _takes_last_load(stack) and 0 not in router_bias else {}),
         "losses": (torch.float64, (num_steps, num_trials)),
         "trial_ended": (torch.int64, (num_trials,)),
         **{
