@@ -13,6 +13,7 @@ import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.registry import registry
+from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
@@ -134,7 +135,8 @@ class Results:
         if self.spec.product:
             for other in self.spec.grid:
                 if other != hp:
-                    rows &= cells[other] == self._base_value(other, hp)
+                    base = {label: self._base_value(part.spec, other, hp) for label, (part, _) in self._arms.items()}
+                    rows &= cells[other] == cells["parameterization"].map(base)
         if self.why_no_line(hp) is not None:
             cells = cells.assign(**{hp: None}) if hp not in cells else cells
             rows &= False
@@ -145,14 +147,18 @@ class Results:
         """Return why the sweep's search scans no line of `hp` (by default the judged HP), or None if it scans one."""
         return kind_of(self.spec).why_no_line(self.spec, hp or self.spec.judged_hp)
 
-    def _base_value(self, other: str, hp: str) -> float:
+    @property
+    def _arms(self) -> dict[str, tuple[Expansion, Parameterization]]:
+        return self.expansion.arms
+
+    def _base_value(self, spec: SweepSpec, other: str, hp: str) -> float:
         """Return the base value of `other` as the grid spells it. Raise HpxferError if the grid does not have it."""
         where = f"{self.folder}: the line of {hp} needs {other} at its base value"
         values = self.spec.grid[other].numbers()
         spelled = ", ".join(f"{value:g}" for value in values)
         if other == "lr" and self.spec.hps.lr is None:
             raise HpxferError(f"{where}, got none; give hps.lr one of {spelled} in the sweep file and run it again")
-        base = base_hps(self.spec).get(other)
+        base = base_hps(spec).get(other)
         for value in values:
             if math.isclose(value, base, rel_tol=1e-9):
                 return value

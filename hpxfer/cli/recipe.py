@@ -16,6 +16,9 @@ from hpxfer.cli.output import say, warn, written
 def recipe(
     results: Folder,
     parameterization: Parameterization = None,
+    variant: Annotated[
+        str | None, typer.Option(help="The variant of a sweep that has some; default: the sweep's first.")
+    ] = None,
     base: Base = None,
     output: Annotated[
         Path | None,
@@ -34,7 +37,7 @@ def recipe(
     outcome = load_results(results)
     if base is not None:
         outcome = outcome.from_base(base)
-    made = recipe_of(outcome, parameterization)
+    made = recipe_of(outcome, parameterization, variant)
     default = Path(f"{outcome.spec.name}-recipe.yaml") if is_uri(results) else outcome.folder / "recipe.yaml"
     path = output or default
     write_recipe(made, path)

@@ -18,7 +18,6 @@ from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, why_none
 from hpxfer.verdict.bases import BaseReading, TunedAt
-from hpxfer.verdict.thresholds import CONTROL
 
 SPREAD = 0.05  # doublings between the marks of two parameterizations, so that their bars can be told apart
 RING = 15  # points, around the recommended base
@@ -94,7 +93,7 @@ def draw_base_choice(info: BaseChoiceInfo) -> Figure:
         broken = broken_axis([*ends, *(row.limit_nats for row in rows)])
         draw_broken_axis(losses, broken, strip=any(map(_diverges, rows)))
         losses.set_title(f"loss given up at {info.largest}")
-        look_of = style.marks([reading.parameterization for reading in info.readings], CONTROL)
+        look_of = style.marks([reading.parameterization for reading in info.readings])
         for number, reading in enumerate(info.readings):
             shift = SPREAD * (number - (len(info.readings) - 1) / 2)
             _draw_losses(losses, broken, reading, *look_of[reading.parameterization], shift)

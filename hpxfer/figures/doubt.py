@@ -27,7 +27,6 @@ from hpxfer.store import SHAPE_COLUMNS
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.rules import Rules
-from hpxfer.verdict.thresholds import CONTROL
 
 MOST_PANELS = 6
 LOOKS = 8  # at the trials of a sweep, at equal steps of FLOPs
@@ -144,7 +143,7 @@ def draw_doubt(info: DoubtInfo) -> Figure:
     """Return the figure: one panel per axis."""
     panels = list(dict.fromkeys(path.panel for path in info.paths))[:MOST_PANELS]
     names = sorted({path.name for path in info.paths}, key=control_last)
-    look_of = style.marks(names, CONTROL)
+    look_of = style.marks(names)
     furthest = max(1.0, *(share for path in info.paths for share, _ in path.points))
     with style.look():
         figure, grid = style.panels(info.title, len(panels), height=2.9, foot=0.55)

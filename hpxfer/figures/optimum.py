@@ -17,7 +17,6 @@ from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, misfits, octaves_of, with_interval
 from hpxfer.verdict.optimum import Kind, Optimum
-from hpxfer.verdict.thresholds import CONTROL
 
 BOUNDS: dict[Kind, int] = {"lower_edge": -1, "upper_edge": 1}  # on which side of the grid the optimum lies
 ARROW = 20  # points
@@ -129,7 +128,7 @@ def draw_optimum(info: OptimumInfo) -> Figure:
         style.log2_scale_axis(axes, scales, info.scale_name)
         axes.set_ylabel(octaves_of(f"of the best {info.hp}"))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        look_of = style.marks([line.parameterization for line in info.lines], CONTROL)
+        look_of = style.marks([line.parameterization for line in info.lines])
         handles = []
         for i, line in enumerate(info.lines):
             color, marker = look_of[line.parameterization]

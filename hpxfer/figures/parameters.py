@@ -17,7 +17,6 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed, why_none, with_interval
-from hpxfer.verdict.thresholds import CONTROL
 
 NOTHING = "no shape has a result at a transferred HP"
 TITLE_COUNT: Count = "active"  # the count that the title is about, where there is one
@@ -96,7 +95,7 @@ def draw_parameters(info: ParametersInfo) -> Figure:
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), height=2.8, foot=0.6)
         names = [fit.parameterization for panel in info.panels for fit in panel.fits]
-        look_of = style.marks(sorted(set(names), key=control_last), CONTROL)
+        look_of = style.marks(sorted(set(names), key=control_last))
         for axes, panel in zip(grid, info.panels, strict=True):
             _draw_panel(axes, panel, look_of)
         handles = [

@@ -16,7 +16,7 @@ from hpxfer.figures.broken_axis import BrokenAxis, broken_axis, draw_broken_axis
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed
-from hpxfer.verdict.thresholds import CONTROL, NUM_SE, REGRET_SHARE
+from hpxfer.verdict.thresholds import NUM_SE, REGRET_SHARE
 
 SPREAD = 0.05  # doublings between the marks of two parameterizations, so that their bars can be told apart
 
@@ -126,7 +126,7 @@ def draw_regret(info: RegretInfo) -> Figure:
         broken = _axis_of(info)
         strip = any(map(_diverges, info.shapes))
         draw_broken_axis(axes, broken, strip=strip)
-        look_of = style.marks([finding.parameterization for finding in info.findings], CONTROL)
+        look_of = style.marks([finding.parameterization for finding in info.findings])
         for number, finding in enumerate(info.findings):
             color, marker = look_of[finding.parameterization]
             shift = SPREAD * (number - (len(info.findings) - 1) / 2)

@@ -21,7 +21,6 @@ from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
 from hpxfer.results import Results
-from hpxfer.verdict.thresholds import CONTROL
 
 MOST_PANELS = 6
 SHOWN_QUANTILE = 0.8  # of the losses: those above are not drawn, as the first points of a search may lie far up
@@ -111,7 +110,7 @@ def draw_search_best(info: SearchBestInfo) -> Figure:
     """Return the figure: one panel per shape."""
     shown = info.panels[:MOST_PANELS]
     names = sorted({arm.parameterization for panel in shown for arm in panel.arms}, key=control_last)
-    look_of = style.marks(names, CONTROL)
+    look_of = style.marks(names)
     with style.look():
         figure, grid = style.panels(info.title, len(shown), height=2.9, foot=0.55)
         handles = {}

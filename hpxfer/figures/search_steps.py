@@ -18,7 +18,6 @@ from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed
 from hpxfer.results import Results
-from hpxfer.verdict.thresholds import CONTROL
 
 ROW_INCHES = 0.3
 MOST_BELOW = 1.5  # how far down the axis reaches, in widths of the bars: losses far below would hide the gains
@@ -68,7 +67,7 @@ def search_steps_info(found: Sequence[CoordinateStep], parameterization: str, sh
 
 def draw_search_steps(info: SearchStepsInfo) -> Figure:
     """Return the figure: one row per step, the first on top."""
-    color, _ = style.marks([info.parameterization], CONTROL)[info.parameterization]
+    color, _ = style.marks([info.parameterization])[info.parameterization]
     with style.look():
         figure, (axes,) = style.panels(info.title, 1, height=1.1 + ROW_INCHES * len(info.steps), foot=0.5)
         for row, step in enumerate(info.steps):

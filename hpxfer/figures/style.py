@@ -22,7 +22,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.labels import is_control, scale_text
 
 INK = "#123456"
 FAINT = 0.55  # opacity of ink that should stand back
@@ -31,7 +31,7 @@ RAMP = ("viridis", 0.78, 0.25)
 # Of cells: a low loss is dark. Text in a cell is black or white by the cell's own lightness, never ink.
 CELLS = ("cividis", 0.15, 1.0)
 # Colors of Okabe and Ito, each with its own marker. The control's mark is used for nothing else.
-CONTROL_MARK = ("#d55e00", "s")
+CONTROL_MARKS = (("#d55e00", "s"), ("#7f3800", "p"), ("#f0a070", "h"), ("#a05028", "<"))  # one per variant
 MARKS = (("#0072b2", "o"), ("#009e73", "^"), ("#cc79a7", "D"), ("#e69f00", "v"), ("#56b4e9", "P"), ("#8c6d31", "X"))
 
 PAGE_INCHES = 8.6  # at 800 pixels this leaves 10 point text 13 pixels high
@@ -128,12 +128,14 @@ def scale_colors(scales: Iterable[float]) -> dict[float, str]:
     return dict(zip(ordered, ramp(len(ordered)), strict=True))
 
 
-def marks(names: Sequence[str], control: str) -> dict[str, tuple[str, str]]:
-    """Return color and marker of each parameterization. Those of the control are always the same."""
-    others = [name for name in dict.fromkeys(names) if name != control]
+def marks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return color and marker of each parameterization. Those of a control are always the same."""
+    distinct = list(dict.fromkeys(names))
+    controls = [name for name in distinct if is_control(name)]
+    others = [name for name in distinct if not is_control(name)]
     return {
         **{name: MARKS[i % len(MARKS)] for i, name in enumerate(others)},
-        **({control: CONTROL_MARK} if control in names else {}),
+        **{name: CONTROL_MARKS[i % len(CONTROL_MARKS)] for i, name in enumerate(controls)},
     }
 
 

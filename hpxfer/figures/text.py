@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from hpxfer.verdict.findings import Finding
-from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.labels import is_control, scale_text
 from hpxfer.verdict.text import misfit_text
-from hpxfer.verdict.thresholds import CONTROL
 
 
 class AxisResult(Protocol):
@@ -26,7 +25,7 @@ R = TypeVar("R", bound=AxisResult)
 
 def control_last(parameterization: str) -> tuple[bool, str]:
     """Return the sort key that puts the control after all other parameterizations."""
-    return (parameterization == CONTROL, parameterization)
+    return (is_control(parameterization), parameterization)
 
 
 def along(results: Iterable[R], axis: str) -> tuple[R, ...]:

@@ -32,45 +32,51 @@ from hpxfer.search.tuned import tuned
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.sweep import ParameterizationSpec
-from hpxfer.trial import base_hps
+from hpxfer.trial import Expansion, base_hps
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, Optimum, ShapeFinding, TransferReport
     from hpxfer.results import Results
 
 
-def recipe_of(results: Results, parameterization: str | None = None) -> Recipe:
+def recipe_of(results: Results, parameterization: str | None = None, variant: str | None = None) -> Recipe:
     """Return the recipe of one parameterization of a sweep with any search, by default of the first one.
 
     Raises HpxferError if nothing has been tuned at the base.
     """
     if kind_of(results.spec).tunes == "points":
-        return _recipe_of_point(results, _choice(results, parameterization))
+        return _recipe_of_point(results, _arm(results, parameterization, variant))
     from hpxfer.analysis import transfer_report
 
-    return recipe_from_results(results, transfer_report(results), parameterization)
+    return recipe_from_results(results, transfer_report(results), parameterization, variant)
 
 
-def recipe_from_results(results: Results, report: TransferReport, parameterization: str | None = None) -> Recipe:
+def recipe_from_results(
+    results: Results, report: TransferReport, parameterization: str | None = None, variant: str | None = None
+) -> Recipe:
     """Return the recipe of one parameterization of a sweep, given by name or label, by default of the first one.
+
+    If the sweep has variants, the label names one, or `variant` does. By default it is the first one.
 
     The judged HP takes its best measured value at the base, and each other HP its base value. A search that tunes
     points gives all HPs of its best point, and says nothing about transfer. Raises HpxferError if the base has no
     optimum.
     """
-    spec = results.spec
-    choice = _choice(results, parameterization)
-    if kind_of(spec).tunes == "points":
-        return _recipe_of_point(results, choice)
-    findings = [finding for finding in report.findings if finding.parameterization == choice.label()]
-    base, value = _base(findings, f"{results.folder}: no recipe for {choice.label()}", report.hp)
+    label = _arm(results, parameterization, variant)
+    if kind_of(results.spec).tunes == "points":
+        return _recipe_of_point(results, label)
+    part, choice = results.expansion.arms[label]
+    spec = part.spec
+    findings = [finding for finding in report.findings if finding.parameterization == label]
+    base, value = _base(findings, f"{results.folder}: no recipe for {label}", report.hp)
     hps = base_hps(spec).with_value(report.hp, value)
     return _recipe(spec, choice, hps, _fitted(spec, report, findings, base, value), _provenance(results))
 
 
-def _recipe_of_point(results: Results, choice: Parameterization) -> Recipe:
+def _recipe_of_point(results: Results, label: str) -> Recipe:
     """Return the recipe of the point that a search tuned at the base."""
-    spec, found = results.spec, tuned(results, choice.label())
+    part, choice = results.expansion.arms[label]
+    spec, found = part.spec, tuned(results, label)
     search = SearchPart(
         kind=spec.search.kind,
         hps=kind_of(spec).hps(spec),
@@ -143,22 +149,40 @@ def _recipe(
     )
 
 
-def _choice(results: Results, name: str | None) -> Parameterization:
-    """Return the sweep's parameterization with this label, or with this name if only one has it.
+def _arm(results: Results, name: str | None, variant: str | None) -> str:
+    """Return the label of the sweep's arm with this label, or with this name if only one table has it.
 
     The table of a plug-in need not be registered here.
     """
-    choices = results.expansion.choices
+    arms = results.expansion.arms
+    if name in arms and variant is None:
+        return name
+    part = _part(results, variant)
+    choices = part.choices
     if name is None:
-        return choices[0]
+        return part.label(choices[0])
     found = [row for row in choices if row.label() == name] or [row for row in choices if row.name == name]
-    labels = [row.label() for row in choices]
+    labels = list(arms) if variant is None else [row.label() for row in choices]
     if not found:
         raise HpxferError(f"parameterization: must be one of the sweep's, got {shown(name)}; {nearest(name, labels)}")
     if len(found) > 1:
         legal = " or ".join(row.label() for row in found)
         raise HpxferError(f"parameterization: must name one of the sweep's, got {shown(name)}; give {legal}")
-    return found[0]
+    return part.label(found[0])
+
+
+def _part(results: Results, variant: str | None) -> Expansion:
+    """Return the sweep under this variant, by default under its first one."""
+    expansion = results.expansion
+    if variant is None:
+        return expansion.parts[0]
+    if results.spec.variants is None:
+        raise HpxferError(f"variant: must be left out, got {shown(variant)}: the sweep has no variants")
+    part = next((part for part in expansion.parts if part.variant == variant), None)
+    if part is None:
+        legal = nearest(variant, [part.variant for part in expansion.parts])
+        raise HpxferError(f"variant: must be one of the sweep's, got {shown(variant)}; {legal}")
+    return part
 
 
 def _base(findings: Sequence[Finding], where: str, hp: str) -> tuple[ShapeFinding, float]:

@@ -11,7 +11,10 @@ from hpxfer.trial import Expansion
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A parameterization at a shape. Tables that agree at the base share one arm there, named after all of them."""
+    """A parameterization under a variant of the sweep, at a shape.
+
+    Tables that agree at the base share one arm there, named after all of them.
+    """
 
     choice: Parameterization  # the first of them
     labels: tuple[str, ...]
@@ -33,7 +36,8 @@ def arms_of(expansion: Expansion) -> tuple[Arm, ...]:
         groups: dict[Parameterization | None, list[Parameterization]] = {}
         for choice in expansion.choices:
             groups.setdefault(expansion.own_parameterization(choice, shape), []).append(choice)
-        for group in groups.values():
-            labels = tuple(choice.label() for choice in group)
-            out.append(Arm(choice=group[0], labels=labels, shape=shape, is_base=shape == base))
+        for part in expansion.parts:
+            for group in groups.values():
+                labels = tuple(part.label(choice) for choice in group)
+                out.append(Arm(choice=group[0], labels=labels, shape=shape, is_base=shape == base))
     return tuple(out)

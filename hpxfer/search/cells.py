@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hpxfer.scaling.hps import SCALARS, HPs
-from hpxfer.search.kinds import kind_of, no_trials
-from hpxfer.search.stored import outcomes_of, stored_trials
+from hpxfer.search.kinds import kind_of, make_search
+from hpxfer.search.stored import is_of, outcomes_of, stored_trials
 from hpxfer.spec import SweepSpec
 from hpxfer.trial import Cell, Expansion, Trial, base_hps
 
@@ -31,18 +32,18 @@ def searched_cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]
     found: dict[object, dict[str, Trial]] = {}
     for trial in (*(trial for _, trial, _ in stored_trials(expansion, trials)), *_next(expansion, trials)):
         found.setdefault((trial.parameterization, trial.shape), {}).setdefault(trial.id, trial)
-    for axis in expansion.axes:
+    for part, axis in itertools.product(expansion.parts, expansion.axes):
         for point in axis.points:
             for choice in expansion.choices:
                 own = expansion.own_parameterization(choice, point.shape)
                 for trial in found.get((own, point.shape), {}).values():
-                    for line in lines_of(expansion.spec, trial.hps):
+                    for line in lines_of(part.spec, trial.hps) if is_of(expansion, part, trial.hps) else ():
                         yield Cell(
                             axis=axis.name,
                             scale_name=axis.scale_name,
                             scale=point.scale,
                             shape=axis.label(point.shape),
-                            parameterization=choice.label(),
+                            parameterization=part.label(choice),
                             line=line,
                             trial=trial,
                         )
@@ -61,4 +62,4 @@ def _next(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Trial]:
     """Yield the trials that the search asks for next, if it can be replayed."""
     kind = kind_of(expansion.spec)
     if kind.replays:
-        yield from kind.make(expansion, no_trials).ask(outcomes_of(trials, expansion.spec.judge.loss), ())
+        yield from make_search(expansion).ask(outcomes_of(trials, expansion.spec.judge.loss), ())

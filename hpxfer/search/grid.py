@@ -74,6 +74,7 @@ GRID = SearchKind(
     tunes="lines",
     fixed_size=True,
     lists_trials=True,
+    of_all_arms=True,
     replays=False,
     can_stop_early=True,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from hpxfer.search.kinds import kind_of, no_trials
+from hpxfer.search.kinds import kind_of, make_search
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.rounds import ArmHistory, RoundSearch
 from hpxfer.search.stored import StoredSweep, outcomes_of
@@ -16,5 +16,5 @@ def replayed(results: StoredSweep, outcomes: Mapping[str, Outcome] | None = None
     kind = kind_of(results.spec)
     if not kind.replays:
         return ()
-    search = cast(RoundSearch, kind.make(results.expansion, no_trials))
+    search = cast(RoundSearch, make_search(results.expansion))
     return search.play(outcomes_of(results.trials, results.spec.judge.loss) if outcomes is None else outcomes)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.arms import Arm, arms_of
+from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Outcome
 from hpxfer.spec import SweepSpec
 from hpxfer.store import SHAPE_COLUMNS
@@ -86,8 +87,20 @@ def stored_trials(expansion: Expansion, trials: pd.DataFrame) -> Iterator[tuple[
         shape = Shape(**{name: int(row[name]) for name in SHAPE_COLUMNS})
         for arm in arms.get(shape, ()):
             trial = expansion.trial(arm.choice, shape, hps_of_row(row), int(row["seed"]))
-            if trial.id == row["trial_id"]:
+            if trial.id == row["trial_id"] and is_of(expansion, expansion.arms[arm.labels[0]][0], trial.hps):
                 yield arm, trial, row
+
+
+def is_of(expansion: Expansion, part: Expansion, hps: HPs) -> bool:
+    """Return whether a point belongs to a part of a sweep: what the search does not vary is as in its variant.
+
+    Every point belongs to a sweep without variants.
+    """
+    if part is expansion:
+        return True
+    base, varied = base_hps(part.spec), kind_of(part.spec).hps(part.spec)
+    names = {*SCALARS, *(name for name, _ in (*hps.multipliers, *base.multipliers))}
+    return all(hps.get(name) == base.get(name) for name in names.difference(varied))
 
 
 def is_in_box(spec: SweepSpec, hps: HPs) -> bool:

@@ -35,7 +35,8 @@ def tuned(results: StoredCells, label: str) -> Tuned:
     points = points_at_base(results, label)
     if kind.is_box:
         # The budget was for the box, so points outside it, which an edited sweep left, do not count.
-        points = {hps: losses for hps, losses in points.items() if is_in_box(results.spec, hps)}
+        box = results.expansion.arms[label][0].spec
+        points = {hps: losses for hps, losses in points.items() if is_in_box(box, hps)}
         best, why = lowest_point(list(points.items())), f"the lowest mean of {len(points)} points"
     else:
         played = _history(replayed(results), label)

@@ -12,8 +12,8 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
 from hpxfer.trial import Cell, Expansion, Trial
+from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
-from hpxfer.verdict.thresholds import CONTROL
 
 ArmKey = tuple[Parameterization | None, Shape]
 
@@ -50,7 +50,7 @@ class VerdictLine:
 
     @property
     def is_control(self) -> bool:
-        return self.parameterization == CONTROL
+        return is_control(self.parameterization)
 
     @property
     def name(self) -> str:

@@ -30,6 +30,7 @@ from hpxfer.spec.fields import GridValues, power_of_two
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import schedule_problems
 from hpxfer.spec.sweep import HPsSpec, SweepSpec
+from hpxfer.spec.variants import variant_problems
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.storage.uri import storage_problem
 
@@ -60,6 +61,16 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     scanned = chain(_hps(spec, roles), _grid(spec, roles))
     broken = [*broken_base, *islice(scanned, MAX_LINES + 1)]
     yield from broken[len(broken_base) :]
+
+    def joint(under: SweepSpec) -> Iterator[Problem]:
+        """Yield the rules that join base HPs with other keys, which every variant must keep."""
+        yield from _betas(under, shapes)
+        yield from _balance(under)
+        yield from _product_without_base(under)
+        yield from search_problems(under, broken=False, why_not=lambda name: _useless(under, name, roles))
+
+    if not broken:
+        yield from variant_problems(spec, lambda under, name: _without_effect(under, name, roles), joint)
     yield from search_problems(spec, broken=bool(broken), why_not=lambda name: _useless(spec, name, roles))
 
 
@@ -156,11 +167,7 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         given = value != HPsSpec.model_fields[name].default
         if not broken and given and (why := _without_effect(spec, name, roles)):
             yield ("hps", name), why
-    if spec.model.balance.aux != "none" and not hps.aux_weight and "aux_weight" not in spec.grid:
-        yield (
-            ("hps", "aux_weight"),
-            f"must be given with model.balance.aux {spec.model.balance.aux}, got {hps.aux_weight:g}; e.g. 0.01",
-        )
+    yield from _balance(spec)
     for name, value in hps.multipliers.items():
         at: KeyPath = ("hps", "multipliers", name)
         if "." not in name:
@@ -175,6 +182,16 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         yield ("hps", "lr"), "must be given, because the grid does not scan lr"
     elif hps.lr is None and others and not spec.product and not spec.search.row.is_box:
         yield ("hps", "lr"), f"must be given: the line of {others[0]} runs through it"
+
+
+def _balance(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield that a balancing loss has no weight."""
+    weight = spec.hps.aux_weight
+    if spec.model.balance.aux != "none" and not weight and "aux_weight" not in spec.grid:
+        yield (
+            ("hps", "aux_weight"),
+            f"must be given with model.balance.aux {spec.model.balance.aux}, got {weight:g}; e.g. 0.01",
+        )
 
 
 def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:

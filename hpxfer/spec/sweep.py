@@ -344,7 +344,7 @@ class HPsSpec(Section):
     residual_scale: Number = 1.0
     """The factor of every residual branch."""
     momentum: Number = 0.0
-    """The momentum of SGD."""
+    """The momentum of SGD, as torch's without dampening. No table moves it: it multiplies the LR of all roles alike."""
     router_bias_lr: Number = 0.01
     """The rate of the rule that balances the experts through the router bias."""
     aux_weight: Number = 0.0
@@ -352,7 +352,44 @@ class HPsSpec(Section):
     z_weight: Number = 0.0
     """The weight of the router's z-loss."""
     multipliers: dict[str, Number] = Field(default_factory=dict)
-    """Constant multipliers of one role, by dotted name: `router.lr_mult: 0.0625`, `expert_out.init_mult: 2`."""
+    """Constant multipliers of one role, by dotted name: `router.lr_mult: 0.0625`, `expert_out.init_mult: 2`, or
+    `embedding.forward_mult: 4`, which multiplies what the role gives in the forward pass."""
+
+
+class VariantHPs(Section):
+    """The base values that a variant moves. What is left out is as in `hps` and `training`."""
+
+    lr: Number | None = None
+    """The learning rate."""
+    init_scale: Number | None = None
+    """The factor of the init std of every matrix."""
+    residual_scale: Number | None = None
+    """The factor of every residual branch."""
+    weight_decay: Number | None = None
+    """The weight decay."""
+    eps: Number | None = None
+    """AdamW's eps."""
+    beta1: Number | None = None
+    """The first beta of AdamW."""
+    beta2: Number | None = None
+    """The second beta of AdamW."""
+    momentum: Number | None = None
+    """The momentum of SGD."""
+    router_bias_lr: Number | None = None
+    """The rate of the rule that balances the experts through the router bias."""
+    aux_weight: Number | None = None
+    """The weight of the loss that balances the experts."""
+    z_weight: Number | None = None
+    """The weight of the router's z-loss."""
+    multipliers: dict[str, Number] = Field(default_factory=dict)
+    """Constant multipliers of one role. A multiplier of `hps` that is not named here stays."""
+
+
+class VariantSpec(Section):
+    """What a variant changes."""
+
+    hps: VariantHPs = VariantHPs()
+    """The base values that differ."""
 
 
 class RegretLimit(Section):
@@ -476,9 +513,12 @@ class SweepSpec(Section):
     """Paths of shapes by name. The base is a shape of every path."""
     hps: HPsSpec = HPsSpec()
     """The base values of the HPs."""
+    variants: dict[str, VariantSpec] | None = None
+    """Every table under other base HPs as well, by name: `{default: {}, tuned: {hps: {multipliers: {router.lr_mult:
+    0.0625}}}}`. `default` changes nothing. Each variant is judged by itself, beside `sp` under the same variant."""
     grid: dict[str, Values] = Field(default_factory=dict)
-    """What is scanned, by HP: `lr`, `init_scale`, `residual_scale`, `router_bias_lr`, `weight_decay`, `eps`, `beta1`,
-    `beta2`, or a dotted multiplier."""
+    """What is scanned, by HP: `lr`, `init_scale`, `residual_scale`, `router_bias_lr`, `aux_weight`, `z_weight`,
+    `weight_decay`, `eps`, `beta1`, `beta2`, `momentum`, or a dotted multiplier."""
     product: bool = False
     """Scan every combination of the grid. By default each HP is one line through the base values of the others."""
     seeds: Seeds = (0,)

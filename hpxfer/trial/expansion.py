@@ -16,6 +16,7 @@ from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.plugins import are_registered, digests_used, stored_names
 from hpxfer.spec.ties import choice_of, ties_at
+from hpxfer.spec.variants import DEFAULT, arm_label, variants_of
 from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
 from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of
 from hpxfer.trial.trial import TRAINER_VERSION, Trial
@@ -32,7 +33,7 @@ class Cell:
     scale_name: str
     scale: float
     shape: str  # the shape's name on this axis
-    parameterization: str  # label
+    parameterization: str  # label, with the variant unless that is the default one
     line: str  # the HP that this line scans, or `product`
     trial: Trial
 
@@ -95,6 +96,7 @@ class Expansion:
         trainer_version: int = TRAINER_VERSION,
         plugins: Mapping[str, str] | None = None,
         own_at_base: Collection[str] | None = None,
+        variant: str = DEFAULT,
     ) -> None:
         self.spec = spec
         # kind:name -> digest of the plug-in that registers what trials use, by default as the loaded sweep says
@@ -105,7 +107,25 @@ class Expansion:
         self.setting = setting_of(spec, data)  # of the base
         self.choices = tuple(choice_of(chosen) for chosen in spec.parameterizations)
         self.axes = axes_of(spec)
-        self._templates: dict[tuple[Parameterization, Shape], _TrialTemplate] = {}
+        self.variant = variant
+        self._templates: dict[tuple[Parameterization, Shape], _TrialTemplate] = {}  # no template knows HPs
+        # The sweep under each of its variants. A sweep without variants is its own only part.
+        self.parts: tuple[Expansion, ...] = (self,) if spec.variants is None else tuple(self._parts())
+
+    def _parts(self) -> Iterator[Expansion]:
+        for name, under in variants_of(self.spec):
+            part = Expansion(under, self.data, self.trainer_version, self.plugins, self._own_at_base, name)
+            part._templates = self._templates
+            yield part
+
+    def label(self, choice: Parameterization) -> str:
+        """Return the label of the arm of a table: its own label, with the variant of this part."""
+        return arm_label(choice.label(), self.variant)
+
+    @cached_property
+    def arms(self) -> dict[str, tuple[Expansion, Parameterization]]:
+        """Label -> the part of the sweep under the arm's variant, and the arm's table."""
+        return {part.label(choice): (part, choice) for part in self.parts for choice in self.choices}
 
     def setting_at(self, shape: Shape, choice: Parameterization | None = None) -> Setting:
         """Return the setting of the trials at a shape: those of `choice`, or what all of them share."""
@@ -125,7 +145,10 @@ class Expansion:
         return tuple(dict.fromkeys(point.shape for axis in self.axes for point in axis.points))
 
     def cells(self) -> Iterator[Cell]:
-        """Yield every cell of the grid: axis, shape, parameterization, HP point, seed."""
+        """Yield every cell of the grid: variant, axis, shape, parameterization, HP point, seed."""
+        if self.parts != (self,):
+            yield from itertools.chain.from_iterable(part.cells() for part in self.parts)
+            return
         grid: Iterator[tuple[str, HPs, str]] = ((line, hps, _hps_json(hps)) for line, hps in hp_points(self.spec))
         for axis in self.axes:
             for point in axis.points:
@@ -142,7 +165,7 @@ class Expansion:
                                 scale_name=axis.scale_name,
                                 scale=point.scale,
                                 shape=label,
-                                parameterization=choice.label(),
+                                parameterization=self.label(choice),
                                 line=line,
                                 trial=template.trial(hps, hps_json, seed),
                             )

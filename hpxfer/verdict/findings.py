@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpxfer.verdict.drift import Drift, Move
-from hpxfer.verdict.labels import shape_label
+from hpxfer.verdict.labels import is_control, shape_label, variant_of
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.regret import RegretTrend
-from hpxfer.verdict.thresholds import CONTROL
 
 Verdict = Literal["transfers", "drifts", "undecided"]
 Transferred = Literal["measured", "diverged", "missing"]
@@ -100,8 +99,13 @@ class Finding:
 
     @property
     def is_control(self) -> bool:
-        """Whether this is the parameterization that all others are compared with."""
-        return self.parameterization == CONTROL
+        """Whether this is the parameterization that all others of its variant are compared with."""
+        return is_control(self.parameterization)
+
+    @property
+    def variant(self) -> str:
+        """The variant of the sweep, empty for the default one."""
+        return variant_of(self.parameterization)
 
     @property
     def lacks_control(self) -> bool:

@@ -103,12 +103,17 @@ def _only_diverged(finding: Finding) -> bool:
 
 
 def _control(findings: Sequence[Finding], shown: Sequence[Finding]) -> list[str]:
-    """Return what the control does on the axes shown: a sentence that names axes only where it differs between them."""
+    """Return what each control does on the axes shown: a sentence names axes only where it differs between them."""
     controls = [finding for finding in findings if finding.is_control and finding not in shown]
     if not controls:
         claims = any(finding.verdict == "transfers" and not finding.is_control for finding in shown)
         return ["No control shows whether any optimum moves along this axis."] if claims else []
-    name = _name(controls[0])
+    groups = groupby(sorted(controls, key=_name), key=_name)  # each variant of the sweep has its own
+    return [_of_control(name, list(group)) for name, group in groups]
+
+
+def _of_control(name: str, controls: Sequence[Finding]) -> str:
+    """Return what one control does on its axes."""
     drifting, staying, open_ = (_of(verdict, controls) for verdict in ("drifts", "transfers", "undecided"))
     parts = []
     if drifting:
@@ -117,7 +122,7 @@ def _control(findings: Sequence[Finding], shown: Sequence[Finding]) -> list[str]
         parts.append(f"it transfers too{_where(staying, controls)}, so that nothing tells the two apart there")
     if open_:
         parts.append(f"it is undecided{_where(open_, controls)}")
-    return [f"With {name} {'; '.join(parts)}."]
+    return f"With {name} {'; '.join(parts)}."
 
 
 def _cost_of_control(drifting: Sequence[Finding]) -> str:

@@ -131,15 +131,16 @@ def _caveats(finding: Finding, shapes: Sequence[ShapeFinding]) -> list[str]:
 
 
 def with_control(finding: Finding, findings: Sequence[Finding]) -> Finding:
-    """Return a finding with the result of the control on the same axis; without a control, with what to add."""
+    """Return a finding with the result of the control on its axis and under its variant, or with what to add."""
     if finding.is_control:
         return finding
-    control = next((other for other in findings if other.axis == finding.axis and other.is_control), None)
+    beside = [other for other in findings if (other.axis, other.variant) == (finding.axis, finding.variant)]
+    control = next((other for other in beside if other.is_control), None)
     if control is None:
         return _uncontrolled(finding)
     worst = control.worst
     found = Control(
-        parameterization=CONTROL,
+        parameterization=control.parameterization,
         verdict=control.verdict,
         worst_shape=None if worst is None else worst.shape,
         worst_regret_nats=None if worst is None else worst.regret_nats,
@@ -160,7 +161,7 @@ def _uncontrolled(finding: Finding) -> Finding:
 def _control_reason(finding: Finding, control: Finding) -> str:
     worst = control.worst
     if worst is None:
-        return f"control {CONTROL}: no regret could be measured"
+        return f"control {control.parameterization}: no regret could be measured"
     too = ": this axis does not tell them apart" if finding.verdict == control.verdict == "transfers" else ""
     did = "is undecided" if control.verdict == "undecided" else control.verdict
-    return f"control {CONTROL} {did} (worst shape {control.name(worst)}: {regret_text(worst)}){too}"
+    return f"control {control.parameterization} {did} (worst shape {control.name(worst)}: {regret_text(worst)}){too}"

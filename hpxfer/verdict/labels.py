@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hpxfer.verdict.thresholds import CONTROL
+
 LOSS_NAMES = {"validation": "validation loss", "final_window": "training loss over the last steps"}
 LARGEST_IN_FULL = 1e12
 
@@ -14,6 +16,16 @@ def scale_text(scale: float) -> str:
 def shape_label(scale_name: str, scale: float) -> str:
     """Return the name of a shape within its axis, e.g. `width 64`."""
     return f"{scale_name} {scale_text(scale)}"
+
+
+def variant_of(label: str) -> str:
+    """Return the variant in the label of an arm: `tuned` of `completep-moe, tuned`, nothing of `completep-moe`."""
+    return label.partition(", ")[2]
+
+
+def is_control(label: str) -> bool:
+    """Return whether the label is that of the table that all others of its variant are compared with."""
+    return label.partition(", ")[0] == CONTROL
 
 
 def loss_name(loss: str) -> str:

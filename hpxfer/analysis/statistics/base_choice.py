@@ -20,7 +20,8 @@ from hpxfer.verdict.rules import Rules
 
 
 def _bases(inputs: Inputs) -> list[BaseReading]:
-    unscaled = {choice.label() for choice in inputs.results.expansion.choices if not scales_training(choice)}
+    arms = inputs.results.expansion.arms
+    unscaled = {label for label, (_, choice) in arms.items() if not scales_training(choice)}
     flops = _trial_flops(inputs)
     rules = rules_of(inputs.results.spec)
     return [reading for line in inputs.lines for reading in _of_line(line, rules, unscaled, flops)]

@@ -213,10 +213,11 @@ def _product_cells(inputs: Inputs, first: str, second: str) -> pd.DataFrame:
     """
     cells, spec = inputs.results.cells, inputs.results.spec
     rows = cells["line"].isin([first, PRODUCT])
-    base = base_hps(spec)
+    base_of = {label: base_hps(part.spec) for label, (part, _) in inputs.results.expansion.arms.items()}
     for other in spec.grid:
         if other not in (first, second):
-            rows &= np.isclose(cells[other], base.get(other), rtol=1e-9, atol=0.0)
+            base = cells["parameterization"].map({label: hps.get(other) for label, hps in base_of.items()})
+            rows &= np.isclose(cells[other], base.astype(float), rtol=1e-9, atol=0.0)
     found = cells[rows].rename(columns={LOSS_COLUMNS[inputs.loss]: "loss"})
     measured = found["loss"].where(found["status"] == "finished")
     return found.assign(loss=measured.mask(found["status"] == "diverged", math.inf)).reset_index(drop=True)

@@ -1,0 +1,70 @@
+"""The trials of a sweep with variants: those of the sweeps that each variant stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import sweeps
+from sweep_text import edited
+
+from hpxfer.spec import SweepSpec, parse_sweep
+from hpxfer.spec.sweep import VariantHPs, VariantSpec
+from hpxfer.spec.variants import variants_of
+from hpxfer.trial import Cell, DataRef, Expansion
+
+DATA = DataRef(digest="d1", tokenizer="ascii", vocab_size=128)
+VARIED = st.fixed_dictionaries(
+    {},
+    optional={
+        "init_scale": st.sampled_from((0.5, 2.0)),
+        "residual_scale": st.sampled_from((0.25, 4.0)),
+        "multipliers": st.just({"embedding.lr_mult": 16.0}),
+    },
+)
+
+
+def with_variants(spec: SweepSpec, **hps: dict[str, Any]) -> SweepSpec:
+    variants = {name: VariantSpec(hps=VariantHPs(**given)) for name, given in hps.items()}
+    return spec.model_copy(update={"variants": variants})
+
+
+def places(cells: list[Cell]) -> list[tuple[Any, ...]]:
+    return [(cell.axis, cell.scale, cell.shape, cell.line, cell.trial.id) for cell in cells]
+
+
+@given(sweeps(), VARIED)
+def test_the_cells_of_a_variant_are_those_of_a_sweep_with_its_base_values(spec: SweepSpec, hps: dict[str, Any]) -> None:
+    both = with_variants(spec, default={}, tuned=hps)
+    cells, plain = list(Expansion(both, DATA).cells()), list(Expansion(spec, DATA).cells())
+    half = len(plain)
+    assert cells[:half] == plain
+    (_, (_, under)) = variants_of(both)
+    alone = list(Expansion(under, DATA).cells())
+    assert places(cells[half:]) == places(alone)
+    assert [cell.parameterization for cell in cells[half:]] == [f"{cell.parameterization}, tuned" for cell in alone]
+
+
+@given(sweeps(), VARIED)
+def test_an_id_follows_from_the_hps_alone(spec: SweepSpec, hps: dict[str, Any]) -> None:
+    """Variants with other names, in another order, have the same trials. Arms with equal HPs share theirs."""
+    one, other = with_variants(spec, default={}, tuned=hps), with_variants(spec, a=hps, default={})
+    ids = [{trial.id for trial in Expansion(each, DATA).trials()} for each in (one, other)]
+    assert ids[0] == ids[1]
+    if not hps:
+        assert ids[0] == {trial.id for trial in Expansion(spec, DATA).trials()}
+
+
+def test_trials_that_two_variants_share_are_trained_once() -> None:
+    """The grid scans init_scale, so both variants have the trials on the line of the other one's base value."""
+    text = edited(
+        ("router_bias_lr: 0.01\n", "lr: 0.01\nvariants: {default: {}, small: {hps: {init_scale: 0.5}}}\n"),
+        ("  lr: [0.01]", "  lr: [0.01, 0.02]\n  init_scale: [0.5, 1]"),
+    )
+    expansion = Expansion(parse_sweep(text), DATA)
+    cells, trials = list(expansion.cells()), list(expansion.trials())
+    # 4 points in either variant, of which the line of init_scale is the same, and meets the line of lr in each.
+    assert len({(cell.trial.hps.lr, cell.trial.hps.init_scale) for cell in cells}) == 4
+    assert len(trials) == len({cell.trial.id for cell in cells}) == 4 * 2 * 3
+    assert list(expansion.arms) == ["completep-moe", "sp", "completep-moe, small", "sp, small"]
