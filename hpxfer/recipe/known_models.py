@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.wrappers import class_of, plain_modules, unwrapped
+from hpxfer.scaling.shape import heads_of
 
 if TYPE_CHECKING:
     import torch
@@ -33,10 +34,13 @@ class KnownModel:
 
     def dims(self, config: Any) -> dict[str, int]:
         """Return the dimensions of a model with this config."""
+        width, heads = config.hidden_size, config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or width // heads
         return {
-            "width": config.hidden_size,
+            "width": width,
             "depth": config.num_hidden_layers,
-            "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            "head_dim": head_dim,
+            **heads_of(width, head_dim, heads, getattr(config, "num_key_value_heads", None)),
             **self.ffn(config),
         }
 
@@ -73,6 +77,11 @@ _EXPERTS: Pairs = (
     ("*.experts.*.up_proj.weight", "expert_in"),
     ("*.experts.*.down_proj.weight", "expert_out"),
 )
+_SHARED: Pairs = (
+    ("*.mlp.shared_experts.gate_proj.weight", "shared_gate"),
+    ("*.mlp.shared_experts.up_proj.weight", "shared_in"),
+    ("*.mlp.shared_experts.down_proj.weight", "shared_out"),
+)
 _MIXTRAL_4: Pairs = (
     ("*.block_sparse_moe.gate.weight", "router"),
     ("*.experts.*.w1.weight", "expert_gate"),
@@ -106,12 +115,19 @@ _GPT2: Pairs = (
 _ATTN_SITES: Pairs = (("*layers.*.self_attn", "attn_logits"), ("*layers.*.self_attn", "attn_out"))
 _DENSE_SITE: Pairs = (("*layers.*.mlp", "dense_out"),)
 _END_SITES: Pairs = (("*embed_tokens", "embedding"), ("*wte", "embedding"), ("lm_head", "readout"))
-# None of these models has shared experts, so that the factor on the gates may multiply the layer's output instead.
+# These models have no shared experts, so that the factor on the gates may multiply the layer's output instead.
 _MOE_SITES: Pairs = (
     ("*layers.*.mlp.gate", "router"),
     ("*layers.*.block_sparse_moe.gate", "router"),
     ("*layers.*.mlp.router", "router"),
     *((f"*layers.*.{name}", key) for name in ("mlp", "block_sparse_moe") for key in ("expert_out", "route_scale")),
+)
+# Beside shared experts it multiplies the output of the routed ones, which is a module of its own in transformers 5.
+_HYBRID_SITES: Pairs = (
+    ("*layers.*.mlp.gate", "router"),
+    ("*layers.*.mlp.experts", "expert_out"),
+    ("*layers.*.mlp.experts", "route_scale"),
+    ("*layers.*.mlp.shared_experts", "shared_out"),
 )
 _KEYS_OF_EXPERTS = ("expert_out", "route_scale")
 
@@ -132,6 +148,16 @@ def _experts(config: Any, num_experts: int, expert_width: int) -> dict[str, int]
     return {"num_active": config.num_experts_per_tok, "num_experts": num_experts, "expert_width": expert_width}
 
 
+def _glm4_moe_ffn(config: Any) -> dict[str, int]:
+    if config.first_k_dense_replace >= config.num_hidden_layers:
+        return {"dense_width": config.intermediate_size}
+    out = _experts(config, config.n_routed_experts, config.moe_intermediate_size)
+    out["num_groups"] = config.n_group
+    if config.n_shared_experts:
+        out |= {"num_shared": config.n_shared_experts, "shared_width": config.moe_intermediate_size}
+    return {**out, "dense_width": config.intermediate_size} if config.first_k_dense_replace else out
+
+
 def _qwen3_moe_ffn(config: Any) -> dict[str, int]:
     step, only = config.decoder_sparse_step, config.mlp_only_layers or ()
     dense = [i for i in range(config.num_hidden_layers) if i in only or (i + 1) % step]
@@ -149,12 +175,15 @@ _ROWS = (
         ffn=lambda config: {"dense_width": config.n_inner or 4 * config.hidden_size},
         gate=_no_gate,
     ),
-    KnownModel(
-        name="llama",
-        roles=(*_LLAMA, *_DENSE),
-        sites=(*_ATTN_SITES, *_DENSE_SITE, *_END_SITES),
-        ffn=lambda config: {"dense_width": config.intermediate_size},
-        gate=_no_gate,
+    *(
+        KnownModel(
+            name=name,
+            roles=(*_LLAMA, *_DENSE),
+            sites=(*_ATTN_SITES, *_DENSE_SITE, *_END_SITES),
+            ffn=lambda config: {"dense_width": config.intermediate_size},
+            gate=_no_gate,
+        )
+        for name in ("llama", "mistral", "qwen3")
     ),
     KnownModel(
         name="mixtral",
@@ -178,6 +207,13 @@ _ROWS = (
         gate=_softmax_gate,
     ),
     KnownModel(
+        name="glm4_moe",
+        roles=(*_EXPERTS, *_SHARED, *_DENSE, *_LLAMA),
+        sites=(*_ATTN_SITES, *_HYBRID_SITES, *_DENSE_SITE, *_END_SITES),
+        ffn=_glm4_moe_ffn,
+        gate=_sigmoid_gate,
+    ),
+    KnownModel(
         name="gpt_oss",
         roles=(*_GPT_OSS, *_EXPERTS, *_LLAMA),
         sites=(*_ATTN_SITES, *_MOE_SITES, *_END_SITES),
@@ -189,7 +225,7 @@ KNOWN_MODELS = {row.name: row for row in _ROWS}
 # The gates of further architectures, up to a constant factor, as the routers of transformers 5.23 compute them.
 _GATES: dict[str, Callable[[Any], str | None]] = {
     **dict.fromkeys(("qwen2_moe", "qwen3_next"), _softmax_gate),
-    **dict.fromkeys(("deepseek_v3", "glm4_moe", "dots1", "lfm2_moe"), _sigmoid_gate),
+    **dict.fromkeys(("deepseek_v3", "dots1", "lfm2_moe"), _sigmoid_gate),
     **dict.fromkeys(("deepseek_v2", "jamba"), lambda config: "softmax"),
     **dict.fromkeys(
         ("granitemoe", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe", "hunyuan_v1_moe", "minimax"),
@@ -237,12 +273,14 @@ def known_sites(model: torch.nn.Module, keys: Collection[str]) -> tuple[tuple[st
         (id(module), key): name  # a shared module has several names
         for name, module in plain_modules(model).items()
         for pattern, key in row.sites
-        if key in keys and fnmatchcase(name, pattern) and _has_site(module, key)
+        if key in keys and fnmatchcase(name, pattern) and _has_site(name, module, key)
     }
     return tuple((name, key) for (_, key), name in found.items())
 
 
-def _has_site(module: torch.nn.Module, key: str) -> bool:
+def _has_site(name: str, module: torch.nn.Module, key: str) -> bool:
     """Return whether a module that may be a MoE layer or a dense FFN is the one that the key is about."""
+    if name.endswith(".experts"):
+        return True
     has_experts = any(name == "experts" for name, _ in module.named_children())
     return has_experts if key in _KEYS_OF_EXPERTS else not has_experts if key == "dense_out" else True

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 def shape_of(model: torch.nn.Module | Any, *, batch_tokens: int = 0, steps: int = 0) -> Shape:
     """Return the shape of a model of transformers, or of its config. The config knows no batch and no steps: give them.
 
-    Known architectures are gpt2, llama, mixtral, qwen3_moe, olmoe and gpt_oss. A shape does not hold the width of
-    attention (heads x head_dim, which may differ from the width) nor the number of heads with keys of their own. A
-    recipe reads the width of attention from the tensors. Keep the heads with keys in proportion to the width. Raises
-    HpxferError for other models, and for dimensions that are no shape, e.g. a head_dim that does not divide the width.
+    Known architectures are gpt2, llama, mistral, qwen3, mixtral, qwen3_moe, olmoe, glm4_moe and gpt_oss. Keep the heads
+    of keys and values in proportion to the width. Raises HpxferError for other models, and for dimensions that are no
+    shape.
     """
     row, config = known_model(model), config_of(model)
     if row is None:
@@ -40,6 +39,9 @@ def check_dims(model: torch.nn.Module, target: Shape) -> None:
     row = known_model(model)
     own = row.dims(config_of(model)) if row else {}
     wrong = {name: value for name, value in own.items() if getattr(target, name) != value}
+    for name in ("num_heads", "kv_heads"):
+        if not getattr(target, name):  # it does not say
+            wrong.pop(name, None)
     if not target.dense_width:
         wrong.pop("dense_width", None)  # users who replace FFNs by experts leave the config as it was
     if row and wrong:

@@ -76,18 +76,25 @@ class Own:
                 f"carries that of the base, e.g. '{role}@{fan_in}' if it is {fan_in} there too"
             )
         at_target = fan_in / nominal
-        at_base = base_fan_in / base_nominal if base_fan_in else self.attention_ratio or at_target
-        if at_target == at_base == 1.0:
+        # A base with a number of heads of its own starts attn_out by the fan-in that follows from it.
+        known = reference(self.base).attention_width / base_nominal if role == "attn_out" else 1.0
+        if base_fan_in:
+            at_base = base_fan_in / base_nominal
+        else:
+            at_base = known if self.base.num_heads else self.attention_ratio or at_target
+        if at_target == at_base == known == 1.0:
             return OwnFactors()
         row, grown = self.rows[role], at_target / at_base
         exponent = {name: dict(factor.exponents).get("width", 0.0) for name, factor in row.monomials().items()}
         numbers = Multipliers(
-            init_std=(at_base**-0.5 if self.init_by_fan_in else 1.0) * grown ** exponent["init_std"],
+            init_std=((at_base / known) ** -0.5 if self.init_by_fan_in else 1.0) * grown ** exponent["init_std"],
             lr=grown ** exponent["lr"],
             eps=1.0,
             weight_decay=grown ** exponent["weight_decay"],
             forward=1.0,
         )
+        if numbers == NONE:
+            return OwnFactors()
         return OwnFactors(numbers=numbers, note=_spell(f"its fan-in is {fan_in}, and the width is {nominal}", numbers))
 
     def embedding(self, scale: float, *, tied: bool) -> OwnFactors:

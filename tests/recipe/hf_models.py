@@ -47,6 +47,17 @@ MLA = {
     "v_head_dim": 8,
     "first_k_dense_replace": 1,
 }
+GLM = {
+    "n_routed_experts": 4,
+    "moe_intermediate_size": 16,
+    "n_shared_experts": 1,
+    "head_dim": 8,
+    "use_qk_norm": True,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "attention_bias": True,
+}
 ATTENTION = "1/sqrt(d_head)"  # of all these models
 
 
@@ -79,6 +90,13 @@ def make(kind: str, **changes: Any) -> nn.Module:
             return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**{**MOE, **SHARED, **changes}))
         case "deepseek_v3":
             return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**{**MOE, **MLA, **changes}))
+        case "glm4_moe":
+            return transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(**{**MOE, **GLM, **changes}))
+        case "mistral":
+            return transformers.MistralForCausalLM(transformers.MistralConfig(**{**COMMON, **changes}))
+        case "qwen3":
+            config = transformers.Qwen3Config(**{**COMMON, "num_attention_heads": 8, "head_dim": 8, **changes})
+            return transformers.Qwen3ForCausalLM(config)
         case "granite":
             return transformers.GraniteForCausalLM(transformers.GraniteConfig(**{**COMMON, **changes}))
         case _:

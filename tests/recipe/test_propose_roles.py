@@ -15,7 +15,7 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import Shape
 
-KINDS = ("gpt2", "llama", "mixtral", "qwen3_moe", "olmoe")
+KINDS = ("gpt2", "llama", "mistral", "qwen3", "mixtral", "qwen3_moe", "olmoe", "glm4_moe")
 MOE = ("mixtral", "qwen3_moe", "olmoe")
 QKV = "attn_q+attn_k+attn_v"
 ATTENTION = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_out"}
@@ -51,7 +51,9 @@ def expected(name: str, kind: str) -> str:
         words |= {"w1": "gate", "w2": "out", "w3": "in"}
         return "expert_" + words[last if last != "weight" else module]
     if module in ("gate_proj", "up_proj", "down_proj"):
-        return {"gate_proj": "dense_gate", "up_proj": "dense_in", "down_proj": "dense_out"}[module]
+        return ("shared" if "shared_experts" in path else "dense") + {"gate": "_gate", "up": "_in", "down": "_out"}[
+            module.removesuffix("_proj")
+        ]
     outside = {"gate": "router", "embed_tokens": "embedding", "norm": "final_norm", "lm_head": "readout"}
     return outside.get(module, "norm")
 
@@ -194,10 +196,24 @@ def test_a_balancing_buffer_is_a_router_bias() -> None:
     ("kind", "dims"),
     [
         ("gpt2", {"dense_width": 128}),
-        ("llama", {"dense_width": 48}),
-        ("mixtral", {"num_experts": 4, "num_active": 2, "expert_width": 48}),
-        ("qwen3_moe", {"num_experts": 4, "num_active": 2, "expert_width": 16, "dense_width": 48}),
-        ("olmoe", {"num_experts": 4, "num_active": 2, "expert_width": 48}),
+        ("llama", {"dense_width": 48, "kv_heads": 2}),
+        ("mistral", {"dense_width": 48, "kv_heads": 2}),
+        ("qwen3", {"dense_width": 48, "num_heads": 8, "kv_heads": 2}),
+        ("mixtral", {"num_experts": 4, "num_active": 2, "expert_width": 48, "kv_heads": 2}),
+        ("qwen3_moe", {"num_experts": 4, "num_active": 2, "expert_width": 16, "dense_width": 48, "kv_heads": 2}),
+        ("olmoe", {"num_experts": 4, "num_active": 2, "expert_width": 48, "kv_heads": 2}),
+        (
+            "glm4_moe",
+            {
+                "num_experts": 4,
+                "num_active": 2,
+                "expert_width": 16,
+                "kv_heads": 2,
+                "dense_width": 48,
+                "num_shared": 1,
+                "shared_width": 16,
+            },
+        ),
     ],
 )
 def test_the_shape_of_a_known_model(kind: str, dims: dict[str, int]) -> None:

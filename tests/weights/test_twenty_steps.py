@@ -1,0 +1,106 @@
+"""Twenty steps of our trainer are twenty steps of transformers' model under `recipe.param_groups` and torch's AdamW."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hf_cases import BASE, CASES, MODERN
+from tiny_trials import text_setting, trial
+
+import hpxfer
+from hpxfer.recipe import Recipe
+from hpxfer.scaling.hps import HPs
+from hpxfer.spec.balance import Balance
+from hpxfer.train.state import TrainState
+from hpxfer.trial import Trial
+from hpxfer.trial.stack import Stack
+from hpxfer.weights.files import transformers_model
+from hpxfer.weights.folded import pieces_of
+from hpxfer.weights.trained import TrialWeights, drawn
+
+STEPS, TOLERANCE = 20, 1e-4
+HPS = HPs(lr=2.0**-6, eps=1e-8, weight_decay=0.1, beta1=0.9, beta2=0.95)
+# Class -> table. Only complete-mue says something of shared experts.
+KINDS = {"mixtral": "completep-moe", "qwen3_moe": "completep-moe", "olmoe": "completep-moe", "glm4_moe": "complete-mue"}
+AWAY = {"width": 32, "depth": 3, "num_experts": 8, "num_active": 4, "expert_width": 48}
+
+
+def case(kind: str, away: bool, folder: Any) -> Trial:
+    _, base, _, options, _ = CASES[kind]
+    changes = {**MODERN, **options, "vocab_size": 128, "balance": Balance(bias="none"), "route_scale": 1.0}
+    setting = replace(text_setting(folder), **changes, steps=STEPS, warmup_steps=0)
+    at_base = replace(BASE, **base)
+    shape = replace(at_base, **AWAY, shared_width=2 * at_base.shared_width) if away else at_base
+    return replace(trial(setting, shape, KINDS[kind], seed=1, hps=HPS), base=at_base)
+
+
+def recipe_of(given: Trial) -> Recipe:
+    assert given.parameterization is not None
+    hps = {name: getattr(HPS, name) for name in ("lr", "eps", "weight_decay", "beta1", "beta2")}
+    return Recipe.from_hps(
+        given.parameterization.name,
+        given.base,
+        hps,
+        gate=given.setting.gate,
+        attention_scale=given.setting.attention_scale,
+    )
+
+
+def unmultiplied(weights: TrialWeights) -> torch.nn.Module:
+    """Return the model of transformers with the weights as they are trained: the recipe multiplies, not the weights."""
+    model = transformers_model(weights)
+    state = model.state_dict()
+    for name, pieces in pieces_of(weights.trial).items():
+        for factor in {piece.factor for piece in pieces if piece.own is not None and piece.factor}:
+            state[name].div_(factor)
+    return model
+
+
+def ours(given: Trial) -> list[float]:
+    state = TrainState(Stack(trials=(given,)), torch.device("cpu"))
+    losses = []
+    for step in range(STEPS):
+        output, grads = state.forward_backward(step)
+        losses.append(output.losses_KT.mean().item())
+        state.update(output, grads)
+    return losses
+
+
+def theirs(given: Trial, model: torch.nn.Module, groups: list[dict[str, Any]]) -> list[float]:
+    state = TrainState(Stack(trials=(given,)), torch.device("cpu"))  # for its batches
+    optimizer = torch.optim.AdamW(groups)
+    losses = []
+    for step in range(STEPS):
+        inputs, targets = state.batch(step)
+        loss = F.cross_entropy(model(inputs[0]).logits.flatten(0, 1), targets[0].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["at the base", "away from it"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_losses_of_twenty_steps(kind: str, away: bool, tmp_path: Any) -> None:
+    given = case(kind, away, tmp_path)
+    made, mine = recipe_of(given), ours(given)
+    assert mine[-1] < mine[0] - 0.1
+    model = unmultiplied(drawn(given))
+    with made.attach(model, given.shape):
+        groups = made.param_groups(model, hpxfer.roles(model), given.shape)
+        assert theirs(given, model, groups) == pytest.approx(mine, abs=TOLERANCE)
+
+
+def test_one_learning_rate_for_all_is_seen(tmp_path: Any) -> None:
+    given = case("mixtral", True, tmp_path)
+    made, mine = recipe_of(given), ours(given)
+    model = unmultiplied(drawn(given))
+    with made.attach(model, given.shape):
+        groups = made.param_groups(model, hpxfer.roles(model), given.shape)
+        wrong = theirs(given, model, [{**group, "lr": HPS.lr} for group in groups])
+    assert max(abs(a - b) for a, b in zip(wrong, mine, strict=True)) > 100 * TOLERANCE
