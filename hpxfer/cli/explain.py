@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, column, load_plugins
+from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, Variant, column, load_plugins
 from hpxfer.cli.output import say, warn
 from hpxfer.errors import HpxferError
 
@@ -27,6 +27,7 @@ def explain(
         Path | None,
         typer.Option(help="With --recipe: the config.json of a model of transformers. Shows what each tensor gets."),
     ] = None,
+    variant: Variant = None,
     convention: Convention = None,
     gate: Annotated[
         str | None, typer.Option(help="The gate of the model, e.g. sigmoid; only warnings depend on it.")
@@ -68,9 +69,11 @@ def explain(
     if model is not None:
         _of_model(recipe, model, target, as_json=as_json, others=(sweep, base, parameterization, optimizer, convention))
         return
+    if variant is not None and sweep is None:
+        raise HpxferError("--variant: goes with --sweep")
     conventions, facts = read_conventions(convention or ()), model_facts(gate, tied)
     if sweep is not None:
-        source = from_sweep(sweep, parameterization, base, target, conventions, facts)
+        source = from_sweep(sweep, parameterization, base, target, conventions, facts, variant)
     elif recipe is not None:
         source = from_recipe(recipe, parameterization, base, target, conventions, facts)
     else:

@@ -77,6 +77,7 @@ def from_sweep(
     target: Path | None,
     conventions: Conventions,
     facts: ModelFacts,
+    variant: str | None = None,
 ) -> Source:
     """Return the source that a sweep gives. By default it is the first parameterization at the largest shape."""
     from hpxfer.host.machine import has_cuda
@@ -93,6 +94,7 @@ def from_sweep(
     choice = of_sweep(spec, name, conventions)
     tokenizer, vocab_size = vocabulary(spec.data)
     expansion = Expansion(spec, DataRef(digest="", tokenizer=tokenizer, vocab_size=vocab_size))
+    spec = expansion.part(variant).spec
     hps, setting = base_hps(spec), expansion.setting
     largest = max(expansion.shapes, key=lambda shape: train_flops(shape, expansion.setting_at(shape)))
     shape = load_shape(target) if target else largest

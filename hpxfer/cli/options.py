@@ -51,6 +51,9 @@ EarlyStopping = Annotated[
 Parameterization = Annotated[
     str | None, typer.Option("--parameterization", help="The name of a table; default: the sweep's first.")
 ]
+Variant = Annotated[
+    str | None, typer.Option("--variant", help="The variant of a sweep that has some; default: the sweep's first.")
+]
 Convention = Annotated[
     list[str] | None, typer.Option("--convention", help="KEY=VALUE, an option of the table; may be repeated.")
 ]

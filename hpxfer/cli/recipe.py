@@ -9,16 +9,14 @@ from typing import Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Base, Folder, Parameterization
+from hpxfer.cli.options import AsJson, Base, Folder, Parameterization, Variant
 from hpxfer.cli.output import say, warn, written
 
 
 def recipe(
     results: Folder,
     parameterization: Parameterization = None,
-    variant: Annotated[
-        str | None, typer.Option(help="The variant of a sweep that has some; default: the sweep's first.")
-    ] = None,
+    variant: Variant = None,
     base: Base = None,
     output: Annotated[
         Path | None,

@@ -138,7 +138,7 @@ class PerArm(FIFOScheduler):
 
     def _asha(self, trial: Any) -> Any:
         stack: Stack = trial.config["stack"]
-        arm = (stack.shape, stack.trials[0].parameterization)
+        arm = self._stopping.arm(stack.trials[0])
         if arm not in self._arms:
             self._arms[arm] = ASHAScheduler(
                 time_attr=STEP,

@@ -32,7 +32,7 @@ from hpxfer.search.tuned import tuned
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.sweep import ParameterizationSpec
-from hpxfer.trial import Expansion, base_hps
+from hpxfer.trial import base_hps
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, Optimum, ShapeFinding, TransferReport
@@ -157,7 +157,7 @@ def _arm(results: Results, name: str | None, variant: str | None) -> str:
     arms = results.expansion.arms
     if name in arms and variant is None:
         return name
-    part = _part(results, variant)
+    part = results.expansion.part(variant)
     choices = part.choices
     if name is None:
         return part.label(choices[0])
@@ -169,20 +169,6 @@ def _arm(results: Results, name: str | None, variant: str | None) -> str:
         legal = " or ".join(row.label() for row in found)
         raise HpxferError(f"parameterization: must name one of the sweep's, got {shown(name)}; give {legal}")
     return part.label(found[0])
-
-
-def _part(results: Results, variant: str | None) -> Expansion:
-    """Return the sweep under this variant, by default under its first one."""
-    expansion = results.expansion
-    if variant is None:
-        return expansion.parts[0]
-    if results.spec.variants is None:
-        raise HpxferError(f"variant: must be left out, got {shown(variant)}: the sweep has no variants")
-    part = next((part for part in expansion.parts if part.variant == variant), None)
-    if part is None:
-        legal = nearest(variant, [part.variant for part in expansion.parts])
-        raise HpxferError(f"variant: must be one of the sweep's, got {shown(variant)}; {legal}")
-    return part
 
 
 def _base(findings: Sequence[Finding], where: str, hp: str) -> tuple[ShapeFinding, float]:

@@ -32,11 +32,11 @@ def variants_of(spec: SweepSpec) -> tuple[tuple[str, SweepSpec], ...]:
 
 
 def arm_label(table: str, variant: str) -> str:
-    """Return the label of a table under a variant, e.g. `completep-moe, tuned`, or that of the table under `default`.
+    """Return the label of a table under a variant, e.g. `completep-moe (tuned)`, or that of the table under `default`.
 
     `hpxfer.verdict.labels` reads it.
     """
-    return table if variant == DEFAULT else f"{table}, {variant}"
+    return table if variant == DEFAULT else f"{table} ({variant})"
 
 
 def _given(hps: VariantHPs) -> dict[str, float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Parameterization, evaluate, parameterization
 from hpxfer.scaling.hps import HPs
@@ -117,6 +118,18 @@ class Expansion:
             part = Expansion(under, self.data, self.trainer_version, self.plugins, self._own_at_base, name)
             part._templates = self._templates
             yield part
+
+    def part(self, variant: str | None = None) -> Expansion:
+        """Return the part under this variant, by default the first one. Raise HpxferError if the sweep lacks it."""
+        if variant is None:
+            return self.parts[0]
+        if self.spec.variants is None:
+            raise HpxferError(f"variant: must be left out, got {shown(variant)}: the sweep has no variants")
+        found = next((part for part in self.parts if part.variant == variant), None)
+        if found is None:
+            fix = nearest(variant, list(self.spec.variants))
+            raise HpxferError(f"variant: must be one of the sweep's, got {shown(variant)}; {fix}")
+        return found
 
     def label(self, choice: Parameterization) -> str:
         """Return the label of the arm of a table: its own label, with the variant of this part."""

@@ -19,13 +19,13 @@ def shape_label(scale_name: str, scale: float) -> str:
 
 
 def variant_of(label: str) -> str:
-    """Return the variant in the label of an arm: `tuned` of `completep-moe, tuned`, nothing of `completep-moe`."""
-    return label.partition(", ")[2]
+    """Return the variant in the label of an arm: `tuned` of `completep-moe (tuned)`, nothing of `completep-moe`."""
+    return label.partition(" (")[2].removesuffix(")")
 
 
 def is_control(label: str) -> bool:
     """Return whether the label is that of the table that all others of its variant are compared with."""
-    return label.partition(", ")[0] == CONTROL
+    return label.partition(" (")[0] == CONTROL
 
 
 def loss_name(loss: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import hpxfer
-from sweep_text import SWEEP
+from sweep_text import SWEEP, edited
 
 from hpxfer.cli.options import column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -232,3 +232,23 @@ def test_a_sweep_s_own_conventions_and_others_beside_them(explain: Explain) -> N
     assert out.startswith("completep-moe[depth_alpha=0.5,eps=global] ")
     code, out, _ = explain("--parameterization", "mup-i", sweep=sweep)
     assert (code, out.splitlines()[0]) == (0, "mup-i (MSSP (HiLD 2026)), adamw")
+
+
+def test_a_variant_of_a_sweep_is_explained_with_its_own_base_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variants = "  router_bias_lr: 0.01\nvariants: {default: {}, tuned: {hps: {multipliers: {router.lr_mult: 0.25}}}}\n"
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text(edited(("  router_bias_lr: 0.01\n", variants)))
+    lrs = {}
+    for variant in ("default", "tuned"):
+        _, out, _ = hpxfer(capsys, "explain", "--sweep", sweep, "--variant", variant, "--json")
+        roles = json.loads(out)["values"]["base"]
+        lrs[variant] = roles["router"]["lr"], roles["attn_q"]["lr"]
+    assert lrs["tuned"] == (lrs["default"][0] / 4, lrs["default"][1])
+    code, _, err = hpxfer(capsys, "explain", "--sweep", sweep, "--variant", "tund")
+    assert (code, err) == (2, "hpxfer: variant: must be one of the sweep's, got 'tund'; did you mean 'tuned'?\n")
+    code, _, err = hpxfer(capsys, "explain", "--list", "--variant", "tuned")
+    assert code == 0
+    code, _, err = hpxfer(capsys, "explain", "--variant", "tuned")
+    assert (code, err) == (2, "hpxfer: --variant: goes with --sweep\n")

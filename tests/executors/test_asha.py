@@ -136,6 +136,21 @@ def test_rungs(grace: int, factor: float, steps: int, rungs: tuple[int, ...]) ->
     assert Stopping(grace, factor).rungs(steps) == rungs
 
 
+def test_trials_are_compared_with_those_of_their_variant() -> None:
+    both = Stopping(4, 3.0, ("lr", "router.lr_mult"))
+    plain, other, routed, tuned = (
+        trial(SETTING, **hps)
+        for hps in (
+            {"lr": 0.1},
+            {"lr": 0.2},
+            {"lr": 0.1, "multipliers": (("router.lr_mult", 2.0),)},
+            {"lr": 0.1, "multipliers": (("attn_q.lr_mult", 2.0),)},
+        )
+    )
+    assert both.arm(plain) == both.arm(other) == both.arm(routed) != both.arm(tuned)
+    assert both.arm(plain) != both.arm(trial(SETTING, replace(plain.shape, depth=3)))
+
+
 def curves_of(event: Event) -> list[tuple[Curve, ...]]:
     assert isinstance(event, Ended)
     return [result.curves for result in event.results]

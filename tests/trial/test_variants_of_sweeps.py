@@ -43,7 +43,7 @@ def test_the_cells_of_a_variant_are_those_of_a_sweep_with_its_base_values(spec: 
     (_, (_, under)) = variants_of(both)
     alone = list(Expansion(under, DATA).cells())
     assert places(cells[half:]) == places(alone)
-    assert [cell.parameterization for cell in cells[half:]] == [f"{cell.parameterization}, tuned" for cell in alone]
+    assert [cell.parameterization for cell in cells[half:]] == [f"{cell.parameterization} (tuned)" for cell in alone]
 
 
 @given(sweeps(), VARIED)
@@ -67,4 +67,4 @@ def test_trials_that_two_variants_share_are_trained_once() -> None:
     # 4 points in either variant, of which the line of init_scale is the same, and meets the line of lr in each.
     assert len({(cell.trial.hps.lr, cell.trial.hps.init_scale) for cell in cells}) == 4
     assert len(trials) == len({cell.trial.id for cell in cells}) == 4 * 2 * 3
-    assert list(expansion.arms) == ["completep-moe", "sp", "completep-moe, small", "sp, small"]
+    assert list(expansion.arms) == ["completep-moe", "sp", "completep-moe (small)", "sp (small)"]

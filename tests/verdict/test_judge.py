@@ -93,19 +93,19 @@ def test_what_drifts_needs_no_control() -> None:
 def test_each_variant_of_a_sweep_has_its_own_control() -> None:
     """With the tuned constants nothing moves. The control under the default constants is not beside them."""
     stays, moves = STAYS["completep-moe"], MOVES["sp"]
-    frame = line({"completep-moe": stays, "sp": moves, "completep-moe, tuned": stays, "sp, tuned": stays})
-    plain, tuned = finding(frame), finding(frame, "completep-moe, tuned")
+    frame = line({"completep-moe": stays, "sp": moves, "completep-moe (tuned)": stays, "sp (tuned)": stays})
+    plain, tuned = finding(frame), finding(frame, "completep-moe (tuned)")
     assert (plain.variant, tuned.variant) == ("", "tuned")
     assert plain.control is not None
     assert (plain.control.parameterization, plain.control.verdict) == ("sp", "drifts")
     assert tuned.control is not None
-    assert (tuned.control.parameterization, tuned.control.verdict) == ("sp, tuned", "transfers")
+    assert (tuned.control.parameterization, tuned.control.verdict) == ("sp (tuned)", "transfers")
     assert "this axis does not tell them apart" in reasons(tuned)
     assert "this axis does not tell them apart" not in reasons(plain)
-    assert [finding(frame, name).is_control for name in ("sp", "sp, tuned")] == [True, True]
+    assert [finding(frame, name).is_control for name in ("sp", "sp (tuned)")] == [True, True]
     report = report_line(frame, sweep="planted", hp="lr", loss="validation")
     assert "With sp you would lose" in report.headline
-    assert "With sp, tuned it transfers too" in report.headline
+    assert "With sp (tuned) it transfers too" in report.headline
 
 
 def test_axes_are_judged_apart() -> None:
