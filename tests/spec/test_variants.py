@@ -84,8 +84,8 @@ def test_what_is_refused(text: str, problem: str) -> None:
 
 
 def test_a_beta_that_a_table_moves_out_of_its_range_names_the_variant() -> None:
-    edits = (("  width: [32, 64]", "  bigger: [{batch_tokens: 1024}]"), ("[completep-moe, sp]", "[complete-mue]"))
-    message = message_of("{default: {}, fast: {hps: {beta1: 0.2}}}", *edits)
+    edits = (("  width: [32, 64]", "  bigger: [{steps: 100}]"), ("[completep-moe, sp]", "[complete-mue]"))
+    message = message_of("{default: {}, fast: {hps: {beta1: 0.4}}}", *edits)
     assert message.startswith("s.yaml:19: variants.fast: axes.bigger")
     assert "beta1 must be in [0, 1)" in message
 
