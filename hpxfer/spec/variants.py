@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
@@ -47,7 +48,7 @@ def _given(hps: VariantHPs) -> dict[str, float]:
 
 def _under(spec: SweepSpec, hps: VariantHPs) -> SweepSpec:
     given = _given(hps)
-    of_training = {name: given.pop(name) for name in _OF_TRAINING if name in given}
+    of_training: dict[str, Any] = {name: given.pop(name) for name in _OF_TRAINING if name in given}
     if any(name in given for name in _BETAS):
         of_training["betas"] = tuple(
             given.pop(name, beta) for name, beta in zip(_BETAS, spec.training.betas, strict=False)
