@@ -27,12 +27,16 @@ from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack
 
-LINEAR = ("attn_q", "attn_k", "attn_v", "attn_out", "router", "readout", "dense_in", "dense_gate", "dense_out")
+LINEAR = (
+    *("attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "router", "shared_router", "readout"),
+    *("dense_in", "dense_gate", "dense_out"),
+)
 SHARED = ("shared_in", "shared_gate", "shared_out")
 EXPERTS = ("expert_in", "expert_gate")  # these read the stream; expert_out reads their output
 # Parts of the model that are no linear map. Their output and its change are measured.
 PARTS = ("stream", "gates", "moe", "dense", "final_norm")
 OUTSIDE = ("final_norm", "readout")
+LOGIT_BIAS = "router_logit_bias"
 # No trial of a sweep uses this seed.
 PROBE_SEED = 2**62
 PROBE_TOKENS = 64
@@ -127,18 +131,22 @@ class _Probe:
 
     def _embedded(self) -> dict[Part, Tensor]:
         """Return what the stream starts from, apart: the rows of the tokens, and those of the positions."""
-        tokens, positions = (self._state.weights[name][0] for name in ("embedding", "position"))
-        rows = [table[ids] for table, ids in zip(tokens, self._inputs, strict=True)]
-        return {("embedding", None): torch.stack(rows), ("position", None): positions.clone()}
+        weights = self._state.weights
+        rows = [table[ids] for table, ids in zip(weights["embedding"][0], self._inputs, strict=True)]
+        out: dict[Part, Tensor] = {("embedding", None): torch.stack(rows)}
+        if "position" in weights:
+            out["position", None] = weights["position"][0].clone()
+        return out
 
     def _expert_inputs(self, block: int, h_KTD: Tensor) -> dict[str, Tensor]:
         """Return the inputs of every expert's matrices on every token, [K, 1 or E, T, I]."""
         x, weights = h_KTD.unsqueeze(1), self._state.weights
         out: dict[str, Tensor] = {name: x for name in EXPERTS if name in weights}
         hidden = {name: x @ self._matrix(weights, (name, block)) + self._bias(name, block) for name in out}
-        up = hidden["expert_in"]
-        gate = hidden.get("expert_gate")
-        return {**out, "expert_out": F.gelu(up) if gate is None else F.silu(gate) * up}
+        up, gate = hidden["expert_in"], hidden.get("expert_gate")
+        if gate is not None:
+            return {**out, "expert_out": F.silu(gate) * up}
+        return {**out, "expert_out": up.relu() if self._state.setting.ffn == "relu" else F.gelu(up)}
 
     def _quantities(self, part: Part, seen: _Seen) -> Values:
         """Return the RMS [K] of an output and its change. For a linear map, add the two parts of the change."""
@@ -151,7 +159,8 @@ class _Probe:
         if name in (*LINEAR, *SHARED):
             x, x_0 = seen.inputs[part], self._before.inputs[part]
             start = self._matrix(self._start, part)
-            factor = self._state.model.numbers()[name].double() if name in FORWARD_ROLES else 1.0
+            role = self._state.roles.get(name, name)  # the readout may be tied
+            factor = self._state.model.numbers()[role].double() if role in FORWARD_ROLES else 1.0
             out["effective"] = _rms(x @ (self._matrix(self._state.weights, part) - start)) * factor
             out["propagating"] = _rms((x - x_0) @ start) * factor
         return out
@@ -204,12 +213,16 @@ def _by_role(state: TrainState, tensors: Weights, quantity: str) -> Iterator[tup
     """Yield the RMS of every role's tensors, block by block.
 
     The bias of the final norm is left out. It has the role of the biases inside the blocks, but no branch before it.
+    The trained bias of the router is a part of its own, without its gradient: that by the logits, which has two parts.
     """
     parts: dict[Part, list[Tensor]] = {}
     for tensor in state.layout.parameters:
         if tensor.name not in tensors or (tensor.role == "hidden_bias" and not tensor.blocks):
             continue
+        if tensor.name == LOGIT_BIAS and quantity == "gradient":
+            continue
         for block, copy in zip(tensor.blocks or (None,), tensors[tensor.name], strict=True):
-            parts.setdefault((tensor.role, block), []).append(copy.flatten(1))
+            name = tensor.name if tensor.name == LOGIT_BIAS else tensor.role
+            parts.setdefault((name, block), []).append(copy.flatten(1))
     for part, found in parts.items():
         yield part, quantity, _rms(torch.cat(found, 1))

@@ -27,13 +27,13 @@ SHARES = "routed and shared experts divide the update between them as their shar
 
 READ = ("embedding", "position", "stream")
 # Roles that multiply one feature each, or add to it: what they learn is the change of their weights.
-VECTORS = ("norm", "final_norm", "hidden_bias")
-INSIDE = ("attn_q", "attn_k", "attn_v")
+VECTORS = ("norm", "final_norm", "hidden_bias", "router_logit_bias")
+INSIDE = ("attn_q", "attn_k", "attn_v", "attn_gate")
 UP = ("expert_in", "expert_gate", "shared_in", "shared_gate", "dense_in", "dense_gate")
-OUTPUTS = ("router", "readout")
+OUTPUTS = ("router", "shared_router", "readout")
 BRANCHES = ("attn_out", "moe", "dense")
 # Under SGD the first updates of these are as small as the first gradients, which start at a fluctuation width^-1/2.
-SLOW_WITH_SGD = ("router", "expert_in", "expert_gate", "expert_out")
+SLOW_WITH_SGD = ("router", "shared_router", "expert_in", "expert_gate", "expert_out")
 # Quantities that need experts to learn from a fixed share of the tokens.
 SPARSE_ROLES = ("router", "gates", "expert_in", "expert_gate", "expert_out")
 
@@ -53,7 +53,7 @@ def _of(facts: PathFacts, optimizer: Column, moved: int) -> Iterator[Prediction]
         held = _flat("weight change", role, first=moved)
         slow = optimizer == "sgd" and role == "hidden_bias" and facts.layout_moves
         yield replace(held, exponent=None, source=BIASES) if slow else held
-    for role in (*INSIDE, *UP, "router", "readout"):
+    for role in (*INSIDE, *UP, *OUTPUTS):
         yield _learned(facts, optimizer, "effective", role, 0.0, 1 if role == "readout" else moved)
     for role in ("attn_out", "dense_out"):
         yield _learned(facts, optimizer, "effective", role, -depth, moved)

@@ -161,6 +161,23 @@ def _axes(choice: Parameterization, base: Shape, target: Shape, optimizer: Colum
         yield f"the {has} has dense FFNs and the {lacks} has none to compare them with"
     if base.head_dim != target.head_dim:
         yield f"{table.name} holds head_dim fixed: it goes from {base.head_dim} to {target.head_dim}"
+    yield from _heads(choice, base, target)
+
+
+def _heads(choice: Parameterization, base: Shape, target: Shape) -> Iterator[str]:
+    """Yield a warning where the heads do not follow the width, or those of keys and values not the heads."""
+    old, new = (shape.query_heads // shape.key_heads for shape in (base, target))
+    if old != new:
+        yield (
+            f"{choice.table.name} does not cover kv_heads that do not follow the heads: a group goes from {old} heads "
+            f"to {new}, which is another limit; let kv_heads grow with the width"
+        )
+    ratios_of = [shape.attention_width / shape.width for shape in (base, target)]
+    if not math.isclose(*ratios_of, rel_tol=SAME):
+        yield (
+            f"{choice.table.name} does not cover num_heads that do not follow the width: heads x head_dim goes from "
+            f"{ratios_of[0]:g} to {ratios_of[1]:g} of the width"
+        )
 
 
 def _fixed(choice: Parameterization, base: Shape, target: Shape) -> Iterator[str]:

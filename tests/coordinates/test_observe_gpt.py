@@ -47,12 +47,13 @@ def only(*roles: str) -> HPs:
 
 
 def test_every_map_is_measured_in_every_block(setting: Setting) -> None:
-    full = replace(setting, ffn="swiglu", norm_gains=True, biases=True, dense_first=1)
+    gates = {"attention_gate": True, "shared_expert_gate": True}
+    full = replace(setting, ffn="swiglu", norm_gains=True, biases=True, dense_first=1, **gates)
     found = measured(full, MIXED, steps=1, seeds=1)
     for role in (*LINEAR, *SHARED, *EXPERTS, "expert_out"):
         blocks = {layer for name, quantity, layer, _ in found if name == role and quantity == "activation"}
         dense = role.startswith("dense")
-        want = {None} if role == "readout" else {0} if dense else {1, 2} if role not in LINEAR[:4] else {0, 1, 2}
+        want = {None} if role == "readout" else {0} if dense else {1, 2} if role not in LINEAR[:5] else {0, 1, 2}
         assert blocks == want, role
         for quantity in ("change", "effective", "propagating"):
             assert all((role, quantity, block, 1) in found for block in want), f"{role} {quantity}"

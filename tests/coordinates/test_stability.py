@@ -41,7 +41,8 @@ def test_along_width_all_is_flat_and_outputs_may_vanish() -> None:
     assert found["attn_q", "effective"].bound == "equal"
     assert found["router", "effective"].bound == "equal"
     assert found["router", "activation"].bound == "at most"
-    assert {role for role, _ in found} <= {*ROLES, "stream", "gates", "moe", "dense"}
+    parts = {"stream", "gates", "moe", "dense", "attn_gate", "shared_router", "router_logit_bias"}
+    assert {role for role, _ in found} <= {*ROLES, *parts}
 
 
 def test_along_depth_the_sum_over_blocks_is_flat() -> None:

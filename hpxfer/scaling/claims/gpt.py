@@ -44,6 +44,8 @@ BIASES = "the gradients of the biases of experts and of attention scale differen
 TIED = "two parts: by the gradient of what is embedded, a fluctuation width^-1/2 in what is read out, and by its own"
 
 ATTENTION = ("attn_q", "attn_k", "attn_v")
+# A map whose tensor has the role of another: what it reads and makes has the size of a query.
+GATE_OF_ATTENTION = "attn_gate"
 UP = ("expert_in", "expert_gate", "shared_in", "shared_gate", "dense_in", "dense_gate")
 EXPERTS = ("expert_in", "expert_gate")
 DOWN = ("expert_out", "shared_out", "dense_out")
@@ -140,7 +142,7 @@ def flat(conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
         yield from _claims(("activation", "change"), role, ONE, FLAT)
     for role in ("norm", "hidden_bias", "final_norm"):
         yield from _claims(("weight change",), role, ONE, FLAT)
-    for role in (*ATTENTION, "attn_out", *UP, *DOWN, "router"):
+    for role in (*ATTENTION, GATE_OF_ATTENTION, "attn_out", *UP, *DOWN, "router"):
         yield from _claims(("activation", "effective", *MOVED), role, ONE, FLAT)
     yield from _claims(("effective",), "readout", ONE, FLAT)
 
@@ -162,7 +164,7 @@ def _stable(table: Stable, conventions: Conventions, optimizer: Column) -> Itera
     biases = _Hold(still=LAYOUT, otherwise=BIASES) if optimizer == "sgd" else NO_HOLD
     for role, size, hold in (("norm", gains, NO_HOLD), ("hidden_bias", gains, biases), ("final_norm", ONE, NO_HOLD)):
         yield from _claims(("weight change",), role, size, STABLE, hold)
-    for role in (*ATTENTION, *UP):
+    for role in (*ATTENTION, GATE_OF_ATTENTION, *UP):
         yield from _claims(("activation", *MOVED), role, ONE, STABLE)
         learned = SPARSE_STILL if role in EXPERTS else NO_HOLD
         if optimizer == "sgd" and role in table.faint:
