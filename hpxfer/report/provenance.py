@@ -16,6 +16,7 @@ from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec.budget import budget_text
+from hpxfer.spec.variants import given_hps
 from hpxfer.verdict.labels import loss_name, scale_text
 from hpxfer.verdict.loss_grid import STATUSES
 from hpxfer.verdict.rules import Rules
@@ -99,6 +100,9 @@ def provenance_table(results: Results) -> Table:
     seconds = (trials["wall_s"] / trials["stack_size"]).sum()
     facts.append(("training time", f"{seconds / 60:.1f} min in all; the trials of a stack share its time"))
     facts.append(("budget", budget_text(results.spec)))
+    for name, variant in (results.spec.variants or {}).items():
+        hps = ", ".join(f"{hp} {value:g}" for hp, value in given_hps(variant.hps).items())
+        facts.append((f"variant {name}", hps or "the base HPs"))
     facts += [("data", f"{data.source}, digest {data.digest}"), ("tokenizer", _counted(trials["tokenizer"]))]
     # A report never imports a plug-in: it names those that the sweep was run with.
     if plugins := results.spec.plugins:

@@ -40,14 +40,14 @@ def arm_label(table: str, variant: str) -> str:
     return table if variant == DEFAULT else f"{table} ({variant})"
 
 
-def _given(hps: VariantHPs) -> dict[str, float]:
+def given_hps(hps: VariantHPs) -> dict[str, float]:
     """Return HP -> value, for those that a variant gives."""
     scalars = {name: value for name, value in vars(hps).items() if name != "multipliers" and value is not None}
     return {**scalars, **hps.multipliers}
 
 
 def _under(spec: SweepSpec, hps: VariantHPs) -> SweepSpec:
-    given = _given(hps)
+    given = given_hps(hps)
     of_training: dict[str, Any] = {name: given.pop(name) for name in _OF_TRAINING if name in given}
     if any(name in given for name in _BETAS):
         of_training["betas"] = tuple(
@@ -81,7 +81,7 @@ def variant_problems(
     for name, variant in spec.variants.items():
         at: KeyPath = ("variants", name)
         problems = [*_name_problems(at, name), *_hp_problems(spec, at, variant.hps, without_effect)]
-        if name == DEFAULT and _given(variant.hps):
+        if name == DEFAULT and given_hps(variant.hps):
             problems.append((at, f"must change nothing, because {DEFAULT} names the base HPs; choose another name"))
         yield from problems
         broken = broken or bool(problems)
@@ -101,7 +101,7 @@ def _name_problems(at: KeyPath, name: str) -> Iterator[Problem]:
 def _hp_problems(
     spec: SweepSpec, at: KeyPath, hps: VariantHPs, without_effect: Callable[[SweepSpec, str], str | None]
 ) -> Iterator[Problem]:
-    for name, value in _given(hps).items():
+    for name, value in given_hps(hps).items():
         key: KeyPath = (*at, "hps", *(("multipliers",) if name in hps.multipliers else ()), name)
         if name in hps.multipliers and "." not in name:
             yield key, "must be a dotted name, e.g. router.lr_mult"

@@ -9,6 +9,7 @@ import pytest
 from searched import searched
 
 from hpxfer.recipe import recipe_of
+from hpxfer.report.provenance import provenance_table
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, make_search
 from hpxfer.search.arms import arms_of
@@ -53,6 +54,9 @@ def test_every_variant_is_searched_as_a_sweep_of_its_own_and_reads_back(kind: st
     for variant, mult in (("default", 1.0), ("tuned", 4.0)):
         assert recipe_of(results, "completep-moe", variant).hps.get(MULT) == mult
     assert recipe_of(results, "completep-moe (tuned)").hps.get(MULT) == 4.0
+    shown = str(provenance_table(results))
+    assert "variant tuned" in shown
+    assert f"{MULT} 4" in shown
 
 
 def test_arms_of_variants_are_named_and_have_their_own_budget() -> None:

@@ -1,0 +1,32 @@
+"""A sweep with variants from the command line, read arm by arm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import hpxfer
+from tiny import write_tiny
+
+VARIANTS = "variants: {default: {}, tuned: {hps: {multipliers: {router.lr_mult: 0.25, embedding.forward_mult: 2}}}}\n"
+
+
+def test_from_file_to_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep, results = write_tiny(tmp_path), tmp_path / "results"
+    sweep.write_text(sweep.read_text() + VARIANTS)
+    assert hpxfer(capsys, "run", sweep, "--results", results)[0] == 0
+    _, out, _ = hpxfer(capsys, "report", results / "tiny", "--json")
+    findings = json.loads(out)["findings"]
+    names = {"completep-moe", "sp", "completep-moe (tuned)", "sp (tuned)"}
+    assert {finding["parameterization"] for finding in findings} == names
+    for label, control in (("completep-moe", "sp"), ("completep-moe (tuned)", "sp (tuned)")):
+        (finding,) = (each for each in findings if each["parameterization"] == label)
+        assert finding["control"]["parameterization"] == control
+    path = tmp_path / "mine.yaml"
+    for arm in (("--variant", "tuned"), ("--parameterization", "completep-moe (tuned)")):
+        code, _, err = hpxfer(capsys, "recipe", results / "tiny", *arm, "--output", path)
+        assert code == 0, err
+        assert "embedding.forward_mult: 2.0\n    router.lr_mult: 0.25\n" in path.read_text()
+    assert hpxfer(capsys, "recipe", results / "tiny", "--output", path)[0] == 0
+    assert "multipliers: {}" in path.read_text()
