@@ -27,6 +27,9 @@ def weights(
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where a trial is trained again.")
     ] = "auto",
+    step: Annotated[
+        int | None, typer.Option("--step", min=1, help="The weights after this many steps; default: the last.")
+    ] = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,19 +44,30 @@ def weights(
       hpxfer weights results/mixtral --trial 3f2a --out w --format safetensors
     """
     from hpxfer.results import load_results
+    from hpxfer.storage.uri import parse_root
     from hpxfer.weights.choose import chosen_trial
     from hpxfer.weights.files import write_folder
-    from hpxfer.weights.kept import weights_from
+    from hpxfer.weights.keep import weights_from
+    from hpxfer.weights.kept import FOLDER
 
     load_plugins(plugin)
     outcome = load_results(results)
     warn(outcome.problems)
     found, row = chosen_trial(outcome, trial, best=best)
-    files = write_folder(lambda: weights_from(outcome.folder, found, row, device), found, out, form)
+    steps = found.setting.steps
+    files = write_folder(
+        lambda: weights_from(parse_root(results) / FOLDER, found, row, device, step),
+        found,
+        out,
+        form,
+        {"step": step or steps},
+    )
     if as_json:
         say(json.dumps({"trial": found.id, "files": [str(path) for path in files]}))
         return
-    what = f"trial {found.id}: {found.shape.label()}, validation loss {row['validation_loss_nats']:.4f} nats"
+    loss = f"validation loss {row['validation_loss_nats']:.4f} nats"
+    after = loss if step in (None, steps) else f"after {step} of {steps} steps"
+    what = f"trial {found.id}: {found.shape.label()}, {after}"
     say(f"{what}\n{written(files)}")
 
 

@@ -32,12 +32,13 @@ from hpxfer.results import Results, load_results
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.plugins import plugin_files
 from hpxfer.storage.lease import Lease, leased
-from hpxfer.storage.uri import parse_root
+from hpxfer.storage.uri import Uri, parse_root
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.stack import Stack
+from hpxfer.weights import kept
 
 CHECKPOINTS = "checkpoints"
 # Starts of the names of files that only the holder of the lease writes.
@@ -92,6 +93,7 @@ def run(
             prepared = refreshed(prepared, store)
             with lease.writing():
                 remove_half_written(prepared.folder, OWNED)
+                kept.end(_weights(prepared))
                 _checkpoints(prepared).end(prepared.outcomes)  # those of a driver that was killed at its very end
             store.save_sweep(prepared.spec, prepared.expansion.setting.data_digest)
             if prepared.missing or prepared.reuse.wanted:
@@ -131,6 +133,9 @@ def _train(
     if resources.checkpoint_s:
         with lease.writing():
             spec = checkpoints.start(resources.checkpoint_s)
+    with lease.writing():
+        # Weights of trials that lost nothing but their curves stay as they are.
+        keep = kept.start(_weights(prepared), "none" if prepared.restoring else resources.keep)
     how = TrainStack(
         resources.device,
         determinism=prepared.spec.training.determinism,
@@ -138,6 +143,7 @@ def _train(
         checkpoints=spec,
         stopping=_stopping(prepared.spec),
         plugins=plugins,
+        keep=keep,
     )
     dispatcher = Dispatcher(
         prepared,
@@ -163,6 +169,7 @@ def _train(
     finally:
         with suppress(HpxferError), lease.writing():
             checkpoints.end(dispatcher.done)
+            kept.end(_weights(prepared))
 
 
 @contextmanager
@@ -208,6 +215,11 @@ def _stopping(spec: SweepSpec) -> Stopping | None:
 def _checkpoints(prepared: PreparedSweep) -> Checkpoints:
     """Return the checkpoints beside the results. Beside results in object storage, every node can reach them."""
     return Checkpoints(parse_root(prepared.location.where) / CHECKPOINTS)
+
+
+def _weights(prepared: PreparedSweep) -> Path | Uri:
+    """Return the folder of weights beside the results, see `_checkpoints`."""
+    return parse_root(prepared.location.where) / kept.FOLDER
 
 
 def _counts(prepared: PreparedSweep) -> RunCounts:

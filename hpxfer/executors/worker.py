@@ -19,6 +19,7 @@ from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
+from hpxfer.weights.kept import KeepSpec
 
 # How long a driver that was interrupted waits for that. A training step that takes longer is abandoned.
 STOP_S = 5.0
@@ -57,9 +58,11 @@ class TrainStack:
     checkpoints: CheckpointSpec | None = None
     stopping: Stopping | None = None  # early stopping; the training reports at the steps where trials are compared
     plugins: tuple[PluginFile, ...] = ()  # imported before the training, once per process
+    keep: KeepSpec | None = None  # where weights are stored
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         from hpxfer.train.trainer import train
+        from hpxfer.weights.keep import Keeper
 
         for file in self.plugins:
             load_plugin(file)
@@ -71,6 +74,8 @@ class TrainStack:
             checkpoints=self.checkpoints,
             report_at=() if self.stopping is None else self.stopping.rungs(stack.setting.steps),
             stop=STOP.check,
+            keep=None if self.keep is None else Keeper(self.keep, stack),
+            keep_at=() if self.keep is None else self.keep.early_steps(stack.setting.steps),
         )
 
 

@@ -25,7 +25,7 @@ from hpxfer.results import Results
 from hpxfer.search import make_search
 from hpxfer.search.export import FILE as STUDY_FILE
 from hpxfer.search.stored import outcomes_of
-from hpxfer.storage.folder import StorageFolder, folder_at
+from hpxfer.storage.folder import MARKER, StorageFolder, folder_at
 from hpxfer.storage.lease import leased
 from hpxfer.storage.lease_file import LEASE_FILE
 from hpxfer.storage.uri import is_uri, parse_root
@@ -34,7 +34,6 @@ from hpxfer.store.legacy import legacy_id
 from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.parts import list_parts
 from hpxfer.store.sweep_file import load_stored
-from hpxfer.train.checkpoints import MARKER
 from hpxfer.trial import TRAINER_VERSION
 
 BACKUP = "before-rekey"

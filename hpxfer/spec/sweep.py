@@ -28,6 +28,7 @@ from hpxfer.spec.fields import (
     Values,
     into,
 )
+from hpxfer.spec.keep import Keep
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 
 Norm = Literal["layernorm", "rmsnorm"]
@@ -450,6 +451,9 @@ class ResourcesSpec(Section):
     """Ray's own callbacks, which get every finished trial. wandb needs `pip install 'hpxfer[wandb]'`."""
     checkpoint_s: Annotated[float, Field(ge=0, le=1e6)] = 120.0
     """The seconds between two checkpoints of a stack. 0 writes none."""
+    keep: Keep = "none"
+    """Which weights stay in the results folder, for `hpxfer weights`: those of every trial after its last step, or `all`:
+    after the steps 1, 2, 4, 8 and so on too. Weights that were not kept come back by training the trial again."""
 
 
 def _axis(value: Any) -> Any:

@@ -6,12 +6,14 @@ Methods raise OSError if the disk or the storage refuses.
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hpxfer.errors import HpxferError
 from hpxfer.host.files import open_regular
 from hpxfer.storage.uri import Uri, parse_root
 
@@ -122,6 +124,26 @@ class RemoteFolder:
 
 
 StorageFolder = LocalFolder | RemoteFolder
+# Holds a random token. A worker that can read it back sees the driver's folder, and not one of the same name on another
+# machine. A driver that starts later writes another token, so that the workers of an earlier one write no more.
+MARKER = "driver"
+
+
+def marked(files: StorageFolder) -> str:
+    """Make the folder if it is absent, write a new marker into it, and return the token."""
+    token = secrets.token_hex(16)
+    files.make()
+    files.put(MARKER, lambda path: path.write_bytes(token.encode()))
+    return token
+
+
+def sees(where: str, token: str) -> bool:
+    """Return whether this machine sees the folder of the driver that wrote this token last."""
+    try:
+        with folder_at(where).open(MARKER) as file:
+            return file.read() == token.encode()
+    except (OSError, HpxferError):
+        return False
 
 
 def folder_at(where: str | Path | Uri) -> StorageFolder:

@@ -128,6 +128,7 @@ TRIALS = _schema(
     _field("halvings", _INT, "1", "how often the stack was cut in half for lack of memory", null=True, since=3),
     _field("resumes", _INT, "1", "how often it went on from a checkpoint", null=True, since=4),
     _field("device", _TEXT, "text", "what it was trained on", null=True),
+    _field("cpu", _TEXT, "text", "name and instructions of the CPU, if that is the device", null=True, since=6),
     _field(
         "determinism", _TEXT, "text", "strict: the same bits in every stack; fast: not promised", null=True, since=3
     ),

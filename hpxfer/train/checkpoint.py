@@ -25,7 +25,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.machine import cpu_name
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout
 from hpxfer.spec.blocks import moe_blocks
@@ -184,9 +183,8 @@ def read(path: Path, stack: Stack, setup: Setup) -> Checkpoint:
 def how(setup: Setup) -> dict[str, str | None]:
     """Return what the bits of a training depend on beside its trials."""
     found = provenance(setup)
-    names = ("device", "determinism", "backend", "kernel_configs")
-    cpu = None if setup.cuda else f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}"
-    return {**{name: found[name] for name in names}, "cpu": cpu, "torch": torch.__version__}
+    names = ("device", "cpu", "determinism", "backend", "kernel_configs")
+    return {**{name: found[name] for name in names}, "torch": torch.__version__}
 
 
 def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:

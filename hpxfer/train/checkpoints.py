@@ -1,8 +1,7 @@
 """Checkpoints: the folder of checkpoints as the driver uses it. It reads their headers only, and needs no torch.
 
     <results>/checkpoints/<stack's id>.safetensors    the last checkpoint of a stack
-    <results>/checkpoints/driver                      a random token. A worker that can read it back sees the driver's
-                                                      folder, and not one of the same name on another machine.
+    <results>/checkpoints/driver                      the driver's marker
 
 The facts of a file are JSON in its header, with a hash of their own. The driver reads those that it needs. The worker
 checks the others and the tensors. A file that is damaged or forged, or of another format or trainer, counts as absent.
@@ -14,7 +13,6 @@ import hashlib
 import json
 import logging
 import re
-import secrets
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage.folder import StorageFolder, folder_at
+from hpxfer.storage.folder import MARKER, StorageFolder, folder_at, marked, sees
 from hpxfer.storage.uri import Uri
 from hpxfer.train.checkpoint_facts import tell_trials
 from hpxfer.trial import TRAINER_VERSION, Trial
@@ -34,7 +32,6 @@ from hpxfer.trial.stack import Stack
 # ids, into format 2.
 FORMAT = 2
 SUFFIX = ".safetensors"
-MARKER = "driver"
 _NAME = re.compile(rf"[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 # A worker that is killed while it writes leaves such files: under hpxfer's name, or earlier under the library's.
 _HALF_WRITTEN = re.compile(r".*\.tmp|\.tmp.*")
@@ -55,11 +52,7 @@ class CheckpointSpec:
 
     def is_here(self) -> bool:
         """Return whether this machine sees the driver's folder."""
-        try:
-            with folder_at(self.folder).open(MARKER) as file:
-                return file.read() == self.marker.encode()
-        except (OSError, HpxferError):
-            return False
+        return sees(self.folder, self.marker)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +142,9 @@ class Checkpoints:
 
         From now on the workers of earlier runs write no more. Files that they left half-written are removed.
         """
-        marker = secrets.token_hex(16)
         try:
             files = self.files
-            files.make()
-            files.put(MARKER, lambda path: path.write_bytes(marker.encode()))
+            marker = marked(files)
             self._sweep(files)
         except (OSError, HpxferError) as error:
             _log.warning("training without checkpoints: %s: %s", self._folder, error)

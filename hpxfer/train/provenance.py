@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import hpxfer
+from hpxfer.host.machine import cpu_name
 from hpxfer.train.device import Setup
 
 
@@ -23,6 +24,7 @@ def provenance(setup: Setup) -> dict[str, Any]:
     return {
         "peak_bytes": _peak_bytes(setup),
         "device": device,
+        "cpu": None if setup.cuda else f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}",
         "determinism": setup.determinism,
         "backend": setup.backend.name,
         "backend_reason": setup.backend.reason,

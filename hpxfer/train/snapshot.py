@@ -5,13 +5,14 @@ Letters: K trials, L MoE layers, E experts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hpxfer.model.flat import FlatLayout
+from hpxfer.trial.result import TrialResult
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,6 +29,16 @@ class Snapshot:
     step: Tensor  # [1] int64
     router_bias: Tensor  # [L, K, E]
     last_load: Tensor  # int64, [L, K, E], or [0, K, E] where nothing takes loads from the step before
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Moment:
+    """The trials of a stack that are alive after a step."""
+
+    step: int  # steps done
+    snapshot: Snapshot
+    rows: Mapping[str, int]  # trial id -> row of the snapshot
+    results: Mapping[str, TrialResult]  # trial id -> result, after the last step; else empty
 
 
 def copy_trials(source: Tensor, dim: int, rows: Sequence[int], out: Tensor) -> None:

@@ -7,7 +7,7 @@ read, diverged trials leave the stack if that saves more time than it costs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.log import MetricLog, balance_steps, loss_curve, probe_steps, rms_by_role
 from hpxfer.train.monitor import mean_losses
 from hpxfer.train.provenance import provenance
-from hpxfer.train.snapshot import Snapshot
+from hpxfer.train.snapshot import Moment, Snapshot
 from hpxfer.train.step import StepCache
 from hpxfer.trial.events import Ended, Progress
 from hpxfer.trial.result import TrialResult
@@ -47,11 +47,13 @@ def train(
     checkpoints: CheckpointSpec | None = None,
     report_at: Collection[int] = (),
     stop: Callable[[], bool] = lambda: False,
-    at_end: Callable[[Snapshot], object] | None = None,
+    keep: Callable[[Moment], object] | None = None,
+    keep_at: Collection[int] = (),
 ) -> Iterator[Report]:
     """Yield progress about every second and after the steps `report_at`, then the results of all trials of the stack.
 
-    `at_end` gets the last snapshot of the trials that are alive, before the results. Its tensors are the run's own.
+    `keep` gets the trials that are alive after the steps `keep_at` and after the last one, before the results. The
+    tensors are the run's own.
 
     `stop` is asked after every read of the losses. Once it is true, the training writes a checkpoint and ends without
     results.
@@ -65,7 +67,7 @@ def train(
         try:
             checkpointer = Checkpointer(checkpoints, stack, setup)
             run = _Run(stack, setup, checkpointer.last())
-            yield from _events(run, checkpointer, report_at, stop, at_end)
+            yield from _events(run, checkpointer, report_at, stop, keep, keep_at)
         except BaseException:
             _steps.clear()
             raise
@@ -76,7 +78,8 @@ def _events(
     checkpointer: Checkpointer,
     report_at: Collection[int],
     stop: Callable[[], bool],
-    at_end: Callable[[Snapshot], object] | None,
+    keep: Callable[[Moment], object] | None,
+    keep_at: Collection[int],
 ) -> Iterator[Report]:
     steps, tokens = run.setting.steps, run.setting.batch_tokens * run.num_trials
     reported, last_report = run.steps_read, time.monotonic()
@@ -84,11 +87,13 @@ def _events(
         yield run.progress(reported * tokens)
     for step in range(reported, steps):
         run.step(step)
-        asked = step + 1 in report_at
-        if (step + 1) % run.setup.steps_per_read and step + 1 < steps and not asked:
+        asked, kept = step + 1 in report_at, keep is not None and step + 1 in keep_at
+        if (step + 1) % run.setup.steps_per_read and step + 1 < steps and not (asked or kept):
             continue
         if not run.read():
             break
+        if keep is not None and kept and step + 1 < steps:
+            keep(run.moment())
         if step + 1 < steps and stop():
             if checkpointer.is_on:
                 checkpointer.save(run.checkpoint)
@@ -100,8 +105,8 @@ def _events(
             checkpointer.save(run.checkpoint)
     yield run.progress((steps - reported) * tokens)
     results = run.results()
-    if at_end is not None and (snapshot := run.last_snapshot()) is not None:
-        at_end(snapshot)
+    if keep is not None and (last := run.moment(results)).rows:
+        keep(last)
     yield Ended(results=results)
 
 
@@ -229,9 +234,16 @@ class _Run:
             for k in range(self.num_trials)
         )
 
-    def last_snapshot(self) -> Snapshot | None:
-        """Return the snapshot of the trials in `live`, or None if all have diverged. Call it after `results`."""
-        return self.train_step.snapshot() if (self.ended[self.live] > self.setting.steps).any() else None
+    def moment(self, results: Sequence[TrialResult] = ()) -> Moment:
+        """Return the trials that are alive after a read; after the last one with the results of all trials."""
+        return Moment(
+            step=self.steps_read,
+            snapshot=self.train_step.snapshot(),
+            rows={
+                self.stack.trials[k].id: row for row, k in enumerate(self.live) if self.ended[k] > self.setting.steps
+            },
+            results={result.trial_id: result for result in results},
+        )
 
     def _log_balance(self, step: int, output: Output) -> None:
         state = self.train_step.state

@@ -45,6 +45,7 @@ class TrialResult:
     halvings: int | None = None  # how often the stack was cut in half for lack of memory
     resumes: int | None = None  # how often its training resumed from a checkpoint
     device: str | None = None
+    cpu: str | None = None  # name and instructions of the CPU, if that is the device
     determinism: str | None = None  # strict: the same bits in every stack; fast: not promised
     backend: str | None = None  # of the kernels: torch or triton
     backend_reason: str | None = None  # why that backend

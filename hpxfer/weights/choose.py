@@ -39,7 +39,8 @@ def chosen_trial(results: Results, spelled: str | None, *, best: bool) -> tuple[
 
 def _why_not(spelled: str, found: Any) -> str:
     if found.empty:
-        return f"--trial: no trial has an id that begins with {shown(spelled)}; `hpxfer list` and the report show ids"
+        fix = "`hpxfer plan RESULTS/sweep.yaml --trials` lists them"
+        return f"--trial: no trial has an id that begins with {shown(spelled)}; {fix}"
     if len(found) > 1:
         ids = ", ".join(name[:_SHOWN] for name in found["trial_id"].head(3))
         return f"--trial: {shown(spelled)} is how {len(found)} ids begin, such as {ids}; give more of it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from hpxfer.errors import HpxferError
-from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.trial import Trial
 from hpxfer.trial.identity import canonical
 from hpxfer.weights.folded import folded
 from hpxfer.weights.homes import config_of, home_of
-from hpxfer.weights.trained import TrialWeights
+from hpxfer.weights.trained import TrialWeights, parameters_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FORMAT = 1
+NOTHING: Mapping[str, Any] = {}
+_REMOVE = "remove it, and the trial is trained again"
 ROUTER_BIAS = "router_bias"
 OWN_FILE, FACTS_FILE = "model.safetensors", "hpxfer.json"
 
@@ -49,38 +50,44 @@ def facts_of(trial: Trial) -> dict[str, Any]:
     }
 
 
-def write_own(weights: TrialWeights, path: Path) -> None:
-    """Write a safetensors file: `name.block` -> tensor, the router bias, and the facts as metadata."""
+def write_own(weights: TrialWeights, path: Path, more: Mapping[str, Any] = NOTHING) -> None:
+    """Write a safetensors file: `name.block` -> tensor, the router bias, and the facts, and `more`, as metadata."""
     tensors = {}
-    for spec in gpt_parameters(weights.trial.shape, weights.trial.setting):
+    for spec in parameters_of(weights.trial):
         blocks = [f".{block}" for block in spec.blocks] or [""]
         copies = zip(blocks, weights.tensors[spec.name], strict=True)
         tensors |= {f"{spec.name}{block}": tensor.contiguous() for block, tensor in copies}
     tensors[ROUTER_BIAS] = weights.router_bias.contiguous()
-    save_file(tensors, path, metadata={"hpxfer": canonical(facts_of(weights.trial))})
+    save_file(tensors, path, metadata={"hpxfer": canonical({**facts_of(weights.trial), **more})})
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Return the facts of a file of `write_own`. Raise HpxferError if it is none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts: dict[str, Any] = json.loads((file.metadata() or {}).get("hpxfer", "{}"))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise HpxferError(f"{path}: must be weights that hpxfer stored, got {error}; {_REMOVE}") from None
+    return facts
 
 
 def read_own(path: Path, trial: Trial) -> TrialWeights:
     """Return the weights of a trial from a file of `write_own`. Raise HpxferError if it holds others."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get("hpxfer", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise HpxferError(f"{path}: cannot be read as weights: {error}") from None
+    facts = read_facts(path)
     if facts.get("hpxfer_weights") != FORMAT or facts.get("trial_id") != trial.id:
         got = facts.get("trial_id") or "no trial"
-        raise HpxferError(f"{path}: must hold the weights of trial {trial.id}, got {got}; name another file")
+        raise HpxferError(f"{path}: must hold the weights of trial {trial.id}, got {got}; {_REMOVE}")
+    tensors = load_file(path)
     out = {}
-    for spec in gpt_parameters(trial.shape, trial.setting):
+    for spec in parameters_of(trial):
         names = [f"{spec.name}.{block}" for block in spec.blocks] or [spec.name]
         found = [tensors.get(name) for name in names]
         if any(tensor is None or tensor.shape != spec.size for tensor in found):
-            raise HpxferError(f"{path}: must hold {spec.name} of {list(spec.size)}; the file is not whole")
+            raise HpxferError(f"{path}: must hold {spec.name} of {list(spec.size)}, got another file; {_REMOVE}")
         out[spec.name] = tuple(tensor for tensor in found if tensor is not None)
     bias, layers = tensors.get(ROUTER_BIAS), len(moe_blocks(trial.shape, trial.setting))
     if bias is None or bias.shape != (layers, trial.shape.num_experts):
-        raise HpxferError(f"{path}: must hold {ROUTER_BIAS}; the file is not whole")
+        raise HpxferError(f"{path}: must hold {ROUTER_BIAS}, got another file; {_REMOVE}")
     return TrialWeights(trial=trial, tensors=out, router_bias=bias)
 
 
@@ -104,8 +111,12 @@ def _require_transformers() -> None:
         raise HpxferError("--format transformers needs transformers; pip install 'hpxfer[hf]', or --format safetensors")
 
 
-def write_folder(made: Callable[[], TrialWeights], trial: Trial, out: Path, form: str) -> list[Path]:
+def write_folder(
+    made: Callable[[], TrialWeights], trial: Trial, out: Path, form: str, more: Mapping[str, Any] = NOTHING
+) -> list[Path]:
     """Write a new folder with the weights of a trial in one of the forms, and return its files.
+
+    `more` are facts beside those of the trial.
 
     `made` returns the weights. It may train, so it is called after all that can be refused has been. Raises HpxferError
     if the folder is there and not empty: nothing is overwritten.
@@ -120,6 +131,7 @@ def write_folder(made: Callable[[], TrialWeights], trial: Trial, out: Path, form
     if form == "transformers":
         transformers_model(weights).save_pretrained(out)
     else:
-        write_own(weights, out / OWN_FILE)
-    (out / FACTS_FILE).write_text(json.dumps(facts_of(trial), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        write_own(weights, out / OWN_FILE, more)
+    facts = json.dumps({**facts_of(trial), **more}, indent=1, sort_keys=True)
+    (out / FACTS_FILE).write_text(facts + "\n", encoding="utf-8")
     return sorted(path for path in out.iterdir() if path.is_file())

@@ -29,6 +29,7 @@ class Home:
     dense_anywhere: bool = False  # any block may
     shared: str = "none"  # shared experts: none, plain, or gated
     has_router_bias: bool = False  # the bias that balances the choice
+    has_groups: bool = False  # groups of experts, of which a token uses the best
 
     def obstacles(self, trial: Trial) -> Iterator[str]:
         """Yield in words what this architecture does not have."""
@@ -42,8 +43,8 @@ class Home:
         dense = dense_blocks(shape, setting)
         if dense and not (self.dense_anywhere or (self.dense_first and setting.moe_every == 1)):
             yield f"{len(dense)} blocks have a dense FFN"
-        if shape.num_groups > 1:
-            yield "num_groups is above 1"
+        if shape.num_groups > 1 and not (self.has_groups and setting.top_groups):
+            yield "num_groups is above 1" + (", without top_groups" if self.has_groups else "")
         yield from self._shared(shape, setting)
         if trial.structure().router_bias_std or setting.ties == "fixed_bias":
             yield "numbers are added to the router's logits"
@@ -96,8 +97,8 @@ def _glm(shape: Shape, setting: Setting) -> dict[str, Any]:
         "first_k_dense_replace": moe_blocks(shape, setting).start,
         "norm_topk_prob": setting.gate == "normalized_sigmoid",
         "routed_scaling_factor": setting.route_scale,
-        "n_group": 1,
-        "topk_group": 1,
+        "n_group": shape.num_groups,
+        "topk_group": setting.top_groups or 1,
         "use_qk_norm": setting.qk_norm == "head",
         "attention_bias": setting.qkv_biases,
     }
@@ -149,6 +150,7 @@ HOMES = (
         dense_first=True,
         shared="plain",
         has_router_bias=True,
+        has_groups=True,
     ),
 )
 

@@ -11,9 +11,9 @@ import torch
 
 from hpxfer.errors import HpxferError
 from hpxfer.store.losses import LOSS_COLUMNS
-from hpxfer.train.device import setup_for
+from hpxfer.train.device import Setup, setup_for
 from hpxfer.train.provenance import provenance
-from hpxfer.train.snapshot import Snapshot
+from hpxfer.train.snapshot import Moment
 from hpxfer.train.trainer import train
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended
@@ -25,44 +25,68 @@ from hpxfer.weights.trained import TrialWeights, weights_of
 TOLERANCE = 0.005
 
 
-def trained_again(trial: Trial, stored: Mapping[str, Any], device: str = "auto") -> TrialWeights:
-    """Return the weights of a trial after its training, which is done again.
+def trained_again(
+    trial: Trial, stored: Mapping[Any, Any], device: str = "auto", step: int | None = None
+) -> TrialWeights:
+    """Return the weights of a trial after its training, which is done again, or after an earlier step of it.
 
-    `stored` is its row in the store. Raises HpxferError if the losses differ: by a single bit on the same type of
-    machine and build of torch, by more than TOLERANCE elsewhere.
+    `stored` is its row in the store. A trial of a CPU is trained on a CPU unless `device` says otherwise. Raises
+    HpxferError if the losses differ: by a single bit on the same type of machine and build of torch, by more than
+    TOLERANCE elsewhere.
     """
-    kept: list[Snapshot] = []
-    determinism = stored.get("determinism") or None
-    events = train(Stack(trials=(trial,)), device, determinism=determinism, at_end=kept.append)
+    kept: list[TrialWeights] = []
+
+    def keep(moment: Moment) -> None:
+        if step in (None, moment.step):
+            found = moment.snapshot
+            with torch.no_grad():
+                kept.append(weights_of(trial, moment.rows[trial.id], found.layout, found.parameters, found.router_bias))
+
+    on_cpu = device == "auto" and stored.get("device") == "cpu"
+    setup = setup_for("cpu" if on_cpu else device, _text(stored.get("determinism")), "auto")
+    events = train(
+        Stack(trials=(trial,)),
+        setup.device.type,
+        determinism=setup.determinism,
+        keep=keep,
+        keep_at=() if step is None else (step,),
+    )
     results = [result for event in events if isinstance(event, Ended) for result in event.results]
-    check_losses(trial, stored, results[0], same_machine(stored, device, determinism))
-    if not kept:
-        raise HpxferError(f"trial {trial.id}: must finish its training, got {results[0].status}; choose another")
-    snapshot = kept[0]
-    with torch.no_grad():
-        return weights_of(trial, 0, snapshot.layout, snapshot.parameters, snapshot.router_bias)
+    check_losses(trial, stored, results[0], is_exact=promises_bits(stored, setup))
+    return kept[0]
 
 
-def same_machine(stored: Mapping[str, Any], device: str, determinism: str | None) -> bool:
-    """Return whether this machine promises the bits of a stored trial: the same device, torch and strict kernels."""
-    own = provenance(setup_for(device, determinism, "auto"))
-    versions = [json.loads(found or "{}").get("torch") for found in (stored.get("versions"), own["versions"])]
-    names = ("device", "determinism", "backend", "kernel_configs")
+def promises_bits(stored: Mapping[Any, Any], setup: Setup) -> bool:
+    """Return whether a training here has the bits of a stored one: strict, on the same device, torch and kernels.
+
+    A result that does not name its CPU was trained on this one if it was trained on this machine.
+    """
+    own = provenance(setup)
+    torch_of = [json.loads(_text(found) or "{}").get("torch") for found in (stored.get("versions"), own["versions"])]
+    names = ["device", "determinism", "backend", "kernel_configs"]
+    names += ["cpu"] if _text(stored.get("cpu")) else ["host"]
     return (
-        versions[0] == versions[1]
-        and own["determinism"] == "strict"
-        and all((stored.get(name) or None) == own[name] for name in names)
+        own["determinism"] == "strict"
+        and torch_of[0] == torch_of[1]
+        and all(_text(stored.get(name)) == own[name] for name in names)
     )
 
 
-def check_losses(trial: Trial, stored: Mapping[str, Any], again: TrialResult, exact: bool) -> None:
+def _text(value: Any) -> str | None:
+    """Return a text of a table. What is missing may be spelled as a NaN there."""
+    return value if isinstance(value, str) else None
+
+
+def check_losses(trial: Trial, stored: Mapping[Any, Any], again: TrialResult, *, is_exact: bool) -> None:
     """Raise HpxferError unless the losses are those that are stored."""
     for column in LOSS_COLUMNS.values():
         old, new = stored[column], getattr(again, column)
-        near = new is not None and (old == new if exact else math.isclose(old, new, rel_tol=TOLERANCE))
+        near = new is not None and (old == new if is_exact else math.isclose(old, new, rel_tol=TOLERANCE))
         if not near:
-            how = "bit for bit, on the same type of machine" if exact else f"to {TOLERANCE:.1%}, on another machine"
+            how = "bit for bit, on the same type of machine" if is_exact else f"to {TOLERANCE:.1%}, on another machine"
+            got = again.status if new is None else repr(new)
             raise HpxferError(
-                f"trial {trial.id}: trained again, {column} must be the stored {old!r} {how}, got {new!r}; its weights "
-                "would be others than those that were measured, so none are written"
+                f"trial {trial.id}: {column}, trained again, must be the stored {old!r} {how}, got {got}; no weights "
+                "are written, as they would not be those that were measured; train where the sweep was trained, or set "
+                "resources.keep: last and run the sweep in a new folder"
             )

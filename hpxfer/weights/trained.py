@@ -1,4 +1,4 @@
-"""TrialWeights: the parameters of one trial, by the names of the GPT's layout."""
+"""TrialWeights: the parameters of one trial, by the names of its family's layout."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout
-from hpxfer.model.gpt.layout import gpt_parameters
+from hpxfer.model.parameters import ParameterSpec
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.trial import Trial
+
+
+def parameters_of(trial: Trial) -> tuple[ParameterSpec, ...]:
+    """Return the parameters of the trial's family."""
+    return FAMILIES.get(trial.setting.family).parameters(trial.shape, trial.setting)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,7 +33,7 @@ class TrialWeights:
 
     def of_block(self, name: str, block: int) -> Tensor | None:
         """Return the tensor of a block, or None if the model has none of this name there."""
-        spec = next((spec for spec in gpt_parameters(self.trial.shape, self.trial.setting) if spec.name == name), None)
+        spec = next((spec for spec in parameters_of(self.trial) if spec.name == name), None)
         if spec is None or block not in spec.blocks:
             return None
         return self.tensors[name][list(spec.blocks).index(block)]
@@ -46,7 +52,7 @@ def drawn(trial: Trial) -> TrialWeights:
     """Return the initial weights of a trial."""
     from hpxfer.model.draws import draw
 
-    layout = FlatLayout(parameters=gpt_parameters(trial.shape, trial.setting), num_trials=1)
+    layout = FlatLayout(parameters=parameters_of(trial), num_trials=1)
     stds = {role: values.init_std for role, values in trial.resolved().items()}
     flat = draw(layout, [trial.seed], [stds], [trial.structure().tied_experts], method=trial.setting.init_draw)
     layers = len(moe_blocks(trial.shape, trial.setting))

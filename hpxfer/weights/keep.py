@@ -1,0 +1,82 @@
+"""Keep: a worker stores the weights of its trials beside the results. A reader finds them there, or trains again."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from hpxfer.errors import HpxferError
+from hpxfer.storage.folder import folder_at
+from hpxfer.storage.uri import Uri
+from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.train.snapshot import Moment
+from hpxfer.trial import Trial
+from hpxfer.trial.stack import Stack
+from hpxfer.weights.files import read_facts, read_own, write_own
+from hpxfer.weights.kept import KeepSpec, name_of
+from hpxfer.weights.retrain import trained_again
+from hpxfer.weights.trained import TrialWeights, weights_of
+
+_log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Stores the weights of the trials of a stack, on its worker.
+
+    It stores none where the worker cannot see the driver's folder. If it cannot write, it warns once, and the training
+    goes on.
+    """
+
+    def __init__(self, spec: KeepSpec, stack: Stack) -> None:
+        self._spec, self._trials = spec, {trial.id: trial for trial in stack.trials}
+        self._warned = False
+
+    def __call__(self, moment: Moment) -> None:
+        """Store the weights of all trials that are alive."""
+        try:
+            if not self._spec.is_here():
+                raise OSError("this worker does not see the folder of the driver")
+            files = folder_at(self._spec.folder)
+            for trial_id, row in moment.rows.items():
+                trial, found = self._trials[trial_id], moment.snapshot
+                with torch.no_grad():
+                    weights = weights_of(trial, row, found.layout, found.parameters, found.router_bias)
+                result = moment.results.get(trial_id)
+                more = {"step": moment.step, "losses": None if result is None else losses_of(vars(result))}
+                name = name_of(trial_id, moment.step if result is None else None)
+                files.put(name, lambda path, w=weights, m=more: write_own(w, path, m))  # type: ignore[misc]
+        except (OSError, SafetensorError, HpxferError, RuntimeError) as error:
+            if not self._warned:
+                _log.warning("weights are not kept in %s: %s; `hpxfer weights` trains again", self._spec.folder, error)
+            self._warned = True
+
+
+def losses_of(numbers: Mapping[Any, Any]) -> dict[str, float | None]:
+    """Return the losses of a result or of a stored row. What is missing is None."""
+    found = {column: numbers.get(column) for column in LOSS_COLUMNS.values()}
+    return {name: None if loss is None or math.isnan(loss) else float(loss) for name, loss in found.items()}
+
+
+def weights_from(
+    folder: Path | Uri, trial: Trial, stored: Mapping[Any, Any], device: str = "auto", step: int | None = None
+) -> TrialWeights:
+    """Return the weights of a finished trial, of a results folder, after its last step or an earlier one.
+
+    `stored` is its row in the store. Weights that were not kept come from training the trial again. So do those after
+    the last step that have other losses than the stored ones: their result was never stored.
+    """
+    if step is not None and not 1 <= step <= trial.setting.steps:
+        raise HpxferError(f"--step: must be from 1 to {trial.setting.steps}, the trial's steps, got {step}")
+    early = None if step == trial.setting.steps else step
+    files, name = folder_at(folder), name_of(trial.id, early)
+    if name in files.stamps():
+        with files.local_copy(name) as path:
+            if early is not None or read_facts(path).get("losses") == losses_of(stored):
+                return read_own(path, trial)
+    return trained_again(trial, stored, device, early)
