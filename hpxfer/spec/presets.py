@@ -60,13 +60,13 @@ PRESETS: dict[str, Preset] = {
     ),
     "mixtral": Preset(
         options={**_LLAMA, "norm_eps": 1e-5, "rope_theta": 1e6, "gate": "normalized_softmax", **_LOSS},
-        leaves_out="the weight of its balancing loss (hps: aux_weight)",
+        leaves_out="4 query heads per kv head (base: kv_heads), and the weight of its balancing loss (hps: aux_weight)",
     ),
     "qwen3-moe": Preset(
         options={**_LLAMA, "norm_eps": 1e-6, "qk_norm": "head", "qk_norm_kind": "rmsnorm", "gate": "softmax", **_LOSS},
         leaves_out=(
-            "the weight of its balancing loss (hps: aux_weight), and the normalized gates of the released models "
-            "(gate: normalized_softmax)"
+            "8 query heads per kv head (base: kv_heads), the weight of its balancing loss (hps: aux_weight), and the "
+            "normalized gates of the released models (gate: normalized_softmax)"
         ),
     ),
     "olmoe": Preset(
@@ -82,9 +82,9 @@ PRESETS: dict[str, Preset] = {
             "balance": {"bias": "sign", "aux": "none"},
         },
         leaves_out=(
-            "its shared expert (base: num_shared: 1), its first dense block (dense_first: 1), and what the released "
-            "models choose: norms of queries and keys (qk_norm: head), route_scale, qkv_biases; the layers that "
-            "predict several tokens"
+            "12 query heads per kv head (base: kv_heads), its shared expert (base: num_shared: 1), its first dense "
+            "block (dense_first: 1), and what the released models choose: norms of queries and keys (qk_norm: head), "
+            "route_scale, qkv_biases; the layers that predict several tokens"
         ),
     ),
 }
@@ -112,7 +112,7 @@ def resolved(model: Any) -> Any:
     if not isinstance(model, dict) or (name := _spelled(model.get("like"))) not in PRESETS:
         return model
     given = PRESETS[name].options
-    options = {**given, **model}
+    options = {"family": "gpt", **given, **model}
     if isinstance(of_file := model.get("balance"), dict) and "balance" in given:
         options["balance"] = {**given["balance"], **of_file}
     # Options that only another one reads go with it.

@@ -22,4 +22,8 @@ class _Generate(GenerateJsonSchema):
 
 def sweep_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a sweep file."""
-    return TypeAdapter(SweepSpec).json_schema(schema_generator=_Generate)
+    schema = TypeAdapter(SweepSpec).json_schema(schema_generator=_Generate)
+    model = schema["$defs"]["ModelSpec"]
+    model["required"].remove("family")
+    model["anyOf"] = [{"required": ["family"]}, {"required": ["like"]}]  # a preset says the family
+    return schema

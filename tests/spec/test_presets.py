@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import transformers
+from jsonschema import Draft202012Validator
 from made_results import DATA
 from sweep_text import edited
 
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
 from hpxfer.spec.presets import PRESETS, REFUSED, preset_lines
-from hpxfer.spec.yaml_file import write_yaml
+from hpxfer.spec.schema import sweep_schema
+from hpxfer.spec.yaml_file import parse_yaml, write_yaml
 from hpxfer.trial import Expansion
 
 CONFIGS = {"mixtral": "Mixtral", "qwen3-moe": "Qwen3Moe", "olmoe": "Olmoe", "glm4-moe": "Glm4Moe"}
@@ -61,6 +63,25 @@ def test_a_preset_is_the_default_config_of_its_model(name: str) -> None:
     model = sweep(f"  like: {name}\n").model
     assert {key: getattr(model, key) for key in expected} == expected
     assert config.hidden_act == "silu"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_preset_says_that_the_real_model_has_fewer_kv_heads(name: str) -> None:
+    config = getattr(transformers, f"{CONFIGS[name]}Config")()
+    group, rest = divmod(config.num_attention_heads, config.num_key_value_heads)
+    assert not rest
+    assert (f"{group} query heads per kv head (base: kv_heads)" in PRESETS[name].leaves_out) == (group > 1)
+    assert ("kv_heads" in PRESETS[name].leaves_out) == (group > 1)
+
+
+def test_a_preset_needs_no_family_and_a_model_without_one_does() -> None:
+    text = edited(("  family: gpt\n", "  like: nanogpt\n"))
+    assert parse_sweep(text).model == sweep("  like: nanogpt\n").model
+    assert not list(Draft202012Validator(sweep_schema()).iter_errors(parse_yaml(text, "sweep.yaml").data))
+    neither = edited(("  family: gpt\n", ""))
+    with pytest.raises(HpxferError, match=r"model\.family: must be given"):
+        parse_sweep(neither)
+    assert list(Draft202012Validator(sweep_schema()).iter_errors(parse_yaml(neither, "sweep.yaml").data))
 
 
 def test_what_the_file_gives_wins() -> None:
