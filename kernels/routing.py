@@ -1,6 +1,6 @@
 """Routing: the active experts of every token, and the order of the rows that the experts compute.
 
-    active(t) = the A experts of largest score[t, e] + bias[e]; A/G in each of G groups
+    active(t) = the A experts of largest score[t, e] + bias[e]; A/G in each of G groups, or all A in the best groups
     rows are sorted by (trial, expert), and by token within an expert
 
 Of experts with equal numbers the lowest index is chosen, or the first in an order that a hash of (key of the trial,
@@ -51,18 +51,26 @@ def choose_experts(
     num_groups: int = 1,
     backend: Backend = TORCH,
     ties_K: Tensor | None = None,
+    *,
+    top_groups: int = 0,
 ) -> Tensor:
     """Return [K, T, A] int64: the active experts of every token, best first. No gradient flows through the choice.
 
     The experts lie in `num_groups` contiguous groups of equal size. num_active / num_groups are chosen in each group.
-    The chosen are listed in the order of the groups. `ties` [K] int32 has the key of every trial that breaks ties in a
-    random order, and BY_INDEX for the other trials. None stands for BY_INDEX in all of them.
+    The chosen are listed in the order of the groups. With `top_groups`, all are chosen in that many groups: those whose
+    two best experts have the largest sum of score + bias (DeepSeek-V3). Torch then chooses on every device.
+
+    `ties` [K] int32 has the key of every trial that breaks ties in a random order, and BY_INDEX for the other trials.
+    None stands for BY_INDEX in all of them.
     """
-    if backend.is_triton:
+    if backend.is_triton and not top_groups:
         chosen_KTA: Tensor = _choose(scores_KTE.detach(), bias_KE.detach(), num_active, num_groups, ties_K)
         return chosen_KTA
     num_trials, num_tokens, num_experts = scores_KTE.shape
     biased = (scores_KTE.detach() + bias_KE.unsqueeze(1)).view(num_trials, num_tokens, num_groups, -1)
+    if top_groups:
+        biased = _of_best_groups(biased, top_groups, ties_K).flatten(2).unsqueeze(2)
+        num_groups = 1
     order = None
     if ties_K is not None:
         order = torch.argsort(tie_order(ties_K, num_tokens, num_experts).view(biased.shape), dim=-1, stable=True)
@@ -74,6 +82,25 @@ def choose_experts(
     if num_groups > 1:
         best = best + torch.arange(0, num_experts, num_experts // num_groups, device=best.device).unsqueeze(1)
     return best.flatten(2)
+
+
+def _of_best_groups(biased_KTGC: Tensor, top_groups: int, ties_K: Tensor | None) -> Tensor:
+    """Return the numbers of the best groups, and minus infinity in the others.
+
+    Of groups with equal sums the first is taken, or the one that holds the first expert in the random order.
+    """
+    sums_KTG = torch.sort(biased_KTGC, dim=-1, descending=True).values[..., :2].sum(-1)
+    order = None
+    if ties_K is not None:
+        num_tokens, num_experts = biased_KTGC.shape[1], biased_KTGC[0, 0].numel()
+        first_KTG = tie_order(ties_K, num_tokens, num_experts).view(biased_KTGC.shape).amin(-1)
+        order = torch.argsort(first_KTG, dim=-1, stable=True)
+        sums_KTG = sums_KTG.gather(-1, order)
+    best = torch.sort(sums_KTG, dim=-1, descending=True, stable=True).indices[..., :top_groups]
+    best = best if order is None else order.gather(-1, best)
+    groups = torch.arange(biased_KTGC.shape[2], device=best.device)
+    is_best = (best.unsqueeze(-1) == groups).any(-2)
+    return torch.where(is_best.unsqueeze(-1), biased_KTGC, -torch.inf)
 
 
 def tie_order(ties_K: Tensor, num_tokens: int, num_experts: int) -> Tensor:

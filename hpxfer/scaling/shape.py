@@ -38,7 +38,7 @@ class Shape:
     kv_heads: int = 0  # heads of keys and values; 0 means one for each attention head
     num_shared: int = 0  # shared experts, which every token uses
     shared_width: int = 0  # hidden features per shared expert
-    num_groups: int = 1  # groups of experts; num_active / num_groups experts are chosen in each
+    num_groups: int = 1  # groups of experts
     dense_width: int = 0  # hidden features of a dense FFN
     batch_tokens: int = 0  # tokens per step
     steps: int = 0
@@ -178,9 +178,8 @@ def _check_experts(shape: Shape) -> str | None:
         return "shared experts and groups belong to a MoE layer, got no num_experts; give experts, or leave them out"
     if shape.num_active > shape.num_experts:
         return f"num_active must be at most num_experts, got {shape.num_active} of {shape.num_experts}"
-    for name in ("num_experts", "num_active"):
-        if given and getattr(shape, name) % shape.num_groups:
-            return f"{name} must be a multiple of num_groups {shape.num_groups}, got {getattr(shape, name)}"
+    if given and shape.num_experts % shape.num_groups:
+        return f"num_experts must be a multiple of num_groups {shape.num_groups}, got {shape.num_experts}"
     return None
 
 

@@ -27,6 +27,7 @@ def model_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Pr
             "has no effect: biases gives all matrices a bias, these too; take one of them out",
         )
     yield from _balance(model)
+    yield from _groups(model, shapes)
     if shapes:
         yield from _without_effect(model, [shape for _, shape in shapes])
 
@@ -71,6 +72,26 @@ def _balance(model: ModelSpec) -> Iterator[Problem]:
         )
 
 
+def _groups(model: ModelSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
+    """Yield the shapes whose active experts cannot be chosen in their groups, or the base alone if it is one."""
+    found = [(at, why) for at, shape in shapes if (why := _groups_problem(model.top_groups, shape))]
+    yield from found[:1] if found and found[0][0] == shapes[0][0] else found
+
+
+def _groups_problem(best: int | None, shape: Shape) -> str | None:
+    groups, active, size = shape.num_groups, shape.num_active, shape.num_experts // shape.num_groups
+    if best is None:
+        wrong = f"num_active must be a multiple of num_groups {groups}, got {active}; or give model.top_groups"
+        return wrong if active % groups else None
+    if best >= groups:
+        return f"num_groups must be above model.top_groups {best}, got {groups}; take top_groups out"
+    if size < 2:
+        return f"a group must hold at least 2 experts with model.top_groups, got {size}; take fewer groups"
+    most = best * size
+    wrong = f"num_active must be at most {most}, the experts of {best} groups of {size}, got {active}; raise top_groups"
+    return wrong if active > most else None
+
+
 def _goes_with(model: ModelSpec, names: Sequence[str], wanted: str, got: str) -> Iterator[Problem]:
     """Yield the options that are not at their default, although only `wanted` reads them."""
     for name in names:
@@ -82,6 +103,7 @@ _NEEDS: dict[str, tuple[str, Callable[[Shape], int]]] = {
     "moe_every": ("experts", lambda shape: shape.num_experts),
     "dense_first": ("experts", lambda shape: shape.num_experts),
     "ties": ("experts", lambda shape: shape.num_experts),
+    "top_groups": ("experts", lambda shape: shape.num_experts),
     "route_scale": ("experts", lambda shape: shape.num_experts),
     "balance": ("experts", lambda shape: shape.num_experts),
     "learned_router_bias": ("experts", lambda shape: shape.num_experts),

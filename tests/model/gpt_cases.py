@@ -77,6 +77,11 @@ CASES: dict[str, tuple[Shape, dict[str, Any], str]] = {
         {"attention_gate": True, "ffn": "relu", "biases": True, "route_scale": 2.5, "learned_router_bias": True},
         "completep-moe",
     ),
+    "the best groups": (
+        replace(TWO, num_experts=12, num_active=3, num_groups=4),
+        {"top_groups": 2, "gate": "normalized_sigmoid"},
+        "completep-moe",
+    ),
     "gated shared experts": (
         replace(MIXED, kv_heads=1, num_shared=2),
         {**MODERN, "moe_every": 2, "shared_expert_gate": True, "biases": True, "learned_router_bias": True},

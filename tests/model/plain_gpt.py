@@ -147,6 +147,12 @@ class PlainGPT:
     def active(self, scores_E: Tensor) -> list[int]:
         """Return the best experts of each group."""
         size = self.shape.num_experts // self.shape.num_groups
+        if self.setting.top_groups:
+            starts = range(0, self.shape.num_experts, size)
+            best_two = {first: sum(sorted(scores_E[first : first + size].tolist())[-2:]) for first in starts}
+            starts_of_best = sorted(starts, key=lambda first: -best_two[first])[: self.setting.top_groups]
+            allowed = [first + index for first in starts_of_best for index in range(size)]
+            return sorted(allowed, key=lambda expert: -float(scores_E[expert].detach()))[: self.shape.num_active]
         out: list[int] = []
         for first in range(0, self.shape.num_experts, size):
             best = sorted(range(first, first + size), key=lambda expert: -float(scores_E[expert].detach()))

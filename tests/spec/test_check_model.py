@@ -81,3 +81,24 @@ def test_heads_that_are_the_default_are_no_dimension() -> None:
         for heads in ("", ", num_heads: 4, kv_heads: 4")
     )
     assert plain.base_shape == given.base_shape
+
+
+@pytest.mark.parametrize(
+    ("groups", "options", "problem"),
+    [
+        (
+            "num_groups: 2",
+            "gate: sigmoid",
+            "num_active must be a multiple of num_groups 2, got 1; or give model.top_gro",
+        ),
+        ("num_groups: 2", "top_groups: 2", "num_groups must be above model.top_groups 2, got 2; take top_groups out"),
+        ("num_groups: 4", "top_groups: 1", "a group must hold at least 2 experts with model.top_groups, got 1"),
+        ("num_groups: 2", "top_groups: 1", None),
+    ],
+)
+def test_groups(groups: str, options: str, problem: str | None) -> None:
+    base = BASE.replace("head_dim: 32", f"head_dim: 32, {groups}")
+    if problem is None:
+        assert parse_sweep(edited(("  context:", f"  {options}\n  context:"), (BASE, base))).model.top_groups == 1
+    else:
+        assert problem in message_of(options, base)

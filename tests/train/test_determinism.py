@@ -60,6 +60,7 @@ CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
         "sp",
         {"qk_norm": "head", "qk_norm_kind": "layernorm", "ffn": "relu", "biases": True},
     ),
+    "the best groups": (replace(E12A6, num_active=4, num_groups=3), "mssp-i", {"top_groups": 2, "ties": "random"}),
     "a balancing loss": (E8A2, "completep-moe", {"balance": Balance(bias="sign", aux="switch", load="last_step")}),
     "losses of sequences": (MIXED, "complete-mue", {"moe_every": 2, "balance": Balance(bias="none", aux="sequence")}),
     "losses of all layers": (E8A2, "sp", {"gate": "normalized_softmax", "balance": Balance(aux="transformers")}),

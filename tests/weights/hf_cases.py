@@ -88,6 +88,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]
         {**GLM, "qk_norm": "head", "dense_first": 1, "qkv_biases": True, "attention_scale": "1/d_head"},
         "complete-mue",
     ),
+    "glm4_moe, groups": (
+        "glm4_moe",
+        {"num_experts": 12, "num_active": 3, "num_groups": 4, "num_shared": 1, "shared_width": 24},
+        {},
+        {**GLM, "top_groups": 2},
+        "sp",
+    ),
     "glm4_moe, no shared experts": ("glm4_moe", {}, {}, {**GLM, "gate": "sigmoid"}, "completep-moe"),
 }
 

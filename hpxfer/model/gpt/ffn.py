@@ -10,8 +10,9 @@
 
 The gate's row (`hpxfer.model.gates`) gives the scores of all experts and the weights g_i of the active ones. The active
 experts are the num_active of largest score + balancing bias: num_active / num_groups in each of num_groups contiguous
-groups of experts. The balancing bias only selects. Of equal experts the lowest index is chosen, or with `ties: random`
-the first in an order of the token's own. Logits, scores and weights are float32 in every precision.
+groups of experts, or all of them in the best `top_groups` groups. The balancing bias only selects. Of equal experts the
+lowest index is chosen, or with `ties: random` the first in an order of the token's own. Logits, scores and weights are
+float32 in every precision.
 
 Letters: K trials, T tokens, D width, E experts, A active experts, N = K*T*A expert rows, H hidden features.
 """
@@ -51,6 +52,7 @@ class FFN:
     route_scale: Tensor  # [K] float32, of gates that sum to one
     scale_of_routed: float = 1.0  # a factor on the weights of the routed experts, whatever the gate
     relu: bool = False
+    top_groups: int = 0  # the groups of experts that a token may use; 0: it uses as many experts of each
 
     def dense(self, local: Local, block: int, h_KTD: Tensor) -> Tensor:
         """Return the output of a dense block's branch."""
@@ -89,7 +91,7 @@ class FFN:
             bias_KD=local.get("ffn_norm_bias"),
             noise_KE=noise_KE,
             balance_KE=balance_KE,
-            score=self.gate.score_in_kernel,
+            score=None if self.top_groups else self.gate.score_in_kernel,
             scale_K=self.route_scale,
             ties_K=ties_K,
             num_active=num_active,
@@ -103,7 +105,9 @@ class FFN:
         route_scale_K11 = self.route_scale.view(-1, 1, 1)
         scores_KTE = self.gate.scores(logits_KTE, route_scale_K11)
         if chosen_KTA is None:
-            chosen_KTA = choose_experts(scores_KTE, balance_KE, num_active, num_groups, backend, ties_K)
+            chosen_KTA = choose_experts(
+                *(scores_KTE, balance_KE, num_active, num_groups, backend, ties_K), top_groups=self.top_groups
+            )
         if self.gate.active_weights is None:
             weights_KTA = of_chosen(scores_KTE, chosen_KTA, backend)
         else:

@@ -153,6 +153,7 @@ class GPTForward:
             route_scale=self.route_scale,
             scale_of_routed=self.setting.route_scale,
             relu=self.setting.ffn == "relu",
+            top_groups=self.setting.top_groups,
         )
 
     @cached_property
