@@ -49,6 +49,7 @@ def weights(
     from hpxfer.weights.files import write_folder
     from hpxfer.weights.keep import weights_from
     from hpxfer.weights.kept import FOLDER
+    from hpxfer.weights.tokenizer import SIZES
 
     load_plugins(plugin)
     outcome = load_results(results)
@@ -69,6 +70,12 @@ def weights(
     after = loss if step in (None, steps) else f"after {step} of {steps} steps"
     what = f"trial {found.id}: {found.shape.label()}, {after}"
     say(f"{what}\n{written(files)}")
+    if form == "transformers" and found.setting.tokenizer not in SIZES:
+        say(
+            f"no tokenizer is among them: the data holds ids of {found.setting.tokenizer}, and not the tokenizer; give "
+            "it where the model is used",
+            err=True,
+        )
 
 
 WEIGHTS = Command(name="weights", run=weights)

@@ -21,7 +21,9 @@ from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Progress
 from hpxfer.spec.budget import budget_text
+from hpxfer.spec.keep import kept_steps
 from hpxfer.spec.presets import preset_lines
+from hpxfer.spec.schedule import schedule_lines
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.trial import Expansion
 
@@ -109,6 +111,7 @@ def make_plan(
         plan,
         cautions=(*warnings, *memory_cautions(plan, spec.resources), *cautions(expansion)),
         preset=preset_lines(spec.model.like, spec.model),
+        schedules=schedule_lines(spec),
         unfit=unfit(plan, spec.resources),
     )
 
@@ -174,6 +177,7 @@ def _shape_plans(
             tokens=left[shape] * setting.steps * setting.batch_tokens,
             flops=left[shape] * train_flops(shape, setting),
             trial_s=0.0,
+            trial_kept_bytes=4 * params.total * len(kept_steps(resources.keep, setting.steps)),
             is_measured=known.trial_s is not None,
             memory_parts={} if known.trial_bytes else footprint(shape, setting, size, cuda=device.cuda).parts,
         )

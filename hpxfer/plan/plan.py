@@ -30,6 +30,7 @@ class ShapePlan:
     flops: float
     trial_s: float  # worker seconds of one trial
     is_measured: bool  # whether they were measured on stored trials
+    trial_kept_bytes: int = 0  # of the weights of one trial that stay in the results folder
     memory_parts: Mapping[str, int] = field(default_factory=dict)  # part -> bytes of the stack's tensors at their peak
 
     @property
@@ -58,6 +59,7 @@ class Plan:
     precision: str = "float32"  # of the computation that time and memory are estimated for
     chosen: Precision | None = None  # where the precision comes from
     saving: Saving | None = None  # what bfloat16 would take instead
+    schedules: tuple[str, ...] = ()  # the phases of each run in steps, where the file has other forms of lengths
     preset: tuple[str, ...] = ()  # what the model's preset sets, what the file has otherwise, and what neither has
     unfit: tuple[str, ...] = ()  # the shapes of which not even one trial fits into memory, one line each
 
@@ -101,6 +103,11 @@ class Plan:
         """Memory of the largest stack."""
         return max((row.stack_bytes for row in self.shapes if row.num_stacks), default=0)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the weights that the missing trials leave in the results folder."""
+        return sum(row.trial_kept_bytes * (row.num_trials - row.num_done) for row in self.shapes)
+
     def label(self, shape: Shape) -> str:
         """Return a shape's name, with its batch and steps if the shapes differ in them."""
         return shape.label(schedule=len({(row.shape.batch_tokens, row.shape.steps) for row in self.shapes}) > 1)
@@ -119,6 +126,7 @@ class Plan:
             "tokens": sum(row.tokens for row in self.shapes),
             "flops": sum(row.flops for row in self.shapes),
             "stack_bytes": self.stack_bytes,
+            "kept_bytes": self.kept_bytes,
             "wall_s": self.wall_s,
             "workers": self.workers,
             "worker_hours": self.worker_hours,
@@ -133,6 +141,7 @@ class Plan:
             "rate_from": self.rate_from,
             "measured_over_rate": self.ratio,
             "preset": list(self.preset),
+            "schedules": list(self.schedules),
             "cautions": list(self.cautions),
             "unfit": list(self.unfit),
             "shapes": [{**asdict(row), "worker_s": row.worker_s, "shape": row.shape.dims()} for row in self.shapes],

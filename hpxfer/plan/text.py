@@ -18,7 +18,8 @@ _HEADINGS = ("shape", "trials", "done", "stacks", "params", "active", "tokens", 
 def plan_text(plan: Plan) -> str:
     """Return the plan as an aligned table, then lines of totals, time, memory and price."""
     rows = aligned([_HEADINGS, *(_cells(plan, row) for row in plan.shapes)], right_from=1)
-    return "\n".join([f"sweep {plan.sweep}", *plan.preset, *rows, *_totals(plan)])
+    schedules = [f"schedule of {line}" for line in plan.schedules]
+    return "\n".join([f"sweep {plan.sweep}", *plan.preset, *schedules, *rows, *_totals(plan)])
 
 
 def _cells(plan: Plan, row: ShapePlan) -> tuple[str, ...]:
@@ -59,6 +60,8 @@ def _totals(plan: Plan) -> Iterator[str]:
         f"{'s' if plan.workers > 1 else ''} ({_device(plan)}), {_hours(plan)}{_if_full(plan)}; {plan.rate_from}"
     )
     yield _memory(plan)
+    if plan.kept_bytes:
+        yield f"weights: the results folder grows by {'up to ' if plan.at_most else ''}{spell_bytes(plan.kept_bytes)}"
     if plan.saving is not None:
         yield plan.saving.line()
 

@@ -20,6 +20,7 @@ from hpxfer.trial import Trial
 from hpxfer.trial.identity import canonical
 from hpxfer.weights.folded import folded
 from hpxfer.weights.homes import config_of, home_of
+from hpxfer.weights.tokenizer import write_tokenizer
 from hpxfer.weights.trained import TrialWeights, parameters_of
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def write_folder(
     out.mkdir(parents=True, exist_ok=True)
     if form == "transformers":
         transformers_model(weights).save_pretrained(out)
+        write_tokenizer(trial.setting.tokenizer, trial.setting.context, out)
     else:
         write_own(weights, out / OWN_FILE, more)
     facts = json.dumps({**facts_of(trial), **more}, indent=1, sort_keys=True)
