@@ -13,7 +13,7 @@ from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
 from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Section, Seq
-from hpxfer.spec.schedule import schedule_problems
+from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sections import validated
 from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec, Seed
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, write_yaml
@@ -254,7 +254,8 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
         except HpxferError as error:
             yield path, str(error)
     if recipe.training is not None:
-        for path, problem in schedule_problems(recipe.training.schedule, recipe.training.steps):
+        planned = Planned(schedule=recipe.training.schedule, steps=recipe.training.steps)
+        for path, problem in schedule_problems(planned, recipe.training):
             yield ("training", "schedule", *path), problem
     for name in recipe.hps.multipliers:
         if "." not in name:

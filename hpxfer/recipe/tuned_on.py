@@ -106,7 +106,9 @@ def training_facts(file: RecipeFile) -> dict[str, str]:
 
 
 def _schedule(schedule: ScheduleSpec) -> str:
-    warmup = f"{schedule.decay} after {schedule.warmup_steps} steps of warm-up"
+    warmup = f"{schedule.decay} after {schedule.warmup.spell()} of warm-up"
+    if schedule.decay_length is not None:
+        warmup += f", over the last {schedule.decay_length.spell()}"
     return f"{warmup}, to {schedule.final_fraction:g} of the peak" if schedule.decay != "constant" else warmup
 
 

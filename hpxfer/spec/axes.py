@@ -38,6 +38,7 @@ class AxisPoint:
 
     shape: Shape
     scale: float
+    own_decay: str | None = None  # of its own schedule, if the point carries one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +50,13 @@ class Axis:
     points: tuple[AxisPoint, ...]
 
     def label(self, shape: Shape) -> str:
-        """Return the name of one of its shapes. It holds batch and steps only if these differ along the axis."""
+        """Return the name of one of its shapes. It holds batch and steps only if these differ along the axis.
+
+        The shape of a point with its own schedule has the name of its decay too.
+        """
         schedules = {(point.shape.batch_tokens, point.shape.steps) for point in self.points}
-        return shape.label(schedule=len(schedules) > 1)
+        own = next((point.own_decay for point in self.points if point.shape == shape), None)
+        return shape.label(schedule=len(schedules) > 1) + (f" {own}" if own else "")
 
 
 Entry = float | ShapeChange
@@ -195,11 +200,17 @@ def axes_of(spec: SweepSpec) -> tuple[Axis, ...]:
     """Return every axis of a checked sweep. The base is a point of each."""
     out = []
     for name, axis in spec.axes.items():
-        given = [shape_at(spec, name, axis, entry) for _, entry in entries(axis)]
+        given = {shape_at(spec, name, axis, entry): entry for _, entry in entries(axis)}
+        own = {
+            shape: entry.schedule.decay
+            for shape, entry in given.items()
+            if isinstance(entry, ShapeChange) and entry.schedule is not None
+        }
         shapes = list(dict.fromkeys([spec.base_shape, *given]))
         scale_name, scales = scale_of(name, shapes, spec.model)
         points = sorted(
-            (AxisPoint(shape=s, scale=x) for s, x in zip(shapes, scales, strict=True)), key=lambda p: p.scale
+            (AxisPoint(shape=s, scale=x, own_decay=own.get(s)) for s, x in zip(shapes, scales, strict=True)),
+            key=lambda p: p.scale,
         )
         out.append(Axis(name=name, scale_name=scale_name, points=tuple(points)))
     return tuple(out)

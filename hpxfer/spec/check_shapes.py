@@ -12,10 +12,10 @@ from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.axes import DIMENSION, entries, shape_at
 from hpxfer.spec.blocks import forward_problem, has_dense, model_roles, moe_blocks
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.schedule import shortest_run
-from hpxfer.spec.sweep import AxisSpec, ShapeSpec, SweepSpec
+from hpxfer.spec.schedule import Planned, schedule_problems
+from hpxfer.spec.sweep import AxisSpec, ScheduleSpec, ShapeChange, ShapeSpec, SweepSpec
 from hpxfer.spec.ties import ties_problem
-from hpxfer.spec.yaml_file import KeyPath
+from hpxfer.spec.yaml_file import KeyPath, spell
 
 KeyedShape = tuple[KeyPath, Shape]
 
@@ -90,6 +90,7 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
     if not spec.axes:
         yield ("axes",), "must name at least one axis"
     choices = choices_of(spec)
+    schedules: dict[Shape, tuple[str, ScheduleSpec]] = {spec.base_shape: ("the base", spec.training.schedule)}
     for name, axis in spec.axes.items():
         if problem := _axis_problem(name, axis):
             yield ("axes", name, *problem[0]), problem[1]
@@ -102,6 +103,15 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
                 yield at, str(error)
                 continue
             yield from ((at, problem) for problem in _point_problems(spec, axis, shape, choices))
+            own = entry.schedule if isinstance(entry, ShapeChange) else None
+            yield from (((*at, *path), problem) for path, problem in _schedule(spec, shape, own))
+            other, its = schedules.setdefault(shape, (spell(at), own or spec.training.schedule))
+            if (own or spec.training.schedule) != its:
+                yield (
+                    (*at, "schedule") if own else at,
+                    f"must be the schedule of {other}, which is the same shape {shape.label(schedule=True)}; give this "
+                    "point other steps, or both the same schedule",
+                )
 
 
 def _axis_problem(name: str, axis: AxisSpec) -> Problem | None:
@@ -125,9 +135,6 @@ def _point_problems(
         yield problem
     if shape.batch_tokens != base.batch_tokens:
         yield from (f"{key} {problem}" for key, problem in batch_problems(spec, shape.batch_tokens))
-    fewest = shortest_run(spec)
-    if spec.steps and shape.steps < fewest:
-        yield f"steps must be at least {fewest}, one for the warm-up and one for the decay, got {shape.steps}"
     holding = [choice.name for choice in choices if "kappa" in choice.table.fixed]
     if shape.kappa != base.kappa and holding and not axis.allow_kappa_change:
         got = f"{shape.num_active}/{shape.num_experts}"
@@ -135,6 +142,23 @@ def _point_problems(
             f"kappa = num_active/num_experts must stay {base.kappa:g} under {holding[0]}, got {got}; transfer is not "
             "expected along such an axis, set allow_kappa_change: true on it to run it all the same"
         )
+
+
+def _schedule(spec: SweepSpec, shape: Shape, own: ScheduleSpec | None) -> Iterator[Problem]:
+    """Yield what is wrong with the schedule of a point, which may have its `own`."""
+    if not spec.steps:
+        return
+    planned = Planned(schedule=own or spec.training.schedule, steps=shape.steps if own else spec.steps)
+    fewest = planned.shortest()
+    if shape.steps < fewest:
+        yield (), f"steps must be at least {fewest}, one for the warm-up and one for the decay, got {shape.steps}"
+        return
+    base = list(schedule_problems(Planned(schedule=spec.training.schedule, steps=spec.steps), spec.base_shape))
+    for path, problem in schedule_problems(planned, shape):
+        if own:
+            yield ("schedule", *path), problem
+        elif not base:  # what the base breaks is reported there
+            yield (), f"training.schedule.{path[0]}: {problem}"
 
 
 def batch_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, str]]:

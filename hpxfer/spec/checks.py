@@ -28,7 +28,7 @@ from hpxfer.spec.check_shapes import (
 from hpxfer.spec.check_size import length_problems, size_problems
 from hpxfer.spec.fields import GridValues, power_of_two
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.schedule import schedule_problems
+from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sweep import HPsSpec, SweepSpec
 from hpxfer.spec.variants import variant_problems
 from hpxfer.spec.yaml_file import KeyPath
@@ -130,7 +130,7 @@ def _training(spec: SweepSpec) -> Iterator[Problem]:
             (*at, "final_window_steps"),
             f"must be at most the run's {spec.steps} steps, got {training.final_window_steps}",
         )
-    for path, problem in schedule_problems(training.schedule, spec.steps):
+    for path, problem in schedule_problems(Planned(schedule=training.schedule, steps=spec.steps), spec.base_shape):
         yield (*at, "schedule", *path), problem
 
 
@@ -164,7 +164,8 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
             continue
         broken = list(_value(("hps", name), name, value))
         yield from broken
-        given = value != HPsSpec.model_fields[name].default
+        # Sweeps of dense models that give a rate of the bias were always legal.
+        given = value != HPsSpec.model_fields[name].default and (name != "router_bias_lr" or "router_bias" in roles)
         if not broken and given and (why := _without_effect(spec, name, roles)):
             yield ("hps", name), why
     yield from _balance(spec)

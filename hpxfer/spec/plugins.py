@@ -70,6 +70,8 @@ def used_rows(spec: SweepSpec) -> Iterator[tuple[str, str]]:
     yield "gate", spec.model.gate
     yield "optimizer", spec.training.optimizer
     yield "schedule", spec.training.schedule.decay
+    for axis in spec.axes.values():
+        yield from (("schedule", point.schedule.decay) for point in axis.shapes or () if point.schedule is not None)
 
 
 def digests_used(spec: SweepSpec) -> dict[str, str]:

@@ -1,15 +1,22 @@
-"""PhaseSteps: the step counts of a run, and the rules for them. Where an axis changes the steps, warm-up and decay keep
-their share of the run.
+"""The schedule of a run at each shape: its phases in steps, and the rules for them.
+
+The sweep's schedule holds at every shape, unless the point of an axis carries a schedule of its own. A shape has one
+schedule in a sweep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
 
+from hpxfer.errors import HpxferError
 from hpxfer.registry import registry
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.axes import axes_of, entries, shape_at
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.sweep import ScheduleSpec, SweepSpec
+from hpxfer.spec.sweep import Length, ScheduleSpec, ShapeChange, SweepSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,46 +28,140 @@ class PhaseSteps:
     final_window_steps: int
 
 
-def schedule_at(spec: SweepSpec, steps: int) -> PhaseSteps:
-    """Return the schedule of a run of `steps`: the base's share of the run, at least 1 step if the base has any.
+class Run(Protocol):
+    """What the lengths of a schedule depend on. A shape has it."""
 
-    If rounding leaves too little room for warm-up and decay, the decay is cut. `steps` must be at least `shortest_run`.
+    @property
+    def steps(self) -> int: ...
+    @property
+    def batch_tokens(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A schedule, and the steps of the run that its lengths in steps are meant for."""
+
+    schedule: ScheduleSpec
+    steps: int
+
+    def exact(self, name: str, run: Run) -> Fraction:
+        """Return the length of `warmup` or `decay_length` in this run, before it is rounded."""
+        length: Length | None = getattr(self.schedule, name)
+        if length is None:
+            return Fraction(0)
+        if length.tokens is not None:
+            return Fraction(length.tokens, run.batch_tokens)
+        if length.fraction is not None:
+            return Fraction(repr(length.fraction)) * run.steps
+        return Fraction((length.steps or 0) * run.steps, self.steps)
+
+    def shortest(self) -> int:
+        """Return the fewest steps of a run that leave one step each for the phases that the schedule has."""
+        lengths = (self.schedule.warmup, self.schedule.decay_length)
+        return max(1, sum(length is not None and length.is_some for length in lengths))
+
+
+def own_schedules(spec: SweepSpec) -> dict[Shape, ScheduleSpec]:
+    """Return the shapes whose points carry a schedule of their own, with these. Points without a shape are left out."""
+    out = {}
+    for name, axis in spec.axes.items():
+        for _, entry in entries(axis):
+            if isinstance(entry, ShapeChange) and entry.schedule is not None:
+                try:
+                    out[shape_at(spec, name, axis, entry)] = entry.schedule
+                except HpxferError:
+                    continue
+    return out
+
+
+def planned_at(spec: SweepSpec, shape: Shape, own: Mapping[Shape, ScheduleSpec] | None = None) -> Planned:
+    """Return the schedule of the trials at a shape. `own` are the `own_schedules` of the sweep."""
+    found = (own_schedules(spec) if own is None else own).get(shape)
+    if found is None:
+        return Planned(schedule=spec.training.schedule, steps=spec.steps)
+    return Planned(schedule=found, steps=shape.steps)
+
+
+def schedule_at(spec: SweepSpec, shape: Shape, planned: Planned | None = None) -> PhaseSteps:
+    """Return the phases of a run of a legal shape in whole steps. A phase is rounded, half up, to at least 1 step.
+
+    If rounding leaves too little room for warm-up and decay, the decay is cut. The run must have the steps that
+    `Planned.shortest` asks for.
     """
-    base = spec.training.schedule
-
-    def share(of_base: int) -> int:
-        return max(min(of_base, 1), (2 * of_base * steps + spec.steps) // (2 * spec.steps))  # rounded, half up
-
-    decay_steps = share(base.decay_steps or 0)
-    warmup_steps = min(share(base.warmup_steps), steps - min(decay_steps, 1))
+    planned = planned or planned_at(spec, shape)
+    decay_steps = _rounded(planned.exact("decay_length", shape))
+    warmup_steps = min(_rounded(planned.exact("warmup", shape)), shape.steps - min(decay_steps, 1))
     return PhaseSteps(
         warmup_steps=warmup_steps,
-        decay_steps=min(decay_steps, steps - warmup_steps),
-        final_window_steps=share(spec.final_window_steps),
+        decay_steps=min(decay_steps, shape.steps - warmup_steps),
+        final_window_steps=_rounded(Fraction(spec.final_window_steps * shape.steps, spec.steps)),
     )
 
 
-def shortest_run(spec: SweepSpec) -> int:
-    """Return the fewest steps of a run that leave one step each for warm-up and decay, if the base has these."""
-    schedule = spec.training.schedule
-    return max(1, min(schedule.warmup_steps, 1) + min(schedule.decay_steps or 0, 1))
+def _rounded(steps: Fraction) -> int:
+    return max(int(steps > 0), int(steps + Fraction(1, 2)))
 
 
-def schedule_problems(schedule: ScheduleSpec, steps: int) -> Iterator[Problem]:
-    """Yield the rules of a schedule that a run of `steps` breaks. The key paths start below the schedule."""
-    if schedule.warmup_steps > steps:
-        yield (
-            ("warmup_steps",),
-            f"the warm-up must not be longer than the run of {steps} steps, got {schedule.warmup_steps}",
-        )
+def schedule_problems(planned: Planned, run: Run) -> Iterator[Problem]:
+    """Yield the rules of a schedule that this run breaks. The key paths start below the schedule."""
+    schedule, whole = planned.schedule, f"the run of {run.steps} steps"
+    warmup, decay = (planned.exact(name, run) for name in ("warmup", "decay_length"))
+    if warmup > run.steps:
+        longest = _spell(schedule.warmup, Fraction(run.steps), planned, run)
+        got = _got(schedule.warmup, warmup)
+        yield ("warmup",), f"the warm-up must not be longer than {whole}, got {got}; the longest is {longest}"
     schedules = registry("schedule")
-    if schedules.get(schedule.decay).last_steps_only != (schedule.decay_steps is not None):
-        given = "none" if schedule.decay_steps is None else str(schedule.decay_steps)
+    if schedule.decay_length is not None and not schedule.decay_length.is_some:
+        yield ("decay_length",), "must be at least 1 step, got 0"
+    elif schedules.get(schedule.decay).last_steps_only != (schedule.decay_length is not None):
+        given = "none" if schedule.decay_length is None else _got(schedule.decay_length, decay)
         names = " or ".join(row.name for row in schedules.rows() if row.last_steps_only)
-        yield ("decay_steps",), f"must be given with decay {names} and only there, got {given} with {schedule.decay}"
-    elif schedule.decay_steps is not None and schedule.warmup_steps + schedule.decay_steps > steps:
+        yield ("decay_length",), f"must be given with decay {names} and only there, got {given} with {schedule.decay}"
+    elif schedule.decay_length is not None and warmup <= run.steps < warmup + decay:
+        left = run.steps - warmup
+        longest = _spell(schedule.decay_length, left, planned, run)
+        fix = f"the longest decay is {longest}" if left >= 1 else "take a shorter warm-up"
         yield (
-            ("decay_steps",),
-            f"warm-up and decay must fit in the run of {steps} steps, got "
-            f"{schedule.warmup_steps} + {schedule.decay_steps}",
+            ("decay_length",),
+            f"warm-up and decay must fit in {whole}, got {_got(schedule.warmup, warmup)} + "
+            f"{_got(schedule.decay_length, decay)}; {fix}",
         )
+
+
+def _got(length: Length, steps: Fraction) -> str:
+    """Spell a length as the file has it, with its steps in a run."""
+    return str(length) if length.steps is not None and steps == length.steps else f"{length} ({float(steps):g} steps)"
+
+
+def _spell(form: Length, most: Fraction, planned: Planned, run: Run) -> str:
+    """Return the longest length of this form that takes `most` steps of this run."""
+    if form.tokens is not None:
+        return str(Length(tokens=int(most * run.batch_tokens)) if most else 0)
+    if form.fraction is not None:
+        return f"{{fraction: {int(most / run.steps * 10**6) / 10**6:g}}}"
+    return str(int(most * planned.steps / run.steps))
+
+
+def schedule_lines(spec: SweepSpec) -> tuple[str, ...]:
+    """Return the phases of each run in steps, as rounded, if the file does not give them all in steps of one schedule.
+
+    E.g. `b512 t400: constant after 40 steps of warm-up (0.1 of the run)`.
+    """
+    own = own_schedules(spec)
+    lengths = (spec.training.schedule.warmup, spec.training.schedule.decay_length)
+    if not own and all(length is None or length.steps is not None for length in lengths):
+        return ()
+    shapes = dict.fromkeys(point.shape for axis in axes_of(spec) for point in axis.points)
+    return tuple(dict.fromkeys(_line(spec, planned_at(spec, shape, own), shape) for shape in shapes))
+
+
+def _line(spec: SweepSpec, planned: Planned, shape: Shape) -> str:
+    schedule, phases = planned.schedule, schedule_at(spec, shape, planned)
+
+    def spell(steps: int, length: Length | None) -> str:
+        form = "" if length is None or length.steps is not None else f" ({length.spell()})"
+        return f"{steps} steps{form}"
+
+    out = f"b{shape.batch_tokens} t{shape.steps}: {schedule.decay}"
+    out += f" after {spell(phases.warmup_steps, schedule.warmup)} of warm-up"
+    return out + (f", over the last {spell(phases.decay_steps, schedule.decay_length)}" if phases.decay_steps else "")

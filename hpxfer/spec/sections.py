@@ -16,7 +16,13 @@ M = TypeVar("M", bound=BaseModel)
 # Parts of a key path that no file spells: keys that a short form leaves out, and the members of a union.
 _LEFT_OUT = ("values", "shapes", "name", "float", "str")
 # Section -> its short form.
-_FORMS = {"ParameterizationSpec": "a name", "PluginSpec": "a name", "AxisSpec": "a list", "GridValues": "a list"}
+_FORMS = {
+    "ParameterizationSpec": "a name",
+    "PluginSpec": "a name",
+    "AxisSpec": "a list",
+    "Length": "a whole number",
+    "GridValues": "a list",
+}
 
 
 def validated(
@@ -46,7 +52,8 @@ def in_file(file: YamlFile, path: KeyPath) -> KeyPath:
     """Return a key path as the file spells it: without the keys that a short form leaves out."""
     out: KeyPath = ()
     for part in path:
-        if part in _LEFT_OUT and out and (*out, part) not in file.lines:
+        left_out = part in _LEFT_OUT or (part == "steps" and out[-1:] in (("warmup",), ("decay_length",)))
+        if left_out and out and (*out, part) not in file.lines:
             continue
         out = (*out, part)
     return out

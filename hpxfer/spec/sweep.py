@@ -95,6 +95,69 @@ class ShapeSpec(Section):
     """The hidden size of a dense FFN. Given exactly where some block has a dense FFN."""
 
 
+class Length(Section):
+    """A length of a part of the run, in one of three forms. A bare whole number is short for `{steps: NUMBER}`.
+
+    It is rounded to whole steps, at least 1, where it is not 0.
+    """
+
+    steps: CountOrNone | None = None
+    """In steps of the base's run. Where an axis changes the steps, the length keeps its share of the run."""
+    fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    """As a fraction of the run, at every shape."""
+    tokens: Tokens | None = None
+    """In tokens: the same number at every shape, whatever its batch and steps."""
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Length:
+        if sum(form is not None for form in (self.steps, self.fraction, self.tokens)) != 1:
+            raise ValueError("a whole number of steps, or one of {fraction: x} and {tokens: n}")
+        return self
+
+    @property
+    def is_some(self) -> bool:
+        return self.steps != 0
+
+    def spell(self) -> str:
+        """Return e.g. `20 steps`, `0.1 of the run` or `10240 tokens`."""
+        if self.fraction is not None:
+            return f"{self.fraction:g} of the run"
+        return f"{self.tokens} tokens" if self.tokens is not None else f"{self.steps} steps"
+
+    def __str__(self) -> str:
+        if self.fraction is not None:
+            return f"{{fraction: {self.fraction:g}}}"
+        return f"{{tokens: {self.tokens}}}" if self.tokens is not None else str(self.steps)
+
+
+StepsOrLength = Annotated[Length, BeforeValidator(into("steps", int), json_schema_input_type=CountOrNone | Length)]
+_OLD_LENGTHS = {"warmup_steps": "warmup", "decay_steps": "decay_length"}  # as older files spell them
+
+
+class ScheduleSpec(Section):
+    """The learning rate over the run: linear warm-up, then the named decay to `final_fraction` of the peak.
+
+    Warm-up and decay must fit into the run at every shape.
+    """
+
+    decay: Annotated[str, Registered("schedule")] = "constant"
+    """The shape of the decay. wsd (warm-up, stable, decay) is constant until the last part of the run."""
+    warmup: StepsOrLength = Length(steps=0)
+    """The length of the linear warm-up."""
+    decay_length: StepsOrLength | None = None
+    """The length of the last part of the run, over which the LR falls linearly. Given exactly with decay `wsd`."""
+    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The LR at the end of the decay, as a fraction of the peak."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_names(cls, given: Any) -> Any:
+        """Read the names that older files have. A file that has both names of a key keeps the old one, as unknown."""
+        if not isinstance(given, dict):
+            return given
+        return {new if (new := _OLD_LENGTHS.get(key, key)) not in given else key: value for key, value in given.items()}
+
+
 class ShapeChange(Section):
     """One point of an axis: what differs from the base.
 
@@ -133,7 +196,10 @@ class ShapeChange(Section):
     batch_tokens: Count | None = None
     """Tokens per optimizer step."""
     steps: Count | None = None
-    """Optimizer steps. Warm-up and decay keep their share of the run."""
+    """Optimizer steps. Warm-up and decay in steps keep their share of the run."""
+    schedule: ScheduleSpec | None = None
+    """The learning rate over the runs of this shape. It replaces the sweep's schedule whole, so what it leaves out has
+    its default. Its lengths in steps are steps of these runs. Points of one shape must agree on the schedule."""
 
 
 class BalanceSpec(Section):
@@ -169,6 +235,9 @@ class ModelSpec(Section):
     """How router logits become the weights of the active experts."""
     route_scale: Positive = 1.0
     """A further factor on the weights of the routed experts."""
+    top_groups: Count | None = None
+    """The groups of experts that a token may use: those whose two best experts have the largest sum of score and bias.
+    By default a token uses as many experts of each group."""
     balance: BalanceSpec = BalanceSpec()
     """How the experts are kept equally busy."""
     learned_router_bias: bool = False
@@ -259,22 +328,6 @@ class DataSpec(Section):
     Without both, `hpxfer plan` reads the largest id of the data and warns if gpt2 cannot have written it."""
     digest: str | None = None
     """The digest of the data. It stands in for data that is not on this machine, and is compared with data that is."""
-
-
-class ScheduleSpec(Section):
-    """The learning rate over the run: linear warm-up, then the named decay to `final_fraction` of the peak.
-
-    Warm-up and decay must fit into the run.
-    """
-
-    decay: Annotated[str, Registered("schedule")] = "constant"
-    """The shape of the decay. wsd (warm-up, stable, decay) is constant until the last decay_steps steps."""
-    warmup_steps: CountOrNone = 0
-    """The steps of the linear warm-up."""
-    decay_steps: Count | None = None
-    """The last steps, over which the LR falls linearly. Given exactly with decay `wsd`."""
-    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The LR at the end of the decay, as a fraction of the peak."""
 
 
 class TrainingSpec(Section):

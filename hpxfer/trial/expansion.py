@@ -16,6 +16,8 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.plugins import are_registered, digests_used, stored_names
+from hpxfer.spec.schedule import own_schedules
+from hpxfer.spec.sweep import ScheduleSpec
 from hpxfer.spec.ties import choice_of, ties_at
 from hpxfer.spec.variants import DEFAULT, arm_label, variants_of
 from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
@@ -143,7 +145,7 @@ class Expansion:
     def setting_at(self, shape: Shape, choice: Parameterization | None = None) -> Setting:
         """Return the setting of the trials at a shape: those of `choice`, or what all of them share."""
         same = (shape.batch_tokens, shape.steps) == (self.setting.batch_tokens, self.setting.steps)
-        setting = self.setting if same else setting_of(self.spec, self.data, shape)
+        setting = self.setting if same and shape not in self._own_schedules else setting_of(self.spec, self.data, shape)
         ties = ties_at(self.spec, choice, shape)
         return setting if ties == setting.ties else replace(setting, ties=ties)
 
@@ -151,6 +153,10 @@ class Expansion:
         """Return what the rules of coverage need to know about the model of a table at a shape."""
         setting = self.setting_at(shape, choice)
         return ModelFacts(gate=setting.gate, tied_embeddings=setting.tied_embeddings, ties=setting.ties)
+
+    @cached_property
+    def _own_schedules(self) -> dict[Shape, ScheduleSpec]:
+        return own_schedules(self.spec)
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:

@@ -16,7 +16,7 @@ from hpxfer.spec import SweepSpec
 from hpxfer.spec.balance import Balance
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.precision import AUTO
-from hpxfer.spec.schedule import schedule_at
+from hpxfer.spec.schedule import planned_at, schedule_at
 from hpxfer.spec.sweep import Norm
 from hpxfer.spec.ties import ties_at
 
@@ -38,6 +38,7 @@ class Setting:
     context: int
     gate: str = "sigmoid"
     balance: Balance = _BALANCE
+    top_groups: int = 0
     route_scale: float = 1.0
     learned_router_bias: bool = False
     shared_expert_gate: bool = False
@@ -112,12 +113,15 @@ def setting_of(
     Without `choice`, ties are as they are under a table that says nothing about them. A field that is not derived has
     the value of the key of its name in the sweep file.
     """
-    at, planned = shape or spec.base_shape, spec.training.schedule
+    at = shape or spec.base_shape
+    phases = planned_at(spec, at)
+    planned = phases.schedule
     schedules = registry("schedule")
     # A stored sweep may name a schedule of a plug-in that is not loaded.
     decays = planned.decay not in schedules or schedules.get(planned.decay).decay is not None
     derived = {
         "init": spec.model.base_init(),
+        "top_groups": spec.model.top_groups or 0,
         "balance": spec.model.balance.setting(),
         "ties": ties_at(spec, choice, at),
         "data_source": spec.data.source,
@@ -126,7 +130,7 @@ def setting_of(
         "vocab_size": data.vocab_size,
         "batch_tokens": at.batch_tokens,
         "steps": at.steps,
-        **vars(schedule_at(spec, at.steps)),
+        **vars(schedule_at(spec, at, phases)),
         "final_fraction": planned.final_fraction if decays else 0.0,
     }
     keys: dict[str, Any] = {**vars(spec), **vars(planned), **vars(spec.training), **vars(spec.model), **derived}

@@ -25,7 +25,7 @@ data: {source: "builtin:stdlib", digest: 0123456789abcdef}
 training:
   batch_tokens: 512
   steps: 200
-  schedule: {decay: constant, warmup_steps: 20}
+  schedule: {decay: constant, warmup: 20}
   validation_tokens: 4096
 parameterizations: [completep-moe, sp]
 axes:

@@ -167,9 +167,9 @@ def _trainings(draw: st.DrawFn, batch_tokens: int) -> Data:
     steps = draw(st.integers(1, 1000))
     decay = draw(st.sampled_from(("constant", "cosine", "linear", "wsd")))
     decay_steps = draw(st.integers(1, steps))
-    schedule: Data = {"decay": decay, "warmup_steps": draw(st.integers(0, steps - decay_steps))}
+    schedule: Data = {"decay": decay, "warmup": draw(st.integers(0, steps - decay_steps))}
     if decay == "wsd":
-        schedule["decay_steps"] = decay_steps
+        schedule["decay_length"] = decay_steps
     return {
         "batch_tokens": batch_tokens,
         **draw(st.sampled_from(({"steps": steps}, {"tokens": steps * batch_tokens}))),

@@ -14,7 +14,7 @@ training:
   batch_tokens: 512
   steps: 200
   betas: [0.9, 0.95]
-  schedule: {decay: constant, warmup_steps: 20}
+  schedule: {decay: constant, warmup: 20}
   validation_tokens: 1024
 parameterizations: [completep-moe, sp]
 axes:

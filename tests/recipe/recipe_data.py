@@ -51,7 +51,7 @@ def data(**changes: Any) -> Data:
         "training": {
             "steps": 200,
             "batch_tokens": 512,
-            "schedule": {"decay": "constant", "warmup_steps": 20, "decay_steps": None, "final_fraction": 0.0},
+            "schedule": {"decay": "constant", "warmup": 20, "decay_length": None, "final_fraction": 0.0},
             "gradient_clip": None,
             "precision": "float32",
         },

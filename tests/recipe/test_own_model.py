@@ -94,7 +94,7 @@ def make_case(folder: Path, *, biases: bool = False, tied: bool = False) -> Case
             **training,
             "eps": values["eps"],
             "weight_decay": values["weight_decay"],
-            "schedule": {"decay": "linear", "warmup_steps": 3},
+            "schedule": {"decay": "linear", "warmup": 3},
         },
         "parameterizations": ["completep-moe"],
         "axes": {"joint": [{"width": 64, "depth": 3, "num_experts": 8, "expert_ratio": 2}]},

@@ -101,7 +101,7 @@ def full() -> Any:
     """Return a recipe's data in which every number is given."""
     found = data(
         base_shape={**BASE, "batch_tokens": 512, "steps": 200, "num_shared": 1, "shared_width": 32, "dense_width": 64},
-        training__schedule={"decay": "wsd", "warmup_steps": 20, "decay_steps": 50, "final_fraction": 0.1},
+        training__schedule={"decay": "wsd", "warmup": 20, "decay_length": 50, "final_fraction": 0.1},
         training__gradient_clip=1.0,
     )
     search = {"kind": "random", "hps": ["lr"], "budget": 16, "num_trials": 16, "num_points": 8, "why": "the best"}
@@ -160,14 +160,14 @@ def test_the_recipe_with_every_number_is_legal() -> None:
             "fitted.optimum_of_seeds: must be [lowest, highest], got [0.2, 0.1]",
         ),
         (
-            {"training__schedule": {"decay": "constant", "warmup_steps": 201}},
-            "training.schedule.warmup_steps: the warm-up must not be longer than the run of 200 steps, got 201",
+            {"training__schedule": {"decay": "constant", "warmup": 201}},
+            "training.schedule.warmup: the warm-up must not be longer than the run of 200 steps, got 201",
         ),
         (
-            {"training__schedule": {"decay": "wsd", "warmup_steps": 100, "decay_steps": 101}},
-            "training.schedule.decay_steps: warm-up and decay must fit in the run of 200 steps, got 100 + 101",
+            {"training__schedule": {"decay": "wsd", "warmup": 100, "decay_length": 101}},
+            "training.schedule.decay_length: warm-up and decay must fit in the run of 200 steps, got 100 + 101",
         ),
-        ({"training__schedule": {"decay": "wsd"}}, "training.schedule.decay_steps: must be given with decay wsd"),
+        ({"training__schedule": {"decay": "wsd"}}, "training.schedule.decay_length: must be given with decay wsd"),
     ],
 )
 def test_a_number_out_of_bounds_is_named(changes: dict[str, Any], said: str) -> None:

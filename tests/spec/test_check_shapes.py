@@ -73,7 +73,7 @@ def base(text: str) -> Edit:
         ),
         (
             BASE.replace("expert_ratio: 1", "expert_ratio: 1, num_groups: 2"),
-            "model.base: num_active must be a multiple of num_groups 2, got 1",
+            "model.base: num_active must be a multiple of num_groups 2, got 1; or give model.top_groups",
         ),
         (
             DENSE.replace("dense_ratio: 2", "dense_ratio: 2, num_groups: 2"),
@@ -183,7 +183,7 @@ def test_a_table_may_multiply_only_what_the_model_multiplies() -> None:
         parse_sweep(edited((TABLES, "[mine]"), (AXIS, "  depth: [2, 4]")))
         assert message_of((TABLES, "[sp, mine]")) == (
             "s.yaml:14: parameterizations[1]: mine: position must have a forward multiplier of 1, got 2 at w64 "
-            "d2 E4A1 h64: models of the family gpt multiply attn_out, router, expert_out, shared_out, dense_out, "
+            "d2 E4A1 h64: models of the family gpt multiply embedding, attn_out, router, expert_out, shared_out, dense_out, "
             "readout and no other role; put the factor into init_std and lr"
         )
     finally:
@@ -215,7 +215,8 @@ def test_kappa_may_move_where_no_table_holds_it() -> None:
          "expert_width 32"),
         ("  granularity: [8]", "axes.granularity[0]: expert_width must be a multiple of 8 (rows of whole 16-byte "
          "units), got 4"),
-        ("  groups: [2]", "axes.groups[0]: num_active must be a multiple of num_groups 2, got 1"),
+        ("  groups: [2]", "axes.groups[0]: num_active must be a multiple of num_groups 2, got 1; or give "
+         "model.top_groups"),
         ("  shared: [-1]", "axes.shared[0]: shared must be >= 0, got -1"),
         ("  a: [{shared_width: 8}]", "axes.a[0]: num_shared and shared_width belong together, got num_shared 0 and "
          "shared_width 8; give both or none"),
@@ -229,7 +230,7 @@ def test_points(axis: str, problem: str) -> None:
 
 
 def test_a_run_must_hold_its_warm_up_and_its_decay() -> None:
-    wsd = ("{decay: constant, warmup_steps: 20}", "{decay: wsd, warmup_steps: 20, decay_steps: 50}")
+    wsd = ("{decay: constant, warmup: 20}", "{decay: wsd, warmup: 20, decay_length: 50}")
     assert message_of(wsd, (AXIS, "  duration: [400, 1]")) == (
         "s.yaml:16: axes.duration[1]: steps must be at least 2, one for the warm-up and one for the decay, got 1"
     )

@@ -13,7 +13,7 @@ Edit = tuple[str, str]
 BASE = "width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32"
 PARAMETERIZATIONS = "[completep-moe, sp]"
 AXIS = "  width: [32, 64]"
-SCHEDULE = "{decay: constant, warmup_steps: 20}"
+SCHEDULE = "{decay: constant, warmup: 20}"
 GRID = "  lr: [0.01]"
 HPS = "  router_bias_lr: 0.01"
 
@@ -167,23 +167,25 @@ def test_legal_data(data: str) -> None:
             "11: training.betas[1]: beta2 must be from 2^-126 to 2^127, as float32 holds it, got 1e-39",
         ),
         (
-            (SCHEDULE, "{warmup_steps: 201}"),
-            "12: training.schedule.warmup_steps: the warm-up must not be longer than the run of 200 steps, got 201",
+            (SCHEDULE, "{warmup: 201}"),
+            "12: training.schedule.warmup: the warm-up must not be longer than the run of 200 steps, got 201; the "
+            "longest is 200",
         ),
-        ((SCHEDULE, "{warmup_steps: 200}"), None),
+        ((SCHEDULE, "{warmup: 200}"), None),
         (
             (SCHEDULE, "{decay: wsd}"),
-            "12: training.schedule.decay_steps: must be given with decay wsd and only there, got none with wsd",
+            "12: training.schedule.decay_length: must be given with decay wsd and only there, got none with wsd",
         ),
         (
-            (SCHEDULE, "{decay: cosine, decay_steps: 9}"),
-            "12: training.schedule.decay_steps: must be given with decay wsd and only there, got 9 with cosine",
+            (SCHEDULE, "{decay: cosine, decay_length: 9}"),
+            "12: training.schedule.decay_length: must be given with decay wsd and only there, got 9 with cosine",
         ),
         (
-            (SCHEDULE, "{decay: wsd, warmup_steps: 20, decay_steps: 181}"),
-            "12: training.schedule.decay_steps: warm-up and decay must fit in the run of 200 steps, got 20 + 181",
+            (SCHEDULE, "{decay: wsd, warmup: 20, decay_length: 181}"),
+            "12: training.schedule.decay_length: warm-up and decay must fit in the run of 200 steps, got 20 + 181; the "
+            "longest decay is 180",
         ),
-        ((SCHEDULE, "{decay: wsd, warmup_steps: 20, decay_steps: 180}"), None),
+        ((SCHEDULE, "{decay: wsd, warmup: 20, decay_length: 180}"), None),
     ],
 )
 def test_training(edit: Edit, problem: str | None) -> None:

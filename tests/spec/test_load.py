@@ -100,7 +100,7 @@ def test_derived_values() -> None:
     spec = parse_sweep(edited(("steps: 200", "tokens: 51200")))
     assert (spec.steps, spec.final_window_steps, spec.judged_hp) == (100, 10, "lr")
     assert spec.base_shape.expert_width == 32
-    assert parse_sweep(edited(("steps: 200", "steps: 5"), ("warmup_steps: 20", "warmup_steps: 0"))).steps == 5
+    assert parse_sweep(edited(("steps: 200", "steps: 5"), ("warmup: 20", "warmup: 0"))).steps == 5
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_derived_values() -> None:
         ),
         (("axes:\n  width: [32, 64]", "axes: [32, 64]"), "s.yaml:15: axes: must be a mapping, got [32, 64]"),
         (
-            ("schedule: {decay: constant, warmup_steps: 20}", "schedule: cosine"),
+            ("schedule: {decay: constant, warmup: 20}", "schedule: cosine"),
             "s.yaml:12: training.schedule: must be a mapping, got 'cosine'",
         ),
         (

@@ -38,7 +38,7 @@ data: {{source: "builtin:stdlib"}}
 training:
   batch_tokens: 512
   steps: 400
-  schedule: {{decay: constant, warmup_steps: 20}}
+  schedule: {{decay: constant, warmup: 20}}
   validation_tokens: 1024
 parameterizations: [completep-moe, sp]
 axes:

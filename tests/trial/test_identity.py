@@ -44,7 +44,7 @@ PINNED: list[tuple[tuple[Edit, ...], tuple[str, str]]] = [
             (DENSE[0], DENSE[1]),
             ("  router_bias_lr: 0.01", "  init_scale: 2"),
             (TABLES_OF, "[{name: completep, conventions: {depth_alpha: 0.5}}]"),
-            ("{decay: constant, warmup_steps: 20}", "{decay: wsd, warmup_steps: 20, decay_steps: 9}"),
+            ("{decay: constant, warmup: 20}", "{decay: wsd, warmup: 20, decay_length: 9}"),
         ),
         ("cbfc76fa4d432bbb1c54f5fd1b195b23", "8112c5ddd11b0d5c567288d45b1c933c"),
     ),

@@ -90,10 +90,10 @@ def test_an_id_is_the_hash_of_what_determines_the_numbers(spec: SweepSpec) -> No
         ("steps: 200", "steps: 200\n  weight_decay: 0.1"),
         ("steps: 200", "steps: 200\n  gradient_clip: 1.0"),
         ("steps: 200", "steps: 200\n  final_window_steps: 30"),
-        ("warmup_steps: 20", "warmup_steps: 21"),
+        ("warmup: 20", "warmup: 21"),
         ("decay: constant", "decay: cosine"),
         ("decay: constant", "decay: cosine, final_fraction: 0.5"),
-        ("decay: constant", "decay: wsd, decay_steps: 9"),
+        ("decay: constant", "decay: wsd, decay_length: 9"),
         ("validation_tokens: 1024", "validation_tokens: 512"),
         ("context: 64", "context: 32"),
         ("context: 64", "context: 64\n  gate: softmax"),
@@ -219,7 +219,7 @@ def test_structure_is_one_of_experts_and_a_dense_base_has_none() -> None:
 
 
 def test_the_setting_of_a_trial_follows_its_shape() -> None:
-    wsd = ("{decay: constant, warmup_steps: 20}", "{decay: wsd, warmup_steps: 20, decay_steps: 50}")
+    wsd = ("{decay: constant, warmup: 20}", "{decay: wsd, warmup: 20, decay_length: 50}")
     axes = ("  width: [32, 64]", "  batch: [1024]\n  duration: [400]")
     expansion = expand(edited(ONE_SEED, wsd, axes))
     found = {
@@ -374,3 +374,35 @@ def test_the_trainers_version_is_part_of_an_id() -> None:
     spec = parse_sweep(edited())
     assert ids(Expansion(spec, DATA)) == ids(Expansion(spec, DATA, TRAINER_VERSION))
     assert ids(Expansion(spec, DATA)).isdisjoint(ids(Expansion(spec, DATA, TRAINER_VERSION - 1)))
+
+
+def test_a_point_with_its_own_schedule_trains_by_it_and_no_other_id_moves() -> None:
+    points = ("  width: [32, 64]", "  long: [{steps: 400}, {steps: 800%s}]")
+    own = ", schedule: {decay: cosine, warmup: {fraction: 0.05}, final_fraction: 0.1}"
+    plain, with_own = (expand(edited(ONE_SEED, (points[0], points[1] % more))) for more in ("", own))
+    settings = {trial.shape.steps: trial.setting for trial in with_own.trials()}
+    assert [(it.decay, it.warmup_steps, it.final_fraction) for it in settings.values()] == [
+        ("constant", 20, 0.0),
+        ("constant", 40, 0.0),
+        ("cosine", 40, 0.1),
+    ]
+    for steps in (200, 400, 800):
+        found, expected = (
+            {trial.id for trial in expansion.trials() if trial.shape.steps == steps} for expansion in (with_own, plain)
+        )
+        assert (found == expected) is (steps != 800)
+    assert {cell.shape for cell in with_own.cells() if cell.trial.shape.steps == 800} == {
+        "w32 d2 E4A1 h32 b512 t800 cosine"
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("warmup: 20", "warmup_steps: 20"),
+        ("warmup: 20", "warmup: {fraction: 0.1}"),
+        ("warmup: 20", "warmup: {tokens: 10240}"),
+    ],
+)
+def test_the_form_of_a_length_is_no_part_of_an_id(old: str, new: str) -> None:
+    assert ids(expand(edited(ONE_SEED))) == ids(expand(edited(ONE_SEED, (old, new))))
