@@ -83,8 +83,9 @@ PRESETS: dict[str, Preset] = {
         },
         leaves_out=(
             "12 query heads per kv head (base: kv_heads), its shared expert (base: num_shared: 1), its first dense "
-            "block (dense_first: 1), and what the released models choose: norms of queries and keys (qk_norm: head), "
-            "route_scale, qkv_biases; the layers that predict several tokens"
+            "block (dense_first: 1), its small balancing loss (balance: aux: sequence), and what the released models "
+            "choose: norms of queries and keys (qk_norm: head), route_scale, qkv_biases; the layers that predict "
+            "several tokens"
         ),
     ),
 }

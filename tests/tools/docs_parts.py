@@ -6,6 +6,7 @@ import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from docs_markdown import table
 from error_rates_tables import error_rates_tables
@@ -14,6 +15,7 @@ from rooms import levels, room_graph
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Row
 from hpxfer.scaling.tables import PARAMETERIZATIONS
+from hpxfer.spec.presets import PRESETS, REFUSED
 
 FACTORS = ("init_std", "lr", "eps", "weight_decay", "forward")
 HEADINGS = ("role", "init std", "LR", "eps", "weight decay", "forward", "source")
@@ -66,6 +68,47 @@ def _rows(choice: Parameterization, optimizer: str) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     return (*(f"`{getattr(row, name)}`" for name in FACTORS), row.source)
+
+
+def presets_markdown(root: Path) -> str:
+    """Return what each preset sets, what it leaves to the file, and the real models that no preset covers."""
+    sections = [
+        "### What they set",
+        preset_table(),
+        "### What they leave out",
+        table(("preset", "the real model also has"), [(f"`{key}`", row.leaves_out) for key, row in PRESETS.items()]),
+        "### Models that are refused",
+        table(("model", "why, and what comes near"), [(f"`{key}`", why) for key, why in REFUSED.items()]),
+    ]
+    return "\n\n".join(sections)
+
+
+def preset_table() -> str:
+    """Return one row per option that a preset sets, and one column per preset."""
+    keys = dict.fromkeys(key for row in PRESETS.values() for key in row.options)
+    rows = [
+        (f"`{key}`", *(_option(row.options[key]) if key in row.options else "" for row in PRESETS.values()))
+        for key in keys
+    ]
+    return table(("key of `model`", *(f"`{name}`" for name in PRESETS)), rows)
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_option(part)}" for key, part in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def homes_markdown(root: Path) -> str:
+    """Return one row per class of transformers that holds exported weights: the options that it has room for."""
+    from hpxfer.weights.homes import HOMES
+
+    rows = []
+    for home in HOMES:
+        options = "; ".join(f"{key} {' or '.join(map(_option, legal))}" for key, legal in home.options.items())
+        dense = "any block" if home.dense_anywhere else "the first ones" if home.dense_first else "none"
+        rows.append((f"`{home.model_type}`", options, dense, home.shared, "yes" if home.has_router_bias else "no"))
+    return table(("class", "options", "dense blocks", "shared experts", "bias that balances"), rows)
 
 
 def verdict_text(root: Path) -> str:
