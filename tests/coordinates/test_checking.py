@@ -185,6 +185,7 @@ def test_a_zero_router_is_shown_as_zero() -> None:
         ("completep-moe", {"depth_alpha": 0.5}, "depth", None),
         ("completep-moe", {"depth_alpha": 0.5, "router_init_exponent": "inf"}, "depth", None),
         ("completep-moe", {"embeddings": "tied"}, "width", None),
+        ("completep-moe", {"expert_out_init": "fan_in"}, "expert_ratio", None),
     ],
 )
 def test_a_table_passes_under_its_conventions(
@@ -273,3 +274,10 @@ def test_what_a_sweep_excludes_is_refused(smoke: SweepSpec) -> None:
         check("mup-i", sweep=smoke, architecture="block")
     with pytest.raises(HpxferError, match="unknown parameterization 'mupp'"):
         check("mupp")
+
+
+def test_init_of_the_experts_output_by_fan_in_misses_what_the_source_claims_and_the_other_way_round() -> None:
+    fan_in, source = parameterization("completep-moe", {"expert_out_init": "fan_in"}), parameterization("completep-moe")
+    for trained, held_to in ((fan_in, source), (source, fan_in)):
+        found = check(trained, axes=["expert_ratio"], seeds=2, steps=1, claims=held_to.claims("adam")).axes[0]
+        assert {("expert_out", "activation"), ("expert_out", "aggregate init")} <= set(missed(found))

@@ -264,7 +264,7 @@ def test_list_names_everything_about_every_table() -> None:
         "  fixed:       kappa, head_dim",
         "  optimizers:  adamw",
         "  conventions: depth_alpha=1.0, depth_lr=block, readout=forward, embeddings=untied, weight_decay=source, "
-        "eps=per_role, router_init_exponent=1.0",
+        "eps=per_role, router_init_exponent=1.0, expert_out_init=source",
     ]
     assert tables[0].splitlines()[-1] == "  conventions: none"
     assert "  axes:        width, experts, active; for adamw also depth" in list_parameterizations().splitlines()

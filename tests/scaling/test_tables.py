@@ -133,6 +133,16 @@ def test_router_init_exponent(exponent: float | str, init_std: float) -> None:
     assert got == {**COMPLETEP_MOE, "router": dataclasses.replace(COMPLETEP_MOE["router"], init_std=init_std)}
 
 
+def test_the_experts_output_may_start_by_fan_in() -> None:
+    wide = dataclasses.replace(BASE, expert_width=4 * BASE.expert_width)
+    plain, fan_in = (
+        evaluate(parameterization("completep-moe", conventions), BASE, wide, "adam")
+        for conventions in ({}, {"expert_out_init": "fan_in"})
+    )
+    assert {role for role in plain if plain[role] != fan_in[role]} == {"expert_out"}
+    assert (plain["expert_out"].init_std, fan_in["expert_out"].init_std) == (1 / 4, 1 / 2)
+
+
 @pytest.mark.parametrize("name", ["completep", "completep-moe"])
 def test_depth_alpha_one_half(name: str) -> None:
     """Branches get depth^-1/2, the LR inside them depth^-1/2, and the eps follows the branch; nothing else moves."""

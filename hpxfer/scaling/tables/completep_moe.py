@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from hpxfer.scaling.claims import BlockClaims, block_width
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hpxfer.scaling.claims import BlockClaims, Claim, block_width
 from hpxfer.scaling.claims.gpt import SMALL, Stable, of_experts, stable
-from hpxfer.scaling.monomial import ZERO, active, depth, expert_ratio, experts, width
-from hpxfer.scaling.table import Convention, Conventions, Row, Table
+from hpxfer.scaling.monomial import ONE, ZERO, active, depth, expert_ratio, experts, width
+from hpxfer.scaling.table import Column, Convention, Conventions, Row, Table
 from hpxfer.scaling.tables.completep import CONVENTIONS, dense_rows, with_conventions
 
 TABLE_1 = "2601.20205 Table 1"
+FIG_11 = "2601.20205 Fig. 11 (ablation: init by fan-in)"
 EPS = "; eps from measured gradient sizes"
 
 ROUTER_INIT_EXPONENT = Convention(
@@ -17,10 +21,17 @@ ROUTER_INIT_EXPONENT = Convention(
     doc="gamma in the router's init std width^-gamma; inf is a zero router (another model at the base shape too)",
 )
 
+EXPERT_OUT_INIT = Convention(
+    default="source",
+    legal=("source", "fan_in"),
+    doc="init std of expert_out along the expert size: source is expert_ratio^-1, fan_in expert_ratio^-1/2",
+)
+
 
 def _rows(conventions: Conventions) -> tuple[Row, ...]:
     alpha = float(conventions["depth_alpha"])
     gamma = conventions["router_init_exponent"]
+    fan_in = conventions["expert_out_init"] == "fan_in"  # it breaks the collapse of loss curves (Fig. 11)
     branch = depth**-alpha
     lr = depth ** (alpha - 1)
     up = {
@@ -44,12 +55,12 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
         Row(role="expert_gate", **up, source="as expert_in: the source has no gate matrix"),
         Row(
             role="expert_out",
-            init_std=width**-0.5 * expert_ratio**-1,  # not fan-in: expert_ratio^-1/2 breaks loss collapse (Fig. 11)
+            init_std=width**-0.5 * (expert_ratio**-0.5 if fan_in else expert_ratio**-1),
             lr=width**-1 * expert_ratio**-1 * lr,
             eps=width**-1 * experts**-1 * branch,
             weight_decay=width * expert_ratio,
             forward=branch * active**-1,
-            source=TABLE_1 + EPS,
+            source=(FIG_11 if fan_in else TABLE_1) + EPS,
         ),
     )
     return with_conventions(rows, conventions)
@@ -65,6 +76,19 @@ CLAIMS = Stable(
     gradients=of_experts(active**-1, width**-1 * experts**-1 * expert_ratio**-1, width**-1 * experts**-1),
     gradients_still=of_experts(("width", "expert_ratio"), (), ()),
 )
+# By fan-in the random part of the output keeps its size, and so does what it sends back to the matrix before it.
+OF_FAN_IN = replace(
+    CLAIMS,
+    source=FIG_11,
+    start=ONE,
+    sum_start=active**-0.5,
+    gradients_still=of_experts(("width", "expert_ratio"), ("expert_ratio",), ()),
+)
+
+
+def _claims(conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
+    return stable(OF_FAN_IN if conventions["expert_out_init"] == "fan_in" else CLAIMS)(conventions, optimizer)
+
 
 COMPLETEP_MOE = Table(
     name="completep-moe",
@@ -72,9 +96,9 @@ COMPLETEP_MOE = Table(
     axes=("width", "depth", "experts", "active", "expert_ratio"),
     fixed={"kappa": "with another share of active experts transfer is not expected (2601.20205 Fig. 10)"},
     rows={"adam": _rows},
-    conventions={**CONVENTIONS, "router_init_exponent": ROUTER_INIT_EXPONENT},
+    conventions={**CONVENTIONS, "router_init_exponent": ROUTER_INIT_EXPONENT, "expert_out_init": EXPERT_OUT_INIT},
     route_scale=active,  # the source's gate is a sigmoid; a gate that sums to one needs no average
     doc="CompleteP with MoE layers: width, depth, expert count at fixed kappa, expert size.",
-    claims=stable(CLAIMS),
+    claims=_claims,
     block_claims=BlockClaims(rows=block_width.MUP_I, source="MSSP Table B.1, App. C"),
 )
