@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,10 @@ from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, Variant, column, load_plugins
 from hpxfer.cli.output import say, warn
 from hpxfer.errors import HpxferError
+from hpxfer.host.output import aligned
+
+if TYPE_CHECKING:
+    from hpxfer.model.parameters import ParameterSpec
 
 
 def explain(
@@ -82,9 +87,24 @@ def explain(
     found = explain_table(source.choice, source.base, source.target, used, values=source.values, facts=source.facts)
     if strict:
         require_covered(found)
-    say(json.dumps(found.to_dict()) if as_json else found.table())
+    if as_json:
+        tensors = [{"name": one.name, "role": one.role, "size": one.size} for one in source.tensors]
+        say(json.dumps({**found.to_dict(), **({"tensors": tensors} if tensors else {})}))
+    else:
+        say("\n\n".join([found.table(), *_tensor_table(source.tensors)]))
     if source.note:
         say(f"note: {source.note}", err=True)
+
+
+def _tensor_table(tensors: Sequence[ParameterSpec]) -> list[str]:
+    """Return the role, size and number of each tensor as one aligned text; empty without tensors."""
+    if not tensors:
+        return []
+    rows = [
+        (one.name, one.role, "x".join(map(str, one.size)), f"in {one.layers}" if one.blocks else "") for one in tensors
+    ]
+    lines = aligned([("tensor", "role", "size", "blocks"), *rows])
+    return ["\n".join(["Tensors of the model at the target", *(line.rstrip() for line in lines)])]
 
 
 def _of_model(recipe: Path | None, model: Path, target: Path | None, *, as_json: bool, others: tuple[Any, ...]) -> None:

@@ -16,6 +16,7 @@ from hpxfer.scaling.shape import Shape, load_shape
 from hpxfer.scaling.table import Column, Conventions
 
 if TYPE_CHECKING:
+    from hpxfer.model.parameters import ParameterSpec
     from hpxfer.recipe import Recipe
     from hpxfer.spec import SweepSpec
 
@@ -31,6 +32,7 @@ class Source:
     values: BaseValues | None
     facts: ModelFacts
     note: str | None = None  # what the reader of the values should know
+    tensors: tuple[ParameterSpec, ...] = ()  # those of the target, if the options of its model are known
 
 
 def read_conventions(given: Iterable[str]) -> dict[str, float | str]:
@@ -82,6 +84,7 @@ def from_sweep(
     """Return the source that a sweep gives. By default it is the first parameterization at the largest shape."""
     from hpxfer.host.machine import has_cuda
     from hpxfer.model.cost import train_flops
+    from hpxfer.model.families import FAMILIES
     from hpxfer.spec.precision import decided
     from hpxfer.spec.vocabulary import vocabulary
     from hpxfer.store.sweep_file import load_given
@@ -106,6 +109,7 @@ def from_sweep(
         values=BaseValues(hps=hps, init=setting.init),
         facts=expansion.facts(choice, shape),
         note=f"the sweep scans lr and names no base value: shown at {hps.lr:g}" if spec.hps.lr is None else None,
+        tensors=tuple(FAMILIES.get(setting.family).parameters(shape, setting)),
     )
 
 

@@ -134,6 +134,35 @@ def test_conventions_of_the_command_line(explain: Explain) -> None:
     assert out.startswith("completep-moe[depth_alpha=0.5,eps=global,router_init_exponent=inf] ")
 
 
+def test_a_sweep_with_a_preset_shows_the_role_of_each_tensor(explain: Explain) -> None:
+    options = ("like: qwen3-moe", "gate: normalized_softmax", "attention_gate: true", "shared_expert_gate: true")
+    extra = "".join(f"  {option}\n" for option in (*options, "balance: {aux: none}")) + "  context:"
+    text = edited(
+        ("  context:", extra),
+        ("head_dim: 32", "head_dim: 32, num_shared: 1, shared_ratio: 1"),
+        ("completep-moe", "complete-mue"),
+    )
+    code, out, err = explain(sweep=text)
+    assert code == 0, err
+    lines = {
+        line.split()[0]: line.split()
+        for line in out.partition("\nTensors of the model at the target\n")[2].splitlines()
+    }
+    roles = {"q_norm": "norm", "k_norm": "norm", "attn_gate": "attn_q", "shared_router": "router"}
+    assert {name: lines[name][1] for name in roles} == roles
+    assert "position" not in lines
+    code, out, _ = explain("--json", sweep=text)
+    found = {one["name"]: one for one in json.loads(out)["tensors"]}
+    assert {name: found[name]["role"] for name in roles} == roles
+    assert found["q_norm"]["size"] == [32]
+    assert list(found) == [name for name in lines if name != "tensor"]
+
+
+def test_shape_files_say_nothing_of_tensors(explain: Explain) -> None:
+    assert "Tensors" not in explain("--parameterization", "sp", base=MOE, target=MOE)[1]
+    assert "tensors" not in json.loads(explain("--parameterization", "sp", "--json", base=MOE, target=MOE)[1])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
