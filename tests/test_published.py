@@ -12,7 +12,8 @@ from hpxfer.spec import load_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
-SWEEPS = ("quickstart", "transfer", "lr_init")
+INIT = ("init_matrices_300", "init_all_300", "init_all_1000", "init_all_const")
+SWEEPS = ("quickstart", "transfer", "lr_init", *INIT, "init_lr_300", "init_lr_1000", "init_lr_const")
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -41,3 +42,19 @@ def test_the_log_says_what_the_published_transfer_sweep_shows() -> None:
         "joint",
     }
     assert {axis for axis, name in found if name == "sp" and found[axis, name] == "drifts"} == {"width", "joint"}
+
+
+def test_the_log_says_that_no_published_sweep_shows_init_scale_to_transfer() -> None:
+    verdicts = {
+        name: [one.verdict for one in transfer_report(load_results(PUBLISHED / name)).findings] for name in INIT
+    }
+    assert verdicts == {name: ["undecided"] for name in INIT}
+
+
+@pytest.mark.parametrize("name", [name for name in SWEEPS if name.startswith("init_lr")])
+def test_an_init_sweep_has_the_lr_that_is_best_at_the_base(name: str) -> None:
+    trials = load_results(PUBLISHED / name).trials
+    best = trials.groupby("lr")["validation_loss_nats"].mean().idxmin()
+    suffix = name.removeprefix("init_lr_")
+    for path in (ROOT / "sweeps").glob(f"init_*_{suffix}.yaml"):
+        assert "lr" in path.stem or load_sweep(path).hps.lr == best
