@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hpxfer.scaling.claims import BlockClaims, Claim, block_width
@@ -86,7 +86,7 @@ OF_FAN_IN = replace(
 )
 
 
-def _claims(conventions: Conventions, optimizer: Column) -> Iterator[Claim]:
+def _claims(conventions: Conventions, optimizer: Column) -> Iterable[Claim]:
     return stable(OF_FAN_IN if conventions["expert_out_init"] == "fan_in" else CLAIMS)(conventions, optimizer)
 
 
