@@ -160,7 +160,7 @@ def _line(spec: SweepSpec, planned: Planned, shape: Shape) -> str:
 
     def spell(steps: int, length: Length | None) -> str:
         form = "" if length is None or length.steps is not None else f" ({length.spell()})"
-        return f"{steps} steps{form}"
+        return f"{steps} step{'' if steps == 1 else 's'}{form}"
 
     out = f"b{shape.batch_tokens} t{shape.steps}: {schedule.decay}"
     out += f" after {spell(phases.warmup_steps, schedule.warmup)} of warm-up"
