@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from hpxfer.errors import HpxferError
 from hpxfer.spec.blocks import moe_blocks
@@ -53,7 +54,7 @@ def facts_of(trial: Trial) -> dict[str, Any]:
 
 def write_own(weights: TrialWeights, path: Path, more: Mapping[str, Any] = NOTHING) -> None:
     """Write a safetensors file: `name.block` -> tensor, the router bias, and the facts, and `more`, as metadata."""
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for spec in parameters_of(weights.trial):
         blocks = [f".{block}" for block in spec.blocks] or [""]
         copies = zip(blocks, weights.tensors[spec.name], strict=True)
@@ -99,10 +100,11 @@ def transformers_model(weights: TrialWeights) -> PreTrainedModel:
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():  # torch warns of the FFN without features that stands for no shared expert
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
+        make: Any = AutoModelForCausalLM.from_config
+        model: PreTrainedModel = make(AutoConfig.for_model(**config), dtype=torch.float32)
     model.load_state_dict(state, strict=True)
     return model
 

@@ -45,9 +45,9 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, torch.Size]
     # Several shared experts are one FFN with all their features there.
     "shared_in": (
         lambda w_SDH: w_SDH.transpose(1, 2).flatten(0, 1),
-        lambda w, size: w.unflatten(0, (size[0], size[2])).transpose(1, 2),
+        lambda w, size: w.reshape(size[0], size[2], size[1]).transpose(1, 2),
     ),
-    "shared_out": (lambda w_SHD: w_SHD.flatten(0, 1).T, lambda w, size: w.T.unflatten(0, (size[0], size[1]))),
+    "shared_out": (lambda w_SHD: w_SHD.flatten(0, 1).T, lambda w, size: w.T.reshape(size)),
 }
 Pieces = dict[str, tuple[Piece, ...]]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 SIZES = {"bytes": 256, "ascii": 128}
 
@@ -18,7 +19,7 @@ def write_tokenizer(name: str, context: int, out: Path) -> bool:
     spelled = byte_letters()[: SIZES[name]]
     unknown = "?" if name == "ascii" else None
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    file = {
+    file: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

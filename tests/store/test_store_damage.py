@@ -291,7 +291,7 @@ def test_columns_that_an_older_file_lacks_are_null_or_have_their_default(folder:
     assert found.schema.equals(TRIALS, check_metadata=True)
     zeros = dict.fromkeys(("num_heads", "kv_heads", "momentum", "aux_weight", "z_weight"), 0)
     new = {**dict.fromkeys(added(TRIALS, 2)), **zeros}
-    assert len(new) == 14
+    assert len(new) == 15
     assert found.to_pylist() == [row | (new if row["trial_id"] == IDS[1] else {}) for row in before]
     curves = store.read_curves()
     assert set(curves["trial_id"].to_pylist()) == set(IDS[:3])

@@ -167,3 +167,17 @@ def test_the_command_says_what_it_wrote(results: Path, tmp_path: Path, capsys: p
     facts = json.loads((tmp_path / "w" / "hpxfer.json").read_text())
     assert facts["step"] == 2
     assert read_facts(tmp_path / "w" / "model.safetensors")["step"] == 2
+
+
+def test_a_file_that_a_killed_run_left_is_replaced_when_its_trial_is_trained(results: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "again" / "tiny" / kept.FOLDER
+    shutil.copytree(results / kept.FOLDER, folder)
+    trial, row = chosen_trial(load_results(results), None, best=True)
+    (folder / kept.name_of(trial.id)).write_bytes(b"half")
+    (folder / f"{kept.name_of(trial.id)}.7.tmp").write_bytes(b"half")
+    run(write_tiny(tmp_path, *KEEP_ALL), results=tmp_path / "again")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        path.name for path in (results / kept.FOLDER).iterdir()
+    )
+    again = weights_from(folder, trial, row)
+    assert same(again, weights_from(results / kept.FOLDER, trial, row))
