@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.scaling.evaluate import Parameterization
@@ -196,7 +197,7 @@ def _axis_spec(spec: SweepSpec, axis: str, points: Sequence[float] | None) -> Ax
     return AxisSpec(values=tuple(float(value) for value in values))
 
 
-def _regime(base: Shape, regime: str, factor: float) -> dict[str, int]:
+def _regime(base: Shape, regime: str, factor: float) -> dict[str, Any]:
     """Return the dimensions on a regime's path at `factor` times the width of the base."""
     changed = {}
     for dim, name in REGIME_DIMS.items():

@@ -505,8 +505,8 @@ class ResourcesSpec(Section):
     checkpoint_s: Annotated[float, Field(ge=0, le=1e6)] = 120.0
     """The seconds between two checkpoints of a stack. 0 writes none."""
     keep: Keep = "none"
-    """Which weights stay in the results folder, for `hpxfer weights`: those of every trial after its last step, or `all`:
-    after the steps 1, 2, 4, 8 and so on too. Weights that were not kept come back by training the trial again."""
+    """Which weights stay in the results folder, for `hpxfer weights`: those of every trial after its `last` step, or
+    `all`: after the steps 1, 2, 4, 8 and so on too. Others come back by training the trial again."""
 
 
 def _axis(value: Any) -> Any:

@@ -183,8 +183,8 @@ def test_a_table_may_multiply_only_what_the_model_multiplies() -> None:
         parse_sweep(edited((TABLES, "[mine]"), (AXIS, "  depth: [2, 4]")))
         assert message_of((TABLES, "[sp, mine]")) == (
             "s.yaml:14: parameterizations[1]: mine: position must have a forward multiplier of 1, got 2 at w64 "
-            "d2 E4A1 h64: models of the family gpt multiply embedding, attn_out, router, expert_out, shared_out, dense_out, "
-            "readout and no other role; put the factor into init_std and lr"
+            "d2 E4A1 h64: models of the family gpt multiply embedding, attn_out, router, expert_out, shared_out, "
+            "dense_out, readout and no other role; put the factor into init_std and lr"
         )
     finally:
         PARAMETERIZATIONS.remove("mine")

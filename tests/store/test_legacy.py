@@ -24,6 +24,7 @@ _LATER_SETTING = (
         "ties",
         "init_draw",
         "balance",
+        "top_groups",
         "route_scale",
         "learned_router_bias",
         "shared_expert_gate",
