@@ -20,18 +20,9 @@ from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
 # Fields that came later.
 _LATER_SETTING = (
-    *(
-        "ties",
-        "init_draw",
-        "balance",
-        "top_groups",
-        "route_scale",
-        "learned_router_bias",
-        "shared_expert_gate",
-        "qkv_biases",
-        "attention_gate",
-    ),
-    *("positions", "rope_theta", "rope_share", "norm", "norm_eps", "qk_norm", "qk_norm_kind"),
+    *("ties", "init_draw", "balance", "top_groups", "route_scale", "learned_router_bias", "shared_expert_gate"),
+    *("qkv_biases", "attention_gate", "positions", "rope_theta", "rope_share", "norm", "norm_eps", "qk_norm"),
+    "qk_norm_kind",
 )
 _LATER_HPS = ("momentum", "aux_weight", "z_weight")
 
@@ -41,6 +32,7 @@ def first_format(trial: Trial) -> str:
     setting = asdict(trial.setting)
     for name in ("data_source", *_LATER_SETTING):
         del setting[name]
+    del setting["init"]["scale_of"]
     choice = trial.parameterization
     base = {name: value for name, value in asdict(trial.base).items() if value not in (0, None)}
     shape = {name: value for name, value in asdict(trial.shape).items() if value not in (0, None)}
