@@ -13,7 +13,7 @@ from hpxfer.spec import load_sweep
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
 INIT = ("init_matrices_300", "init_all_300", "init_all_1000", "init_all_const")
-SWEEPS = ("quickstart", "transfer", "lr_init", *INIT, "init_lr_300", "init_lr_1000", "init_lr_const")
+SWEEPS = ("quickstart", "transfer", "lr_init", *INIT, "init_lr_300", "init_lr_1000", "init_lr_const", "init_lr_small")
 
 
 @pytest.mark.parametrize("name", SWEEPS)
