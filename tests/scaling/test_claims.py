@@ -35,7 +35,7 @@ MOVES: dict[str, dict[str, int]] = {
     "II": {**WIDE, **MORE, "expert_width": 32},
     "III": {**WIDE, **MORE},
 }
-PARTS = {"stream", "gates", "moe", "dense"}
+PARTS = {"stream", "gates", "moe", "dense", "attn_gate"}
 
 
 def of(found: Sequence[Claim], role: str, quantity: str) -> Claim:
