@@ -25,8 +25,8 @@ def rotation(context: int, head_dim: int, *, theta: float, share: float, device:
 
 
 def rotated_features(head_dim: int, share: float) -> int:
-    """Return R, the number of rotated features of a head."""
-    return int(head_dim * share)
+    """Return R, the number of rotated features of a head. A share such as 0.333333 is rounded, as it is meant."""
+    return round(head_dim * share)
 
 
 def rope(x_NSHP: Tensor, cos_SR: Tensor, sin_SR: Tensor) -> Tensor:

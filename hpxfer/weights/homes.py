@@ -6,6 +6,7 @@ A home computes the same function of the tokens, once the numbers that its confi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +87,12 @@ def _qwen(shape: Shape, setting: Setting) -> dict[str, Any]:
         "mlp_only_layers": dense,
         "decoder_sparse_step": 1,
     }
+
+
+def _rotary_factor(head_dim: int, share: float) -> float:
+    """Return the share as a number whose product with head_dim, cut to a whole number, is the rotated features."""
+    features = round(head_dim * share)
+    return share if int(head_dim * share) == features else math.nextafter(features / head_dim, 1.0)
 
 
 def _glm(shape: Shape, setting: Setting) -> dict[str, Any]:
@@ -194,7 +201,11 @@ def config_of(trial: Trial) -> dict[str, Any]:
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": setting.rope_theta,
-            **({"partial_rotary_factor": setting.rope_share} if home.model_type == "glm4_moe" else {}),
+            **(
+                {"partial_rotary_factor": _rotary_factor(shape.head_dim, setting.rope_share)}
+                if home.model_type == "glm4_moe"
+                else {}
+            ),
         },
         "hidden_act": "silu",
         "tie_word_embeddings": setting.tied_embeddings,

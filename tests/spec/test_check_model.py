@@ -6,6 +6,7 @@ import pytest
 from sweep_text import edited
 
 from hpxfer.errors import HpxferError
+from hpxfer.kernels.rope import rotated_features
 from hpxfer.spec import axes_of, parse_sweep
 
 BASE = "width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32"
@@ -40,6 +41,15 @@ def message_of(options: str, base: str = BASE) -> str:
 def test_options(options: str, problem: str) -> None:
     spelled = "\n  ".join(options.strip("{}").split(", ")) if options.startswith("{") else options
     assert f"model.{problem}" in message_of(spelled)
+
+
+def test_a_third_of_a_head_may_be_rotated() -> None:
+    """The message names a share with six digits, and that share is legal."""
+    base = BASE.replace("head_dim: 32", "head_dim: 48, num_heads: 1")
+    wrong = message_of("positions: rope\n  rope_share: 0.35", base)
+    assert "got 16.8; the nearest is 16, rope_share: 0.333333" in wrong
+    parse_sweep(edited(("  context:", "  positions: rope\n  rope_share: 0.333333\n  context:"), (BASE, base)))
+    assert rotated_features(48, 0.333333) == 16
 
 
 @pytest.mark.parametrize(("option", "value"), [("route_scale", "2.5"), ("learned_router_bias", "true")])
