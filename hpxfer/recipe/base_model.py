@@ -14,6 +14,8 @@ BUILT_IN: dict[str, dict[str, Any]] = {
         "qk_norm": False,
         "attention_ratio": 1.0,
         "embedding_scale": 1.0,
+        "bias_rule": "proportional",
+        "balance_loss": "none",
     }
 }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpxfer.host.output import aligned
 from hpxfer.recipe.assign import BALANCED
+from hpxfer.recipe.base_model import base_model
 from hpxfer.recipe.tuned_on import stated
 from hpxfer.scaling.roles import ROLES
 
@@ -48,9 +49,12 @@ def description(
     ]
     if betas is not None:
         parts[-1].append(f"  betas {betas[0]:.6g}, {betas[1]:.6g}")
-    if BALANCED in values:
-        rule = f"bias -= {values[BALANCED].lr:g} * (load - {target.kappa:g}) after every step, outside the optimizer"
-        parts.append([f"Router bias: {rule}"])
+    rule = base_model(recipe).bias_rule
+    if BALANCED in values and rule != "none":
+        above = f"load - {target.kappa:g}"
+        step = f"sign({above})" if rule == "sign" else f"({above})"
+        text = f"bias -= {values[BALANCED].lr:g} * {step} after every step, outside the optimizer"
+        parts.append([f"Router bias: {text}"])
     parts += [[f"By hand: {sentence}"] for sentence in by_hand]
     if cautions:
         parts.append([f"warning: {caution}" for caution in cautions])

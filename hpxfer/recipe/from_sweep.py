@@ -109,6 +109,8 @@ def _of_gpt(spec: SweepSpec) -> dict[str, Any]:
         "qk_norm": model.qk_norm != "none",
         "biases": model.biases or model.qkv_biases or (model.learned_router_bias and bool(shape.num_experts)),
         "attention_ratio": shape.attention_width / shape.width,
+        "bias_rule": model.balance.bias,
+        "balance_loss": model.balance.aux,
     }
 
 

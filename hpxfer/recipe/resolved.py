@@ -65,7 +65,8 @@ class Base:
     @property
     def rule(self) -> Rule:
         """How the recipe scales. Whether embeddings are tied is a fact of the user's model, and not of the base."""
-        facts = ModelFacts(gate=self.file.model.gate)
+        made = self.file.provenance.made == "by a sweep"
+        facts = ModelFacts(gate=self.file.model.gate, heads_are_known=made)
         return Rule(choice=self.choice, optimizer=self.column, base=self.shape, facts=facts)
 
     def refused(self, target: Shape | None = None) -> dict[str, str]:
@@ -154,6 +155,11 @@ class Resolved:
     def router_bias_lr(self) -> float:
         if BALANCED not in self.values:
             raise HpxferError(f"{self.base.choice.name} has no rule for {BALANCED}, or the target has no router")
+        if base_model(self.base.file).bias_rule == "none":
+            raise HpxferError(
+                "the base was trained without a bias that balances the experts (model.balance: bias none), got a "
+                "question for its rate; train the target without one too"
+            )
         return self.values[BALANCED].lr
 
     @property

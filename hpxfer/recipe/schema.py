@@ -12,6 +12,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
+from hpxfer.spec.balance import BalanceLoss, BiasRule
 from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Section, Seq
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sections import validated
@@ -94,6 +95,8 @@ class ModelPart(Section):
     qk_norm: bool | None = None
     attention_ratio: Positive | None = None  # heads x head_dim / width
     embedding_scale: Positive | None = None  # factor on the rows of the embedding
+    bias_rule: BiasRule | None = None  # that balances the experts by the router bias
+    balance_loss: BalanceLoss | None = None  # whose weight is the HP aux_weight
 
 
 OPTIONAL_OF_MODEL = tuple(name for name, field in ModelPart.model_fields.items() if not field.is_required())

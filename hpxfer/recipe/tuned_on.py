@@ -94,6 +94,9 @@ def training_facts(file: RecipeFile) -> dict[str, str]:
         out["blocks with experts"] = (
             f"every one{first}" if file.model.moe_every == 1 else (f"one in {file.model.moe_every}{first}")
         )
+    known = base_model(file)
+    if known.bias_rule and file.base_shape.get("num_experts"):
+        out["balance"] = f"{_bias(known.bias_rule)}, {_loss(known.balance_loss, file.hps.aux_weight)}"
     if training := file.training:
         out["schedule"] = _schedule(training.schedule)
         out["batch"] = f"{training.batch_tokens} tokens"
@@ -103,6 +106,14 @@ def training_facts(file: RecipeFile) -> dict[str, str]:
     if file.provenance.tokenizer:
         out["tokenizer"] = f"{file.provenance.tokenizer}, {file.provenance.vocab_size} ids"
     return out
+
+
+def _bias(rule: str) -> str:
+    return "no bias" if rule == "none" else f"a bias, {'by its sign' if rule == 'sign' else rule}"
+
+
+def _loss(loss: str | None, weight: float) -> str:
+    return "no loss" if loss in (None, "none") else f"the {loss} loss of weight {weight:g}"
 
 
 def _schedule(schedule: ScheduleSpec) -> str:

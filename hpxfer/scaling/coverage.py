@@ -42,6 +42,7 @@ class ModelFacts:
 
     gate: str | None = None
     tied_embeddings: bool | None = None
+    heads_are_known: bool = True  # whether a base that names no kv_heads has one for each head
     ties: str | None = None  # which of equal experts a router chooses: index, random or fixed_bias
 
 
@@ -58,6 +59,7 @@ def coverage_warnings(
         *_roles(choice, target, optimizer),
         *_first_experts(choice, base, target, optimizer),
         *_axes(choice, base, target, optimizer),
+        *(_heads(choice, base, target) if known.heads_are_known or base.kv_heads else ()),
         *_fixed(choice, base, target),
         *_regime(choice, base, target),
         *_router(choice, target, known, optimizer),
@@ -161,7 +163,6 @@ def _axes(choice: Parameterization, base: Shape, target: Shape, optimizer: Colum
         yield f"the {has} has dense FFNs and the {lacks} has none to compare them with"
     if base.head_dim != target.head_dim:
         yield f"{table.name} holds head_dim fixed: it goes from {base.head_dim} to {target.head_dim}"
-    yield from _heads(choice, base, target)
 
 
 def _heads(choice: Parameterization, base: Shape, target: Shape) -> Iterator[str]:

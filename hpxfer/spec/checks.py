@@ -187,8 +187,11 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
 
 def _balance(spec: SweepSpec) -> Iterator[Problem]:
     """Yield that a balancing loss has no weight."""
-    weight = spec.hps.aux_weight
-    if spec.model.balance.aux != "none" and not weight and "aux_weight" not in spec.grid:
+    weight, scanned = spec.hps.aux_weight, spec.grid.get("aux_weight")
+    of_variants = any(variant.hps.aux_weight for variant in (spec.variants or {}).values())
+    # Only exponents of two, or a number above zero, give some trial a weight.
+    is_scanned = scanned is not None and (scanned.values is None or any(scanned.values))
+    if spec.model.balance.aux != "none" and not (weight or is_scanned or of_variants):
         yield (
             ("hps", "aux_weight"),
             f"must be given with model.balance.aux {spec.model.balance.aux}, got {weight:g}; e.g. 0.01",
@@ -201,11 +204,11 @@ def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str |
     `roles` are those of all its models, none if its shapes are broken.
     """
     role, dot, kind = name.partition(".")
+    if why := _unused_balance(spec, name, roles):
+        return why
     if not dot:
         if name == "router_bias_lr" and roles and "router_bias" not in roles:
             return "router_bias_lr has no effect: no shape of this sweep has experts; take it out"
-        if why := _unused_balance(spec, name, roles):
-            return why
         optimizer = registry("optimizer").get(spec.training.optimizer)
         unused = name in ("eps", "beta1", "beta2", "momentum") and name not in optimizer.hps
         return f"{name} has no effect under {optimizer.name}; take it out" if unused else None
@@ -230,8 +233,8 @@ def _unused_balance(spec: SweepSpec, name: str, roles: Collection[str]) -> str |
         return f"{name} has no effect: no shape of this sweep has experts; take it out"
     if name == "aux_weight" and balance.aux == "none":
         return "aux_weight has no effect: model.balance.aux is none; name a loss there, e.g. switch, or take it out"
-    if name == "router_bias_lr" and balance.bias == "none":
-        return "router_bias_lr has no effect: model.balance.bias is none; name a rule there, or take it out"
+    if name in ("router_bias_lr", "router_bias.lr_mult") and balance.bias == "none":
+        return f"{name} has no effect: model.balance.bias is none; name a rule there, or take it out"
     return None
 
 

@@ -30,6 +30,8 @@ _SETTING = (
 )
 _INIT = ("matrices", "matrix_std", "embedding_std", "position_std")
 _SCALARS = ("lr", "init_scale", "residual_scale", "weight_decay", "eps", "beta1", "beta2", "router_bias_lr")
+# Conventions that tables got later. A legacy id holds every convention that its table had.
+_LATER_CONVENTIONS = ("expert_out_init",)
 # The dimensions of a shape with the values that were left out.
 _SHAPE = {
     "width": None,
@@ -72,7 +74,8 @@ def legacy_id(trial: Trial, trainer_version: int) -> str:
     chosen = None
     if choice is not None:
         base = _dims(asdict(trial.base))
-        chosen = {"name": choice.name, "conventions": dict(choice.conventions), "base": base}
+        conventions = {key: value for key, value in choice.conventions if key not in _LATER_CONVENTIONS}
+        chosen = {"name": choice.name, "conventions": conventions, "base": base}
     return id_of(
         {
             "trainer_version": trainer_version,

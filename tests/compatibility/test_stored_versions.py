@@ -26,6 +26,7 @@ STORED = {
     3: (HERE / "schema-3.tar.xz", 60, {"completep-moe": "undecided", "sp": "drifts"}),
     4: (LEGACY, None, None),
     5: (PUBLISHED, 180, {"completep-moe": "transfers", "sp": "drifts"}),
+    6: (PUBLISHED.parent / "init_matrices_300", 72, {"completep-moe": "undecided"}),
 }
 
 

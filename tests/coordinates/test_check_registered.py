@@ -238,8 +238,8 @@ def test_a_forward_multiplier_that_the_model_does_not_apply_is_refused(register:
     with pytest.raises(HpxferError) as caught:
         report_on()
     assert str(caught.value) == (
-        "mine: embedding, attn_q must have a forward multiplier of 1, got 0.5, 0.5 at w16 d2 E4A4 h16: models of the "
-        "family gpt multiply attn_out, router, expert_out, shared_out, dense_out, readout and no other role; put the "
+        "mine: attn_q must have a forward multiplier of 1, got 0.5 at w16 d2 E4A4 h16: models of the family gpt "
+        "multiply embedding, attn_out, router, expert_out, shared_out, dense_out, readout and no other role; put the "
         "factor into init_std and lr"
     )
     assert checked("depth").passed, "there the factor is 1"

@@ -14,6 +14,7 @@ from hpxfer.driver import longest_first, measured, prepare, run
 from hpxfer.driver import prepared as driver_job
 from hpxfer.plan.packing import Device, Measured, stack_flops
 from hpxfer.results import Results, load_results
+from hpxfer.spec.variants import DEFAULT
 from hpxfer.store import Store, rows
 from hpxfer.trial import TRAINER_VERSION
 from hpxfer.trial.result import TrialResult
@@ -99,7 +100,7 @@ def run_as_version(version: int, sweep: Path, results: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         for module in (trial, rows, driver_job):
             patch.setattr(module, "TRAINER_VERSION", version)
-        patch.setattr(trial.Expansion.__init__, "__defaults__", (version, None, None))
+        patch.setattr(trial.Expansion.__init__, "__defaults__", (version, None, None, DEFAULT))
         return run(sweep, results=results, executor=Made())
 
 

@@ -111,7 +111,7 @@ def test_the_user_s_settings_stay() -> None:
 
 
 def test_colors_are_seen_on_white_and_on_black() -> None:
-    colors = [*style.ramp(7), *(color for color, _ in style.MARKS), style.CONTROL_MARK[0]]
+    colors = [*style.ramp(7), *(color for color, _ in style.MARKS), *(color for color, _ in style.CONTROL_MARKS)]
     assert min(contrast(color, paper) for color in colors for paper in (WHITE, BLACK)) > 1.9
 
 
@@ -124,8 +124,8 @@ def test_scales_go_from_light_to_dark() -> None:
 def test_a_scale_has_one_color_and_the_control_its_own() -> None:
     colors = style.scale_colors([64.0, 32.0, 64.0, 128.0])
     assert list(colors) == [32.0, 64.0, 128.0]
-    few, many = style.marks(["a", "sp"], "sp"), style.marks(["a", "b", "c", "sp"], "sp")
-    assert few["sp"] == many["sp"] == style.CONTROL_MARK
+    few, many = style.marks(["a", "sp"]), style.marks(["a", "b", "c", "sp"])
+    assert few["sp"] == many["sp"] == style.CONTROL_MARKS[0]
     assert len(set(many.values())) == 4
 
 

@@ -177,6 +177,7 @@ class OwnGPT(nn.Module):
         moe_every: int = 1,
     ) -> None:
         super().__init__()
+        self.embedding_multiplier = multipliers.get("embedding", 1.0)
         self.readout_multiplier = multipliers["readout"]
         self.token_embedding = nn.Embedding(vocab_size, shape.width)
         self.position_embedding = nn.Embedding(context, shape.width)
@@ -198,7 +199,7 @@ class OwnGPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return logits [batch, context, vocab_size] of tokens [batch, context]."""
-        x = self.token_embedding(tokens) + self.position_embedding.weight
+        x = self.embedding_multiplier * self.token_embedding(tokens) + self.position_embedding.weight
         for block in self.blocks:
             x = block(x)
         return self.readout_multiplier * self.head(self.norm(x))

@@ -151,3 +151,52 @@ def test_losses_do_not_have_it_and_gradients_do(weights: dict[str, float]) -> No
     for name, copies in grads.items():
         for got, base, doubled in zip(copies, plain_grads[name], alone_grads[name], strict=True):
             assert torch.allclose(2 * (got - base), doubled - base, rtol=1e-3, atol=1e-6)
+
+
+def exact(name: str, layers_of: list[Choice], k: int, *, f_has_gradient: bool = False) -> Tensor:
+    """Return a loss of one trial in float64 from the formula, with autograd of torch as its gradient."""
+    total = torch.zeros((), dtype=torch.float64)
+    for layer in layers_of:
+        logits = layer.logits_KTE[k].double()
+        p = logits.softmax(-1)
+        hot = torch.nn.functional.one_hot(layer.chosen_KTA[k], EXPERTS).double()
+        if f_has_gradient:
+            hot = hot * p.unsqueeze(1) / p.unsqueeze(1).detach()
+        if name == "z":
+            total = total + logits.exp().sum(-1).log().pow(2).mean()
+            continue
+        size = TOKENS if name == "switch" else CONTEXT
+        f = hot.sum(1).view(-1, size, EXPERTS).mean(1) / ACTIVE
+        total = total + EXPERTS * (f * p.view(-1, size, EXPERTS).mean(1)).sum(-1).mean()
+    return total / LAYERS
+
+
+@pytest.mark.parametrize("name", ["switch", "sequence", "z"])
+def test_gradients_are_those_of_the_formula(name: Any) -> None:
+    given = layers()
+    weights = (None, ONES) if name == "z" else (ONES, None)
+    total_K, _ = regularizers("none" if name == "z" else name, *weights)(given, None)
+    logits = [layer.logits_KTE for layer in given]
+    got = torch.autograd.grad(total_K.sum(), logits, retain_graph=True)
+    wanted = torch.autograd.grad(sum(exact(name, given, k) for k in range(TRIALS)), logits)
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-8)
+
+
+def test_a_gradient_through_the_loads_is_seen() -> None:
+    given = layers()
+    logits = [layer.logits_KTE for layer in given]
+    got = torch.autograd.grad(regularizers("switch")(given, None)[0].sum(), logits)
+    wrong = torch.autograd.grad(sum(exact("switch", given, k, f_has_gradient=True) for k in range(TRIALS)), logits)
+    assert not torch.allclose(got[0], wrong[0], rtol=1e-2, atol=1e-8)
+
+
+def test_scores_that_are_all_zero_make_no_nan() -> None:
+    """A neighbor of such a trial would get 0 * NaN."""
+    logits = torch.full((1, 4, 3), -200.0).requires_grad_()
+    chosen = torch.zeros(1, 4, 1, dtype=torch.int64)
+    load = torch.tensor([[4, 0, 0]])
+    choice = Choice(logits_KTE=logits, scores_KTE=logits.sigmoid(), chosen_KTA=chosen, load_KE=load)
+    total = Regularizers(aux="switch", context=4, aux_weight_K=torch.zeros(1), z_weight_K=None)([choice], None)[0]
+    (grad,) = torch.autograd.grad(total.sum(), logits)
+    assert torch.equal(grad, torch.zeros_like(grad))

@@ -35,6 +35,7 @@ def said(call: Any) -> list[str]:
 def swept(**model: Any) -> Recipe:
     """Return a recipe of a sweep whose base has the sizes of a Llama."""
     sizes = {"width": 32, "depth": 2, "num_experts": 0, "num_active": 0, "expert_width": 0, "head_dim": 8}
+    sizes["kv_heads"] = 2
     base = {**sizes, "dense_width": 48, "batch_tokens": 512, "steps": 200}
     facts = {f"model__{name}": value for name, value in model.items()}
     return recipe(parameterization={"name": "completep", "conventions": {}}, base_shape=base, fitted__axes={}, **facts)

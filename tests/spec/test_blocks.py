@@ -27,6 +27,9 @@ class Options:
     ffn: str = "gelu"
     norm_gains: bool = False
     biases: bool = False
+    qkv_biases: bool = False
+    positions: str = "learned"
+    learned_router_bias: bool = False
 
 
 @given(st.integers(1, 5), st.integers(0, 7))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sweep_text import edited
 
 from hpxfer.errors import HpxferError
 from hpxfer.kernels.rope import rotated_features
+from hpxfer.model.gates import GATES
+from hpxfer.registry import Registry
 from hpxfer.spec import axes_of, parse_sweep
 
+REAL = Registry.get
 BASE = "width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32"
 DENSE = "width: 32, depth: 2, dense_ratio: 1, head_dim: 32"
 
@@ -112,3 +117,54 @@ def test_groups(groups: str, options: str, problem: str | None) -> None:
         assert parse_sweep(edited(("  context:", f"  {options}\n  context:"), (BASE, base))).model.top_groups == 1
     else:
         assert problem in message_of(options, base)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            "balance: {load: last_step}",
+            "model.balance.load: goes with a loss, got last_step with aux: none; take it out",
+        ),
+        (
+            "balance: {aux: sequence, load: last_step}",
+            "model.balance.load: must be batch with aux: sequence, whose loads are those of each sequence, got last",
+        ),
+        ("balance: {aux: switch}", "hps.aux_weight: must be given with model.balance.aux switch, got 0; e.g. 0.01"),
+        ("balance: {aux: swich}", "model.balance.aux: must be"),
+    ],
+)
+def test_balance(options: str, problem: str) -> None:
+    assert problem in message_of(options)
+
+
+@pytest.mark.parametrize(
+    ("hps", "problem"),
+    [
+        ("aux_weight: 0.1", "hps.aux_weight: aux_weight has no effect: model.balance.aux is none; name a loss there"),
+        ("momentum: 0.9", "hps.momentum: momentum has no effect under adamw; take it out"),
+        (
+            "multipliers: {router_bias.lr_mult: 2}",
+            "router_bias.lr_mult has no effect: model.balance.bias is none; name a rule there, or take it out",
+        ),
+    ],
+)
+def test_hps_without_effect(hps: str, problem: str) -> None:
+    bias = "balance: {bias: none}" if "router_bias" in hps else "gate: sigmoid"
+    with pytest.raises(HpxferError) as caught:
+        parse_sweep(edited(("  context:", f"  {bias}\n  context:"), ("  router_bias_lr: 0.01", f"  {hps}")), "s.yaml")
+    assert problem in str(caught.value)
+
+
+def test_a_weight_that_is_zero_everywhere_is_none() -> None:
+    with pytest.raises(HpxferError, match=r"must be given with model\.balance\.aux switch"):
+        parse_sweep(
+            edited(("  context:", "  balance: {aux: switch}\n  context:"), ("  lr: [0.01]", "  aux_weight: [0]"))
+        )
+
+
+def test_a_gate_without_probabilities_has_no_balancing_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = replace(GATES.get("sigmoid"), probabilities=False)
+    monkeypatch.setattr(type(GATES), "get", lambda self, name, *_: gate if self is GATES else REAL(self, name, *_))
+    with pytest.raises(HpxferError, match=r"model\.balance\.aux: goes with a gate whose scores are probabilities"):
+        parse_sweep(edited(("  context:", "  balance: {aux: switch}\n  context:")))

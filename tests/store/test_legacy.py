@@ -39,7 +39,9 @@ def first_format(trial: Trial) -> str:
     for dims in (base, shape):
         if dims["num_groups"] == 1:
             del dims["num_groups"]
-    chosen = None if choice is None else {"name": choice.name, "conventions": dict(choice.conventions), "base": base}
+    conventions = {} if choice is None else dict(choice.conventions)
+    conventions.pop("expert_out_init", None)
+    chosen = None if choice is None else {"name": choice.name, "conventions": conventions, "base": base}
     identity = {
         "trainer_version": TRAINER_VERSION,
         "setting": setting,

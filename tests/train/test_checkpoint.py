@@ -20,6 +20,7 @@ from tiny_trials import BASE, JOINT, numbers, trial
 from hpxfer.executors.worker import guarded
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.balance import Balance
 from hpxfer.train import trainer
 from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.train.step import TrainStep
@@ -43,6 +44,7 @@ CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
     "router noise": (E8A2, "mup-moe[1.0]", {"gate": "softmax"}),
     "ties at random": (E8A2, "mssp-i", {"ties": "random"}),
     "fixed bias": (E8A2, "mssp-i", {"ties": "fixed_bias"}),
+    "last loads": (E8A2, "sp", {"balance": Balance(bias="sign", aux="switch", load="last_step")}),
     "tied experts": (JOINT, "mssp-iii", {"ffn": "swiglu"}),
     "hybrid": (HYBRID, "complete-mue", {"moe_every": 2, "gate": "normalized_sigmoid"}),
     "dense": (DENSE, "complete-mue", {"biases": True}),
@@ -67,6 +69,8 @@ def stack_of(setting: Setting, case: str) -> list[Trial]:
     stack = [
         replace(trial(longer, shape, lr=rate, seed=k % 2), parameterization=choice) for k, rate in enumerate(RATES)
     ]
+    if case == "last loads":
+        stack = [replace(each, hps=replace(each.hps, aux_weight=0.3 * (k % 3))) for k, each in enumerate(stack)]
     if case == "momentum":  # of some trials, not of others
         stack = [replace(each, hps=replace(each.hps, momentum=0.3 * (k % 3))) for k, each in enumerate(stack)]
     stack.append(replace(stack[0], seed=5, hps=replace(stack[0].hps, init_scale=1e30)))  # NaN at once

@@ -13,6 +13,7 @@ from torch import Tensor
 from hpxfer.model.draws import NOISE_STEPS, router_noise
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.balance import Balance
 from hpxfer.train.schedules import lr_factor
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Setting, Trial
@@ -112,6 +113,45 @@ def test_the_balancing_rule_moves_against_the_load(setting: Setting, groups: int
     assert per_group.flatten().tolist() == pytest.approx([shape.num_active / groups] * (6 * groups))
     rate = torch.tensor([0.01, 0.5]).view(1, 2, 1)
     assert torch.equal(made.router_bias, -rate * (load - shape.kappa))
+
+
+def test_the_rule_of_the_sign_takes_steps_of_one_size(setting: Setting) -> None:
+    """Expert by expert: above the mean count the bias falls by the rate, below it rises, and at it it rests."""
+    made = state(trial(replace(setting, balance=Balance(bias="sign")), JOINT, router_bias_lr=0.25))
+    output, grads = made.forward_backward(0)
+    made.update(output, grads)
+    mean = setting.batch_tokens * JOINT.num_active / JOINT.num_experts
+    expected = [
+        [-0.25 if n > mean else 0.25 if n < mean else 0.0 for n in counts[0]] for counts in output.load_LKE.tolist()
+    ]
+    assert made.router_bias[:, 0].tolist() == expected
+    assert {value for row in expected for value in row} >= {-0.25, 0.25}
+
+
+def test_without_a_rule_the_bias_stays(setting: Setting) -> None:
+    made = state(trial(replace(setting, balance=Balance(bias="none")), JOINT, router_bias_lr=0.5))
+    made.update(*made.forward_backward(0))
+    assert not made.router_bias.any()
+
+
+def test_the_loads_of_the_step_before_are_those(setting: Setting) -> None:
+    balance = Balance(bias="none", aux="switch", load="last_step")
+    made = state(trial(replace(setting, balance=balance), JOINT, aux_weight=0.5))
+    assert not made.last_load.any()
+    output, grads = made.forward_backward(0)
+    made.update(output, grads)
+    assert torch.equal(made.last_load, output.load_LKE)
+
+
+def test_a_loss_of_balance_brings_the_experts_nearer_to_it(setting: Setting) -> None:
+    balance = Balance(bias="none", aux="switch")
+    wild = replace(setting, balance=balance, gate="normalized_softmax")
+    made = state(*(trial(wild, JOINT, aux_weight=weight, lr=2.0**-6, init_scale=4.0) for weight in (0.0, 1.0)))
+    for step in range(30):
+        output, grads = made.forward_backward(step % 6)
+        made.update(output, grads)
+    deviation = (made.load(output) - JOINT.kappa).abs().amax(-1).mean(0)
+    assert deviation[1] < 0.8 * deviation[0]
 
 
 def test_a_dense_model_has_no_router_bias(setting: Setting) -> None:

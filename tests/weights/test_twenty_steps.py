@@ -34,7 +34,8 @@ def case(kind: str, away: bool, folder: Any) -> Trial:
     changes = {**MODERN, **options, "vocab_size": 128, "balance": Balance(bias="none"), "route_scale": 1.0}
     setting = replace(text_setting(folder), **changes, steps=STEPS, warmup_steps=0)
     at_base = replace(BASE, **base)
-    shape = replace(at_base, **AWAY, shared_width=2 * at_base.shared_width) if away else at_base
+    grown = {"shared_width": 2 * at_base.shared_width, "kv_heads": 2 * at_base.kv_heads}
+    shape = replace(at_base, **AWAY, **grown) if away else at_base
     return replace(trial(setting, shape, KINDS[kind], seed=1, hps=HPS), base=at_base)
 
 

@@ -26,6 +26,9 @@ from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.sums import column_sums
 from hpxfer.spec.balance import BalanceLoss
 
+# What a token's scores sum to at least, as in DeepSeek-V3.
+LEAST = 1e-20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
@@ -72,34 +75,36 @@ class Regularizers:
         shares = [_share(load_KE) for load_KE in loads]
         means = [column_sums(_p(layer), self.backend) / layer.scores_KTE.shape[1] for layer in layers]
         if self.aux == "switch":
-            return tuple(_switch(f_KE, p_KE) for f_KE, p_KE in zip(shares, means, strict=True))
+            return tuple(self._switch(f_KE, p_KE) for f_KE, p_KE in zip(shares, means, strict=True))
         num_active = layers[0].chosen_KTA.shape[2]
-        return (num_active * _switch(_mean(shares), _mean(means)),)
+        return (num_active * self._switch(_mean(shares), _mean(means)),)
 
     def _of_sequences(self, layer: Choice) -> Tensor:
         num_trials, _, num_experts = layer.scores_KTE.shape
         p = _p(layer).reshape(-1, self.context, num_experts)
         chosen = layer.chosen_KTA.reshape(p.shape[0], -1, 1)
         counts = (chosen == torch.arange(num_experts, device=chosen.device)).sum(1)
-        of_each = _switch(_share(counts), column_sums(p, self.backend) / self.context)
+        of_each = self._switch(_share(counts), column_sums(p, self.backend) / self.context)
         return self._mean_of_tokens(of_each.view(num_trials, -1, 1))
+
+    def _switch(self, f_KE: Tensor, p_KE: Tensor) -> Tensor:
+        """Return E sum f p, in an order of additions that does not depend on the number of rows."""
+        products_KE1 = (f_KE * p_KE).unsqueeze(-1)
+        return f_KE.shape[-1] * column_sums(products_KE1, self.backend).squeeze(-1)
 
     def _mean_of_tokens(self, x_KT1: Tensor) -> Tensor:
         return column_sums(x_KT1, self.backend).squeeze(-1) / x_KT1.shape[1]
 
 
 def _p(layer: Choice) -> Tensor:
-    return layer.scores_KTE / layer.scores_KTE.sum(-1, keepdim=True)
+    """Return the probabilities. Sigmoids of very small logits are zeros, which must not make 0/0."""
+    return layer.scores_KTE / layer.scores_KTE.sum(-1, keepdim=True).clamp(min=LEAST)
 
 
 def _share(load_KE: Tensor) -> Tensor:
     """Return what part of the choices each expert has. Where nothing was chosen yet, all have the same."""
     total = load_KE.sum(-1, keepdim=True)
     return torch.where(total > 0, load_KE / total.clamp(min=1), 1.0 / load_KE.shape[-1])
-
-
-def _switch(f_KE: Tensor, p_KE: Tensor) -> Tensor:
-    return f_KE.shape[-1] * (f_KE * p_KE).sum(-1)
 
 
 def _squared_z(logits_KTE: Tensor) -> Tensor:
