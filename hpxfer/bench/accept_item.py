@@ -163,6 +163,40 @@ def router() -> None:
     say(key="router", **{f"{name}_us": 1e6 * median(times, name) for name in jobs}, tokens=tokens, width=width)
 
 
+def heads() -> None:
+    """Print the microseconds of RMS norm with its sum, and of QK-norm with RoPE, beside compiled torch."""
+    import torch
+
+    from hpxfer.bench.clock import Job, interleaved, median
+    from hpxfer.bench.kernels_cuda import ROUNDS, graphed
+    from hpxfer.bench.stock import both_ways, normal
+    from hpxfer.kernels.backend import TORCH
+    from hpxfer.kernels.heads import place_heads
+    from hpxfer.kernels.norm import added_norm
+    from hpxfer.kernels.rope import rotation
+    from hpxfer.train.device import setup_for
+
+    device, triton = torch.device("cuda"), setup_for("cuda", "fast", "triton").backend
+    tokens, width, head_dim, context = 32768, 1024, 128, 1024
+    x, y = (normal(1, tokens, width, device=device, dtype=torch.bfloat16, grad=True) for _ in range(2))
+    gain, head_gain = (torch.ones(1, size, device=device, requires_grad=True) for size in (width, head_dim))
+    turned = rotation(context, head_dim, theta=1e4, share=1.0, device=device)
+    sizes: dict[str, Any] = {"head_dim": head_dim, "context": context, "scope": "head"}
+
+    def norms(backend: Any) -> Any:
+        return sum(added_norm(x, y, gain, None, backend, kind="rmsnorm"))
+
+    def placed(backend: Any) -> Any:
+        return place_heads(x, head_gain, None, turned, **sizes, backend=backend)
+
+    jobs = {}
+    for name, call, leaves in (("norm", norms, (x, y, gain)), ("heads", placed, (x, head_gain))):
+        for kernels, run in (("triton", lambda c=call: c(triton)), ("torch", torch.compile(lambda c=call: c(TORCH)))):
+            jobs[f"{name}_{kernels}"] = Job(run=graphed(both_ways(run, leaves)))
+    times = interleaved(jobs, rounds=ROUNDS, device=device)
+    say(key="heads", **{f"{name}_us": 1e6 * median(times, name) for name in jobs}, tokens=tokens, width=width)
+
+
 def rate(name: str, case: Any, num_trials: int = 1, determinism: str | None = None) -> None:
     """Print the speed of one stack, and its peak memory beside that of the plan's model."""
     import torch
@@ -292,6 +326,7 @@ def measure(name: str) -> None:
             "env": environment,
             "k-rows": row_kernels,
             "k-router": router,
+            "k-heads": heads,
             "r-stack-planned": planned_stacks,
             "p-base-32k": base_profile,
         }[name]()

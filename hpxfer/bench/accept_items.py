@@ -53,8 +53,9 @@ ITEMS = (
         *("-m", "gpu", *_KERNEL_TESTS, "tests/kernels/test_sums.py"),
     ),
     _row(
-        *("t-router", "correct", 40, 24, "GPU tests of the router and the head", ()),
+        *("t-router", "correct", 40, 24, "GPU tests of the router, the head, norms and rotations", ()),
         *("-m", "gpu", "tests/kernels/test_router_gpu.py", "tests/kernels/test_head.py"),
+        "tests/kernels/test_heads_gpu.py",
     ),
     _row(
         *("t-strict", "correct", 60, 8, "GPU tests of strict steps in any stack and of attention", _EXPERTS),
@@ -73,6 +74,7 @@ ITEMS = (
     _row("k-layer-2048", "kernels", 30, 10, "the same at 2048", _EXPERTS),
     _row("k-rows", "kernels", 30, 14, "cross entropy, AdamW and routing over a copy", _EXPERTS),
     _row("k-router", "kernels", 20, 2, "the router, forward and backward", _ROUTER),
+    _row("k-heads", "kernels", 30, 4, "RMS norm, QK-norm and RoPE beside torch.compile", _ROUTER),
     _row("p-base-32k", "profile", 60, 40, "a captured base step by kernel", _TRAIN),
     _row("r-base-32k", "trainer", 60, 40, "tokens/s of the base trial, 32k tokens a step", _TRAIN),
     _row("r-base-32k-dense", "trainer", 50, 40, "the same of its dense twin", _TRAIN),

@@ -93,21 +93,32 @@ def _of_blocks(shape: Shape, setting: Setting) -> Iterator[Part]:
     num_moe = len(moe_blocks(shape, setting))
     num_dense = depth - num_moe
     row = tokens * width * _SIZE
-    # qkv and the output, each forward and with two gradients: 6 FLOPs per parameter and token.
+    heads, keys = shape.attention_width, shape.kv_width
+    joined = heads * (2 if setting.attention_gate else 1) + 2 * keys  # queries, keys, values and gates of a token
+    # They and the output, each forward and with two gradients: 6 FLOPs per parameter and token.
     yield Part(
         name="attention projections",
         group="products of a library",
-        flops=depth * 6 * tokens * 4 * width**2,
-        num_bytes=depth * 3 * (4 + 2) * row,
+        flops=depth * 6 * tokens * (joined + heads) * width,
+        num_bytes=depth * 3 * tokens * _SIZE * (joined + heads + 2 * width),
         launches=depth * 6,
     )
+    turned, normed = setting.positions == "rope", setting.qk_norm != "none"
+    if turned or normed:
+        yield Part(
+            name="norms and rotations of queries and keys",
+            group="norms",
+            flops=0,
+            num_bytes=depth * tokens * _SIZE * (heads + keys) * (5 if normed else 4),
+            launches=depth * (6 if normed else 4),
+        )
     # Two products forward, five backward (the scores are computed again), half of each by causality.
     yield Part(
         name="attention",
         group="attention",
         kind="attention",
-        flops=depth * 7 * tokens * context * width,
-        num_bytes=depth * (4 + 8) * row,
+        flops=depth * 7 * tokens * context * heads,
+        num_bytes=depth * tokens * _SIZE * 6 * (heads + keys),
         launches=depth * 4,
     )
     # x + y is read twice and written with its norm, and three gradients become one. A router does the same by itself.

@@ -54,6 +54,8 @@ _KERNELS = {
     "nvjet": "products of a library",
     "gemm": "products of a library",
     "cutlass": "products of a library",
+    "rms_": "norms",
+    "heads_": "norms",
     "triton_": "norms",
 }
 _WHOLE_NAMES = ("up", "route")  # too short to be looked for inside of a name

@@ -32,6 +32,7 @@ from hpxfer.spec.keep import Keep
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 
 Norm = Literal["layernorm", "rmsnorm"]
+QKNorm = Literal["none", "head", "all"]
 Ties = Literal["index", "random", "fixed_bias"]
 Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
 Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)]
@@ -274,7 +275,7 @@ class ModelSpec(Section):
     """The norm before each branch and before the readout."""
     norm_eps: Positive = 1e-5
     """What every norm adds to the variance, or to the mean square, before the root."""
-    qk_norm: Literal["none", "head", "all"] = "none"
+    qk_norm: QKNorm = "none"
     """Whether queries and keys are normed: each `head` by itself, or `all` heads at once."""
     qk_norm_kind: Norm = "rmsnorm"
     """The norm of queries and keys. Goes with qk_norm."""

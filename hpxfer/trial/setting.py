@@ -17,7 +17,7 @@ from hpxfer.spec.balance import Balance
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import planned_at, schedule_at
-from hpxfer.spec.sweep import Norm
+from hpxfer.spec.sweep import Norm, QKNorm
 from hpxfer.spec.ties import ties_at
 
 _INIT = BaseInit()
@@ -54,7 +54,7 @@ class Setting:
     tied_embeddings: bool = True
     norm: Norm = "layernorm"
     norm_eps: float = 1e-5
-    qk_norm: str = "none"
+    qk_norm: QKNorm = "none"
     qk_norm_kind: Norm = "rmsnorm"
     norm_gains: bool = True
     biases: bool = False

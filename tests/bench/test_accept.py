@@ -106,7 +106,7 @@ def test_a_run_keeps_every_number_and_is_not_repeated(
     code, out, err = accept(capsys, *given)
     assert code == 1
     assert "k-rows: failed" in err
-    assert "10 passed, 1 failed, 0 skipped" in out
+    assert "11 passed, 1 failed, 0 skipped" in out
     lines = [json.loads(line) for line in (tmp_path / "accept.jsonl").read_text().splitlines()]
     assert all({"date", "machine", "versions", "s"} <= set(line) for line in lines)
     assert all(line["machine"] == STAMP["machine"] for line in lines)

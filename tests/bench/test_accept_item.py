@@ -89,7 +89,18 @@ def test_every_item_has_its_measurement(name: str, monkeypatch: pytest.MonkeyPat
     """The measurements themselves need a GPU; which one an item calls, and with what, does not."""
     called: list[str] = []
     for function in (
-        *("environment", "layer", "row_kernels", "router", "rate", "planned_stacks", "memory", "base_profile", "tune"),
+        *(
+            "environment",
+            "layer",
+            "row_kernels",
+            "router",
+            "heads",
+            "rate",
+            "planned_stacks",
+            "memory",
+            "base_profile",
+            "tune",
+        ),
     ):
         monkeypatch.setattr(accept_item, function, lambda *given, function=function: called.append(function))
     accept_item.measure(name)

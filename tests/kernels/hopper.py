@@ -25,7 +25,10 @@ from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
 from hpxfer.kernels.embedding import embed
 from hpxfer.kernels.experts import experts
+from hpxfer.kernels.heads import place_heads
+from hpxfer.kernels.norm import added_norm
 from hpxfer.kernels.product import batched_product
+from hpxfer.kernels.rope import rotation
 from hpxfer.kernels.router import router
 from hpxfer.kernels.routing import Groups, choose_experts, group_rows
 from hpxfer.kernels.sums import column_sums, squares
@@ -85,6 +88,44 @@ def routers(dtype: torch.dtype) -> None:
         router(x, x.detach(), w, **options)
 
 
+def rms_routers(dtype: torch.dtype) -> None:
+    for width, num_experts in ((512, 4), (2048, 64)) if dtype == torch.bfloat16 else ((520, 5),):
+        x: Tensor = torch.zeros(1, 1100, width, dtype=dtype, requires_grad=True)
+        w: Tensor = torch.zeros(1, width, num_experts, requires_grad=True)
+        options: dict[str, Any] = {"balance_KE": torch.zeros(1, num_experts), "scale_K": torch.ones(1)}
+        options |= {"score": "softmax", "num_active": 2, "kind": "rmsnorm", "eps": 1e-6, "backend": STRICT}
+        routed = router(x, x.detach(), w, **options)
+        (routed.stream.float().sum() + routed.h.float().sum() + routed.logits.sum()).backward()
+
+
+def norms(dtype: torch.dtype) -> None:
+    for width in (32, 8192) if dtype == torch.bfloat16 else (520,):
+        x: Tensor = torch.zeros(2, 300, width, dtype=dtype, requires_grad=True)
+        gain: Tensor = torch.ones(2, width, requires_grad=True)
+        for y, own_gain in ((x.detach(), gain), (None, gain), (x.detach(), None)):
+            total, h = added_norm(x, y, own_gain, None, STRICT, kind="rmsnorm")
+            (total.float().sum() + h.float().sum()).backward()
+
+
+def heads(dtype: torch.dtype) -> None:
+    """Compile the norms and rotations of the presets, and what else the options allow."""
+    context = 64
+    for head_dim in (64, 128) if dtype == torch.bfloat16 else (20,):
+        longer: Tensor = torch.zeros(2, 2 * context, 6 * head_dim, dtype=dtype, requires_grad=True)
+        gains = {"none": None, "head": torch.ones(2, head_dim), "all": torch.ones(2, 4 * head_dim)}
+        for scope, share, kind in (
+            *(("none", 1.0, "rmsnorm"), ("head", 1.0, "rmsnorm"), ("all", 1.0, "rmsnorm"), ("head", 0.5, "rmsnorm")),
+            *(("all", 1.0, "layernorm"), ("head", 0.0, "layernorm")),
+        ):
+            turned = rotation(context, head_dim, theta=1e4, share=share, device=longer.device) if share else None
+            gain = gains[scope]
+            gain = gain if gain is None else gain.requires_grad_()
+            bias = gain if kind == "layernorm" else None
+            sizes: dict[str, Any] = {"head_dim": head_dim, "context": context, "scope": scope, "kind": kind}
+            y = place_heads(longer[..., : 4 * head_dim], gain, bias, turned, **sizes, backend=STRICT)
+            y.float().sum().backward()
+
+
 def product(dtype: torch.dtype) -> None:
     x, w = torch.zeros(2, 50, 64, dtype=dtype), torch.zeros(2, 64, 20, requires_grad=True)
     batched_product(x, w, STRICT).float().sum().backward()
@@ -132,6 +173,9 @@ CASES: dict[str, tuple[Callable[[torch.dtype], None], set[str]]] = {
     "embedding": (embedding, {"long_pieces_kernel", "table_rows_kernel"}),
     "routing": (routing, {"choose", "count_pairs", "place_blocks", "place_pairs"}),
     "routers": (routers, {"route", "stream_gradient", "weight_gradient", "column_sums_kernel"}),
+    "rms_routers": (rms_routers, {"route", "stream_gradient", "weight_gradient", "column_sums_kernel"}),
+    "norms": (norms, {"add_rms_norm", "rms_norm_gradient", "rms_gain_gradient", "column_sums_kernel"}),
+    "heads": (heads, {"heads_forward", "heads_gradients", "column_sums_kernel"}),
     "product": (product, {"map_tiles", "rows_product", "matrix_gradient"}),
     "expert_layers": (
         expert_layers,
@@ -159,7 +203,7 @@ def failures() -> dict[str, str]:
                 compiled = {one.kernel for one in facts}
                 assert compiled == kernels, compiled
                 assert all(one.shared_bytes <= one.most_shared_bytes for one in facts), facts
-                if name in ("routers", "library_layers"):
+                if name in ("routers", "rms_routers", "norms", "heads", "library_layers"):
                     spilling = [one.row() for one in facts if one.spill_bytes > MOST_SPILL_BYTES]
                     assert not spilling, spilling
                 if name == "routers":

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton_cases import DEVICE, TRITON
 
+from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.scaling.shape import Shape
 from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.step import TrainStep
@@ -38,6 +39,12 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     """A setting with data, in which every kind of gradient is summed."""
     made = text_setting(tmp_path_factory.mktemp("data"))
     return replace(made, norm_gains=True, biases=True, gradient_clip=0.5)
+
+
+def modern(setting: Setting) -> Setting:
+    """Return the setting with the norms, rotations and gates of later models."""
+    norms = replace(setting, biases=False, norm="rmsnorm", norm_eps=1e-6, qk_norm="head", positions="rope")
+    return replace(norms, rope_share=0.5, attention_gate=True, ffn="swiglu", gate="normalized_softmax")
 
 
 class Capturable(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -80,18 +87,42 @@ def assert_same_bits(setup: Setup, count: int, setting: Setting, shape: Shape) -
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, at the wild trial: the interpreter is made of it
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="Triton's interpreter is for machines without a GPU")
-def test_a_step_in_the_interpreter(setting: Setting) -> None:
+@pytest.mark.parametrize("is_modern", [False, True])
+def test_a_step_in_the_interpreter(is_modern: bool, setting: Setting) -> None:
     setup = Setup(device=DEVICE, determinism="strict", backend=TRITON)
-    assert_same_bits(setup, 1, replace(setting, batch_tokens=32), replace(SHAPES["top-2, shared"], depth=1))
+    small = replace(modern(setting) if is_modern else setting, batch_tokens=32)
+    assert_same_bits(setup, 1, small, replace(SHAPES["top-2, shared"], depth=1))
+
+
+@pytest.mark.parametrize("is_modern", [False, True])
+def test_gradients_are_those_of_torch(is_modern: bool, setting: Setting) -> None:
+    small = replace(modern(setting) if is_modern else setting, batch_tokens=64)
+    shape = replace(SHAPES["top-2, shared"], depth=1, kv_heads=1 if is_modern else 0)
+    tested = trial(small, shape, lr=0.5)
+
+    def found(backend: Backend) -> tuple[Tensor, dict[str, Tensor]]:
+        setup = Setup(device=DEVICE, determinism="strict", backend=backend)
+        with switched(setup):
+            output, grads = TrainStep(Stack(trials=(tested,)), setup).gradients(0)
+        return output.losses_KT.detach(), {name: torch.stack(list(copies)) for name, copies in grads.items()}
+
+    (losses, grads), (own_losses, own_grads) = found(TRITON), found(TORCH)
+    torch.testing.assert_close(losses, own_losses, rtol=1e-5, atol=1e-5)
+    for name, grad in grads.items():
+        # The gradient of a bias of keys is zero but for rounding.
+        distance = (grad - own_grads[name]).norm() / own_grads[name].norm().clamp(min=1e-3)
+        assert distance < 1e-4, (name, float(distance))
 
 
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-def test_steps_on_the_gpu(shape: Shape, precision: str, setting: Setting) -> None:
+@pytest.mark.parametrize("is_modern", [False, True])
+def test_steps_on_the_gpu(is_modern: bool, shape: Shape, precision: str, setting: Setting) -> None:
     wide = replace(shape, width=128, expert_width=128, head_dim=32, shared_width=8 * shape.shared_width)
-    assert_same_bits(setup_for("cuda", "strict"), 5, replace(setting, precision=precision, batch_tokens=512), wide)
+    chosen = replace(modern(setting) if is_modern else setting, precision=precision, batch_tokens=512)
+    assert_same_bits(setup_for("cuda", "strict"), 5, chosen, replace(wide, kv_heads=2 if is_modern else 0))
 
 
 @pytest.mark.gpu

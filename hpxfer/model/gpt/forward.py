@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
@@ -25,7 +25,8 @@ from hpxfer.kernels.attention import causal_attention
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.embedding import embed
 from hpxfer.kernels.head import head_losses
-from hpxfer.kernels.rope import rope, rotation
+from hpxfer.kernels.heads import by_heads, place_heads
+from hpxfer.kernels.rope import rotation
 from hpxfer.kernels.routing import BY_INDEX
 from hpxfer.kernels.sums import spread
 from hpxfer.model.draws import tie_keys
@@ -86,10 +87,12 @@ class GPTForward:
         """
         outside, *blocks = self._local(weights)
         x_KTD = self._embed(outside, inputs_KBS)
+        y_KTD: torch.Tensor | None = None  # what the branch before adds to the stream, which is part of the next norm
         routed: list[Choice] = []
         for block, local in enumerate(blocks):
+            x_KTD, h_KTD = self._maps.added_norm(local, "attn_norm", x_KTD, y_KTD)
             before_KTD = x_KTD
-            y_KTD = self._attention(local, block, self._maps.norm(local, "attn_norm", x_KTD))
+            y_KTD = self._attention(local, block, h_KTD)
             if block in self._moe_blocks:
                 index = len(routed)
                 noise_KE = None if noise_LKE is None else noise_LKE[index]
@@ -98,11 +101,11 @@ class GPTForward:
                 x_KTD, y_KTD, routing = self._ffn.moe(local, block, x_KTD, y_KTD, balance_KE, noise_KE, ties_K)
                 routed.append(routing)
             else:
-                x_KTD = x_KTD + y_KTD
-                y_KTD = self._ffn.dense(local, block, self._maps.norm(local, "ffn_norm", x_KTD))
-            x_KTD = x_KTD + y_KTD
-            self._maps.show("stream", block, before_KTD, x_KTD)
-        h_KTD = self._maps.norm(outside, "final_norm", x_KTD)
+                x_KTD, h_KTD = self._maps.added_norm(local, "ffn_norm", x_KTD, y_KTD)
+                y_KTD = self._ffn.dense(local, block, h_KTD)
+            if self.tap is not None:
+                self._maps.show("stream", block, before_KTD, x_KTD + y_KTD)
+        x_KTD, h_KTD = self._maps.added_norm(outside, "final_norm", x_KTD, y_KTD)
         self._maps.show("final_norm", 0, x_KTD, h_KTD)
         regularizer_K, values = self._regularizers(routed, load_LKE)
         return Output(
@@ -210,7 +213,7 @@ class GPTForward:
         q_KTO, k_KTO, v_KTO, *gate_KTO = self._maps.joined(local, names, block, h_KTD)
         q, k = (self._placed(local, name, block, x) for name, x in (("q_norm", q_KTO), ("k_norm", k_KTO)))
         heads_NSHP = causal_attention(
-            *(q, k, self._by_heads(v_KTO)),
+            *(q, k, by_heads(v_KTO, self.shape.head_dim, self.setting.context)),
             scale=self._attention_scale,
             num_trials=self.num_trials,
             backend=self.backend,
@@ -224,21 +227,20 @@ class GPTForward:
 
     def _placed(self, local: Local, name: str, block: int, x_KTO: torch.Tensor) -> torch.Tensor:
         """Return queries or keys by heads, [N, S, H, P], normed and rotated as the model does."""
-        plain_KTO, kind = x_KTO, self.setting.qk_norm_kind
-        if self.setting.qk_norm == "all":
-            x_KTO = self._maps.norm(local, name, x_KTO, kind=kind)
-        elif self.setting.qk_norm == "head":
-            rows = x_KTO.reshape(self.num_trials, -1, self.shape.head_dim)
-            x_KTO = self._maps.norm(local, name, rows, kind=kind).view(x_KTO.shape)
-        if x_KTO is not plain_KTO:
-            self._maps.show(name, block, plain_KTO, x_KTO)
-        x_NSHP = self._by_heads(x_KTO)
-        return x_NSHP if self._rotation is None else rope(x_NSHP, *self._rotation)
-
-    def _by_heads(self, x_KTO: torch.Tensor) -> torch.Tensor:
-        """Return [N, S, H, P]."""
-        head_dim = self.shape.head_dim
-        return x_KTO.reshape(-1, self.setting.context, x_KTO.shape[-1] // head_dim, head_dim)
+        given = x_KTO, local.get(name), local.get(f"{name}_bias")
+        how = partial(
+            place_heads,
+            head_dim=self.shape.head_dim,
+            context=self.setting.context,
+            scope=self.setting.qk_norm,
+            kind=self.setting.qk_norm_kind,
+            eps=self.setting.norm_eps,
+            backend=self.backend,
+        )
+        if self.tap is not None and self.setting.qk_norm != "none":
+            normed_NSHP = how(*given, None)
+            self._maps.show(name, block, x_KTO, normed_NSHP.reshape(x_KTO.shape))
+        return how(*given, self._rotation)
 
     @property
     def _attention_scale(self) -> float:

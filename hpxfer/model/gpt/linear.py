@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH, Backend
-from hpxfer.kernels.norm import EPS, Kind, norm
+from hpxfer.kernels.norm import EPS, Kind, added_norm
 from hpxfer.kernels.product import batched_product
 from hpxfer.kernels.sums import spread
 from hpxfer.model.gpt.layout import FORWARD_ROLES
@@ -54,13 +54,10 @@ class Maps:
         """Return `linear` of the weight and the bias of this name."""
         return self.linear(name, block, x_KTI, local[name], local.get(f"{name}_bias"))
 
-    def norm(self, local: Local, name: str, x_KTD: Tensor, *, kind: Kind | None = None) -> Tensor:
-        """Return the norm of x, with the gain and the bias of this name if the model has them.
-
-        `kind` is by default that of the model's norms.
-        """
+    def added_norm(self, local: Local, name: str, x_KTD: Tensor, y_KTD: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return x + y, or x, and its norm, with the gain and the bias of this name if the model has them."""
         gain, bias = local.get(name), local.get(f"{name}_bias")
-        return norm(x_KTD, gain, bias, self.backend, kind=kind or self.norm_kind, eps=self.norm_eps)
+        return added_norm(x_KTD, y_KTD, gain, bias, self.backend, kind=self.norm_kind, eps=self.norm_eps)
 
     def joined(self, local: Local, names: tuple[str, ...], block: int, x_KTI: Tensor) -> tuple[Tensor, ...]:
         """Return [K, T, O] of each name: several maps of the same input, computed as one product."""
