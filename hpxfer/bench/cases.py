@@ -17,12 +17,13 @@ from hpxfer.trial import Trial, setting_of
 from hpxfer.trial.stack import Stack
 
 _SEED = 0
+AUX_WEIGHT = 0.01  # of a preset's balancing loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A model and its run. `dense` makes it the dense twin of equal active FLOPs: one FFN as wide as the active
-    experts.
+    experts. `like` is a preset; without one it is the nanoGPT.
     """
 
     width: int
@@ -37,6 +38,8 @@ class Case:
     steps: int
     precision: str = "float32"
     dense: bool = False
+    like: str | None = None
+    kv_heads: int = 0
 
 
 def trials(case: Case, count: int, folder: Path) -> tuple[Trial, ...]:
@@ -58,7 +61,7 @@ def trials(case: Case, count: int, folder: Path) -> tuple[Trial, ...]:
             shape=spec.base_shape,
             base=spec.base_shape,
             parameterization=None,
-            hps=HPs(lr=2.0**-10 * (1 + k / count), eps=1e-8, weight_decay=0.1),
+            hps=HPs(lr=2.0**-10 * (1 + k / count), eps=1e-8, weight_decay=0.1, aux_weight=spec.hps.aux_weight),
             seed=k,
         )
         for k in range(count)
@@ -71,6 +74,7 @@ def shape_of(case: Case) -> Shape:
     dims = {"width": case.width, "depth": case.depth, "head_dim": case.head_dim}
     if case.dense:
         return Shape(**dims, dense_width=case.num_active * hidden)
+    dims["kv_heads"] = case.kv_heads
     return Shape(**dims, num_experts=case.num_experts, num_active=case.num_active, expert_width=hidden)
 
 
@@ -90,19 +94,13 @@ def write_tokens(path: Path, count: int, vocab_size: int) -> None:
 def _sweep(case: Case, path: Path) -> dict[str, object]:
     """Return the case in the form of a sweep file."""
     shape = shape_of(case)
-    names = ("width", "depth", "num_experts", "num_active", "expert_width", "head_dim", "dense_width")
+    names = ("width", "depth", "num_experts", "num_active", "expert_width", "head_dim", "dense_width", "kv_heads")
     base = {name: value for name in names if (value := getattr(shape, name))}
+    nanogpt = {"tied_embeddings": False, "norm_gains": False, "embedding_std": 0.5, "position_std": 0.5}
+    options = {"like": case.like} if case.like else nanogpt
     return {
         "name": "hpxfer-bench",
-        "model": {
-            "family": "gpt",
-            "base": base,
-            "context": case.context,
-            "tied_embeddings": False,
-            "norm_gains": False,
-            "embedding_std": 0.5,
-            "position_std": 0.5,
-        },
+        "model": {"family": "gpt", "base": base, "context": case.context, **options},
         "data": {"source": f"tokens:{path}", "vocab_size": case.vocab_size},
         "training": {
             "batch_tokens": case.batch_tokens,
@@ -112,5 +110,6 @@ def _sweep(case: Case, path: Path) -> dict[str, object]:
         "precision": case.precision,
         "parameterizations": ["sp"],
         "axes": {"width": [case.width]},
+        "hps": {"aux_weight": AUX_WEIGHT if case.like else 0.0},
         "grid": {"lr": [0.001]},
     }

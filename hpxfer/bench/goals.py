@@ -72,6 +72,7 @@ _TABLES: Mapping[tuple[str, Kind], tuple[Goal, ...]] = {
             Goal(f"share-{w}", f"width {w}: model FLOP/s over the float32 matmul peak", "of peak", *_SHARES.get(w, ()))
             for w in WIDTHS
         ),
+        *(Goal(f"mixtral-{w}", f"width {w}: a small Mixtral, its stack of 16 over its plain way", "x") for w in WIDTHS),
     ),
     ("trainer", "cuda"): CUDA_TRAINER,
     ("kernels", "cpu"): tuple(Goal(f"experts-{w}", f"width {w}: {_EXPERTS}", "x") for w in WIDTHS),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from hpxfer.bench.clock import Job, Times, interleaved, median, ratio
 from hpxfer.bench.goals import WIDTHS, measured
 from hpxfer.bench.parts import Part
 from hpxfer.bench.plain import PlainRun
+from hpxfer.bench.plain_mixtral import PlainMixtralRun
 from hpxfer.bench.shares import shares_text, step_shares
 from hpxfer.bench.stock import cpu_peak_row, matmul, matmul_peak, matmul_size, products_and_attention
 from hpxfer.model.cost import flops_per_token
@@ -53,7 +54,9 @@ class Measured:
 
 
 def parts(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS) -> list[Part]:
-    """Return one part per width (the speed over the plain way, and the share of the peak), and the peak."""
+    """Return one part per width (the speed over the plain way, and the share of the peak), one per width of a small
+    Mixtral beside it, and the peak.
+    """
     peaks: list[float] = []
     size = functools.cache(lambda: matmul_size(_CPU))
 
@@ -70,7 +73,37 @@ def parts(widths: tuple[int, ...] = WIDTHS, rounds: int = ROUNDS) -> list[Part]:
     def part(width: int) -> Part:
         return Part(keys=(f"ratio-{width}", f"share-{width}"), run=lambda: rows(width))
 
-    return [*map(part, widths), Part(keys=("peak-cpu",), run=peak)]
+    def mixtral(width: int) -> Part:
+        return Part(keys=(f"mixtral-{width}",), run=lambda: [mixtral_row(width, rounds)])
+
+    return [*map(part, widths), *map(mixtral, widths), Part(keys=("peak-cpu",), run=peak)]
+
+
+def mixtral_row(width: int, rounds: int) -> Row:
+    """Return the row of the small Mixtral of a width: trials/s over its plain way, beside the nanoGPT in turns."""
+    cases = {"nanogpt": cpu_case(width), "mixtral": mixtral_case(width)}
+    with one_thread(), TemporaryDirectory() as folder:
+        times = beside(cases, Path(folder), rounds, _REPEATS.get(width, 1))
+    ms = {name: 1000 * median(times, name) for name in times}
+    ratios = {name: ratio(times, f"{name}_plain", f"{name}_stacked") for name in cases}
+    return measured(
+        f"mixtral-{width}",
+        ratios["mixtral"],
+        note=f"the nanoGPT in the same rounds {ratios['nanogpt']:.2f}; ms a trial-step: "
+        + ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in ms.items()),
+        numbers={f"{name}_ms": value for name, value in ms.items()} | {"nanogpt_ratio": ratios["nanogpt"]},
+    )
+
+
+def beside(cases: Mapping[str, Case], folder: Path, rounds: int, repeats: int = 1) -> Times:
+    """Return the times of each case, in the plain way and in a stack of MOST trials, in turns."""
+    jobs = {}
+    for name, case in cases.items():
+        members = trials(case, MOST, folder)
+        stack = stacked_step(TrainStep(Stack(trials=members), setup_for("cpu")))
+        for way, run in (("plain", plain_steps(members)), ("stacked", stack)):
+            jobs[f"{name}_{way}"] = Job(run=_repeated(run, repeats), count=MOST * repeats)
+    return interleaved(jobs, rounds=rounds, device=_CPU)
 
 
 def rows_of(width: int, found: Measured) -> tuple[Row, Row]:
@@ -123,6 +156,15 @@ def cpu_case(width: int) -> Case:
     return Case(width=width, depth=2, head_dim=32, vocab_size=128, context=64, batch_tokens=512, steps=STEPS)
 
 
+def mixtral_case(width: int) -> Case:
+    """Return the small Mixtral of this width: eight experts of half the width, of which two are active, and four heads
+    of queries for one of keys.
+    """
+    experts = {"num_experts": 8, "num_active": 2, "expert_ratio": 0.5}
+    heads = max(4, width // 32)
+    return replace(cpu_case(width), like="mixtral", head_dim=width // heads, kv_heads=heads // 4, **experts)
+
+
 def _repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
     def job() -> None:
         for _ in range(times):
@@ -134,7 +176,9 @@ def _repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
 def plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
     """Return a job: MOST steps of one trial in the plain way, on its own batches."""
     state = TrainStep(Stack(trials=members[:1]), setup_for("cpu")).state
-    run, numbers = PlainRun(members[0], state), count()
+    is_mixtral = members[0].setting.norm == "rmsnorm"
+    run = PlainMixtralRun(members[0], state) if is_mixtral else PlainRun(members[0], state)
+    numbers = count()
 
     def job() -> None:
         for _ in range(MOST):

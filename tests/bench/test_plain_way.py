@@ -12,11 +12,13 @@ from tolerances import same_run
 
 from hpxfer.bench.cases import trials
 from hpxfer.bench.plain import Block, PlainRun
+from hpxfer.bench.plain_mixtral import PlainMixtralRun
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack
 
 STEPS = 6
+MIXTRAL = replace(TINY, like="mixtral", num_experts=8, num_active=2, kv_heads=1)
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def stacked_losses(members: tuple[Trial, ...], member: int) -> tuple[list[float]
     return out, state
 
 
-def plain_losses(run: PlainRun, state: TrainState, seed: int) -> list[float]:
+def plain_losses(run: PlainRun | PlainMixtralRun, state: TrainState, seed: int) -> list[float]:
     return [run.step(state.data.train_batch(seed, step)) for step in range(STEPS)]
 
 
@@ -65,4 +67,33 @@ def test_the_comparison_sees_a_weight_that_differs(members: tuple[Trial, ...], p
         assert isinstance(weight, torch.Tensor)
         weight.mul_(1.1)
     plain, (stacked, _) = plain_losses(run, state, 0), stacked_losses(members[:1], 0)
+    assert not all(same_run(a, b, torch.float32) for a, b in zip(plain, stacked, strict=True))
+
+
+def mixtrals(folder: Path) -> tuple[Trial, ...]:
+    """Return two trials whose balancing loss counts."""
+    moved = {"lr": 2.0**-5, "eps": 2.0**-8, "aux_weight": 0.5}
+    return tuple(replace(trial, hps=replace(trial.hps, **moved)) for trial in trials(MIXTRAL, 2, folder))
+
+
+def test_losses_of_the_plain_mixtral_are_those_of_the_stacked_trainer(tmp_path: Path) -> None:
+    members = mixtrals(tmp_path)
+    fresh = TrainState(Stack(trials=members), torch.device("cpu"))
+    plain = plain_losses(PlainMixtralRun(members[1], fresh, 1), fresh, members[1].seed)
+    stacked, _ = stacked_losses(members, 1)
+    assert all(same_run(a, b, torch.float32) for a, b in zip(plain, stacked, strict=True)), (plain, stacked)
+
+
+@pytest.mark.parametrize("part", ["blocks.1.moe.router", "blocks.0.attention.qkv", "blocks.0.moe_norm", "balance"])
+def test_the_comparison_sees_a_part_of_the_mixtral_that_differs(part: str, tmp_path: Path) -> None:
+    members = mixtrals(tmp_path)[:1]
+    state = TrainState(Stack(trials=members), torch.device("cpu"))
+    run = PlainMixtralRun(members[0], state)
+    if part == "balance":
+        run.aux_weight = 0.0
+    else:
+        weight = run.model.get_submodule(part).weight
+        assert isinstance(weight, torch.Tensor)
+        weight.data.mul_(1.1)
+    plain, (stacked, _) = plain_losses(run, state, 0), stacked_losses(members, 0)
     assert not all(same_run(a, b, torch.float32) for a, b in zip(plain, stacked, strict=True))

@@ -43,10 +43,25 @@ def test_a_tiny_case_is_measured_every_way(tmp_path: Path) -> None:
     assert sum(found.shares.values()) == pytest.approx(1.0)
 
 
+def test_a_mixtral_is_measured_beside_the_nanogpt(tmp_path: Path) -> None:
+    mixtral = trainer_cpu.mixtral_case(32)
+    assert (mixtral.num_experts * mixtral.num_active, mixtral.kv_heads, mixtral.head_dim) == (16, 1, 8)
+    cases = {"nanogpt": replace(TINY, steps=100), "mixtral": replace(mixtral, batch_tokens=64, steps=100)}
+    times = trainer_cpu.beside(cases, tmp_path, rounds=1)
+    assert times.keys() == {"nanogpt_plain", "nanogpt_stacked", "mixtral_plain", "mixtral_stacked"}
+    assert all(one > 0 for found in times.values() for one in found)
+
+
 def test_each_width_is_measured_alone_and_the_peak_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Measured(times=TIMES, peak=100e9, flops=1e8, shares={"products": 1.0})
     monkeypatch.setattr(trainer_cpu, "measure", lambda *given: made)
+    turns = {f"{name}_{way}": TIMES["plain"] for name in ("nanogpt", "mixtral") for way in ("plain", "stacked")}
+    turns["mixtral_stacked"] = TIMES["stacked_16"]
+    monkeypatch.setattr(trainer_cpu, "beside", lambda *given: turns)
     monkeypatch.setattr(trainer_cpu, "matmul_size", lambda device: 64)
     rows = list(rows_of(trainer_cpu.parts((32, 128))))
-    assert [row.key for row in rows] == ["ratio-32", "share-32", "ratio-128", "share-128", "peak-cpu"]
+    widths = ["ratio-32", "share-32", "ratio-128", "share-128"]
+    assert [row.key for row in rows] == [*widths, "mixtral-32", "mixtral-128", "peak-cpu"]
+    assert rows[4].value == pytest.approx(5.0)
+    assert rows[4].numbers["nanogpt_ratio"] == pytest.approx(1.0)
     assert rows[-1].value == 100.0  # of the same rounds; no product was timed for it
