@@ -160,9 +160,9 @@ def mixtral_case(width: int) -> Case:
     """Return the small Mixtral of this width: eight experts of half the width, of which two are active, and four heads
     of queries for one of keys.
     """
-    experts = {"num_experts": 8, "num_active": 2, "expert_ratio": 0.5}
     heads = max(4, width // 32)
-    return replace(cpu_case(width), like="mixtral", head_dim=width // heads, kv_heads=heads // 4, **experts)
+    mixtral = replace(cpu_case(width), like="mixtral", head_dim=width // heads, kv_heads=heads // 4)
+    return replace(mixtral, num_experts=8, num_active=2, expert_ratio=0.5)
 
 
 def _repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
