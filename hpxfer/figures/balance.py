@@ -1,4 +1,7 @@
-"""Load balance: how far the most uneven expert is from its fair share, against the HP, one color per scale."""
+"""Load balance: how far the most uneven expert is from its fair share, against the HP, one color per scale.
+
+Each arm has a panel, and all have one y-axis. So the rules of variants that balance differently stand side by side.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from hpxfer.figures.text import along, listed, octaves_of, shape_name, why_none
 from hpxfer.verdict.labels import scale_text
 
 X_MARGIN = 0.4  # octaves
+MOST_IN_TITLE = 2  # arms; of more, the title names the two with the smallest and the largest deviation
 NOTHING = "no shape with experts has a curve of its load"
 
 
@@ -36,7 +40,7 @@ class BalanceSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class BalancePanel:
-    """One parameterization."""
+    """One arm: a parameterization, with its variant."""
 
     parameterization: str
     series: tuple[BalanceSeries, ...]  # by scale
@@ -82,13 +86,19 @@ def balance_info(found: Sequence[LoadBalance], axis: str) -> BalanceInfo | str:
     if not kept:
         return why_none((load.why_not for load in of_axis), NOTHING)
     first = of_axis[0]
-    worst = [
-        f"{panel.parameterization} {deviation:.2g} at {first.scale_name} {scale_text(scale)}, {first.hp} 2^{x:.3g}"
-        for panel in kept
-        for deviation, scale, x in (panel.worst,)
-    ]
+
+    def worst(panel: BalancePanel) -> str:
+        deviation, scale, x = panel.worst
+        where = f"{first.scale_name} {scale_text(scale)}, {first.hp} 2^{x:.3g}"
+        return f"{panel.parameterization} {deviation:.2g} at {where}"
+
+    if len(kept) > MOST_IN_TITLE:
+        ordered = sorted(kept, key=lambda panel: panel.worst)
+        found = f"least with {worst(ordered[0])}; most with {worst(ordered[-1])}"
+    else:
+        found = listed([worst(panel) for panel in kept])
     return BalanceInfo(
-        title=f"Largest load deviation at the end of training, in fair shares: {listed(worst)}",
+        title=f"Largest load deviation at the end of training, in fair shares: {found}",
         hp=first.hp,
         axis=axis,
         scale_name=first.scale_name,
@@ -118,7 +128,7 @@ def _series(lines: Sequence[BalanceLine]) -> tuple[BalanceSeries, ...]:
 
 
 def draw_balance(info: BalanceInfo) -> Figure:
-    """Return the figure: one panel per parameterization, all on one y-axis."""
+    """Return the figure: one panel per arm, all on one y-axis."""
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), height=2.9)
         every = [shape for panel in info.panels for shape in panel.series]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Progress
+from hpxfer.spec.base_values import base_values
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.keep import kept_steps
 from hpxfer.spec.presets import preset_lines
 from hpxfer.spec.schedule import schedule_lines
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.sweep import ResourcesSpec, SweepSpec
 from hpxfer.trial import Expansion
 
 
@@ -111,9 +112,28 @@ def make_plan(
         plan,
         cautions=(*warnings, *memory_cautions(plan, spec.resources), *cautions(expansion)),
         preset=preset_lines(spec.model.like, spec.model),
+        balance=tuple(_balance_lines(expansion)),
         schedules=schedule_lines(spec),
         unfit=unfit(plan, spec.resources),
     )
+
+
+def _balance_lines(expansion: Expansion) -> Iterator[str]:
+    """Yield what balances the experts: of the sweep, or of each of its variants if they differ in it."""
+    if not any(shape.num_experts for shape in expansion.shapes):
+        return
+    found = {part.variant: _balance_line(part.spec) for part in expansion.parts}
+    if len(set(found.values())) == 1:
+        yield f"experts: {found.popitem()[1]}"
+    else:
+        yield from (f"experts under {variant}: {line}" for variant, line in found.items())
+
+
+def _balance_line(spec: SweepSpec) -> str:
+    values = base_values(spec)
+    line = spec.model.balance.setting().text(lambda hp: "scanned" if hp in spec.grid else f"{values[hp]:.4g}")
+    z_weight = "scanned" if "z_weight" in spec.grid else f"{values['z_weight']:.4g}"
+    return line if z_weight == "0" else f"{line}; z_weight {z_weight}"
 
 
 def _fills_gpus(resources: ResourcesSpec) -> bool:

@@ -59,6 +59,7 @@ class Plan:
     precision: str = "float32"  # of the computation that time and memory are estimated for
     chosen: Precision | None = None  # where the precision comes from
     saving: Saving | None = None  # what bfloat16 would take instead
+    balance: tuple[str, ...] = ()  # what keeps the experts equally busy
     schedules: tuple[str, ...] = ()  # the phases of each run in steps, where the file has other forms of lengths
     preset: tuple[str, ...] = ()  # what the model's preset sets, what the file has otherwise, and what neither has
     unfit: tuple[str, ...] = ()  # the shapes of which not even one trial fits into memory, one line each
@@ -141,6 +142,7 @@ class Plan:
             "rate_from": self.rate_from,
             "measured_over_rate": self.ratio,
             "preset": list(self.preset),
+            "balance": list(self.balance),
             "schedules": list(self.schedules),
             "cautions": list(self.cautions),
             "unfit": list(self.unfit),

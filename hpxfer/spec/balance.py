@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,3 +18,15 @@ class Balance:
     bias: BiasRule = "proportional"
     aux: BalanceLoss = "none"
     load: LoadOf = "batch"
+
+    def text(self, spell: Callable[[str], str]) -> str:
+        """Return in words what balances the experts. `spell` spells the value of an HP."""
+        found = list(self._parts(spell))
+        return " and ".join(found) if found else "nothing balances the experts"
+
+    def _parts(self, spell: Callable[[str], str]) -> Iterator[str]:
+        if self.bias != "none":
+            yield f"a bias by the {self.bias} rule, router_bias_lr {spell('router_bias_lr')}"
+        if self.aux != "none":
+            loads = "" if self.aux == "sequence" else f" over the loads of the {self.load.replace('_', ' ')}"
+            yield f"the {self.aux} loss{loads}, aux_weight {spell('aux_weight')}"

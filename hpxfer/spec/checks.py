@@ -64,6 +64,8 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
 
     def joint(under: SweepSpec) -> Iterator[Problem]:
         """Yield the rules that join base HPs with other keys, which every variant must keep."""
+        yield from model_problems(under, shapes)
+        yield from _grid(under, roles)
         yield from _betas(under, shapes)
         yield from _balance(under)
         yield from _product_without_base(under)

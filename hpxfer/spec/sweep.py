@@ -445,6 +445,9 @@ class VariantSpec(Section):
 
     hps: VariantHPs = VariantHPs()
     """The base values that differ."""
+    balance: BalanceSpec | None = None
+    """How the experts are balanced instead, e.g. `{bias: sign}`. It replaces `model.balance` whole. Without a loss in
+    it, aux_weight is 0."""
 
 
 class RegretLimit(Section):

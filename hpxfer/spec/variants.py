@@ -1,8 +1,8 @@
-"""Variants: the same tables under other base HPs, in one sweep. An arm is a table under a variant.
+"""Variants: the same tables under other base HPs or another balance, in one sweep. An arm is a table under a variant.
 
 The sweep under a variant is a sweep without variants, whose base values the variant moves. So each line of the grid
-runs through the variant's own base values, and a trial's id follows from its HPs alone: arms whose HPs are equal share
-their trials.
+runs through the variant's own base values, and a trial's id follows from its HPs and its balance: arms in which both
+are equal share their trials.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.sweep import SweepSpec, VariantHPs
+from hpxfer.spec.sweep import SweepSpec, VariantHPs, VariantSpec
 from hpxfer.spec.yaml_file import KeyPath
 
 # The variant that changes nothing. Its arms have the labels that they have in a sweep without variants.
@@ -29,7 +29,7 @@ def variants_of(spec: SweepSpec) -> tuple[tuple[str, SweepSpec], ...]:
     """Return (name, the sweep under it) of every variant, or the sweep itself as the default one."""
     if spec.variants is None:
         return ((DEFAULT, spec),)
-    return tuple((name, _under(spec, variant.hps)) for name, variant in spec.variants.items())
+    return tuple((name, _under(spec, variant)) for name, variant in spec.variants.items())
 
 
 def arm_label(table: str, variant: str) -> str:
@@ -46,8 +46,12 @@ def given_hps(hps: VariantHPs) -> dict[str, float]:
     return {**scalars, **hps.multipliers}
 
 
-def _under(spec: SweepSpec, hps: VariantHPs) -> SweepSpec:
-    given = given_hps(hps)
+def _under(spec: SweepSpec, variant: VariantSpec) -> SweepSpec:
+    given, model = given_hps(variant.hps), spec.model
+    if variant.balance is not None:
+        model = model.model_copy(update={"balance": variant.balance})
+        if variant.balance.aux == "none":
+            given = {"aux_weight": 0.0, **given}
     of_training: dict[str, Any] = {name: given.pop(name) for name in _OF_TRAINING if name in given}
     if any(name in given for name in _BETAS):
         of_training["betas"] = tuple(
@@ -58,6 +62,7 @@ def _under(spec: SweepSpec, hps: VariantHPs) -> SweepSpec:
     return spec.model_copy(
         update={
             "variants": None,
+            "model": model,
             "hps": spec.hps.model_copy(update={**scalars, "multipliers": multipliers}),
             "training": spec.training.model_copy(update=of_training),
         }
@@ -80,13 +85,13 @@ def variant_problems(
     found, broken = list(joint(spec)), False
     for name, variant in spec.variants.items():
         at: KeyPath = ("variants", name)
-        problems = [*_name_problems(at, name), *_hp_problems(spec, at, variant.hps, without_effect)]
-        if name == DEFAULT and given_hps(variant.hps):
+        under = _under(spec, variant)
+        problems = [*_name_problems(at, name), *_hp_problems(under, at, variant.hps, without_effect)]
+        if name == DEFAULT and (given_hps(variant.hps) or variant.balance):
             problems.append((at, f"must change nothing, because {DEFAULT} names the base HPs; choose another name"))
         yield from problems
         broken = broken or bool(problems)
         if not problems:
-            under = _under(spec, variant.hps)
             yield from ((at, f"{_spelled(path)}: {text}") for path, text in joint(under) if (path, text) not in found)
     if not broken:
         yield from _equal(spec)
@@ -117,10 +122,12 @@ def _hp_problems(
 
 
 def _equal(spec: SweepSpec) -> Iterator[Problem]:
-    """Yield the variants whose base HPs are those of an earlier one."""
-    seen: dict[frozenset[tuple[str, float]], str] = {}
+    """Yield the variants whose base HPs and balance are those of an earlier one."""
+    seen: dict[frozenset[tuple[str, Any]], str] = {}
     for name, under in variants_of(spec):
-        values = frozenset((hp, value) for hp, value in base_values(under).items() if "." not in hp or value != 1.0)
+        values: frozenset[tuple[str, Any]] = frozenset(
+            (hp, value) for hp, value in base_values(under).items() if "." not in hp or value != 1.0
+        ) | {("balance", under.model.balance.setting())}
         if values in seen:
             yield ("variants", name), f"must differ from {seen[values]}, got the same base HPs; take one of them out"
         seen.setdefault(values, name)

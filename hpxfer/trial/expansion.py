@@ -118,7 +118,8 @@ class Expansion:
     def _parts(self) -> Iterator[Expansion]:
         for name, under in variants_of(self.spec):
             part = Expansion(under, self.data, self.trainer_version, self.plugins, self._own_at_base, name)
-            part._templates = self._templates
+            if part.setting == self.setting:
+                part._templates = self._templates
             yield part
 
     def part(self, variant: str | None = None) -> Expansion:

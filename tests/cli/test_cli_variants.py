@@ -30,3 +30,23 @@ def test_from_file_to_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert "embedding.forward_mult: 2.0\n    router.lr_mult: 0.25\n" in path.read_text()
     assert hpxfer(capsys, "recipe", results / "tiny", "--output", path)[0] == 0
     assert "multipliers: {}" in path.read_text()
+
+
+def test_rules_of_balance_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep, results = write_tiny(tmp_path), tmp_path / "results"
+    sweep.write_text(sweep.read_text() + "variants: {default: {}, sign: {balance: {bias: sign}}}\n")
+    code, out, err = hpxfer(capsys, "plan", sweep)
+    assert code == 0, err
+    assert "experts under default: a bias by the proportional rule, router_bias_lr 0.01\n" in out
+    assert "experts under sign: a bias by the sign rule, router_bias_lr 0.01\n" in out
+    assert hpxfer(capsys, "run", sweep, "--results", results)[0] == 0
+    assert "trials, all done" in hpxfer(capsys, "run", sweep, "--results", results)[1]
+    rules = {}
+    for variant in ("default", "sign"):
+        path = tmp_path / f"{variant}.yaml"
+        assert hpxfer(capsys, "recipe", results / "tiny", "--variant", variant, "--output", path)[0] == 0
+        rules[variant] = "bias_rule: sign\n" in path.read_text()
+    assert rules == {"default": False, "sign": True}
+    _, out, _ = hpxfer(capsys, "report", results / "tiny")
+    (figure,) = (results / "tiny" / "figures").glob("balance-*.csv")
+    assert {"sp", "sp (sign)"} <= set(figure.read_text().replace('"', "").split(","))

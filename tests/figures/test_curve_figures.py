@@ -150,6 +150,18 @@ def test_the_drawing_of_loads_names_scales_and_axes() -> None:
     assert not unlabeled(figure)
 
 
+def test_rules_of_balance_are_compared_by_the_title_and_a_panel_each() -> None:
+    arms = {"sp": 0.1, "sp (sign)": 0.05, "sp (none)": 0.2, "sp (loss)": 0.15}
+    loads = [replace(BALANCE, parameterization=name, lines=(load(32, 0.125, end),)) for name, end in arms.items()]
+    info = balance_info(loads, "width")
+    assert isinstance(info, BalanceInfo)
+    least, most = "least with sp (sign) 0.2 at width 32", "most with sp (none) 0.8 at width 32"
+    assert f"{least}, lr 2^-3; {most}, lr 2^-3" in info.title
+    figure = draw_balance(info)
+    assert set(arms) <= drawn_texts(figure)
+    assert len({axes.get_ylim() for axes in figure.axes if axes.lines}) == 1
+
+
 def test_no_loads_no_figure() -> None:
     dense = LoadBalance(**PLACE, parameterization="a", why_not="no shape has experts")
     assert balance_info([dense], "width") == "no shape has experts"

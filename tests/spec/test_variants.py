@@ -53,7 +53,7 @@ def test_a_sweep_without_variants_is_its_own_default_one() -> None:
     [
         ("{}", "19: variants: must name at least one variant"),
         ("{default: {}, tuned: {hps: {lrr: 1}}}", "19: variants.tuned.hps.lrr: unknown key; did you mean 'lr'?"),
-        ("{default: {}, tuned: {model: {}}}", "19: variants.tuned.model: unknown key; legal: hps"),
+        ("{default: {}, tuned: {model: {}}}", "19: variants.tuned.model: unknown key; legal: balance, hps"),
         (
             "{default: {}, tuned: {hps: {multipliers: {routr.lr_mult: 2}}}}",
             "19: variants.tuned.hps.multipliers.routr.lr_mult: unknown role 'routr'; did you mean 'router'?",
@@ -75,6 +75,19 @@ def test_a_sweep_without_variants_is_its_own_default_one() -> None:
         ("{default: {}, 'a b': {hps: {init_scale: 2}}}", "19: variants.a b: a variant's name must have at most 40"),
         ("{default: {}, 'a, b': {hps: {init_scale: 2}}}", "19: variants.a, b: a variant's name must have at most 40"),
         ("[tuned]", "19: variants: must be a mapping"),
+        ("{default: {}, a: {balance: {bias: sgn}}}", "19: variants.a.balance.bias: must be"),
+        ("{default: {balance: {bias: sign}}}", "19: variants.default: must change nothing"),
+        ("{default: {}, a: {balance: {bias: proportional}}}", "19: variants.a: must differ from default, got the same"),
+        ("{default: {}, a: {balance: {aux: switch}}}", "19: variants.a: hps.aux_weight: must be given with"),
+        ("{default: {}, a: {hps: {aux_weight: 0.1}}}", "19: variants.a.hps.aux_weight: aux_weight has no effect"),
+        (
+            "{default: {}, a: {balance: {bias: none}, hps: {router_bias_lr: 0.1}}}",
+            "19: variants.a.hps.router_bias_lr: router_bias_lr has no effect: model.balance.bias is none",
+        ),
+        (
+            "{default: {}, a: {balance: {bias: none, load: last_step}}}",
+            "19: variants.a: model.balance.load: goes with a loss",
+        ),
     ],
 )
 def test_what_is_refused(text: str, problem: str) -> None:
@@ -95,6 +108,24 @@ def test_a_product_must_hold_the_base_values_of_every_variant() -> None:
     parse_sweep(with_variants("{default: {}, small: {hps: {init_scale: 0.5}}}", *edits))
     message = message_of("{default: {}, small: {hps: {init_scale: 0.25}}}", *edits)
     assert message.startswith("s.yaml:19: variants.small: grid.init_scale: a product must hold the base value")
+
+
+def test_a_variant_has_a_balance_of_its_own() -> None:
+    loss = "{balance: {bias: none, aux: switch}, hps: {aux_weight: 0.1}}"
+    spec = parse_sweep(with_variants(f"{{default: {{}}, sign: {{balance: {{bias: sign}}}}, loss: {loss}}}"))
+    plain, sign, switch = (under for _, under in variants_of(spec))
+    rules = [(under.model.balance.bias, under.model.balance.aux) for under in (plain, sign, switch)]
+    assert rules == [("proportional", "none"), ("sign", "none"), ("none", "switch")]
+    assert [base_values(under)["aux_weight"] for under in (plain, sign, switch)] == [0.0, 0.0, 0.1]
+    assert parse_sweep(dump_sweep(spec)) == spec
+
+
+def test_a_grid_that_a_balance_of_a_variant_does_not_read_is_refused() -> None:
+    base = ("  router_bias_lr: 0.01\n", "  router_bias_lr: 0.01\n  lr: 0.01\n")
+    scanned = base, ("  lr: [0.01]", "  lr: [0.01]\n  router_bias_lr: [0.01, 0.02]")
+    parse_sweep(with_variants("{default: {}, a: {balance: {bias: sign}}}", *scanned))
+    message = message_of("{default: {}, a: {balance: {bias: none}}}", *scanned)
+    assert message.startswith("s.yaml:20: variants.a: grid.router_bias_lr: router_bias_lr has no effect"), message
 
 
 def test_arms_are_counted_with_variants() -> None:

@@ -68,3 +68,19 @@ def test_trials_that_two_variants_share_are_trained_once() -> None:
     assert len({(cell.trial.hps.lr, cell.trial.hps.init_scale) for cell in cells}) == 4
     assert len(trials) == len({cell.trial.id for cell in cells}) == 4 * 2 * 3
     assert list(expansion.arms) == ["completep-moe", "sp", "completep-moe (small)", "sp (small)"]
+
+
+def test_a_variant_with_another_balance_has_trials_of_its_own() -> None:
+    plain = parse_sweep(edited())
+    text = edited(
+        ("router_bias_lr: 0.01\n", "router_bias_lr: 0.01\nvariants: {default: {}, a: {balance: {bias: sign}}}\n")
+    )
+    expansion = Expansion(parse_sweep(text), DATA)
+    by_rule: dict[str, set[str]] = {}
+    for trial in expansion.trials():
+        by_rule.setdefault(trial.setting.balance.bias, set()).add(trial.id)
+    assert by_rule["proportional"] == {trial.id for trial in Expansion(plain, DATA).trials()}
+    assert len(by_rule["sign"]) == len(by_rule["proportional"])
+    assert not by_rule["sign"] & by_rule["proportional"]
+    spelled = parse_sweep(edited(("  context: 64\n", "  context: 64\n  balance: {bias: sign}\n")))
+    assert by_rule["sign"] == {trial.id for trial in Expansion(spelled, DATA).trials()}
