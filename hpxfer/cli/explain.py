@@ -84,7 +84,12 @@ def explain(
     else:
         source = from_files(parameterization, base, target, conventions, facts)
     used = column(optimizer) or source.optimizer
-    found = explain_table(source.choice, source.base, source.target, used, values=source.values, facts=source.facts)
+    found = explain_table(
+        *(source.choice, source.base, source.target, used),
+        values=source.values,
+        facts=source.facts,
+        roles=source.roles,
+    )
     if strict:
         require_covered(found)
     if as_json:

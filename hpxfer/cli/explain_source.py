@@ -33,6 +33,7 @@ class Source:
     facts: ModelFacts
     note: str | None = None  # what the reader of the values should know
     tensors: tuple[ParameterSpec, ...] = ()  # those of the target, if the options of its model are known
+    roles: frozenset[str] | None = None  # those of the model at the base and the target, if its options are known
 
 
 def read_conventions(given: Iterable[str]) -> dict[str, float | str]:
@@ -110,7 +111,16 @@ def from_sweep(
         facts=expansion.facts(choice, shape),
         note=f"the sweep scans lr and names no base value: shown at {hps.lr:g}" if spec.hps.lr is None else None,
         tensors=tuple(FAMILIES.get(setting.family).parameters(shape, setting)),
+        roles=_roles(spec, shape),
     )
+
+
+def _roles(spec: SweepSpec, target: Shape) -> frozenset[str]:
+    """Return the roles of the model at the base and the target. A bias that no rule moves is not trained."""
+    from hpxfer.spec.blocks import model_roles
+
+    found = frozenset(role for shape in (spec.base_shape, target) for role in model_roles(shape, spec.model))
+    return found if spec.model.balance.bias != "none" else found - {"router_bias"}
 
 
 def of_sweep(spec: SweepSpec, name: str | None, conventions: Conventions) -> Parameterization:

@@ -94,11 +94,11 @@ def balance_info(found: Sequence[LoadBalance], axis: str) -> BalanceInfo | str:
 
     if len(kept) > MOST_IN_TITLE:
         ordered = sorted(kept, key=lambda panel: panel.worst)
-        found = f"least with {worst(ordered[0])}; most with {worst(ordered[-1])}"
+        named = f"least with {worst(ordered[0])}; most with {worst(ordered[-1])}"
     else:
-        found = listed([worst(panel) for panel in kept])
+        named = listed([worst(panel) for panel in kept])
     return BalanceInfo(
-        title=f"Largest load deviation at the end of training, in fair shares: {found}",
+        title=f"Largest load deviation at the end of training, in fair shares: {named}",
         hp=first.hp,
         axis=axis,
         scale_name=first.scale_name,

@@ -6,7 +6,7 @@ This module is pure. It takes a table and two shapes; `hpxfer.cli.explain_source
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -131,15 +131,21 @@ def explain(
     *,
     values: BaseValues | None = None,
     facts: ModelFacts | None = None,
+    roles: Collection[str] | None = None,
 ) -> Explanation:
     """Return the factors that `choice` gives every role at `target`. With `values` it has absolute numbers too.
 
-    `facts` are what a shape does not say about the model; some warnings need them. Raise HpxferError if a beta leaves
-    [0, 1).
+    `facts` are what a shape does not say about the model; some warnings need them. `roles` are those that the model
+    has, by default all of the table. Raise HpxferError if a beta leaves [0, 1).
     """
 
+    def of_model(found: Mapping[str, Multipliers]) -> Mapping[str, Multipliers]:
+        return {role: factors for role, factors in found.items() if roles is None or role in roles}
+
     def at(shape: Shape) -> Mapping[str, Multipliers] | None:
-        return None if values is None else resolve(choice, base, shape, optimizer, values.hps, values.init)
+        if values is None:
+            return None
+        return of_model(resolve(choice, base, shape, optimizer, values.hps, values.init))
 
     def globals_at(shape: Shape) -> GlobalValues | None:
         return None if values is None else resolve_globals(choice, base, shape, values.hps)
@@ -151,8 +157,8 @@ def explain(
         optimizer=optimizer,
         base=base,
         target=target,
-        rows=choice.rows(optimizer),
-        factors=evaluate(choice, base, target, optimizer),
+        rows=tuple(row for row in choice.rows(optimizer) if roles is None or row.role in roles),
+        factors=of_model(evaluate(choice, base, target, optimizer)),
         globals=evaluate_globals(choice, base, target),
         warnings=(*coverage_warnings(choice, base, target, facts, optimizer), *gate_warnings(target, gate)),
         notes=(*coverage_notes(choice, base, target, facts, optimizer), *((_SCALE_OF_ALL,) if scaled else ())),

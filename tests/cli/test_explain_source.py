@@ -281,3 +281,21 @@ def test_a_variant_of_a_sweep_is_explained_with_its_own_base_values(
     assert code == 0
     code, _, err = hpxfer(capsys, "explain", "--variant", "tuned")
     assert (code, err) == (2, "hpxfer: --variant: goes with --sweep\n")
+
+
+def test_a_sweep_shows_the_roles_that_its_model_has(explain: Explain) -> None:
+    modern = SWEEP.replace("  context: 64\n", "  context: 64\n  positions: rope\n  balance: {bias: none}\n")
+    roles = {}
+    for name, sweep in (("plain", SWEEP), ("modern", modern)):
+        code, out, err = explain("--json", sweep=sweep)
+        assert code == 0, err
+        found = json.loads(out)
+        assert set(found["roles"]) == set(found["values"]["base"])
+        roles[name] = set(found["roles"])
+        shown = explain(sweep=sweep)[1].split("\n\n")[1]
+        assert {
+            line.split()[0] for line in shown.splitlines()[2:] if not line.startswith(("route scale", "1 -"))
+        } == roles[name]
+    assert roles["plain"] - roles["modern"] == {"position", "router_bias"}
+    assert {"router", "expert_in", "embedding"} <= roles["modern"]
+    assert not {"dense_in", "shared_in"} & roles["plain"]
