@@ -84,8 +84,11 @@ def layer_norm(x: Tensor, eps: float = EPS) -> Tensor:
 
 
 def rms_norm(x: Tensor, eps: float = EPS) -> Tensor:
-    """Return x [..., D] with mean square 1 over its last dimension, in its dtype."""
-    if not _in_steps(x):
+    """Return x [..., D] with mean square 1 over its last dimension, in its dtype.
+
+    On a CPU torch's own keeps float32 copies of a half precision for the backward pass.
+    """
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.rms_norm(x, x.shape[-1:], eps=eps)
     out: Tensor = _RMSNorm.apply(x, eps)  # type: ignore[no-untyped-call]
     return out
@@ -117,17 +120,20 @@ class _LayerNorm(torch.autograd.Function):
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
-        rstd = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()
-        y: Tensor = x * rstd
+        exact = x.to(torch.promote_types(x.dtype, torch.float32))
+        rstd = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+        rstd = rstd.square_().mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()
+        y: Tensor = (exact * rstd).to(x.dtype)
         ctx.save_for_backward(y, rstd)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        y, rstd = ctx.saved_tensors
-        projection = (grads[0] * y).sum(-1, keepdim=True).mul_(1.0 / y.shape[-1])
-        dx: Tensor = torch.addcmul(grads[0], y, projection, value=-1).mul_(rstd)
-        return dx, None
+        saved, rstd = ctx.saved_tensors
+        dy, y = grads[0].to(rstd.dtype), saved.to(rstd.dtype)
+        projection = (dy * y).sum(-1, keepdim=True).mul_(1.0 / y.shape[-1])
+        dx = torch.addcmul(dy, y, projection, value=-1).mul_(rstd)
+        return dx.to(saved.dtype), None
 
 
 @torch.library.custom_op("hpxfer::add_rms_norm", mutates_args=())

@@ -58,8 +58,15 @@ def random_case(draw: random.Random) -> tuple[dict[str, Any], dict[str, Any], in
         dims |= {"num_experts": experts, "num_active": active, "expert_width": draw.choice([32, 64, 128, 256])}
         if draw.random() < 0.3:
             dims |= {"num_shared": draw.choice([1, 2]), "shared_width": draw.choice([32, 96])}
+    if width // dims["head_dim"] > 1 and draw.random() < 0.5:
+        dims["kv_heads"] = width // dims["head_dim"] // 2
     changes = {
-        "ffn": draw.choice(["gelu", "swiglu"]),
+        "ffn": draw.choice(["gelu", "relu", "swiglu"]),
+        "norm": draw.choice(["layernorm", "rmsnorm"]),
+        "qk_norm": draw.choice(["none", "none", "head", "all"]),
+        "positions": draw.choice(["learned", "rope", "none"]),
+        "attention_gate": draw.random() < 0.2,
+        "shared_expert_gate": draw.random() < 0.5 and "num_shared" in dims,
         "norm_gains": draw.random() < 0.5,
         "biases": draw.random() < 0.3,
         "tied_embeddings": draw.random() < 0.3,
@@ -93,7 +100,9 @@ def random_cases(number: int, seed: int) -> None:
         for _ in range(number):
             dims, changes, count = random_case(draw)
             shape, setting = Shape(**dims), replace(base, **changes)
-            stack = Stack(trials=tuple(trial(setting, shape, seed=k) for k in range(count)))
+            # The model counts the moments of momentum for every SGD, because HPs are not known to it.
+            momentum = 0.9 if setting.optimizer == "sgd" else 0.0
+            stack = Stack(trials=tuple(trial(setting, shape, seed=k, momentum=momentum) for k in range(count)))
             model = footprint(shape, setting, count, cuda=False)
             ratios.append(model.total / allocated_peak(lambda stack=stack: list(train(stack, "cpu"))))
             sys.stdout.write(f"{ratios[-1]:.3f} {model.moment}: {count} trials of {shape.label()}, {changes}\n")

@@ -24,10 +24,12 @@ def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
     size = 2 if setting.precision == "bfloat16" else _FLOAT
     num_moe, tokens = len(moe_blocks(shape, setting)), setting.batch_tokens
     num_dense = shape.depth - num_moe
-    attention = _attention(shape, setting, size)
+    attention = _attention(shape, setting, size, cuda)
     moe, moe_passing = _moe(shape, setting, size, cuda)
-    dense, dense_passing = _dense(shape, setting, size)
-    ends = _norm(shape.width, setting, size) + 3 * _INDEX + 2 * _FLOAT  # inputs, targets, losses and their gradients
+    dense, dense_passing = _dense(shape, setting, size, cuda)
+    ends = (
+        _norm(shape.width, setting, size, cuda) + 3 * _INDEX + 2 * _FLOAT
+    )  # inputs, targets, losses and their gradients
     last = (moe_passing, moe) if num_moe and shape.depth - 1 in moe_blocks(shape, setting) else (dense_passing, dense)
     # A branch's gradients, or those of attention once the branch after it has let its own go.
     passing = max(last[0], _attention_passing(shape, size) - last[1])
@@ -50,32 +52,35 @@ def _expert_gradients(shape: Shape, setting: Setting) -> int:
     return sum(_FLOAT * spec.numel for spec in gpt_parameters(shape, setting) if spec.name.startswith("expert"))
 
 
-def _norm(width: int, setting: Setting, size: int) -> int:
+def _norm(width: int, setting: Setting, size: int, cuda: bool) -> int:
     """Return the bytes of a norm: its output, which a product keeps, before and after the gain, and its deviation.
 
-    A layer norm also keeps its input and its mean.
+    A layer norm also keeps its input and its mean. The RMS norm of CUDA keeps its input, and nothing before the gain.
     """
+    if cuda and setting.norm == "rmsnorm":
+        return size * width * 2 + _FLOAT
     tensors = (2 if setting.norm_gains else 1) + (setting.norm == "layernorm")
     return size * width * tensors + (2 if setting.norm == "layernorm" else 1) * _FLOAT
 
 
-def _attention(shape: Shape, setting: Setting, size: int) -> int:
+def _attention(shape: Shape, setting: Setting, size: int, cuda: bool) -> int:
     """Return the bytes of a block's attention: the norm, queries, keys and values, the heads and their scales."""
     heads, kv = shape.attention_width, shape.kv_width
     grouped, rotated, normed = kv < heads, setting.positions == "rope", setting.qk_norm != "none"
     centered = normed and setting.qk_norm_kind == "layernorm"
     features = heads  # what attention returns
-    # The one product of queries, keys and values stays as long as any of them is a part of it.
-    if not (grouped and (rotated or normed)) or (centered and setting.qk_norm == "all"):
+    # The one product of queries, keys and values stays as long as any of them is a part of it, or it is normed anew.
+    again = normed if cuda else centered and setting.qk_norm == "all"
+    if not (grouped and (rotated or normed)) or again:
         features += heads + 2 * kv + (heads if setting.attention_gate else 0)
-    if centered and setting.qk_norm == "head":
+    if centered and setting.qk_norm == "head" and not cuda:
         features += heads + kv
-    # The norm of queries and keys before its gain and after it, and what the rotation makes of it.
-    made = normed + (rotated or (normed and setting.norm_gains))
+    # The norm of queries and keys before its gain and after it, and what the rotation makes of it. On CUDA it is all one.
+    made = int(normed or rotated) if cuda else normed + (rotated or (normed and setting.norm_gains))
     features += made * (heads + kv) - (kv if grouped and made else 0)
     features += 2 * heads if grouped else 0  # keys and values, repeated for the heads of their group
     features += 2 * heads if setting.attention_gate else 0  # the gate, and its product with the heads
-    return _norm(shape.width, setting, size) + size * features + _FLOAT * shape.query_heads
+    return _norm(shape.width, setting, size, cuda) + size * features + _FLOAT * shape.query_heads
 
 
 def _attention_passing(shape: Shape, size: int) -> int:
@@ -104,22 +109,23 @@ def _moe(shape: Shape, setting: Setting, size: int, cuda: bool) -> tuple[int, in
     copy = _FLOAT * width if size < _FLOAT else 0  # the float32 stream of the router
     rows = active * size * (width + hidden * (3 if gated else 2))
     indices = active * 4 * _INDEX
-    kept = _norm(width, setting, size) + copy + scores + indices + active * 4 * _FLOAT + rows
+    kept = _norm(width, setting, size, cuda) + copy + scores + indices + active * 4 * _FLOAT + rows
     passing = size * width + active * size * (3 * width + hidden * (4 if gated else 2))
     return kept + shared, max(passing, size * width + shared_passing)
 
 
-def _dense(shape: Shape, setting: Setting, size: int) -> tuple[int, int]:
+def _dense(shape: Shape, setting: Setting, size: int, cuda: bool) -> tuple[int, int]:
     """Return (kept, passing) of a dense block's branch."""
     kept, passing = _features(shape.dense_width, setting, size)
-    return _norm(shape.width, setting, size) + kept, 2 * size * shape.width + passing
+    return _norm(shape.width, setting, size, cuda) + kept, 2 * size * shape.width + passing
 
 
 def _features(hidden: int, setting: Setting, size: int) -> tuple[int, int]:
     """Return (kept, passing) of the hidden features of an FFN whose operations torch differentiates one by one."""
     gated = setting.ffn == "swiglu"
+    kept = {"swiglu": 4, "gelu": 2, "relu": 1}[setting.ffn]  # relu keeps its output, which the product keeps too
     # Each operation lets go what it kept, so only what is new beside it counts.
-    return size * hidden * (4 if gated else 2), size * hidden * (2 if gated else 1)
+    return size * hidden * kept, size * hidden * (2 if gated else 1)
 
 
 def _weights(shape: Shape, setting: Setting, size: int, cuda: bool) -> int:
