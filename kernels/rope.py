@@ -11,6 +11,8 @@ Letters: N sequences of all trials, S context, H heads, P head features, R rotat
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,9 +33,30 @@ def rotated_features(head_dim: int, share: float) -> int:
 
 def rope(x_NSHP: Tensor, cos_SR: Tensor, sin_SR: Tensor) -> Tensor:
     """Return x with its first features rotated, in its dtype."""
-    half = cos_SR.shape[1]
-    cos, sin = cos_SR.unsqueeze(1), sin_SR.unsqueeze(1)
-    x = x_NSHP.float() if x_NSHP.dtype in (torch.bfloat16, torch.float16) else x_NSHP
-    first, second = x[..., :half], x[..., half : 2 * half]
-    parts = [first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :]]
-    return torch.cat(parts, -1).to(x_NSHP.dtype)
+    out: Tensor = _Rope.apply(x_NSHP, cos_SR, sin_SR)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Rope(torch.autograd.Function):
+    """The gradient is turned back by the same operations, which halves what separate derivatives of them take."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _turned(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _turned(grads[0], cos, -sin), None, None
+
+
+def _turned(x_NSHP: Tensor, cos_SR: Tensor, sin_SR: Tensor) -> Tensor:
+    """Return x turned by the angles: whole heads times cosines, plus the heads with swapped halves times sines."""
+    half, rest = cos_SR.shape[1], x_NSHP.shape[-1] - 2 * cos_SR.shape[1]
+    ones, zeros = cos_SR.new_ones(len(cos_SR), rest), cos_SR.new_zeros(len(cos_SR), rest)
+    cos = torch.cat([cos_SR, cos_SR, ones], -1).unsqueeze(1)
+    sin = torch.cat([-sin_SR, sin_SR, zeros], -1).unsqueeze(1)
+    x = x_NSHP.to(torch.promote_types(x_NSHP.dtype, torch.float32))
+    swapped = torch.cat([x[..., half : 2 * half], x[..., :half], x[..., 2 * half :]], -1)
+    return (x * cos).add_(swapped.mul_(sin)).to(x_NSHP.dtype)

@@ -27,9 +27,8 @@ def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
     attention = _attention(shape, setting, size, cuda)
     moe, moe_passing = _moe(shape, setting, size, cuda)
     dense, dense_passing = _dense(shape, setting, size, cuda)
-    ends = (
-        _norm(shape.width, setting, size, cuda) + 3 * _INDEX + 2 * _FLOAT
-    )  # inputs, targets, losses and their gradients
+    # Beside the last norm: inputs, targets, losses and their gradients.
+    ends = _norm(shape.width, setting, size, cuda) + 3 * _INDEX + 2 * _FLOAT
     last = (moe_passing, moe) if num_moe and shape.depth - 1 in moe_blocks(shape, setting) else (dense_passing, dense)
     # A branch's gradients, or those of attention once the branch after it has let its own go.
     passing = max(last[0], _attention_passing(shape, size) - last[1])
@@ -75,7 +74,7 @@ def _attention(shape: Shape, setting: Setting, size: int, cuda: bool) -> int:
         features += heads + 2 * kv + (heads if setting.attention_gate else 0)
     if centered and setting.qk_norm == "head" and not cuda:
         features += heads + kv
-    # The norm of queries and keys before its gain and after it, and what the rotation makes of it. On CUDA it is all one.
+    # The norm of queries and keys before and after its gain, and what the rotation makes of it. On CUDA it is all one.
     made = int(normed or rotated) if cuda else normed + (rotated or (normed and setting.norm_gains))
     features += made * (heads + kv) - (kv if grouped and made else 0)
     features += 2 * heads if grouped else 0  # keys and values, repeated for the heads of their group
