@@ -12,19 +12,26 @@ from hpxfer.spec import load_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
-INIT = ("init_matrices_300", "init_all_300", "init_all_1000", "init_all_const")
+# Sweep -> its verdict on init_scale along the width.
+INIT = {
+    **dict.fromkeys(("init_matrices_300", "init_all_300", "init_all_1000", "init_all_const"), "undecided"),
+    **dict.fromkeys(("init_all_small", "init_all_wide"), "undecided"),
+    "init_all_half": "transfers",
+}
 # Sweep -> the axes along which the LR drifts under sp.
-MODELS = {"mixtral": {"width", "joint"}, "qwen3_moe": {"width"}}
+MODELS = {"mixtral": {"width", "joint"}, "mixtral_complete_mue": {"width", "joint"}, "qwen3_moe": {"width"}}
 SWEEPS = (
     "quickstart",
     "transfer",
     "lr_init",
     *MODELS,
+    "mixtral_width",
     *INIT,
     "init_lr_300",
     "init_lr_1000",
     "init_lr_const",
     "init_lr_small",
+    "init_lr_wide",
 )
 
 
@@ -56,11 +63,11 @@ def test_the_log_says_what_the_published_transfer_sweep_shows() -> None:
     assert {axis for axis, name in found if name == "sp" and found[axis, name] == "drifts"} == {"width", "joint"}
 
 
-def test_the_log_says_that_no_published_sweep_shows_init_scale_to_transfer() -> None:
+def test_the_log_says_what_the_published_sweeps_show_of_init_scale() -> None:
     verdicts = {
         name: [one.verdict for one in transfer_report(load_results(PUBLISHED / name)).findings] for name in INIT
     }
-    assert verdicts == {name: ["undecided"] for name in INIT}
+    assert verdicts == {name: [verdict] for name, verdict in INIT.items()}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -71,8 +78,18 @@ def test_the_log_says_what_the_sweeps_of_real_models_show(name: str) -> None:
         for one in transfer_report(load_results(PUBLISHED / name)).findings
     }
     axes = ("width", "depth", "experts", "joint")
-    assert {axis: found[axis, "completep-moe"] for axis in axes} == dict.fromkeys(axes, "undecided")
+    table = "complete-mue" if name.endswith("mue") else "completep-moe"
+    assert {axis: found[axis, table] for axis in axes} == dict.fromkeys(axes, "undecided")
     assert {axis for axis in axes if found[axis, "sp"] == "drifts"} == MODELS[name]
+
+
+def test_the_log_says_what_twelve_seeds_of_a_mixtral_show() -> None:
+    report = transfer_report(load_results(PUBLISHED / "mixtral_width"))
+    assert {one.parameterization: one.verdict for one in report.findings} == {
+        "complete-mue": "transfers",
+        "completep-moe": "undecided",
+        "sp": "drifts",
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in SWEEPS if name.startswith("init_lr")])
