@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec import presets
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.sweep import ModelSpec, SweepSpec
+from hpxfer.spec.sweep import BalanceSpec, ModelSpec, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
 
 KeyedShape = tuple[KeyPath, Shape]
@@ -113,7 +114,12 @@ _NEEDS: dict[str, tuple[str, Callable[[Shape], int]]] = {
 
 
 def _without_effect(model: ModelSpec, shapes: Sequence[Shape]) -> Iterator[Problem]:
-    """Yield the options of a part of the model that no shape has."""
+    """Yield the options of a part of the model that no shape has, but for those that come with the preset."""
+    of_preset = presets.resolved({"like": model.like})
     for name, (part, count) in _NEEDS.items():
-        if getattr(model, name) != ModelSpec.model_fields[name].default and not any(map(count, shapes)):
+        value = getattr(model, name)
+        if isinstance(value, BalanceSpec) and name in of_preset:
+            of_preset[name] = BalanceSpec(**of_preset[name])
+        untouched = value in (ModelSpec.model_fields[name].default, of_preset.get(name))
+        if not untouched and not any(map(count, shapes)):
             yield ("model", name), f"has no effect: no shape of this sweep has {part}; take it out"

@@ -67,7 +67,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
         yield from model_problems(under, shapes)
         yield from _grid(under, roles)
         yield from _betas(under, shapes)
-        yield from _balance(under)
+        yield from _balance(under, roles)
         yield from _product_without_base(under)
         yield from search_problems(under, broken=False, why_not=lambda name: _useless(under, name, roles))
 
@@ -170,7 +170,7 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         given = value != HPsSpec.model_fields[name].default and (name != "router_bias_lr" or "router_bias" in roles)
         if not broken and given and (why := _without_effect(spec, name, roles)):
             yield ("hps", name), why
-    yield from _balance(spec)
+    yield from _balance(spec, roles)
     for name, value in hps.multipliers.items():
         at: KeyPath = ("hps", "multipliers", name)
         if "." not in name:
@@ -187,13 +187,13 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         yield ("hps", "lr"), f"must be given: the line of {others[0]} runs through it"
 
 
-def _balance(spec: SweepSpec) -> Iterator[Problem]:
-    """Yield that a balancing loss has no weight."""
+def _balance(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
+    """Yield that a balancing loss has no weight, where there are routers among `roles`."""
     weight, scanned = spec.hps.aux_weight, spec.grid.get("aux_weight")
     of_variants = any(variant.hps.aux_weight for variant in (spec.variants or {}).values())
     # Only exponents of two, or a number above zero, give some trial a weight.
     is_scanned = scanned is not None and (scanned.values is None or any(scanned.values))
-    if spec.model.balance.aux != "none" and not (weight or is_scanned or of_variants):
+    if spec.model.balance.aux != "none" and "router" in roles and not (weight or is_scanned or of_variants):
         yield (
             ("hps", "aux_weight"),
             f"must be given with model.balance.aux {spec.model.balance.aux}, got {weight:g}; e.g. 0.01",

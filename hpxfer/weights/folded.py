@@ -80,7 +80,7 @@ def pieces_of(trial: Trial) -> Pieces:
                 bias = Piece(own=f"attn_{name}_bias", block=block, factor=factor, form="same")
                 out[f"{at}self_attn.{name}_proj.bias"] = (bias,)
         out[f"{at}self_attn.o_proj.weight"] = (Piece(own="attn_out", block=block, factor=forward["attn_out"]),)
-        if biases and home.model_type in ("qwen3_moe", "olmoe"):
+        if biases and home.model_type in ("qwen3_moe", "olmoe", "llama", "qwen3"):
             out[f"{at}self_attn.o_proj.bias"] = (Piece(own=None, factor=0.0, size=(shape.width,)),)
         if normed:
             for name, factor in (("q", queries), ("k", 1.0)):

@@ -26,6 +26,7 @@ class Home:
     model_type: str
     options: Mapping[str, tuple[Any, ...]]  # key of the model -> the values that it can hold
     config: Callable[[Shape, Setting], dict[str, Any]]  # what its config has beside what all have
+    has_experts: bool = True  # or all blocks have a dense FFN
     dense_first: bool = False  # the lowest blocks may have a dense FFN
     dense_anywhere: bool = False  # any block may
     shared: str = "none"  # shared experts: none, plain, or gated
@@ -39,8 +40,8 @@ class Home:
             if (value := getattr(setting, key)) not in legal:
                 spelled = " or ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in legal)
                 yield f"{key} is {str(value).lower() if isinstance(value, bool) else value}, not {spelled}"
-        if not shape.num_experts:
-            yield "there are no experts"
+        if not self.has_experts:
+            return
         dense = dense_blocks(shape, setting)
         if dense and not (self.dense_anywhere or (self.dense_first and setting.moe_every == 1)):
             yield f"{len(dense)} blocks have a dense FFN"
@@ -87,6 +88,10 @@ def _qwen(shape: Shape, setting: Setting) -> dict[str, Any]:
         "mlp_only_layers": dense,
         "decoder_sparse_step": 1,
     }
+
+
+def _dense(shape: Shape, setting: Setting) -> dict[str, Any]:
+    return {"intermediate_size": shape.dense_width, "attention_bias": setting.qkv_biases}
 
 
 def _rotary_factor(head_dim: int, share: float) -> float:
@@ -159,6 +164,18 @@ HOMES = (
         has_router_bias=True,
         has_groups=True,
     ),
+    Home(
+        model_type="llama",
+        options={**_NO_QK, "rope_share": (1.0,)},
+        config=_dense,
+        has_experts=False,
+    ),
+    Home(
+        model_type="qwen3",
+        options={"rope_share": (1.0,), "qk_norm": ("head",), "qk_norm_kind": ("rmsnorm",)},
+        config=_dense,
+        has_experts=False,
+    ),
 )
 
 
@@ -166,6 +183,8 @@ def home_of(trial: Trial) -> Home:
     """Return the architecture that holds a trial's model. Raise HpxferError with what stands in the way of each."""
     in_the_way = {}
     for home in HOMES:
+        if home.has_experts != bool(trial.shape.num_experts):
+            continue
         found = list(home.obstacles(trial))
         if not found:
             return home
@@ -194,7 +213,6 @@ def config_of(trial: Trial) -> dict[str, Any]:
         "num_attention_heads": shape.query_heads,
         "num_key_value_heads": shape.key_heads,
         "head_dim": shape.head_dim,
-        "num_experts_per_tok": shape.num_active,
         "vocab_size": setting.vocab_size,
         "max_position_embeddings": setting.context,
         "rms_norm_eps": setting.norm_eps,
@@ -213,5 +231,6 @@ def config_of(trial: Trial) -> dict[str, Any]:
         "pad_token_id": None,
         "bos_token_id": None,
         "eos_token_id": None,
+        **({"num_experts_per_tok": shape.num_active} if shape.num_experts else {}),
         **home.config(shape, setting),
     }

@@ -112,3 +112,15 @@ def test_unknown_and_uncovered_models(name: str, problem: str) -> None:
     with pytest.raises(HpxferError) as caught:
         sweep(f"  like: {name}\n")
     assert f"model.like: {problem}" in str(caught.value)
+
+
+def test_a_dense_model_may_be_like_one_with_experts() -> None:
+    """What the preset says of experts is not asked for, and what the file says of them is still refused."""
+    experts = "num_experts: 4, num_active: 1, expert_ratio: 1"
+    sp = ("[completep-moe, sp]", "[sp]")
+    dense = (experts, "dense_width: 64"), sp, ("hps:\n  router_bias_lr: 0.01\n", "hps: {}\n")
+    spec = parse_sweep(edited(("  context:", "  like: mixtral\n  context:"), *dense))
+    assert spec.base_shape.num_experts == 0
+    for option in ("balance: {aux: sequence}", "learned_router_bias: true"):
+        with pytest.raises(HpxferError, match="has no effect: no shape of this sweep has experts"):
+            parse_sweep(edited(("  context:", f"  like: mixtral\n  {option}\n  context:"), *dense))

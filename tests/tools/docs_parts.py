@@ -107,6 +107,7 @@ def homes_markdown(root: Path) -> str:
     for home in HOMES:
         options = "; ".join(f"{key} {' or '.join(map(_option, legal))}" for key, legal in home.options.items())
         dense = "any block" if home.dense_anywhere else "the first ones" if home.dense_first else "none"
+        dense = dense if home.has_experts else "all"
         rows.append((f"`{home.model_type}`", options, dense, home.shared, "yes" if home.has_router_bias else "no"))
     return table(("class", "options", "dense blocks", "shared experts", "bias that balances"), rows)
 

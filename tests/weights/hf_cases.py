@@ -34,6 +34,7 @@ MODERN: dict[str, Any] = {
     "balance": Balance(bias="none", aux="transformers"),
 }
 GLM = {**MODERN, "gate": "normalized_sigmoid", "rope_share": 0.5, "balance": Balance(bias="sign")}
+DENSE: dict[str, Any] = {"num_experts": 0, "num_active": 0, "expert_width": 0, "dense_width": 40}
 # Class, base, how the target differs, options, table.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
     "mixtral": ("mixtral", {}, {}, {"gate": "normalized_softmax"}, "sp"),
@@ -94,6 +95,21 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]
         {},
         {**GLM, "top_groups": 2},
         "sp",
+    ),
+    "llama, away": (
+        "llama",
+        {**DENSE, "kv_heads": 1},
+        {"width": 32, "depth": 3, "dense_width": 80, "kv_heads": 2},
+        {"attention_scale": "1/d_head", "qkv_biases": True},
+        "completep-moe",
+    ),
+    "llama, tied": ("llama", DENSE, {"width": 32}, {"tied_embeddings": True, "norm_gains": False}, "mup-moe"),
+    "qwen3, away": (
+        "qwen3",
+        {**DENSE, "num_heads": 4, "kv_heads": 2},
+        {"width": 32, "num_heads": 8, "kv_heads": 4, "depth": 3},
+        {"qk_norm": "head", "attention_scale": "1/d_head"},
+        "complete-mue",
     ),
     "glm4_moe, no shared experts": ("glm4_moe", {}, {}, {**GLM, "gate": "sigmoid"}, "completep-moe"),
 }
