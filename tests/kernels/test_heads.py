@@ -8,6 +8,7 @@ from head_cases import THETA, HeadCase
 from tolerances import assert_near, error
 from triton_cases import BACKENDS, DEVICE, DTYPES, TRITON, normal
 
+from hpxfer.kernels import heads
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.heads import place_heads
 from hpxfer.kernels.rope import rotation
@@ -52,3 +53,13 @@ def test_bits_of_a_trial_do_not_depend_on_its_stack(case: HeadCase) -> None:
     assert torch.equal(y, together[0][case.sequences : 2 * case.sequences])
     assert torch.equal(dx[0], together[1][1])
     assert torch.equal(dgain[0], together[2][1])
+
+
+def test_the_ops_pass_opcheck() -> None:
+    x, dy = normal(2, 24, 32, seed=1), normal(2, 24, 32, seed=2)
+    gain, bias = normal(2, 16, seed=3), normal(2, 16, seed=4)
+    cos, sin = rotation(24, 16, theta=THETA, share=0.5, device=DEVICE)
+    for norms in ((None, None, 0), (gain, None, 1), (gain, bias, 1)):
+        given = (*norms[:2], cos, sin, 16, 24, norms[2], bias is None, 1e-5)
+        torch.library.opcheck(heads._place, (x.clone().requires_grad_(), *given))
+        torch.library.opcheck(heads._gradients, (dy, x, *given))

@@ -9,6 +9,7 @@ from tolerances import assert_near, error
 from torch import Tensor
 from triton_cases import BACKENDS, DTYPES, TRITON, normal
 
+from hpxfer.kernels import norm
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.norm import EPS, added_norm, layer_norm
 
@@ -106,3 +107,12 @@ def test_bits_of_the_kernel_do_not_depend_on_the_stack() -> None:
 
     for one, together in zip(found(slice(1, 2)), found(slice(0, 3)), strict=True):
         assert torch.equal(one[0], together[1])
+
+
+def test_the_ops_pass_opcheck() -> None:
+    x, y, dsum, dh = (normal(2, 20, 24, seed=seed) for seed in range(4))
+    gain, rstd = normal(2, 24, seed=9), normal(2, 20, seed=8).abs()
+    for gains in (gain, None):
+        torch.library.opcheck(norm._add_rms_norm, (x.clone().requires_grad_(), y, gains, 1e-5))
+        torch.library.opcheck(norm._gradients, (dsum, dh, x, rstd, gains))
+    torch.library.opcheck(norm._add_rms_norm, (x, None, gain, 1e-5))
