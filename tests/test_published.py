@@ -26,6 +26,7 @@ SWEEPS = (
     "lr_init",
     *MODELS,
     "mixtral_width",
+    "mixtral_half",
     *INIT,
     "init_lr_300",
     "init_lr_1000",
@@ -87,6 +88,11 @@ def test_the_log_says_what_twelve_seeds_of_a_mixtral_show() -> None:
     report = transfer_report(load_results(PUBLISHED / "mixtral_width"))
     assert {one.parameterization: one.verdict for one in report.findings} == {
         "complete-mue": "transfers",
+        "completep-moe": "undecided",
+        "sp": "drifts",
+    }
+    report = transfer_report(load_results(PUBLISHED / "mixtral_half"))
+    assert {one.parameterization: one.verdict for one in report.findings} == {
         "completep-moe": "undecided",
         "sp": "drifts",
     }
