@@ -231,11 +231,16 @@ def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str |
 def _unused_balance(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
     """Return why an HP of the experts' balance is not read, or None."""
     balance = spec.model.balance
+    of_variants = [variant.balance for variant in (spec.variants or {}).values() if variant.balance is not None]
     if name in ("aux_weight", "z_weight") and roles and "router" not in roles:
         return f"{name} has no effect: no shape of this sweep has experts; take it out"
     if name == "aux_weight" and balance.aux == "none":
+        if any(rules.aux != "none" for rules in of_variants):
+            return "aux_weight has no effect: model.balance.aux is none; give it in the hps of the variants with a loss"
         return "aux_weight has no effect: model.balance.aux is none; name a loss there, e.g. switch, or take it out"
     if name in ("router_bias_lr", "router_bias.lr_mult") and balance.bias == "none":
+        if any(rules.bias != "none" for rules in of_variants):
+            return f"{name} has no effect: model.balance.bias is none; give it in the hps of the variants with a rule"
         return f"{name} has no effect: model.balance.bias is none; name a rule there, or take it out"
     return None
 

@@ -120,6 +120,26 @@ def test_a_variant_has_a_balance_of_its_own() -> None:
     assert parse_sweep(dump_sweep(spec)) == spec
 
 
+@pytest.mark.parametrize(
+    ("hps", "balance", "variant", "fix"),
+    [
+        ("aux_weight: 0.02", "bias: none", "{balance: {aux: switch}", "the variants with a loss"),
+        ("router_bias_lr: 0.02", "bias: none", "{balance: {bias: sign}", "the variants with a rule"),
+    ],
+)
+def test_a_base_value_that_only_a_variant_reads_goes_into_the_variant(
+    hps: str, balance: str, variant: str, fix: str
+) -> None:
+    def text(at_base: str, of_variant: str) -> str:
+        variants = f"variants: {{default: {{}}, a: {variant}{of_variant}}}}}\n"
+        base = ("  context: 64\n", f"  context: 64\n  balance: {{{balance}}}\n")
+        return edited(base, ("hps:\n  router_bias_lr: 0.01\n", f"hps: {{{at_base}}}\n{variants}"))
+
+    with pytest.raises(HpxferError, match=f"give it in the hps of {fix}"):
+        parse_sweep(text(hps, ""))
+    parse_sweep(text("", f", hps: {{{hps}}}"))
+
+
 def test_a_grid_that_a_balance_of_a_variant_does_not_read_is_refused() -> None:
     base = ("  router_bias_lr: 0.01\n", "  router_bias_lr: 0.01\n  lr: 0.01\n")
     scanned = base, ("  lr: [0.01]", "  lr: [0.01]\n  router_bias_lr: [0.01, 0.02]")

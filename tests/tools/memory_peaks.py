@@ -48,6 +48,8 @@ def resident() -> int:
 
 def random_case(draw: random.Random) -> tuple[dict[str, Any], dict[str, Any], int]:
     """Return the dimensions of a shape, changes of a setting, and a number of trials."""
+    from hpxfer.spec.balance import Balance
+
     width, tokens = draw.choice([32, 64, 128, 256]), draw.choice([128, 512, 1024])
     dims: dict[str, Any] = {"width": width, "depth": draw.choice([1, 2, 3, 5]), "head_dim": draw.choice([16, 32])}
     if draw.random() < 0.2:
@@ -72,6 +74,7 @@ def random_case(draw: random.Random) -> tuple[dict[str, Any], dict[str, Any], in
         "tied_embeddings": draw.random() < 0.3,
         "optimizer": draw.choice(["adamw", "sgd"]),
         "gate": draw.choice(["sigmoid", "softmax", "normalized_softmax"]),
+        "balance": Balance(aux=draw.choice(["none", "switch", "sequence", "transformers"])),
         "vocab_size": draw.choice([128, 1024, 8192]),
         "gradient_clip": draw.choice([None, 1.0]),
         "precision": draw.choice(["float32", "bfloat16"]) if width <= 64 else "float32",
@@ -102,7 +105,9 @@ def random_cases(number: int, seed: int) -> None:
             shape, setting = Shape(**dims), replace(base, **changes)
             # The model counts the moments of momentum for every SGD, because HPs are not known to it.
             momentum = 0.9 if setting.optimizer == "sgd" else 0.0
-            stack = Stack(trials=tuple(trial(setting, shape, seed=k, momentum=momentum) for k in range(count)))
+            weight = 0.01 if shape.num_experts and setting.balance.aux != "none" else 0.0
+            hps = {"momentum": momentum, "aux_weight": weight}
+            stack = Stack(trials=tuple(trial(setting, shape, seed=k, **hps) for k in range(count)))
             model = footprint(shape, setting, count, cuda=False)
             ratios.append(model.total / allocated_peak(lambda stack=stack: list(train(stack, "cpu"))))
             sys.stdout.write(f"{ratios[-1]:.3f} {model.moment}: {count} trials of {shape.label()}, {changes}\n")

@@ -121,10 +121,10 @@ def _dense(shape: Shape, setting: Setting, size: int, cuda: bool) -> tuple[int, 
 
 def _features(hidden: int, setting: Setting, size: int) -> tuple[int, int]:
     """Return (kept, passing) of the hidden features of an FFN whose operations torch differentiates one by one."""
-    gated = setting.ffn == "swiglu"
-    kept = {"swiglu": 4, "gelu": 2, "relu": 1}[setting.ffn]  # relu keeps its output, which the product keeps too
-    # Each operation lets go what it kept, so only what is new beside it counts.
-    return size * hidden * kept, size * hidden * (2 if gated else 1)
+    # Each operation lets go what it kept, so only what is new beside it counts. Relu keeps its output alone, which the
+    # product keeps too: beside it are the gradients of its output and of its input.
+    kept, passing = {"swiglu": (4, 2), "gelu": (2, 1), "relu": (1, 2)}[setting.ffn]
+    return size * hidden * kept, size * hidden * passing
 
 
 def _weights(shape: Shape, setting: Setting, size: int, cuda: bool) -> int:
