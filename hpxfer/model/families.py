@@ -37,11 +37,30 @@ class StackedModel(Protocol):
         *,
         noise_LKE: torch.Tensor | None = None,
         load_LKE: torch.Tensor | None = None,
+        piece_K: torch.Tensor | None = None,
     ) -> Output:
         """Return per-token losses, the loads and scores of the experts, and what else the gradients are of.
 
-        `load` are the tokens of every expert in the step before. It is given where `balance.load` is last_step.
+        `load` are the tokens of every expert in the step before. It is given where `balance.load` is last_step. Where a
+        batch has several pieces, and `balance.load` is batch, it is that of the whole batch, for a balancing loss.
+        `piece` [K] int32 is the place of the inputs in such a batch. It is given where trials break ties at random.
         """
+
+    def loads(
+        self,
+        weights: Weights,
+        router_bias_LKE: torch.Tensor,
+        inputs_KBS: torch.Tensor,
+        *,
+        noise_LKE: torch.Tensor | None = None,
+        piece_K: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the tokens of every expert, [L, K, E] int64. A batch of several pieces with a loss that balances the
+        whole of it asks for them first.
+        """
+
+    def with_recomputation(self) -> StackedModel:
+        """Return this model, of which the backward pass computes each block again. It is asked for by `recompute`."""
 
     def with_tap(self, tap: Tap) -> StackedModel:
         """Return this model with a tap, which is shown the inputs and outputs of its parts."""

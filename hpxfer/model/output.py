@@ -23,7 +23,8 @@ class Output:
     load_LKE: Tensor  # int64, tokens routed to every expert
     regularizer_K: Tensor | None = None  # float32, what the gradients are of beside the mean cross entropy
     regularizers: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)  # metric -> [K] per MoE layer, or once
-    scores: tuple[Tensor, ...]  # per MoE layer [K, T, E] float32, without a gradient: what the experts are chosen by
+    scores: tuple[Tensor, ...] = ()  # per MoE layer [K, T, E] float32, without a gradient: what chooses the experts
+    entropies: tuple[Tensor, ...] | None = None  # per MoE layer [K]: of a batch in pieces, whose scores are gone
 
 
 def router_entropies(output: Output, backend: Backend = TORCH) -> tuple[Tensor, ...]:
@@ -32,6 +33,8 @@ def router_entropies(output: Output, backend: Backend = TORCH) -> tuple[Tensor, 
     The order of the additions does not depend on K. A training step computes no entropies: only the steps that log
     them call this function, after the step's gradients. The backward pass needs the scores, so they are there.
     """
+    if output.entropies is not None:
+        return output.entropies
     return tuple(_entropy(scores_KTE, backend) for scores_KTE in output.scores)
 
 

@@ -44,3 +44,7 @@ class Memory:
     """What the backward pass of the head holds for a moment beside all."""
     first: int = 0
     """What the first block still keeps, and what passes through it, while the last gradients are computed."""
+    block: int = 0
+    """What the block keeps that keeps most, as a part of `parts`. 0 where the family cannot compute blocks again."""
+    between: int = 0
+    """What is kept of all blocks where the backward pass computes each block again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -170,6 +171,43 @@ def batch_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, st
         yield "batch_tokens", f"must be whole sequences of {context} tokens, got {batch_tokens}"
     if validation_tokens % batch_tokens:
         yield "validation_tokens", f"must be whole batches of {batch_tokens} tokens, got {validation_tokens}"
+    yield from _piece_problems(spec, batch_tokens)
+
+
+def _piece_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, str]]:
+    """Yield (key of `training`, what is wrong) of the pieces of a batch. At the base, also of a piece itself."""
+    tokens, lanes, context = spec.training.accumulation_tokens, spec.training.accumulation_lanes, spec.model.context
+    whole = math.lcm(BATCH_TOKENS_MULTIPLE, context)
+    if tokens is not None and tokens % whole:
+        yield "accumulation_tokens", f"must be a multiple of {whole}: of 32 and of the context {context}, got {tokens}"
+        return
+    pieces = 1
+    if tokens is not None and tokens < batch_tokens:
+        if batch_tokens % tokens:
+            legal = [size for size in _divisors(batch_tokens) if size % whole == 0]
+            near = f"; legal near it: {_around(legal, tokens)}" if legal else ""
+            yield "accumulation_tokens", f"must divide the batch of {batch_tokens} tokens, got {tokens}{near}"
+            return
+        pieces = batch_tokens // tokens
+    if pieces % lanes:
+        legal_lanes = ", ".join(map(str, _divisors(pieces)[:12]))
+        yield (
+            "accumulation_lanes",
+            f"must divide the {pieces} piece{'s' if pieces > 1 else ''} of a batch of {batch_tokens} tokens, got "
+            f"{lanes}; legal: {legal_lanes}",
+        )
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number, ascending."""
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
+
+
+def _around(legal: Sequence[int], got: int) -> str:
+    """Return the largest legal number below what was given and the smallest above it, as text."""
+    below, above = [size for size in legal if size < got], [size for size in legal if size > got]
+    return " and ".join(map(str, [*below[-1:], *above[:1]]))
 
 
 def choices_of(spec: SweepSpec) -> list[Parameterization]:

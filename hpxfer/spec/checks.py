@@ -54,6 +54,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from model_problems(spec, shapes)
     yield from _data(spec)
     yield from _training(spec)
+    yield from _micro_batch(spec)
     yield from parameterization_problems(spec, shapes)
     yield from () if broken_base else axis_problems(spec)
     yield from _betas(spec, shapes)
@@ -134,6 +135,17 @@ def _training(spec: SweepSpec) -> Iterator[Problem]:
         )
     for path, problem in schedule_problems(Planned(schedule=training.schedule, steps=spec.steps), spec.base_shape):
         yield (*at, "schedule", *path), problem
+
+
+def _micro_batch(spec: SweepSpec) -> Iterator[Problem]:
+    tokens, piece = spec.resources.micro_batch_tokens, spec.training.accumulation_tokens
+    if tokens is None or tokens % (piece or spec.training.batch_tokens) == 0:
+        return
+    at: KeyPath = ("resources", "micro_batch_tokens")
+    if piece is not None:
+        yield at, f"must be a multiple of training.accumulation_tokens, which is {piece}, got {tokens}"
+    else:
+        yield at, f"needs training.accumulation_tokens, the tokens of a piece; without it a batch is one piece, got {tokens}"
 
 
 def _betas_are_legal(spec: SweepSpec) -> bool:

@@ -336,6 +336,16 @@ class TrainingSpec(Section):
 
     batch_tokens: Count
     """Tokens per optimizer step: a multiple of 32 and of the context."""
+    accumulation_tokens: Count | None = None
+    """The tokens of a piece of the batch: a multiple of 32 and of the context that divides the batch. The default is one
+    piece.
+
+    The gradient of a batch is the sum of the gradients of its pieces, in order. So this key is part of a trial's
+    identity, and how many pieces are computed at once changes no bit. A batch of at most this many tokens is one piece.
+    """
+    accumulation_lanes: Count = 1
+    """The groups of consecutive pieces that are summed by themselves, and then in order: as many GPUs as this can share
+    one trial. Part of a trial's identity."""
     steps: Count | None = None
     """Optimizer steps. A run has at most 2^53 tokens."""
     tokens: Tokens | None = None
@@ -502,6 +512,12 @@ class ResourcesSpec(Section):
     gpus_per_stack: GpuShare = None
     """The share of a GPU per stack. auto is the smallest of 1/8, 1/4, 1/2 and 1 that holds the stack's memory and
     tokens per step."""
+    micro_batch_tokens: Count | None = None
+    """The most tokens of a trial that are computed at once: a multiple of accumulation_tokens. The planner chooses by
+    default. It changes memory and speed, and no bit."""
+    recompute: Literal["auto", "none", "blocks"] = "auto"
+    """What the backward pass computes again, and the forward pass does not keep: nothing, or the inside of each block.
+    It changes memory and speed, and no bit. auto computes blocks again where a larger stack then fits, or any."""
     gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Ray's name of the accelerator, such as `H100`."""
     loggers: Seq[Literal["tensorboard", "wandb"]] = ()

@@ -1,4 +1,6 @@
-"""BatchLoader: the batches and the router noise of a stack, read for CHUNK_STEPS steps at a time, once per seed.
+"""BatchLoader: the batches and the router noise of a stack, read for some steps at a time, once per seed.
+
+A chunk has CHUNK_STEPS steps, or fewer where so many would have more than CHUNK_TOKENS.
 
 On CUDA the next chunk travels to the device while this one is trained on: through pinned memory, on its own stream.
 
@@ -18,12 +20,12 @@ from hpxfer.data import TokenData
 from hpxfer.model.draws import NOISE_STEPS, fixed_bias, router_noise
 from hpxfer.trial import Trial
 
-CHUNK_STEPS = NOISE_STEPS
+CHUNK_STEPS, CHUNK_TOKENS = NOISE_STEPS, 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Chunk:
-    """The tensors of CHUNK_STEPS steps. They are on the device once `arrived` has happened."""
+    """The tensors of some steps. They are on the device once `arrived` has happened."""
 
     number: int
     tensors: tuple[Tensor, ...]
@@ -40,6 +42,8 @@ class BatchLoader:
         self._steps = trials[0].setting.steps
         self._num_experts = trials[0].shape.num_experts
         self._seeds = sorted({trial.seed for trial in trials})
+        of_step = len(self._seeds) * trials[0].setting.batch_tokens
+        self._chunk_steps = max(1, min(CHUNK_STEPS, CHUNK_TOKENS // of_step))
         self._of_trial = torch.tensor([self._seeds.index(trial.seed) for trial in trials], device=device)
         stds = [trial.structure().router_bias_std for trial in trials]
         self._stds = torch.tensor(stds, device=device).view(1, -1, 1) if any(stds) and self._moe_blocks else None
@@ -55,7 +59,7 @@ class BatchLoader:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return inputs and targets [K, B, S] of a step. Trials of one seed read the same tokens."""
-        number, at = divmod(step, CHUNK_STEPS)
+        number, at = divmod(step, self._chunk_steps)
         inputs, targets = self._batches(number).tensors
         return inputs[at].index_select(0, self._of_trial), targets[at].index_select(0, self._of_trial)
 
@@ -87,13 +91,13 @@ class BatchLoader:
             found = found or self._read(number)
             self._wait(found)
             self._chunks = [found]
-            if self._stream is not None and (number + 1) * CHUNK_STEPS < self._steps:
+            if self._stream is not None and (number + 1) * self._chunk_steps < self._steps:
                 self._chunks.append(self._read(number + 1))
         return found
 
     def _read(self, number: int) -> _Chunk:
-        first = number * CHUNK_STEPS
-        count = min(CHUNK_STEPS, self._steps - first)  # the data may end where the run ends
+        first = number * self._chunk_steps
+        count = min(self._chunk_steps, self._steps - first)  # the data may end where the run ends
         parts = [self._data.train_batches(seed, first, count) for seed in self._seeds]
         stacked = [torch.from_numpy(np.stack(arrays, axis=1)) for arrays in zip(*parts, strict=True)]
         return self._send(number, stacked)

@@ -21,6 +21,7 @@ from hpxfer.model.output import Output, Tap
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.train.batch_loader import BatchLoader
 from hpxfer.train.optimizer import StackOptimizer
+from hpxfer.train.pieces import Pieces
 from hpxfer.train.snapshot import Snapshot, copy_flat_trials, copy_trials
 from hpxfer.trial.stack import Stack
 
@@ -53,7 +54,7 @@ class TrainState:
         self.moe_blocks = tuple(moe_blocks(stack.shape, self.setting))
         self.flat = torch.empty(self.layout.numel, device=device)
         self.weights: Weights = self.layout.leaves(self.flat)
-        self.model: StackedModel = self._family.build(stack.trials, device, backend)
+        self.model = self._build(stack)
         self._forward: Any = torch.compile(self.model.__call__, dynamic=False) if compiled else self.model
         self.optimizer = StackOptimizer(
             self.layout, self.flat, self.setting.optimizer, backend, has_momentum=stack.has_momentum
@@ -67,15 +68,22 @@ class TrainState:
         self._grad_out = torch.full(
             (self.num_trials, self.setting.batch_tokens), 1.0 / self.setting.batch_tokens, device=device
         )
+        self.pieces: Pieces | None = None
+        if self.setting.num_pieces > 1:
+            self.pieces = Pieces(stack, self.layout, self.weights, self.model, self._forward, backend)
         self.set_trials(stack)
         if reset:
             self.reset()
+
+    def _build(self, stack: Stack) -> StackedModel:
+        model: StackedModel = self._family.build(stack.rows, self.device, self.backend)
+        return model.with_recomputation() if stack.recompute else model
 
     def set_trials(self, stack: Stack) -> None:
         """Use the HPs and data of another stack of the same shape, setting and size. Parameters stay as they are."""
         self.stack = stack
         numbers = self.model.numbers()
-        for name, value in self._family.build(stack.trials, self.device, self.backend).numbers().items():
+        for name, value in self._build(stack).numbers().items():
             numbers[name].copy_(value)  # in place, for the code that was compiled or captured with these tensors
         self._resolved = [trial.resolved() for trial in stack.trials]
         globals_ = [trial.globals() for trial in stack.trials]
@@ -142,7 +150,8 @@ class TrainState:
         weights: Weights | None = None,
         tap: Tap | None = None,
     ) -> Output:
-        """Return the model's output on a batch, with the router noise of `step`. Evaluation uses step = steps.
+        """Return the model's output on a batch of one piece, with the router noise of `step`. Evaluation uses step =
+        steps.
 
         `weights` replace the state's own. `tap` is shown the parts of the model.
         """
@@ -150,13 +159,39 @@ class TrainState:
         used = self.weights if weights is None else weights
         return model(used, self.router_bias, inputs, targets, noise_LKE=self.noise(step))
 
-    def forward_backward(self, step: int) -> tuple[Output, Weights]:
-        """Return the output on the batch of a step, and the gradients of every trial's mean loss."""
+    @torch.no_grad()
+    def losses(self, batch: Batch) -> Tensor:
+        """Return the losses [K, T] of every trial on one batch, after the last step."""
+        inputs, targets = self.for_all(batch)
+        if self.pieces is not None:
+            return self.pieces.losses(inputs, targets, self.numbers(self.setting.steps))
+        return self.forward(inputs, targets, self.setting.steps).losses_KT
+
+    def warm_up(self, inputs: Tensor, targets: Tensor) -> None:
+        """Compute losses once, so that what the model makes on first use is there."""
+        if self.pieces is None:
+            self.forward(inputs, targets, 0)
+        else:
+            self.pieces.losses(inputs, targets, self.numbers(0))
+
+    def numbers(self, step: int) -> dict[str, Tensor | None]:
+        """Return what a model that computes pieces reads beside weights and tokens, by the names of `Pieces.sum`."""
+        last_load = self.last_load if self.last_load.numel() else None
+        return {"bias": self.router_bias, "noise": self.noise(step), "last_load": last_load}
+
+    def forward_backward(self, step: int, *, with_entropies: bool = False) -> tuple[Output, Weights]:
+        """Return the output on the batch of a step, and the gradients of every trial's mean loss.
+
+        A batch in pieces has no scores in its output, but `with_entropies` the entropies of its routers.
+        """
         inputs, targets = self.batch(step)
-        return self.gradients(inputs, targets, self.noise(step))
+        if self.pieces is None:
+            return self.gradients(inputs, targets, self.noise(step))
+        self.pieces.sum(inputs, targets, self.numbers(step), with_entropies=with_entropies)
+        return self.pieces.output, self.pieces.gradients
 
     def gradients(self, inputs: Tensor, targets: Tensor, noise: Tensor | None) -> tuple[Output, Weights]:
-        """Return the output on a batch with router noise, and the gradients of every trial's mean loss."""
+        """Return the output on a batch of one piece with router noise, and the gradients of every trial's mean loss."""
         # Only models that are told of such a load take it.
         last = {"load_LKE": self.last_load} if self.last_load.numel() else {}
         output: Output = self._forward(self.weights, self.router_bias, inputs, targets, noise_LKE=noise, **last)

@@ -3,7 +3,7 @@
     first half     forward and backward: losses, loads, scores, gradients
     second half    record the losses, end bad trials, update parameters and router biases, count the step
 
-A few steps read the gradients between the halves. A captured step belongs to its tensors, not to its trials: the next
+Where a batch has several pieces, the first half is replayed for every micro-batch. A few steps read the gradients between the halves. A captured step belongs to its tensors, not to its trials: the next
 stack of its shape, setting and size is written into them, and nothing is captured or compiled again.
 """
 
@@ -21,7 +21,9 @@ from hpxfer.model.output import Output
 from hpxfer.scaling.shape import Shape
 from hpxfer.train.device import Setup
 from hpxfer.train.graphs import GraphCapture
+from hpxfer.train.log import balance_steps
 from hpxfer.train.monitor import DivergenceMonitor
+from hpxfer.train.pieces import Pieces
 from hpxfer.train.snapshot import Snapshot
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Setting
@@ -30,7 +32,7 @@ from hpxfer.trial.stack import Stack
 # Steps before a capture. What is made at first use (compiled code, workspaces, kernels) must exist by then.
 WARM_UP_STEPS = 3
 
-Key = tuple[Shape, Setting, int, tuple[bool, ...], Setup]
+Key = tuple[Shape, Setting, tuple[int, int, bool], tuple[bool, ...], Setup]
 
 
 class TrainStep:
@@ -48,6 +50,7 @@ class TrainStep:
             stack, setup.device, backend=setup.backend, compiled=setup.compiled, reset=reset and not setup.captured
         )
         self.monitor = DivergenceMonitor(stack.setting, self.state.optimizer.alive, setup.backend)
+        self._balance_at = balance_steps(stack.setting.steps)
         self._replays: tuple[Callable[[], None], Callable[[], None]] | None = None
         if setup.captured:
             self._capture()  # leaves the state without meaning
@@ -87,8 +90,8 @@ class TrainStep:
 
     def gradients(self, step: int) -> tuple[Output, Weights]:
         """Return the output on the batch of a step, and the gradients of every trial's mean loss."""
-        if self._replays is None:
-            return self.state.forward_backward(step)
+        if self._replays is None or self.state.pieces is not None:
+            return self.state.forward_backward(step, with_entropies=step in self._balance_at)
         self._load(step)
         self._replays[0]()
         return self._first
@@ -129,19 +132,37 @@ class TrainStep:
         self._inputs, self._targets = self.state.batch(0)
         self._noise: Tensor | None = self.state.noise(0)
         with torch.no_grad():  # not compiled: what the model makes on first use is made outside the compiler
-            self.state.forward(self._inputs, self._targets, 0)
+            self.state.warm_up(self._inputs, self._targets)
         graphs = GraphCapture(self.setup.device)
         with warnings.catch_warnings():
             if self.setup.compiled:  # the compiler warns of how it reads tensors, and advises to use TF32
                 warnings.simplefilter("ignore")
             graphs.warm_up(self._warm_up_step, WARM_UP_STEPS)
-        self._first, first = graphs.capture(self._gradients_of_buffers)
+        pieces = self.state.pieces
+        if pieces is None:
+            self._first, first = graphs.capture(self._gradients_of_buffers)
+        else:
+            first = self._capture_pieces(pieces, graphs)
+            self._first = pieces.output, pieces.gradients
         _, second = graphs.capture(lambda: self._update(*self._first))
         self._replays = first, second
 
+    def _capture_pieces(self, pieces: Pieces, graphs: GraphCapture) -> Callable[[], None]:
+        """Capture the forward and backward pass of a micro-batch, and the counting of its loads."""
+        counted = graphs.capture(pieces.micro_loads)[1] if pieces.counts_first else pieces.micro_loads
+        output, again = graphs.capture(pieces.micro)
+
+        def run() -> Output:
+            again()
+            return output
+
+        pieces.replay(run, counted)
+        return again
+
     def _warm_up_step(self) -> None:
         self.monitor.reset()
-        self._update(*self._gradients_of_buffers())
+        first = self._gradients_of_buffers() if self.state.pieces is None else self.state.forward_backward(0)
+        self._update(*first)
 
 
 def _key(stack: Stack, setup: Setup) -> Key:
@@ -155,7 +176,8 @@ def _key(stack: Stack, setup: Setup) -> Key:
     numbers = (trial.resolved().get("embedding") for trial in stack.trials)
     scaled = any(embedding is not None and embedding.forward != 1.0 for embedding in numbers)
     hps = (any(getattr(trial.hps, name) for trial in stack.trials) for name in ("aux_weight", "z_weight", "momentum"))
-    return stack.shape, stack.setting, len(stack.trials), (has_bias, "random" in ties, scaled, *hps), setup
+    size = len(stack.trials), stack.pieces, stack.recompute
+    return stack.shape, stack.setting, size, (has_bias, "random" in ties, scaled, *hps), setup
 
 
 class StepCache:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -211,7 +212,7 @@ class _Run:
     def _continue(self, live: list[int], snapshot: Snapshot, rows: list[int]) -> None:
         """Continue with these trials alone. They are the `rows` of a snapshot."""
         self.live = live
-        stack = Stack(trials=tuple(self.stack.trials[k] for k in live))
+        stack = replace(self.stack, trials=tuple(self.stack.trials[k] for k in live))
         self.train_step = _steps.step_for(stack, self.setup, reset=False)
         self.train_step.resume(snapshot, rows)
         self.size_since, self.size_from = time.monotonic(), self.steps_queued
@@ -294,8 +295,7 @@ class _Run:
         total: Tensor = torch.zeros(len(self.live), dtype=torch.float64, device=self.setup.device)
         count = 0
         for batch in state.data.validation_batches():
-            losses_KT = state.forward(*state.for_all(batch), self.setting.steps).losses_KT
-            total += mean_losses(losses_KT, self.setup.backend, torch.float64)
+            total += mean_losses(state.losses(batch), self.setup.backend, torch.float64)
             count += 1
         means = total / count
         for k, mean, bad in zip(self.live, means.tolist(), monitor.bad(means).tolist(), strict=True):

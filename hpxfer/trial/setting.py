@@ -76,6 +76,8 @@ class Setting:
     gradient_clip: float | None = None
     precision: str = "float32"
     ties: str = "index"
+    accumulation_tokens: int | None = None  # of a piece; None: the batch is one piece
+    accumulation_lanes: int = 1
 
     def __post_init__(self) -> None:
         if self.precision == AUTO:
@@ -89,6 +91,21 @@ class Setting:
         """The optimizer's column in a table."""
         column: Column = registry("optimizer").get(self.optimizer).column
         return column
+
+    @property
+    def piece_tokens(self) -> int:
+        """The tokens of a piece of the batch. The gradient of a batch is defined as the sum of its pieces' gradients:
+        in order within a lane, then the lanes in order.
+        """
+        return self.accumulation_tokens or self.batch_tokens
+
+    @property
+    def num_pieces(self) -> int:
+        return self.batch_tokens // self.piece_tokens
+
+    @property
+    def pieces_per_lane(self) -> int:
+        return self.num_pieces // self.accumulation_lanes
 
     @property
     def of_stack(self) -> Setting:
@@ -130,11 +147,18 @@ def setting_of(
         "vocab_size": data.vocab_size,
         "batch_tokens": at.batch_tokens,
         "steps": at.steps,
+        "accumulation_tokens": piece_of(spec.training.accumulation_tokens, at.batch_tokens),
         **vars(schedule_at(spec, at, phases)),
         "final_fraction": planned.final_fraction if decays else 0.0,
     }
     keys: dict[str, Any] = {**vars(spec), **vars(planned), **vars(spec.training), **vars(spec.model), **derived}
     return Setting(**{field.name: keys[field.name] for field in fields(Setting)})
+
+
+def piece_of(accumulation_tokens: int | None, batch_tokens: int) -> int | None:
+    """Return the tokens of a piece, or None if the whole batch is one. Both forms of one piece have one identity."""
+    is_cut = accumulation_tokens is not None and accumulation_tokens < batch_tokens
+    return accumulation_tokens if is_cut else None
 
 
 def base_hps(spec: SweepSpec) -> HPs:

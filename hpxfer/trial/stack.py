@@ -14,9 +14,15 @@ from hpxfer.trial.trial import Trial
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """Trials that train in one batched model. They differ in seed, parameterization, HPs and ties only."""
+    """Trials that train in one batched model. They differ in seed, parameterization, HPs and ties only.
+
+    `pieces` of a trial's batch are computed at once: a number that divides the pieces of a lane. With `recompute`, the
+    backward pass computes each block again. Both change memory and speed, and no bit.
+    """
 
     trials: tuple[Trial, ...]
+    pieces: int = 1
+    recompute: bool = False
 
     @cached_property
     def id(self) -> str:
@@ -30,6 +36,11 @@ class Stack:
     @property
     def setting(self) -> Setting:
         return self.trials[0].setting.of_stack
+
+    @property
+    def rows(self) -> tuple[Trial, ...]:
+        """The trials as the model sees them: each once for every piece that is computed at once."""
+        return tuple(trial for trial in self.trials for _ in range(self.pieces))
 
     @property
     def has_momentum(self) -> bool:

@@ -82,6 +82,9 @@ def random_case(draw: random.Random) -> tuple[dict[str, Any], dict[str, Any], in
         "validation_tokens": tokens,
         "steps": 3,
     }
+    if draw.random() < 0.5:
+        pieces = draw.choice([2, 4])
+        changes |= {"accumulation_tokens": tokens // pieces, "accumulation_lanes": draw.choice([1, 2])}
     return dims, changes, draw.choice([1, 2, 5, 12]) if width < 128 else draw.choice([1, 2])
 
 
@@ -91,7 +94,7 @@ def random_cases(number: int, seed: int) -> None:
     from allocations import allocated_peak
     from tiny_trials import text_setting, trial
 
-    from hpxfer.plan.footprint import footprint
+    from hpxfer.plan.footprint import Way, footprint
     from hpxfer.scaling.shape import Shape
     from hpxfer.train.trainer import train
     from hpxfer.trial.stack import Stack
@@ -107,10 +110,13 @@ def random_cases(number: int, seed: int) -> None:
             momentum = 0.9 if setting.optimizer == "sgd" else 0.0
             weight = 0.01 if shape.num_experts and setting.balance.aux != "none" else 0.0
             hps = {"momentum": momentum, "aux_weight": weight}
-            stack = Stack(trials=tuple(trial(setting, shape, seed=k, **hps) for k in range(count)))
-            model = footprint(shape, setting, count, cuda=False)
+            pieces = draw.choice([number for number in (1, 2, 4) if setting.pieces_per_lane % number == 0])
+            way = Way(pieces=pieces, recompute=draw.random() < 0.5)
+            trials = tuple(trial(setting, shape, seed=k, **hps) for k in range(count))
+            stack = Stack(trials=trials, pieces=way.pieces, recompute=way.recompute)
+            model = footprint(shape, setting, count, cuda=False, way=way)
             ratios.append(model.total / allocated_peak(lambda stack=stack: list(train(stack, "cpu"))))
-            sys.stdout.write(f"{ratios[-1]:.3f} {model.moment}: {count} trials of {shape.label()}, {changes}\n")
+            sys.stdout.write(f"{ratios[-1]:.3f} {model.moment}: {count} trials of {shape.label()}, {way}, {changes}\n")
     sys.stdout.write(f"{number} cases: {min(ratios):.3f} to {max(ratios):.3f}\n")
 
 

@@ -17,11 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpxfer.model.output import Output, router_entropies
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.spec.balance import Balance, LoadOf
 from hpxfer.train import step as step_module
 from hpxfer.train import trainer
 from hpxfer.train.device import CPU, Setup
 from hpxfer.train.step import StepCache, TrainStep
 from hpxfer.trial import Setting, Trial
+from hpxfer.trial.events import Ended
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -171,6 +173,22 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         self.names.add(str(func))
         return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("load", ["batch", "last_step"])
+def test_a_captured_micro_batch_gives_the_bits_of_one_piece_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, setting: Setting, load: LoadOf
+) -> None:
+    cut = replace(setting, batch_tokens=128, accumulation_tokens=32, accumulation_lanes=2)
+    balanced = replace(cut, balance=Balance(bias="sign", aux="switch", load=load))
+    given = [scheduled(trial(balanced, JOINT, "completep-moe", seed=seed, aux_weight=0.1)) for seed in (1, 2)]
+    eager = trained(*given)
+    monkeypatch.setattr(trainer, "setup_for", lambda *_: CAPTURED)
+    for _ in range(2):  # the second stack takes the captured step of the first
+        *_, ended = trainer.train(Stack(trials=tuple(given), pieces=2, recompute=True), "cpu")
+        assert isinstance(ended, Ended)
+        assert list(map(numbers, ended.results)) == list(map(numbers, eager))
+    assert Replayer.made == 1
 
 
 def test_a_step_computes_no_entropies(setting: Setting) -> None:

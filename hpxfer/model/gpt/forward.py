@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from hpxfer.kernels.attention import causal_attention
 from hpxfer.kernels.backend import TORCH, Backend
@@ -67,6 +68,7 @@ class GPTForward:
     ties_LK: torch.Tensor | None = None  # the keys of `choose_experts`; None if no trial breaks ties at random
     aux_weight: torch.Tensor | None = None  # [K] float32; None if no trial has one
     z_weight: torch.Tensor | None = None  # [K] float32; None if no trial has one
+    recompute: bool = False
     tap: Tap | None = None
     backend: Backend = TORCH
 
@@ -79,32 +81,16 @@ class GPTForward:
         *,
         noise_LKE: torch.Tensor | None = None,
         load_LKE: torch.Tensor | None = None,
+        piece_K: torch.Tensor | None = None,
     ) -> Output:
         """Return per-token losses, the loads and scores of the experts, and the regularizers of the trials.
 
-        `router_bias` balances the load, and `load` is that of the step before. `noise` is added to the router's logits:
-        b_t of the router-bias schedule, and the fixed bias.
+        `router_bias` balances the load, and `load` is that of the step before, or of the whole batch where the inputs
+        are pieces of one. `noise` is added to the router's logits: b_t of the router-bias schedule, and the fixed bias.
+        `piece` [K] int32 is the place of the inputs in their batch, from which random ties number the tokens.
         """
         outside, *blocks = self._local(weights)
-        x_KTD = self._embed(outside, inputs_KBS)
-        y_KTD: torch.Tensor | None = None  # what the branch before adds to the stream, which is part of the next norm
-        routed: list[Choice] = []
-        for block, local in enumerate(blocks):
-            x_KTD, h_KTD = self._maps.added_norm(local, "attn_norm", x_KTD, y_KTD)
-            before_KTD = x_KTD
-            y_KTD = self._attention(local, block, h_KTD)
-            if block in self._moe_blocks:
-                index = len(routed)
-                noise_KE = None if noise_LKE is None else noise_LKE[index]
-                ties_K = None if self.ties_LK is None else self.ties_LK[index]
-                balance_KE = router_bias_LKE[index]
-                x_KTD, y_KTD, routing = self._ffn.moe(local, block, x_KTD, y_KTD, balance_KE, noise_KE, ties_K)
-                routed.append(routing)
-            else:
-                x_KTD, h_KTD = self._maps.added_norm(local, "ffn_norm", x_KTD, y_KTD)
-                y_KTD = self._ffn.dense(local, block, h_KTD)
-            if self.tap is not None:
-                self._maps.show("stream", block, before_KTD, x_KTD + y_KTD)
+        x_KTD, y_KTD, routed = self._stream(outside, blocks, router_bias_LKE, inputs_KBS, noise_LKE, piece_K)
         x_KTD, h_KTD = self._maps.added_norm(outside, "final_norm", x_KTD, y_KTD)
         self._maps.show("final_norm", 0, x_KTD, h_KTD)
         regularizer_K, values = self._regularizers(routed, load_LKE)
@@ -112,13 +98,87 @@ class GPTForward:
             regularizer_K=regularizer_K,
             regularizers={name: tuple(value.detach() for value in found) for name, found in values.items()},
             losses_KT=self._losses(outside, h_KTD, targets_KBS),
-            load_LKE=torch.stack([layer.load_KE for layer in routed]) if routed else router_bias_LKE.long(),
+            load_LKE=_loads(routed, router_bias_LKE),
             scores=tuple(layer.scores_KTE.detach() for layer in routed),
         )
+
+    @torch.no_grad()
+    def loads(
+        self,
+        weights: Weights,
+        router_bias_LKE: torch.Tensor,
+        inputs_KBS: torch.Tensor,
+        *,
+        noise_LKE: torch.Tensor | None = None,
+        piece_K: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the tokens of every expert, [L, K, E] int64, without the head and without a gradient."""
+        outside, *blocks = self._local(weights)
+        *_, routed = self._stream(outside, blocks, router_bias_LKE, inputs_KBS, noise_LKE, piece_K)
+        return _loads(routed, router_bias_LKE)
+
+    def _stream(
+        self,
+        outside: Local,
+        blocks: Sequence[Local],
+        router_bias_LKE: torch.Tensor,
+        inputs_KBS: torch.Tensor,
+        noise_LKE: torch.Tensor | None,
+        piece_K: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, list[Choice]]:
+        """Return the residual stream before the last branch, what that branch adds, and how the routers chose."""
+        x_KTD = self._embed(outside, inputs_KBS)
+        y_KTD: torch.Tensor | None = None  # what the branch before adds to the stream, which is part of the next norm
+        routed: list[Choice] = []
+        ties_LK = _placed_ties(self.ties_LK, piece_K, inputs_KBS[0].numel())
+        again = self.recompute and self.tap is None and torch.is_grad_enabled()
+        for block, local in enumerate(blocks):
+            index = len(routed)
+            noise_KE = None if noise_LKE is None or block not in self._moe_blocks else noise_LKE[index]
+            ties_K = None if ties_LK is None or block not in self._moe_blocks else ties_LK[index]
+            balance_KE = router_bias_LKE[index] if block in self._moe_blocks else None
+            given = local, block, x_KTD, y_KTD, balance_KE, noise_KE, ties_K
+            if again:
+                x_KTD, y_KTD, routing = checkpoint(self._block, *given, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x_KTD, y_KTD, routing = self._block(*given)
+            if routing is not None:
+                routed.append(routing)
+        return x_KTD, y_KTD, routed
+
+    def _block(
+        self,
+        local: Local,
+        block: int,
+        x_KTD: torch.Tensor,
+        y_KTD: torch.Tensor | None,
+        balance_KE: torch.Tensor | None,
+        noise_KE: torch.Tensor | None,
+        ties_K: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, Choice | None]:
+        """Return the residual stream before the block's last branch, what that adds, and how the router chose."""
+        x_KTD, h_KTD = self._maps.added_norm(local, "attn_norm", x_KTD, y_KTD)
+        before_KTD, routing = x_KTD, None
+        y_KTD = self._attention(local, block, h_KTD)
+        if balance_KE is not None:
+            x_KTD, y_KTD, routing = self._ffn.moe(local, block, x_KTD, y_KTD, balance_KE, noise_KE, ties_K)
+        else:
+            x_KTD, h_KTD = self._maps.added_norm(local, "ffn_norm", x_KTD, y_KTD)
+            y_KTD = self._ffn.dense(local, block, h_KTD)
+        if self.tap is not None:
+            self._maps.show("stream", block, before_KTD, x_KTD + y_KTD)
+        return x_KTD, y_KTD, routing
 
     def with_tap(self, tap: Tap) -> GPTForward:
         """Return this model with a tap."""
         return replace(self, tap=tap)
+
+    def with_recomputation(self) -> GPTForward:
+        """Return this model, of which the backward pass computes each block again. The bits are the same.
+
+        No kernel of the forward pass depends on the order of threads, so the routers choose the same experts again.
+        """
+        return replace(self, recompute=True)
 
     def numbers(self) -> dict[str, torch.Tensor]:
         """Return the numbers of the trials by name, [K] or [L, K]. A captured step reads them in place."""
@@ -282,6 +342,23 @@ def build_gpt(trials: Sequence[Trial], device: torch.device, backend: Backend = 
         z_weight=_given(column([trial.hps.z_weight for trial in trials])),
         backend=backend,
     )
+
+
+def _loads(routed: Sequence[Choice], router_bias_LKE: torch.Tensor) -> torch.Tensor:
+    return torch.stack([layer.load_KE for layer in routed]) if routed else router_bias_LKE.long()
+
+
+def _placed_ties(
+    ties_LK: torch.Tensor | None, piece_K: torch.Tensor | None, num_tokens: int
+) -> torch.Tensor | None:
+    """Return the keys of `choose_experts`, with which a piece's tokens are numbered after those of the pieces before.
+
+    A token's order is a hash of key ^ token. The bits above those of the tokens hold the number of the piece.
+    """
+    if ties_LK is None or piece_K is None:
+        return ties_LK
+    above = piece_K << (num_tokens - 1).bit_length()
+    return torch.where(ties_LK == BY_INDEX, ties_LK, ties_LK ^ above)
 
 
 def _given(weight_K: torch.Tensor) -> torch.Tensor | None:

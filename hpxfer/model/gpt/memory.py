@@ -9,6 +9,8 @@ Letters: D width, H hidden features, A active experts, E experts, S shared exper
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from hpxfer.model.gpt.layout import FORWARD_ROLES, QKV, gpt_parameters
 from hpxfer.model.parameters import Memory
 from hpxfer.scaling.shape import Shape
@@ -30,6 +32,8 @@ def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
     # Beside the last norm: inputs, targets, losses and their gradients.
     ends = _norm(shape.width, setting, size, cuda) + 3 * _INDEX + 2 * _FLOAT
     last = (moe_passing, moe) if num_moe and shape.depth - 1 in moe_blocks(shape, setting) else (dense_passing, dense)
+    weights = _weights(shape, setting, size, cuda)
+    kept_of_block = [attention + (moe if block in moe_blocks(shape, setting) else dense) for block in range(shape.depth)]
     # A branch's gradients, or those of attention once the branch after it has let its own go.
     passing = max(last[0], _attention_passing(shape, size) - last[1])
     return Memory(
@@ -37,13 +41,25 @@ def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
             "attention": tokens * shape.depth * attention,
             "experts": tokens * num_moe * moe,
             "dense FFN": tokens * num_dense * dense,
-            "weights in another form": _weights(shape, setting, size, cuda),
+            "weights in another form": weights.of_blocks + weights.outside,
         },
         ends=tokens * ends,
         passing=tokens * passing + _expert_gradients(shape, setting),
         first=tokens * (attention + _attention_passing(shape, size)),
         head_passing=tokens * 2 * shape.width * size,  # the gradient of h, and h times that of the loss
+        block=tokens * max(kept_of_block) + weights.of_blocks // shape.depth,
+        between=tokens * _between(shape, setting, size, num_moe) + weights.outside,
     )
+
+
+def _between(shape: Shape, setting: Setting, size: int, num_moe: int) -> int:
+    """Return the bytes per token that are kept of all blocks if the backward pass computes each block again.
+
+    The residual stream and what the branch before adds to it, and the scores of the routers. A loss of the routers also
+    keeps their logits.
+    """
+    scores = _FLOAT * shape.num_experts * (1 if setting.balance.aux == "none" else 2)
+    return (2 * shape.depth - 1) * size * shape.width + num_moe * scores
 
 
 def _expert_gradients(shape: Shape, setting: Setting) -> int:
@@ -127,18 +143,25 @@ def _features(hidden: int, setting: Setting, size: int) -> tuple[int, int]:
     return size * hidden * kept, size * hidden * passing
 
 
-def _weights(shape: Shape, setting: Setting, size: int, cuda: bool) -> int:
+class _Weights(NamedTuple):
+    of_blocks: int
+    outside: int
+
+
+def _weights(shape: Shape, setting: Setting, size: int, cuda: bool) -> _Weights:
     """Return the bytes of the matrices that products read in another form than the parameter itself, in all blocks.
 
     Queries, keys and values are joined. A role with a forward multiplier is scaled. All are rounded in bfloat16, but
     those of routers, and in Triton those of experts, which the operation rounds and lets go.
     """
-    total = 0
+    total = outside = 0
     for spec in gpt_parameters(shape, setting):
         count = spec.numel * spec.layers
         if len(spec.size) < 2 or spec.name in ("embedding", "position") or spec.name.endswith("_bias"):
             continue
-        if spec.role == "router":
+        if spec.role == "readout":
+            outside += size * count
+        elif spec.role == "router":
             total += _FLOAT * count
         elif spec.role.startswith("expert"):
             total += size * count if size < _FLOAT and not cuda else 0
@@ -150,5 +173,5 @@ def _weights(shape: Shape, setting: Setting, size: int, cuda: bool) -> int:
         ):
             total += size * count
     if setting.tied_embeddings:
-        total += size * shape.width * setting.vocab_size
-    return total
+        outside += size * shape.width * setting.vocab_size
+    return _Weights(total, outside)
