@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from hpxfer.driver.kept import kept_text
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.errors import HpxferError
-from hpxfer.plan.packing import pack, stack_flops
+from hpxfer.plan.packing import pack, stack_flops, with_way
+from hpxfer.plan.ways import How
 from hpxfer.progress.counts import RunCounts
 from hpxfer.search import Outcome
 from hpxfer.search.export import StudyExport
@@ -162,14 +163,12 @@ def longest_first(
 
     Trials that share a checkpoint stay in one stack and resume from it.
     """
-    resources = prepared.spec.resources
+    resources, device = prepared.spec.resources, prepared.real.device
+    how, share, workers = How.of(resources), resources.gpus_per_stack, prepared.real.workers
     resumed, fresh = ([], trials) if checkpoints is None else checkpoints.resumable(trials)
-    stacks = pack(
-        fresh,
-        prepared.real.device,
-        asked=prepared.spec.stack_size,
-        measured=prepared.measured,
-        workers=prepared.real.workers,
-        share=resources.gpus_per_stack,
-    )
-    return sorted([*resumed, *stacks], key=stack_flops, reverse=True)
+    known = prepared.measured
+    stacks = pack(fresh, device, asked=prepared.spec.stack_size, measured=known, workers=workers, share=share, how=how)
+    placed = [
+        with_way(stack, device, how, measured=known.get(stack.shape), share=share, workers=workers) for stack in resumed
+    ]
+    return sorted([*placed, *stacks], key=stack_flops, reverse=True)

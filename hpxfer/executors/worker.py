@@ -100,14 +100,15 @@ def keep_memory() -> None:
 def guarded(train: Train, stack: Stack, *, cut: bool = False) -> Iterator[Event]:
     """Yield Started, the events of the training, and Ended with the results of all trials.
 
-    If training raises, all trials have failed. If memory runs out, the halves of the stack are trained. `cut` trains
+    If training raises, all trials have failed. If memory runs out, the halves of the stack are trained, and at last a
+    single trial piece by piece, with its blocks computed again. No bit depends on it. `cut` trains
     the halves at once: it is set for the last try of a stack whose workers were lost, because a machine without memory
     may kill its workers. Results are sent when the whole stack is trained. So a worker that is lost before repeats the
     whole stack, and no result is sent twice. A worker that was asked to stop does not send Ended.
     """
     yield Started(host=socket.gethostname(), pid=os.getpid())
     results: list[TrialResult] = []
-    events = _halves(train, stack, 0) if cut and len(stack.trials) > 1 else _attempt(train, stack, 0)
+    events = _halves(train, stack, 0) if cut else _attempt(train, stack, 0)
     for event in events:
         if isinstance(event, Ended):
             results += event.results
@@ -126,7 +127,7 @@ def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
         yield failed(stack, str(error), "input")
         return
     except Exception as error:
-        if not _out_of_memory(error) or len(stack.trials) == 1:
+        if not _out_of_memory(error) or (len(stack.trials) == 1 and _is_frugal(stack)):
             yield failed(stack, traceback.format_exc(), "memory" if _out_of_memory(error) else "bug")
             return
     else:
@@ -139,7 +140,16 @@ def _halved(ended: Ended, halvings: int) -> Ended:
     return Ended(results=tuple(replace(result, halvings=halvings) for result in ended.results))
 
 
+def _is_frugal(stack: Stack) -> bool:
+    """Return whether no other way of computing the batch needs less memory."""
+    return stack.pieces == 1 and stack.recompute
+
+
 def _halves(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
+    """Yield the events of the halves of a stack. A single trial is trained in the way that needs the least memory."""
+    if len(stack.trials) == 1:
+        yield from _attempt(train, replace(stack, pieces=1, recompute=True), halvings)
+        return
     middle = len(stack.trials) // 2
     for half in (stack.trials[:middle], stack.trials[middle:]):
         if STOP.is_set:

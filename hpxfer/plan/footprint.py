@@ -9,7 +9,7 @@ A step has four moments at which it may hold most:
     head        the state, everything that the forward pass kept, the logits, and the readout's gradient
     block       the same without the logits, and the gradients that pass through the last block
     update      the state and all gradients, with what the first block still holds or with the optimizer's buffer
-    probe       the state, all gradients and two copies of the parameters, at the steps that log the size of an update
+    probe       the state, all gradients and a copy of the parameters, at the steps that log the size of an update
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, wa
     # A rule with a kernel updates in place.
     buffer = (0 if rule.kernel else largest) if cuda else min(_BUFFER_BYTES, largest)
     # The sums of squares are float64: a copy of the largest parameter, and its squares.
-    probe = 2 * floats + 4 * largest
+    probe = floats + 4 * largest
     first = 0 if setting.num_pieces > 1 else rows * memory.first
     recomputed = {"a block computed again": rows * again} if again else {}
     moments = {

@@ -11,22 +11,24 @@ from pathlib import Path
 from hpxfer.host.machine import num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.cautions import cautions
-from hpxfer.plan.footprint import footprint
+from hpxfer.plan.footprint import Way, footprint
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
-from hpxfer.plan.memory import memory_cautions, unfit
-from hpxfer.plan.packing import CPU, Device, Measured, needed_bytes, share_of, stack_sizes
-from hpxfer.plan.plan import Plan, ShapePlan
+from hpxfer.plan.memory import memory_cautions, room_of, unfit
+from hpxfer.plan.packing import CPU, Device, Measured, needs_of, share_of, stack_sizes, way_on
+from hpxfer.plan.plan import Batch, Plan, ShapePlan
 from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
+from hpxfer.plan.ways import How, largest_piece
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Progress
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.budget import budget_text
+from hpxfer.spec.check_shapes import legal_pieces
 from hpxfer.spec.keep import kept_steps
 from hpxfer.spec.presets import preset_lines
 from hpxfer.spec.schedule import schedule_lines
 from hpxfer.spec.sweep import ResourcesSpec, SweepSpec
-from hpxfer.trial import Expansion
+from hpxfer.trial import Expansion, Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +110,7 @@ def make_plan(
         price_per_hour=price_per_hour,
         precision=spec.precision,
     )
+    plan = replace(plan, shapes=tuple(_with_piece(plan, row, expansion) for row in plan.shapes))
     return replace(
         plan,
         cautions=(*warnings, *memory_cautions(plan, spec.resources), *cautions(expansion)),
@@ -116,6 +119,17 @@ def make_plan(
         schedules=schedule_lines(spec),
         unfit=unfit(plan, spec.resources),
     )
+
+
+def _with_piece(plan: Plan, row: ShapePlan, expansion: Expansion) -> ShapePlan:
+    """Return the row. If not one trial of it fits, with the largest piece of its batch that does."""
+    resources, setting = expansion.spec.resources, expansion.setting_at(row.shape)
+    room = room_of(plan, resources)
+    if not row.num_stacks or row.stack_size > 1 or row.stack_bytes <= room:
+        return row
+    sizes = [size for size in legal_pieces(setting.batch_tokens, setting.context) if size < setting.piece_tokens]
+    how = replace(How.of(resources), micro_batch_tokens=None)
+    return replace(row, largest_piece=largest_piece(row.shape, setting, room, sizes, how, cuda=plan.device.cuda))
 
 
 def _balance_lines(expansion: Expansion) -> Iterator[str]:
@@ -163,6 +177,7 @@ def _shape_plans(
     workers: int,
 ) -> tuple[ShapePlan, ...]:
     resources = expansion.spec.resources
+    how = How.of(resources)
     left = {shape: most - counts.done.get(shape, 0) for shape, most in counts.total.items()}
 
     def sizes(together: Mapping[Shape, int]) -> dict[Shape, int]:
@@ -173,6 +188,7 @@ def _shape_plans(
             measured=measured,
             workers=workers,
             share=resources.gpus_per_stack,
+            how=how,
         )
         return {shape: most for (shape, _), most in found.items()}
 
@@ -181,7 +197,8 @@ def _shape_plans(
     for shape, (num_stacks, size) in packed.items():
         setting = expansion.setting_at(shape)
         known = measured.get(shape, Measured())
-        needed = share_of(shape, setting, size, device, measured=known)
+        way = way_on(shape, setting, size, device, how, measured=known, share=resources.gpus_per_stack, workers=workers)
+        needed = share_of(shape, setting, size, device, measured=known, way=way)
         share = (resources.gpus_per_stack or needed) if device.cuda else 0.0
         params = count_params(shape, setting)
         row = ShapePlan(
@@ -190,7 +207,7 @@ def _shape_plans(
             num_done=counts.done.get(shape, 0),
             num_stacks=num_stacks,
             stack_size=size,
-            stack_bytes=needed_bytes(shape, setting, size, device, known),
+            stack_bytes=needs_of(shape, setting, device, known).of(way, size),
             gpu_share=share,
             params_total=params.total,
             params_active=params.active,
@@ -199,10 +216,25 @@ def _shape_plans(
             trial_s=0.0,
             trial_kept_bytes=4 * params.total * len(kept_steps(resources.keep, setting.steps)),
             is_measured=known.trial_s is not None,
-            memory_parts={} if known.trial_bytes else footprint(shape, setting, size, cuda=device.cuda).parts,
+            memory_parts=_parts(shape, setting, size, device, way, known),
+            batch=Batch(
+                tokens=setting.batch_tokens,
+                piece_tokens=setting.piece_tokens,
+                lanes=setting.accumulation_lanes,
+                micro_batch_tokens=way.pieces * setting.piece_tokens,
+                recompute=way.recompute,
+                counts_first=setting.num_pieces > 1 and setting.balance.is_of_batch,
+            ),
         )
         out.append(replace(row, trial_s=_trial_s(row, expansion, rate, known)))
     return tuple(out)
+
+
+def _parts(shape: Shape, setting: Setting, size: int, device: Device, way: Way, known: Measured) -> Mapping[str, int]:
+    """Return the parts of a stack's memory by the model, or nothing if stored trials have measured it."""
+    if known.trial_bytes is not None and known.way == way:
+        return {}
+    return footprint(shape, setting, size, cuda=device.cuda, way=way).parts
 
 
 def _trial_s(row: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) -> float:
@@ -225,7 +257,8 @@ def _measured_over_rated(row: ShapePlan, expansion: Expansion, rate: Rate, known
 
 def _rated_s(row: ShapePlan, expansion: Expansion, rate: Rate, stack_size: float) -> float:
     """Return the estimated worker seconds of a trial. A stack with half of a GPU takes twice as long."""
-    return rate.trial_s(row.shape, expansion.setting_at(row.shape), stack_size) / (row.gpu_share or 1.0)
+    setting = expansion.setting_at(row.shape)
+    return row.batch.work * rate.trial_s(row.shape, setting, stack_size) / (row.gpu_share or 1.0)
 
 
 def _rate_from(num_known: int, num_shapes: int, ratio: float | None, rate: Rate) -> str:

@@ -16,7 +16,7 @@ SURE_EXCESS = 2.0  # the excess above which even an unmeasured model is believed
 def memory_cautions(plan: Plan, resources: ResourcesSpec) -> Iterator[str]:
     """Yield what the user should know about memory before a run: per kind of caution, the shape that is worst off."""
     if left := [row for row in plan.shapes if row.num_stacks]:
-        room = _room(plan, resources)
+        room = room_of(plan, resources)
         refused = {row.shape for row in _refused(plan, room)}
         if over := [row for row in _too_large(plan, room) if row.shape not in refused]:
             worst = max(over, key=lambda row: row.stack_bytes)
@@ -32,7 +32,7 @@ def unfit(plan: Plan, resources: ResourcesSpec) -> tuple[str, ...]:
     On a GPU the model of memory was never measured. So a shape that no stored trial has measured counts as too large
     from SURE_EXCESS times the memory on. Below that it is a caution, and so is any excess over a GPU of unknown size.
     """
-    room = _room(plan, resources)
+    room = room_of(plan, resources)
     return tuple(f"{_need(plan, row, room)}; {_fix(plan, row)}" for row in _refused(plan, room))
 
 
@@ -44,7 +44,7 @@ def require_fit(plan: Plan) -> None:
         )
 
 
-def _room(plan: Plan, resources: ResourcesSpec) -> float:
+def room_of(plan: Plan, resources: ResourcesSpec) -> float:
     """Return the bytes that a stack may need, whatever size was asked for."""
     device = plan.device
     return device.room(resources.gpus_per_stack or 1.0) if device.cuda else device.most(_at_once(plan))
@@ -82,6 +82,12 @@ def _need(plan: Plan, row: ShapePlan, room: float, more: str = "") -> str:
 
 
 def _fix(plan: Plan, row: ShapePlan) -> str:
+    if row.largest_piece is not None:
+        asked = f"training.accumulation_tokens: {row.largest_piece}"
+        return (
+            f"give {asked}, the largest piece of its batch of which one fits: it gives the trials other ids, because "
+            "sums over pieces have other bits"
+        )
     if plan.device.cuda:
         return "give a larger GPU or share of it, fewer batch_tokens, or leave the shape out"
     most = int(HOST_SHARE * (plan.device.host_bytes or 0) // (row.stack_bytes + WORKER_BYTES))

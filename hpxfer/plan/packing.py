@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpxfer.model.cost import train_flops
-from hpxfer.plan.footprint import most_trials, stack_bytes
+from hpxfer.plan.footprint import ONE, Way
+from hpxfer.plan.ways import ANY, How, Needs, ways
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.stack import Stack
@@ -48,6 +49,7 @@ class Measured:
     trial_bytes: float | None = None  # the largest part of a device's peak memory that one trial had; None on a CPU
     most: int | None = None  # the largest stack that fitted, if a larger one was halved for lack of memory
     stack_size: float | None = None  # trials of the stacks that `trial_s` was measured on
+    way: Way = ONE  # in which those stacks computed their batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,27 +93,57 @@ def gpu_share(stack: Stack, device: Device, *, measured: Measured | None = None)
     Stacks whose shares add up to at most 1 fit on a GPU together, if the memory estimate is right: each may use
     `memory_fraction` of the GPU, and the memory that CUDA takes per process fits into the rest.
     """
-    return share_of(stack.shape, stack.setting, len(stack.trials), device, measured=measured)
+    way = Way(pieces=stack.pieces, recompute=stack.recompute)
+    return share_of(stack.shape, stack.setting, len(stack.trials), device, measured=measured, way=way)
 
 
 def share_of(
-    shape: Shape, setting: Setting, num_trials: int, device: Device, *, measured: Measured | None = None
+    shape: Shape,
+    setting: Setting,
+    num_trials: int,
+    device: Device,
+    *,
+    measured: Measured | None = None,
+    way: Way = ONE,
 ) -> float:
     """Return the share of a GPU that a stack of this many trials needs, see `gpu_share`."""
-    need = needed_bytes(shape, setting, num_trials, device, measured)
-    tokens = num_trials * setting.batch_tokens
+    need = needs_of(shape, setting, device, measured).of(way, num_trials)
+    tokens = num_trials * way.pieces * setting.piece_tokens
     total = device.memory_bytes or GPU_STACK_BYTES / GPU_SHARE
     least = max(need / (GPU_SHARE * total), tokens / device.step_tokens, CUDA_BYTES / ((1 - GPU_SHARE) * total))
     return next((share for share in SHARES if least <= share), 1.0)
 
 
-def needed_bytes(
-    shape: Shape, setting: Setting, num_trials: int, device: Device, measured: Measured | None = None
-) -> int:
-    """Return the bytes that a stack needs, as measured on earlier stacks, else by the model of memory."""
-    if measured is not None and measured.trial_bytes is not None:
-        return int(num_trials * measured.trial_bytes)
-    return stack_bytes(shape, setting, num_trials, cuda=device.cuda)
+def needs_of(shape: Shape, setting: Setting, device: Device, measured: Measured | None = None) -> Needs:
+    """Return the memory that stacks of a shape need on a device."""
+    needs = Needs(shape=shape, setting=setting, cuda=device.cuda)
+    if measured is None or measured.trial_bytes is None:
+        return needs
+    size = max(1, round(measured.stack_size or 1))
+    ratio = size * measured.trial_bytes / needs.of(measured.way, size)
+    return replace(needs, way=measured.way, trial_bytes=measured.trial_bytes, ratio=ratio)
+
+
+def way_on(
+    shape: Shape,
+    setting: Setting,
+    num_trials: int,
+    device: Device = CPU,
+    how: How = ANY,
+    *,
+    measured: Measured | None = None,
+    share: float | None = None,
+    workers: int = 1,
+) -> Way:
+    """Return how a stack of this many trials computes its batch on a device."""
+    part = share or 1.0
+    choices = ways(shape, setting, _fill(device, part) / num_trials, how, cuda=device.cuda)
+    return needs_of(shape, setting, device, measured).first(choices, num_trials, device.room(part, workers))
+
+
+def _fill(device: Device, share: float) -> int:
+    """Return the tokens that fill a worker, computed at once."""
+    return int(device.step_tokens * share if device.cuda else CPU_STEP_TOKENS)
 
 
 def memory_fraction(share: float) -> float:
@@ -128,6 +160,7 @@ def stack_size(
     measured: Measured | None = None,
     share: float | None = None,
     workers: int = 1,
+    how: How = ANY,
 ) -> int:
     """Return how many trials of this shape train together: the number asked for, or what fills the device and fits into
     it.
@@ -136,19 +169,15 @@ def stack_size(
     cut.
     """
     known, part = measured or Measured(), share or 1.0
-
-    def fitting(room: float) -> float:
-        if math.isinf(room):
-            return room
-        if known.trial_bytes is not None:
-            return room // known.trial_bytes
-        return most_trials(shape, setting, room, cuda=device.cuda)
-
+    fill = _fill(device, part)
+    wanted = asked or min(max(1, fill // setting.batch_tokens), known.most or fill)
+    room = device.room(part, workers)
     if asked is not None:
-        return max(1, int(min(asked, fitting(device.room(part) if device.cuda else device.most(workers)))))
-    by_tokens = int(device.step_tokens * part if device.cuda else CPU_STEP_TOKENS) // setting.batch_tokens
-    by_memory = fitting(device.room(part, workers))
-    return max(1, int(min(by_tokens, by_memory, known.most or by_tokens)))
+        room = device.room(part) if device.cuda else device.most(workers)
+    if math.isinf(room):
+        return wanted
+    choices = ways(shape, setting, fill / wanted, how, cuda=device.cuda)
+    return max(1, needs_of(shape, setting, device, known).most_of(choices, room, wanted))
 
 
 def stack_sizes(
@@ -159,6 +188,7 @@ def stack_sizes(
     measured: Mapping[Shape, Measured] | None = None,
     workers: int = 1,
     share: float | None = None,
+    how: How = ANY,
 ) -> dict[tuple[Shape, Setting], int]:
     """Return (shape, setting) -> most trials per stack, given how many trials of each the workers share."""
     flops = {group: train_flops(*group) for group in counts}
@@ -166,7 +196,7 @@ def stack_sizes(
     out = {}
     for group in counts:
         known = (measured or {}).get(group[0])
-        size = stack_size(*group, device, asked=asked, measured=known, share=share, workers=workers)
+        size = stack_size(*group, device, asked=asked, measured=known, share=share, workers=workers, how=how)
         if asked is None and workers > 1:
             size = min(size, max(MIN_CUT, int(part / flops[group])))
         out[group] = size
@@ -181,6 +211,7 @@ def pack(
     measured: Mapping[Shape, Measured] | None = None,
     workers: int = 1,
     share: float | None = None,
+    how: How = ANY,
 ) -> Iterator[Stack]:
     """Yield stacks of equal shape and setting, but for ties. Every trial is in exactly one.
 
@@ -191,12 +222,29 @@ def pack(
     for trial in trials:
         groups.setdefault((trial.shape, trial.setting.of_stack), []).append(trial)
     counts = {group: len(members) for group, members in groups.items()}
-    sizes = stack_sizes(counts, device, asked=asked, measured=measured, workers=workers, share=share)
+    sizes = stack_sizes(counts, device, asked=asked, measured=measured, workers=workers, share=share, how=how)
     for group, members in groups.items():
         num_stacks = -(-len(members) // sizes[group])
         for index in range(num_stacks):
             low, high = len(members) * index // num_stacks, len(members) * (index + 1) // num_stacks
-            yield Stack(trials=tuple(members[low:high]))
+            stack = Stack(trials=tuple(members[low:high]))
+            known = (measured or {}).get(stack.shape)
+            yield with_way(stack, device, how, measured=known, share=share, workers=workers)
+
+
+def with_way(
+    stack: Stack,
+    device: Device = CPU,
+    how: How = ANY,
+    *,
+    measured: Measured | None = None,
+    share: float | None = None,
+    workers: int = 1,
+) -> Stack:
+    """Return the stack with the way in which the device computes its batch."""
+    number = len(stack.trials)
+    way = way_on(stack.shape, stack.setting, number, device, how, measured=measured, share=share, workers=workers)
+    return replace(stack, pieces=way.pieces, recompute=way.recompute)
 
 
 def stack_flops(stack: Stack) -> float:

@@ -14,6 +14,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Batch:
+    """How a stack computes the batch of each of its trials."""
+
+    tokens: int
+    piece_tokens: int
+    lanes: int
+    micro_batch_tokens: int  # computed at once
+    recompute: bool  # whether the backward pass computes each block again
+    counts_first: bool = False  # whether a forward pass counts the loads of the whole batch first
+
+    @property
+    def work(self) -> float:
+        """The FLOPs relative to one forward and one backward pass, which is twice a forward pass."""
+        return 1 + (self.recompute + self.counts_first) / 3
+
+    def line(self) -> str | None:
+        """Return in words what is out of the ordinary, or None."""
+        parts = []
+        if self.piece_tokens < self.tokens:
+            lanes = f" in {self.lanes} lanes" if self.lanes > 1 else ""
+            parts.append(f"{self.tokens // self.piece_tokens} pieces of {self.piece_tokens:,} tokens{lanes}")
+            parts.append(f"{self.micro_batch_tokens:,} tokens at once")
+        if self.recompute:
+            parts.append("blocks computed again in the backward pass (a third more FLOPs)")
+        if self.counts_first:
+            parts.append("a forward pass first counts the loads of the whole batch (a third more FLOPs)")
+        return ", ".join(parts) or None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShapePlan:
     """The trials of one shape."""
 
@@ -30,8 +60,10 @@ class ShapePlan:
     flops: float
     trial_s: float  # worker seconds of one trial
     is_measured: bool  # whether they were measured on stored trials
+    batch: Batch
     trial_kept_bytes: int = 0  # of the weights of one trial that stay in the results folder
     memory_parts: Mapping[str, int] = field(default_factory=dict)  # part -> bytes of the stack's tensors at their peak
+    largest_piece: int | None = None  # tokens of the largest piece that fits, if not one trial fits with its own
 
     @property
     def worker_s(self) -> float:

@@ -10,8 +10,8 @@ from hpxfer.plan.packing import GPU_STEP_TOKENS
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.search.kinds import SEARCHES
 
-# Parts of a stack's memory that the text names. The JSON has all.
-_SHOWN_PARTS = 3
+# The text names the parts of a stack's memory that are at least this share of it. The JSON has all.
+_SHOWN_SHARE = 0.01
 _HEADINGS = ("shape", "trials", "done", "stacks", "params", "active", "tokens", "FLOPs", "memory", "worker time")
 
 
@@ -59,11 +59,22 @@ def _totals(plan: Plan) -> Iterator[str]:
         f"about {spell_time(plan.wall_s)} of training on {plan.workers} {'GPU' if plan.fills_gpus else 'worker'}"
         f"{'s' if plan.workers > 1 else ''} ({_device(plan)}), {_hours(plan)}{_if_full(plan)}; {plan.rate_from}"
     )
+    yield from _batches(plan)
     yield _memory(plan)
     if plan.kept_bytes:
         yield f"weights: the results folder grows by {'up to ' if plan.at_most else ''}{spell_bytes(plan.kept_bytes)}"
     if plan.saving is not None:
         yield plan.saving.line()
+
+
+def _batches(plan: Plan) -> Iterator[str]:
+    """Yield how the stacks compute their batches, where that is out of the ordinary: once for all such shapes."""
+    lines: dict[str, list[str]] = {}
+    for row in plan.shapes:
+        if row.num_stacks and (line := row.batch.line()):
+            lines.setdefault(line, []).append(plan.label(row.shape))
+    for line, labels in lines.items():
+        yield f"batch of {', '.join(labels)}: {line}"
 
 
 def _device(plan: Plan) -> str:
@@ -110,8 +121,10 @@ def _memory(plan: Plan) -> str:
 def _largest_parts(plan: Plan) -> str:
     """Return what takes most of the memory of the largest stack, if that stack was not measured."""
     row = max((row for row in plan.shapes if row.num_stacks), key=lambda row: row.stack_bytes)
-    parts = sorted(row.memory_parts.items(), key=lambda part: -part[1])[:_SHOWN_PARTS]
-    return f" (most for {', '.join(f'{name} {spell_bytes(count)}' for name, count in parts)})" if parts else ""
+    least = _SHOWN_SHARE * sum(row.memory_parts.values())
+    parts = sorted((part for part in row.memory_parts.items() if part[1] >= least), key=lambda part: -part[1])
+    text = ", ".join(f"{name} {spell_bytes(count)}" for name, count in parts)
+    return f" ({plan.label(row.shape)}: {text})" if parts else ""
 
 
 def spell_time(seconds: float) -> str:

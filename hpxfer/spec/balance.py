@@ -19,6 +19,11 @@ class Balance:
     aux: BalanceLoss = "none"
     load: LoadOf = "batch"
 
+    @property
+    def is_of_batch(self) -> bool:
+        """Whether the loss reads the loads of the whole batch, which no piece of it knows."""
+        return self.load == "batch" and self.aux in ("switch", "transformers")
+
     def text(self, spell: Callable[[str], str]) -> str:
         """Return in words what balances the experts. `spell` spells the value of an HP."""
         found = list(self._parts(spell))

@@ -184,8 +184,7 @@ def _piece_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, s
     pieces = 1
     if tokens is not None and tokens < batch_tokens:
         if batch_tokens % tokens:
-            legal = [size for size in _divisors(batch_tokens) if size % whole == 0]
-            near = f"; legal near it: {_around(legal, tokens)}" if legal else ""
+            near = f"; legal near it: {_around(legal_pieces(batch_tokens, context), tokens)}"
             yield "accumulation_tokens", f"must divide the batch of {batch_tokens} tokens, got {tokens}{near}"
             return
         pieces = batch_tokens // tokens
@@ -196,6 +195,12 @@ def _piece_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, s
             f"must divide the {pieces} piece{'s' if pieces > 1 else ''} of a batch of {batch_tokens} tokens, got "
             f"{lanes}; legal: {legal_lanes}",
         )
+
+
+def legal_pieces(batch_tokens: int, context: int) -> list[int]:
+    """Return the tokens that a piece of a batch may have, ascending. The last is the whole batch, if it is legal."""
+    whole = math.lcm(BATCH_TOKENS_MULTIPLE, context)
+    return [size for size in _divisors(batch_tokens) if size % whole == 0]
 
 
 def _divisors(number: int) -> list[int]:

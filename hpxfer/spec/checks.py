@@ -145,7 +145,10 @@ def _micro_batch(spec: SweepSpec) -> Iterator[Problem]:
     if piece is not None:
         yield at, f"must be a multiple of training.accumulation_tokens, which is {piece}, got {tokens}"
     else:
-        yield at, f"needs training.accumulation_tokens, the tokens of a piece; without it a batch is one piece, got {tokens}"
+        yield (
+            at,
+            f"needs training.accumulation_tokens, the tokens of a piece; without it a batch is one piece, got {tokens}",
+        )
 
 
 def _betas_are_legal(spec: SweepSpec) -> bool:

@@ -33,6 +33,7 @@ from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchS
 
 Norm = Literal["layernorm", "rmsnorm"]
 QKNorm = Literal["none", "head", "all"]
+Recompute = Literal["auto", "none", "blocks"]
 Ties = Literal["index", "random", "fixed_bias"]
 Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
 Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)]
@@ -337,15 +338,14 @@ class TrainingSpec(Section):
     batch_tokens: Count
     """Tokens per optimizer step: a multiple of 32 and of the context."""
     accumulation_tokens: Count | None = None
-    """The tokens of a piece of the batch: a multiple of 32 and of the context that divides the batch. The default is one
-    piece.
+    """The tokens of a piece of the batch: a multiple of 32 and of the context that divides the batch. By default the
+    whole batch is one piece, and so is a batch of at most this many tokens.
 
     The gradient of a batch is the sum of the gradients of its pieces, in order. So this key is part of a trial's
-    identity, and how many pieces are computed at once changes no bit. A batch of at most this many tokens is one piece.
-    """
+    identity, and how many pieces are computed at once changes no bit."""
     accumulation_lanes: Count = 1
-    """The groups of consecutive pieces that are summed by themselves, and then in order: as many GPUs as this can share
-    one trial. Part of a trial's identity."""
+    """The groups of consecutive pieces. Each is summed by itself, then the sums are added in order. Several GPUs share
+    a trial by lanes. Part of a trial's identity."""
     steps: Count | None = None
     """Optimizer steps. A run has at most 2^53 tokens."""
     tokens: Tokens | None = None
@@ -515,7 +515,7 @@ class ResourcesSpec(Section):
     micro_batch_tokens: Count | None = None
     """The most tokens of a trial that are computed at once: a multiple of accumulation_tokens. The planner chooses by
     default. It changes memory and speed, and no bit."""
-    recompute: Literal["auto", "none", "blocks"] = "auto"
+    recompute: Recompute = "auto"
     """What the backward pass computes again, and the forward pass does not keep: nothing, or the inside of each block.
     It changes memory and speed, and no bit. auto computes blocks again where a larger stack then fits, or any."""
     gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None

@@ -115,7 +115,8 @@ class Pieces:
         self.begin(numbers)
         for micro in range(self._setting.num_pieces // self._stack.pieces):
             self.fill(micro, inputs, targets)
-            self._keep_losses(micro, self._model(*self._given(), self.targets, **self._named()).losses_KT)
+            output = self._model(*self._given(), self.targets, **self._named())
+            self._keep_losses(micro, output.losses_KT)
         return self._losses.flatten(1)
 
     def begin(self, numbers: Mapping[str, Tensor | None]) -> None:
@@ -141,7 +142,7 @@ class Pieces:
         """Write the pieces of a micro-batch into the buffers."""
         first, at_once = micro * self._stack.pieces, self._stack.pieces
         for own, batch in ((self.inputs, inputs), (self.targets, targets)):
-            pieces = batch.unflatten(1, (self._setting.num_pieces, -1))
+            pieces = batch.view(len(batch), self._setting.num_pieces, *own.shape[1:])
             self._by_trial(own).copy_(pieces[:, first : first + at_once])
         torch.add(self._place, first, out=self._piece_K)
 
@@ -168,17 +169,15 @@ class Pieces:
     @property
     def counts_first(self) -> bool:
         """Whether the balancing loss needs the loads of the whole batch before any gradient."""
-        balance = self._setting.balance
-        weighted = any(trial.hps.aux_weight for trial in self._stack.trials)
-        return weighted and balance.load == "batch" and balance.aux in ("switch", "transformers")
+        return self._setting.balance.is_of_batch and any(trial.hps.aux_weight for trial in self._stack.trials)
 
     # What the model is given.
 
     def _given(self) -> tuple[Weights, Tensor, Tensor]:
         return self.weights, self._of_rows("bias"), self.inputs
 
-    def _named(self) -> dict[str, Tensor | None]:
-        named = {"noise_LKE": self._of_rows("noise") if "noise" in self._numbers else None}
+    def _named(self) -> dict[str, Any]:
+        named: dict[str, Any] = {"noise_LKE": self._of_rows("noise") if "noise" in self._numbers else None}
         if any(trial.setting.ties == "random" for trial in self._stack.trials):
             named["piece_K"] = self._piece_K
         return named
@@ -198,7 +197,7 @@ class Pieces:
         """Let every gradient of `weights` be added to its sum, piece by piece, as soon as it is there."""
         for name, copies in self.weights.items():
             for leaf, total in zip(copies, sums[name], strict=True):
-                leaf.register_post_accumulate_grad_hook(partial(self._add, total))
+                leaf.register_post_accumulate_grad_hook(partial(self._add, total))  # type: ignore[no-untyped-call]
 
     def _add(self, total: Tensor, leaf: Tensor) -> None:
         assert leaf.grad is not None
@@ -207,7 +206,7 @@ class Pieces:
         leaf.grad = None
 
     def _add_load(self, name: str, load_LRE: Tensor) -> None:
-        self._numbers[name] += load_LRE.unflatten(1, (-1, self._stack.pieces)).sum(2)
+        self._numbers[name] += load_LRE.view(len(load_LRE), -1, self._stack.pieces, load_LRE.shape[2]).sum(2)
 
     def _end_lane(self) -> None:
         if self._lane is not self._total:
@@ -234,4 +233,4 @@ class Pieces:
 
     def _by_trial(self, rows: Tensor) -> Tensor:
         """Return [K, P, ...] of [R, ...]."""
-        return rows.unflatten(0, (-1, self._stack.pieces))
+        return rows.view(-1, self._stack.pieces, *rows.shape[1:])

@@ -77,7 +77,8 @@ class TrainState:
 
     def _build(self, stack: Stack) -> StackedModel:
         model: StackedModel = self._family.build(stack.rows, self.device, self.backend)
-        return model.with_recomputation() if stack.recompute else model
+        again = getattr(model, "with_recomputation", None)  # which a family of a plug-in may lack
+        return again() if stack.recompute and again is not None else model
 
     def set_trials(self, stack: Stack) -> None:
         """Use the HPs and data of another stack of the same shape, setting and size. Parameters stay as they are."""

@@ -3,7 +3,9 @@
     first half     forward and backward: losses, loads, scores, gradients
     second half    record the losses, end bad trials, update parameters and router biases, count the step
 
-Where a batch has several pieces, the first half is replayed for every micro-batch. A few steps read the gradients between the halves. A captured step belongs to its tensors, not to its trials: the next
+Where a batch has several pieces, the first half is replayed for every micro-batch.
+
+A few steps read the gradients between the halves. A captured step belongs to its tensors, not to its trials: the next
 stack of its shape, setting and size is written into them, and nothing is captured or compiled again.
 """
 

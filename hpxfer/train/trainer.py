@@ -265,7 +265,8 @@ class _Run:
         before = state.flat.clone()
         self._log_rms(step, "grad_rms", grads)
         self.train_step.update(output, grads)
-        self._log_rms(step, "update_rms", state.layout.weights(state.flat - before))
+        before -= state.flat  # in place: the sign does not matter, a third copy of the parameters would
+        self._log_rms(step, "update_rms", state.layout.weights(before))
 
     def _log_rms(self, step: int, metric: str, weights: Weights) -> None:
         state = self.train_step.state

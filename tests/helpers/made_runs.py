@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tiny_trials import SETTING, trial
 
-from hpxfer.plan.plan import Plan, ShapePlan
+from hpxfer.plan.plan import Batch, Plan, ShapePlan
 from hpxfer.progress.status import RunningStack, RunStatus, ShapeProgress
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial.stack import Stack
@@ -43,6 +43,7 @@ def planned(counts: Mapping[Shape, tuple[int, int]]) -> Plan:
             flops=1e6,
             trial_s=1.0,
             is_measured=False,
+            batch=Batch(tokens=100, piece_tokens=100, lanes=1, micro_batch_tokens=100, recompute=False),
         )
         for shape, (trials, done) in counts.items()
     )

@@ -23,8 +23,9 @@ from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.model.gpt.memory import gpt_memory
 from hpxfer.plan import footprint as footprint_module
-from hpxfer.plan.footprint import CPU_ALLOCATOR, GPU_ALLOCATOR, footprint, most_trials, stack_bytes
+from hpxfer.plan.footprint import CPU_ALLOCATOR, GPU_ALLOCATOR, ONE, Way, footprint, most_trials, stack_bytes
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.balance import Balance
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.train.optimizer import BLOCK_ELEMENTS
 from hpxfer.train.trainer import train
@@ -108,6 +109,58 @@ def test_the_model_is_within_a_tenth_of_what_training_allocates(name: str, setti
     shape, mine, count = case_of(name, setting)
     modeled = footprint(shape, mine, count, cuda=False).total
     assert modeled == pytest.approx(peak_of(shape, mine, count), rel=0.1)
+
+
+# Changes of the setting, dimensions, and the way. The batch has 2048 tokens.
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], Way]] = {
+    "pieces": ({"accumulation_tokens": 512}, {}, ONE),
+    "pieces in lanes": ({"accumulation_tokens": 512, "accumulation_lanes": 2}, {}, ONE),
+    "two pieces at once": ({"accumulation_tokens": 512}, {}, Way(pieces=2)),
+    "all pieces at once": ({"accumulation_tokens": 256, "ffn": "swiglu"}, {"num_active": 2}, Way(pieces=8)),
+    "blocks again": ({}, {"depth": 6}, Way(recompute=True)),
+    "pieces, blocks again": ({"accumulation_tokens": 512}, {"depth": 6, "num_active": 2}, Way(recompute=True)),
+    "tied": ({"accumulation_tokens": 512, "tied_embeddings": True, "vocab_size": 2048}, {}, Way(pieces=2)),
+    "modern": ({**MODERN, "accumulation_tokens": 1024, "qk_norm": "head"}, {"depth": 4}, Way(recompute=True)),
+    "balanced": ({"accumulation_tokens": 512, "balance": Balance(aux="switch")}, {"depth": 4}, Way(recompute=True)),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_the_model_follows_the_way_a_batch_is_computed(name: str, setting: Setting) -> None:
+    changes, dims, way = WAYS[name]
+    shape, mine = replace(SMALL, **dims), replace(setting, **{**SHORT, **batch(2048), **changes})
+    weight = 0.1 if "balance" in changes else 0.0
+    trials = tuple(trial(mine, shape, seed=k, aux_weight=weight) for k in range(2))
+    stack = Stack(trials=trials, pieces=way.pieces, recompute=way.recompute)
+    peak = allocated_peak(lambda: list(train(stack, "cpu")))
+    assert footprint(shape, mine, 2, cuda=False, way=way).total == pytest.approx(peak, rel=0.1)
+    # The model of a whole batch that keeps everything is found to be another one.
+    whole = replace(mine, accumulation_tokens=None, accumulation_lanes=1)
+    assert footprint(shape, whole, 2, cuda=False).total != pytest.approx(peak, rel=0.1)
+
+
+PAPER_BASE = Shape(width=512, depth=8, head_dim=64, num_experts=4, num_active=1, expert_width=512)
+WIDE = Shape(width=2880, depth=8, head_dim=64, num_experts=16, num_active=4, expert_width=2880)
+MSSP = Shape(width=2048, depth=8, head_dim=64, num_experts=64, num_active=32, expert_width=1024)
+PAPERS = replace(GPU, batch_tokens=2**19, accumulation_tokens=2**16, tied_embeddings=True)
+GIGA = 10**9
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "way", "least", "most"),
+    [
+        (PAPER_BASE, {}, ONE, 5, 30),
+        (PAPER_BASE, {"accumulation_tokens": None}, ONE, 40, 74),
+        (WIDE, {}, Way(recompute=True), 45, 80),
+        (MSSP, {"tied_embeddings": False}, Way(recompute=True), 45, 80),
+        (MSSP, {"tied_embeddings": False}, ONE, 80, 139),
+    ],
+    ids=["base", "base, whole", "2.5B", "mssp", "mssp, all kept"],
+)
+def test_the_papers_models_fit(shape: Shape, changes: dict[str, Any], way: Way, least: int, most: int) -> None:
+    """Without what the allocator takes. A way that forgets the state of a model would lie below `least`."""
+    mine = replace(PAPERS, **changes)
+    assert least * GIGA < footprint(shape, mine, 1, cuda=True, way=way).total < most * GIGA
 
 
 def test_logits_that_the_head_computes_again_are_one_piece(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

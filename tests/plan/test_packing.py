@@ -30,6 +30,7 @@ from hpxfer.plan.packing import (
     stack_size,
     stack_sizes,
 )
+from hpxfer.plan.ways import How
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack
 
@@ -85,7 +86,10 @@ def test_what_was_measured_counts() -> None:
     device, few = Device(cuda=True), replace(SETTING, batch_tokens=64)
     assert stack_size(BASE, few, device) == GPU_STEP_TOKENS // 64
     assert stack_size(BASE, few, device, measured=Measured(trial_s=1.0)) == GPU_STEP_TOKENS // 64
-    assert stack_size(BASE, few, device, measured=Measured(trial_bytes=GPU_STACK_BYTES / 5)) == 5
+    large = Measured(trial_bytes=GPU_STACK_BYTES / 5)
+    assert stack_size(BASE, few, device, measured=large, how=How(recompute="none")) == 5
+    deep, many = replace(BASE, depth=16), replace(few, batch_tokens=4096)
+    assert 5 < stack_size(deep, many, device, measured=large) <= 16  # of blocks that are computed again
     # A stack that had to be halved is not tried again.
     assert stack_size(BASE, few, device, measured=Measured(trial_bytes=1.0, most=3)) == 3
     assert stack_size(BASE, few, device, asked=9, measured=Measured(most=3)) == 9
@@ -159,13 +163,18 @@ def test_a_share_covers_what_was_measured_of_memory_and_cuda_itself() -> None:
     assert gpu_share(stack, device) == 1 / 8
     assert gpu_share(stack, device, measured=Measured(trial_bytes=0.4 * GPU_SHARE * 2**37)) == 1 / 2
     assert gpu_share(stack, device, measured=Measured(trial_bytes=2.0**40)) == 1.0
+    deep = trial(replace(SETTING, batch_tokens=4096), replace(BASE, depth=16))
+    kept, again = (Stack(trials=(deep,), recompute=recompute) for recompute in (False, True))
+    large = Measured(trial_bytes=0.51 * GPU_SHARE * 2**37)
+    assert gpu_share(kept, device, measured=large) == 1.0
+    assert gpu_share(again, device, measured=large) < 1.0
     # Eight processes on a small GPU would leave no room for CUDA in each.
     assert gpu_share(stack, Device(cuda=True, memory_bytes=2**33)) == 1 / 2
 
 
 @given(STACKS, st.integers(1, 200), GPUS, st.sampled_from(SHARES))
 def test_a_stack_that_was_asked_for_is_cut_to_what_fits(stack: Stack, asked: int, device: Device, share: float) -> None:
-    size = stack_size(stack.shape, stack.setting, device, asked=asked, share=share)
+    size = stack_size(stack.shape, stack.setting, device, asked=asked, share=share, how=How(recompute="none"))
     fits, over = (stack_bytes(stack.shape, stack.setting, number, cuda=True) for number in (size, size + 1))
     assert 1 <= size <= asked
     assert size == 1 or fits <= device.room(share)

@@ -50,7 +50,7 @@ def random_case(draw: random.Random) -> tuple[dict[str, Any], dict[str, Any], in
     """Return the dimensions of a shape, changes of a setting, and a number of trials."""
     from hpxfer.spec.balance import Balance
 
-    width, tokens = draw.choice([32, 64, 128, 256]), draw.choice([128, 512, 1024])
+    width, tokens = draw.choice([32, 64, 128, 256]), draw.choice([128, 512, 1024, 4096])
     dims: dict[str, Any] = {"width": width, "depth": draw.choice([1, 2, 3, 5]), "head_dim": draw.choice([16, 32])}
     if draw.random() < 0.2:
         dims["dense_width"] = draw.choice([64, 256])

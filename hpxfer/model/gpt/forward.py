@@ -348,9 +348,7 @@ def _loads(routed: Sequence[Choice], router_bias_LKE: torch.Tensor) -> torch.Ten
     return torch.stack([layer.load_KE for layer in routed]) if routed else router_bias_LKE.long()
 
 
-def _placed_ties(
-    ties_LK: torch.Tensor | None, piece_K: torch.Tensor | None, num_tokens: int
-) -> torch.Tensor | None:
+def _placed_ties(ties_LK: torch.Tensor | None, piece_K: torch.Tensor | None, num_tokens: int) -> torch.Tensor | None:
     """Return the keys of `choose_experts`, with which a piece's tokens are numbered after those of the pieces before.
 
     A token's order is a hash of key ^ token. The bits above those of the tokens hold the number of the piece.

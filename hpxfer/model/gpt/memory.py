@@ -33,7 +33,9 @@ def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
     ends = _norm(shape.width, setting, size, cuda) + 3 * _INDEX + 2 * _FLOAT
     last = (moe_passing, moe) if num_moe and shape.depth - 1 in moe_blocks(shape, setting) else (dense_passing, dense)
     weights = _weights(shape, setting, size, cuda)
-    kept_of_block = [attention + (moe if block in moe_blocks(shape, setting) else dense) for block in range(shape.depth)]
+    kept_of_block = [
+        attention + (moe if block in moe_blocks(shape, setting) else dense) for block in range(shape.depth)
+    ]
     # A branch's gradients, or those of attention once the branch after it has let its own go.
     passing = max(last[0], _attention_passing(shape, size) - last[1])
     return Memory(

@@ -1,0 +1,74 @@
+"""The rules of pieces, lanes and micro-batches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sweep_text import edited
+
+from hpxfer.errors import HpxferError
+from hpxfer.spec.check_shapes import legal_pieces
+from hpxfer.spec.load import parse_sweep
+from hpxfer.trial import setting_of
+from hpxfer.trial.setting import DataRef
+
+DATA = DataRef(digest="abc", tokenizer="ascii", vocab_size=128)
+
+
+def text(training: str = "", resources: str = "", *edits: tuple[str, str]) -> str:
+    more = "seeds: 2" + (f"\nresources: {{{resources}}}" if resources else "")
+    return edited(("  steps: 200", f"  steps: 200\n{training}"), ("seeds: 2", more), *edits)
+
+
+LEGAL = "  accumulation_tokens: 128\n  accumulation_lanes: 2"
+
+
+def test_pieces_and_lanes_become_the_trials_setting() -> None:
+    spec = parse_sweep(text(LEGAL, "micro_batch_tokens: 256, recompute: blocks"))
+    setting = setting_of(spec, DATA)
+    assert (setting.num_pieces, setting.piece_tokens, setting.pieces_per_lane) == (4, 128, 2)
+
+
+def test_a_batch_of_one_piece_has_the_identity_of_before() -> None:
+    plain = setting_of(parse_sweep(text()), DATA)
+    for tokens in (512, 1024):
+        assert setting_of(parse_sweep(text(f"  accumulation_tokens: {tokens}")), DATA) == plain
+    assert setting_of(parse_sweep(text("  accumulation_tokens: 256")), DATA) != plain
+
+
+@pytest.mark.parametrize(
+    ("training", "resources", "message"),
+    [
+        ("  accumulation_tokens: 100", "", "must be a multiple of 64: of 32 and of the context 64, got 100"),
+        ("  accumulation_tokens: 192", "", "must divide the batch of 512 tokens, got 192; legal near it: 128 and 256"),
+        ("  accumulation_lanes: 2", "", "must divide the 1 piece of a batch of 512 tokens, got 2; legal: 1"),
+        ("  accumulation_tokens: 128\n  accumulation_lanes: 3", "", "got 3; legal: 1, 2, 4"),
+        ("  accumulation_tokens: 128\n  accumulation_lanes: 8", "", "must divide the 4 pieces of a batch of 512"),
+        (LEGAL, "micro_batch_tokens: 192", "must be a multiple of training.accumulation_tokens, which is 128, got 192"),
+        ("", "micro_batch_tokens: 256", "needs training.accumulation_tokens"),
+        ("  accumulation_tokens: 0", "", "must be greater than or equal to 1, got 0"),
+        ("  accumulation_tokens: yes", "", "must be a valid integer, got 'yes'"),
+        ("", "recompute: some", "got 'some'"),
+    ],
+)
+def test_what_does_not_divide_is_refused_with_what_does(training: str, resources: str, message: str) -> None:
+    with pytest.raises(HpxferError) as caught:
+        parse_sweep(text(training, resources))
+    assert message in str(caught.value)
+
+
+def test_every_batch_of_an_axis_is_whole_pieces() -> None:
+    batches = ("  width: [32, 64]", "  batch: [512, 1024, 1280]")
+    validation = ("validation_tokens: 1024", "validation_tokens: 10240")
+    with pytest.raises(HpxferError) as caught:
+        parse_sweep(text("  accumulation_tokens: 512", "", batches, validation))
+    assert "accumulation_tokens must divide the batch of 1280 tokens, got 512" in str(caught.value)
+    assert "batch of 1024" not in str(caught.value)
+
+
+@given(st.integers(1, 64), st.sampled_from([1, 16, 32, 48, 64]))
+def test_the_legal_pieces_are_all_and_only_those(sequences: int, context: int) -> None:
+    batch = 32 * sequences * context
+    legal = [size for size in range(1, batch + 1) if batch % size == size % 32 == size % context == 0]
+    assert legal_pieces(batch, context) == legal
