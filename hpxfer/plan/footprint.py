@@ -114,8 +114,9 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, wa
         all_gradients, late = 0, readout if setting.tied_embeddings else 0
     # A rule with a kernel updates in place.
     buffer = (0 if rule.kernel else largest) if cuda else min(_BUFFER_BYTES, largest)
-    # The sums of squares are float64: a copy of the largest parameter, and its squares.
-    probe = floats + 4 * largest
+    # A copy of the parameters, for which the sum of a lane has room. The sums of squares are float64: a copy of the
+    # largest parameter, and its squares.
+    probe = (floats if setting.accumulation_lanes == 1 else 0) + 4 * largest
     first = 0 if setting.num_pieces > 1 else rows * memory.first
     recomputed = {"a block computed again": rows * again} if again else {}
     moments = {

@@ -72,6 +72,11 @@ class Pieces:
         return self._trial_weights if self._copied is None else self._copied
 
     @property
+    def spare(self) -> Tensor | None:
+        """A vector in the layout of the parameters that nobody reads until the next gradients, if there is one."""
+        return None if self._lane is self._total else self._lane
+
+    @property
     def output(self) -> Output:
         """The output on the last whole batch. Its losses and loads lie in tensors that stay in place."""
         metrics = {name: tuple(map(self._mean_of_pieces, layers)) for name, layers in self._metrics.items()}

@@ -168,6 +168,11 @@ class TrainState:
             return self.pieces.losses(inputs, targets, self.numbers(self.setting.steps))
         return self.forward(inputs, targets, self.setting.steps).losses_KT
 
+    def copied(self) -> Tensor:
+        """Return a copy of the parameters, which lasts until the next gradients."""
+        spare = None if self.pieces is None else self.pieces.spare
+        return self.flat.clone() if spare is None else spare.copy_(self.flat)
+
     def warm_up(self, inputs: Tensor, targets: Tensor) -> None:
         """Compute losses once, so that what the model makes on first use is there."""
         if self.pieces is None:

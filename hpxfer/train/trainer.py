@@ -262,7 +262,7 @@ class _Run:
     def _probed_update(self, step: int, output: Output, grads: Weights) -> None:
         """Update, and log the RMS of the gradient before clipping and of the update, by role."""
         state = self.train_step.state
-        before = state.flat.clone()
+        before = state.copied()
         self._log_rms(step, "grad_rms", grads)
         self.train_step.update(output, grads)
         before -= state.flat  # in place: the sign does not matter, a third copy of the parameters would
