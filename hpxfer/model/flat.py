@@ -6,8 +6,6 @@ autograd makes one per view, and joining them would cost one pass over all param
 
 from __future__ import annotations
 
-import functools
-import operator
 from dataclasses import dataclass
 
 import torch
@@ -28,10 +26,33 @@ class FlatLayout:
     def numel(self) -> int:
         return sum(spec.numel * spec.layers for spec in self.parameters) * self.num_trials
 
+    @property
+    def copy_sizes(self) -> list[int]:
+        """The elements of every copy of a parameter, in the order of the vector."""
+        return [spec.numel * self.num_trials for spec in self.parameters for _ in range(spec.layers)]
+
+    def part(self, shard: torch.Tensor, low: int) -> Weights:
+        """Return the same views of a shard of the vector, which begins at `low` and has whole copies.
+
+        A copy that is not in the shard is empty: [K, 0].
+        """
+        out: Weights = {}
+        begin = -low
+        for spec in self.parameters:
+            copies = []
+            for _ in range(spec.layers):
+                end = begin + spec.numel * self.num_trials
+                if begin >= 0 and end <= len(shard):
+                    copies.append(shard[begin:end].view(self.num_trials, *spec.size))
+                else:
+                    copies.append(shard.new_empty(self.num_trials, 0))
+                begin = end
+            out[spec.name] = tuple(copies)
+        return out
+
     def weights(self, flat: torch.Tensor) -> Weights:
         """Return name -> one [K, *size] view per copy."""
-        sizes = [spec.numel * self.num_trials for spec in self.parameters for _ in range(spec.layers)]
-        pieces = iter(torch.split(flat, sizes))
+        pieces = iter(torch.split(flat, self.copy_sizes))
         return {
             spec.name: tuple(next(pieces).view(self.num_trials, *spec.size) for _ in range(spec.layers))
             for spec in self.parameters
@@ -56,14 +77,3 @@ def gradients(
         ones_K = torch.ones_like(regularizer_K)
         pieces = iter(torch.autograd.grad([losses_KT, regularizer_K], leaves, [grad_KT, ones_K]))
     return {name: tuple(next(pieces).contiguous() for _ in copies) for name, copies in weights.items()}
-
-
-def sums_of_squares(weights: Weights, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return name -> [K] sum of squares over all copies of a parameter.
-
-    Each copy is reduced by itself: one reduction over copies and elements at once would order its additions by K.
-    """
-    return {
-        name: functools.reduce(operator.add, (copy.flatten(1).to(dtype).square().sum(-1) for copy in copies))
-        for name, copies in weights.items()
-    }

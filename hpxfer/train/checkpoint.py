@@ -44,6 +44,7 @@ from hpxfer.train.device import Setup
 from hpxfer.train.log import Series
 from hpxfer.train.optimizers import OPTIMIZERS
 from hpxfer.train.provenance import provenance
+from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.train.snapshot import Snapshot
 from hpxfer.trial import TRAINER_VERSION
 from hpxfer.trial.stack import Stack
@@ -77,34 +78,42 @@ class Checkpoint:
 class Checkpointer:
     """Reads and writes the checkpoints of one stack on its worker. It writes none without a spec.
 
-    It writes none either where the worker cannot see the driver's folder.
+    It writes none either where the worker cannot see the driver's folder. Of several ranks the first one writes, and
+    all read the same file.
     """
 
-    def __init__(self, spec: CheckpointSpec | None, stack: Stack, setup: Setup) -> None:
-        self._spec, self._stack, self._setup = spec, stack, setup
+    def __init__(self, spec: CheckpointSpec | None, stack: Stack, setup: Setup, ranks: Ranks = ALONE) -> None:
+        self._spec, self._stack, self._setup, self._ranks = spec, stack, setup, ranks
         self._warned = False
         self._due_at = time.monotonic() + (spec.every_s if spec else 0.0)
 
     def last(self) -> Checkpoint | None:
         """Return the furthest usable checkpoint that holds these trials, and possibly others; None if there is none."""
-        if self._spec is None or not self._spec.is_here():
+        if self._spec is None or not self._ranks.all(self._spec.is_here()):
             return None
         own = {trial.id for trial in self._stack.trials}
         folder = Checkpoints(self._spec.folder)
-        candidates = [found.name for found in folder.candidates(own)]
-        if (problem := folder.problem(name_of(self._stack))) is not None:
-            _log.warning("%s: not used: %s", name_of(self._stack), problem)
-        for name in candidates:
-            try:
-                with folder.files.local_copy(name) as path:
-                    checkpoint = read(path, self._stack, self._setup)
-            except (BadCheckpoint, OSError) as error:
-                _log.warning("%s/%s: not used: %s", folder.files.where, name, error)
-                continue
+        candidates: list[str] = []
+        if self._ranks.is_first:
+            candidates = [found.name for found in folder.candidates(own)]
+            if (problem := folder.problem(name_of(self._stack))) is not None:
+                _log.warning("%s: not used: %s", name_of(self._stack), problem)
+        for name in self._ranks.names(candidates):
+            checkpoint = self._read(folder, name)
             # A checkpoint in which all of them have diverged saves nothing: they diverge again soon.
-            if own & {checkpoint.trials[index] for index in checkpoint.live}:
+            usable = checkpoint is not None and own & {checkpoint.trials[index] for index in checkpoint.live}
+            if self._ranks.all(bool(usable)):
                 return checkpoint
         return None
+
+    def _read(self, folder: Checkpoints, name: str) -> Checkpoint | None:
+        """Return the checkpoint of this name. If it is no use here, say so and return None."""
+        try:
+            with folder.files.local_copy(name) as path:
+                return read(path, self._stack, self._setup)
+        except (BadCheckpoint, OSError) as error:
+            _log.warning("%s/%s: not used: %s", folder.files.where, name, error)
+            return None
 
     @property
     def is_on(self) -> bool:
@@ -120,10 +129,11 @@ class Checkpointer:
         """Write a checkpoint in place of the last one. If that fails, warn once; the training goes on."""
         assert self._spec is not None
         began = time.monotonic()
-        if self._spec.is_here():
+        made = checkpoint() if self._ranks.world > 1 else None  # by all ranks, of which none has all moments
+        if self._ranks.is_first and self._spec.is_here():
             try:
                 folder_at(self._spec.folder).put(
-                    name_of(self._stack), lambda path: write(path, checkpoint(), self._setup)
+                    name_of(self._stack), lambda path: write(path, made or checkpoint(), self._setup)
                 )
             except (*_FAILURES, HpxferError) as error:
                 if not self._warned:

@@ -22,10 +22,12 @@ from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.sums import squares
-from hpxfer.model.flat import FlatLayout, Weights, sums_of_squares
+from hpxfer.model.flat import FlatLayout, Weights
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.train.optimizers import OPTIMIZERS
+from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.train.snapshot import Snapshot, copy_flat_trials, copy_trials
+from hpxfer.train.squares import joined_sums, sums_of_squares
 
 # Elements per block with torch kernels. Larger blocks leave the cache, smaller ones need more calls (about 30 us per
 # block; 2**15 took 1.3 times as long at width 256, two AMD EPYC cores, 2026-11).
@@ -49,12 +51,23 @@ class StackOptimizer:
     """The optimizer of one stack. `step` updates the flat parameter vector in place.
 
     `alive` [K] bool says which trials it updates. The others keep their exact bits, whatever their gradients hold.
-    Call `set_hps` and `reset` before the first step. `has_momentum` says whether a trial has momentum.
+    Call `set_hps` and `reset` before the first step. `has_momentum` says whether a trial has momentum. Of several
+    ranks, each updates its own shard of the vector, and has gradients and moments of it alone.
     """
 
     def __init__(
-        self, layout: FlatLayout, flat: Tensor, name: str, backend: Backend = TORCH, *, has_momentum: bool = False
+        self,
+        layout: FlatLayout,
+        flat: Tensor,
+        name: str,
+        backend: Backend = TORCH,
+        *,
+        has_momentum: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self._ranks = ranks
+        low, high = ranks.bounds(layout)[ranks.rank : ranks.rank + 2]
+        self._low, shard = low, flat[low:high]
         self._rule, self._layout, self._backend = OPTIMIZERS.get(name), layout, backend
         self._roles = sorted({spec.role for spec in layout.parameters})
         self._role_index = {spec.name: self._roles.index(spec.role) for spec in layout.parameters}
@@ -69,10 +82,11 @@ class StackOptimizer:
         self._decays: list[bool] = []  # by role: whether a trial has weight decay
         # Multiplied up step by step: pow may round by the position in a vector register.
         self._powers = torch.ones_like(self._betas)
-        self._moments = tuple(torch.zeros_like(flat) for _ in range(self._rule.moments_of(has_momentum)))
+        self._moments = tuple(torch.zeros_like(shard) for _ in range(self._rule.moments_of(has_momentum)))
         self._kernel = self._rule.kernel if backend.is_triton else None
         limit = flat.numel() if backend.is_triton else BLOCK_ELEMENTS
-        self._blocks = _cut_blocks(layout, flat, self._moments, limit, buffered=self._kernel is None)
+        parameters, *moments = (layout.part(vector, low) for vector in (shard, *self._moments))
+        self._blocks = _cut_blocks(parameters, moments, limit, buffered=self._kernel is None)
 
     def set_hps(
         self,
@@ -104,7 +118,7 @@ class StackOptimizer:
 
     @property
     def moments(self) -> tuple[Tensor, ...]:
-        """The moments, vectors in the layout of the parameters."""
+        """The moments of this rank's shard, in the layout of the parameters."""
         return self._moments
 
     def resume(self, snapshot: Snapshot, rows: Sequence[int]) -> None:
@@ -115,7 +129,7 @@ class StackOptimizer:
         copy_trials(snapshot.alive, 0, rows, self.alive)
         copy_trials(snapshot.powers, 1, rows, self._powers)
         for own, stored in zip(self._moments, snapshot.moments, strict=bool(self._moments)):
-            copy_flat_trials(snapshot.layout, stored, self._layout, own, rows)
+            copy_flat_trials(snapshot.layout, stored, self._layout.part(own, self._low), rows)
 
     def step(self, grads: Weights, factor: float | Tensor, clip: float | None) -> None:
         """Update the parameters from `grads` at `factor` times the peak LR. Clip each trial's whole gradient norm.
@@ -123,7 +137,7 @@ class StackOptimizer:
         `grads` is used up: clipping scales it in place.
         """
         if clip is not None:
-            clip_gradients(grads, clip, self._backend)
+            clip_gradients(grads, clip, self._backend, self._ranks)
         lr_RK = self._lr * factor
         keep_RK = torch.where(self.alive, 1 - lr_RK * self._weight_decay, 1.0).float()
         numbers = self._rule.numbers(lr_RK, self._betas, self._powers.mul_(self._betas))
@@ -166,12 +180,13 @@ class StackOptimizer:
         block.parameters.sub_(out)
 
 
-def clip_gradients(grads: Weights, limit: float, backend: Backend = TORCH) -> None:
+def clip_gradients(grads: Weights, limit: float, backend: Backend = TORCH, ranks: Ranks = ALONE) -> None:
     """Scale each trial's gradient in place, so that its L2 norm over all parameters is at most `limit`."""
     if backend.is_triton:
-        parts = [squares(copy.flatten(1)) for copies in grads.values() for copy in copies]
+        flat = [copy.flatten(1) for copies in grads.values() for copy in copies]
+        parts = joined_sums([squares(rows) if rows.numel() else rows.sum(1) for rows in flat], ranks)
     else:
-        parts = list(sums_of_squares(grads, torch.float32).values())
+        parts = list(sums_of_squares(grads, torch.float32, ranks).values())
     norm = functools.reduce(operator.add, parts).sqrt()
     scale = (limit / norm).clamp(max=1.0).unsqueeze(1)
     for copies in grads.values():
@@ -179,20 +194,20 @@ def clip_gradients(grads: Weights, limit: float, backend: Backend = TORCH) -> No
             copy.flatten(1).mul_(scale)
 
 
-def _cut_blocks(
-    layout: FlatLayout, flat: Tensor, moments: Sequence[Tensor], limit: int, *, buffered: bool
-) -> list[Block]:
+def _cut_blocks(weights: Weights, moment_views: Sequence[Weights], limit: int, *, buffered: bool) -> list[Block]:
     """Return blocks of at most `limit` elements: several whole trials, or pieces of one trial.
 
-    If `buffered`, they share a buffer of the size of the largest block.
+    If `buffered`, they share a buffer of the size of the largest block. Empty copies have no block.
     """
-    weights, moment_views = layout.weights(flat), [layout.weights(moment) for moment in moments]
     largest = max(copy.numel() for copies in weights.values() for copy in copies)
-    buffer = torch.empty(min(limit, largest) if buffered else 0, dtype=flat.dtype, device=flat.device)
+    first = next(iter(weights.values()))[0]
+    buffer = first.new_empty(min(limit, largest) if buffered else 0)
     out = []
     for name, copies in weights.items():
         for layer, copy in enumerate(copies):
             rows = copy.flatten(1)
+            if not rows.numel():
+                continue
             height = max(1, limit // rows.shape[1])
             for row in range(0, rows.shape[0], height):
                 for low in range(0, rows.shape[1], limit):

@@ -6,7 +6,8 @@ The model knows no pieces. Each of the P pieces that are computed at once is a r
 own. A row has the same bits beside any other rows, so P changes no bit. The rows of one trial share its weights: for
 P > 1 they read copies, which a step makes once.
 
-A gradient is added to the sum as soon as autograd has it, and let go.
+A gradient is added to the sum as soon as autograd has it, and let go. Several ranks have contiguous lanes each
+(`hpxfer.train.ranks`), and sum them in the same order.
 
 Letters: K trials, P pieces at once, N pieces of a batch, R = K*P rows of the model (row k*P + p), T tokens of a piece,
 L MoE layers, E experts.
@@ -14,6 +15,7 @@ L MoE layers, E experts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,6 +28,7 @@ from hpxfer.model.families import StackedModel
 from hpxfer.model.flat import FlatLayout, Weights
 from hpxfer.model.output import Output, router_entropies
 from hpxfer.train.monitor import mean_losses
+from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.trial.stack import Stack
 
 # Runs the forward and the backward pass of the micro-batch in the buffers.
@@ -35,13 +38,21 @@ Micro = Callable[[], Output]
 class Pieces:
     """The sum of the gradients over the pieces of a batch, and the buffers that a micro-batch of P pieces reads.
 
-    `weights` are the parameters of the K trials. `forward` is the model of the R rows, possibly compiled.
+    `weights` are the parameters of the K trials. `forward` is the model of the R rows, possibly compiled. `gradients`
+    are those of the parameters that this rank owns.
     """
 
     def __init__(
-        self, stack: Stack, layout: FlatLayout, weights: Weights, model: StackedModel, forward: Any, backend: Backend
+        self,
+        stack: Stack,
+        layout: FlatLayout,
+        weights: Weights,
+        model: StackedModel,
+        forward: Any,
+        backend: Backend,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self._stack, self._setting, self._layout, self._backend = stack, stack.setting, layout, backend
+        self._stack, self._setting, self._backend, self._ranks = stack, stack.setting, backend, ranks
         self._trial_weights, self._model, self._forward = weights, model, forward
         device = next(iter(weights.values()))[0].device
         setting, num_trials, at_once = stack.setting, len(stack.trials), stack.pieces
@@ -51,10 +62,17 @@ class Pieces:
         self._place = torch.arange(at_once, dtype=torch.int32, device=device).repeat(num_trials)
         self._piece_K = self._place.clone()
         self._grad_out = torch.full((rows, setting.piece_tokens), 1.0 / setting.batch_tokens, device=device)
-        self._losses = torch.empty(num_trials, setting.num_pieces, setting.piece_tokens, device=device)
-        self._total = torch.zeros(layout.numel, device=device)
-        self.gradients: Weights = layout.weights(self._total)
-        self._lane = self._total if setting.accumulation_lanes == 1 else torch.zeros_like(self._total)
+        self._lanes = ranks.lanes(setting.accumulation_lanes)
+        per_lane = setting.pieces_per_lane // at_once
+        self._micros = [range(lane * per_lane, (lane + 1) * per_lane) for lane in self._lanes]
+        own_pieces = len(self._lanes) * setting.pieces_per_lane
+        self._losses = torch.empty(num_trials, own_pieces, setting.piece_tokens, device=device)
+        self._bounds = ranks.bounds(layout)
+        low, high = self._bounds[ranks.rank : ranks.rank + 2]
+        self._total = torch.zeros(high - low, device=device)
+        self.gradients: Weights = layout.part(self._total, low)
+        only = setting.accumulation_lanes == 1
+        self._lane = self._total if only else torch.zeros(layout.numel, device=device)
         self._copied: Weights | None = None
         if at_once > 1:
             copied = FlatLayout(parameters=layout.parameters, num_trials=rows)
@@ -76,15 +94,13 @@ class Pieces:
         """A vector in the layout of the parameters that nobody reads until the next gradients, if there is one."""
         return None if self._lane is self._total else self._lane
 
-    @property
-    def output(self) -> Output:
-        """The output on the last whole batch. Its losses and loads lie in tensors that stay in place."""
-        metrics = {name: tuple(map(self._mean_of_pieces, layers)) for name, layers in self._metrics.items()}
-        layers = zip(*self._entropies, strict=True)
-        entropies = tuple(self._mean_of_pieces(list(layer)) for layer in layers) if self._entropies else None
+    def _output(self) -> Output:
+        """Return the output on the whole batch. In one process its losses and loads lie in tensors that stay in place."""
+        metrics = {name: self._means_of_pieces(layers) for name, layers in self._metrics.items()}
+        entropies = self._means_of_pieces(list(zip(*self._entropies, strict=True))) if self._entropies else None
         return Output(
-            losses_KT=self._losses.flatten(1),
-            load_LKE=self._numbers["load"],
+            losses_KT=self._ranks.joined(self._losses).flatten(1),
+            load_LKE=self._ranks.sum_(self._numbers["load"]),
             regularizers=metrics,
             entropies=entropies,
         )
@@ -95,34 +111,39 @@ class Pieces:
 
     def sum(
         self, inputs: Tensor, targets: Tensor, numbers: Mapping[str, Tensor | None], *, with_entropies: bool = False
-    ) -> None:
-        """Write the gradients of a batch [K, B, S], of every trial's mean loss, into `gradients`; and its `output`.
+    ) -> Output:
+        """Write the gradients of a batch [K, B, S], of every trial's mean loss, into `gradients`. Return its output.
 
         `numbers` are those of the K trials that the model reads: `bias` [L, K, E], `noise` [L, K, E] or None, and
         `last_load` [L, K, E] or None.
         """
         self.begin(numbers)
-        micros = range(self._setting.num_pieces // self._stack.pieces)
         if self.counts_first:
-            for micro in micros:
+            for micro in itertools.chain(*self._micros):
                 self.fill(micro, inputs, targets)
                 self._run_loads()
-        per_lane = len(micros) // self._setting.accumulation_lanes
-        for lane in range(self._setting.accumulation_lanes):
-            for micro in micros[lane * per_lane : (lane + 1) * per_lane]:
+            self._ranks.sum_(self._numbers["counted"])
+        received = []
+        for micros in self._micros:
+            for micro in micros:
                 self.fill(micro, inputs, targets)
                 self._collect(micro, self._run(), with_entropies)
-            self._end_lane()
+            received.append(self._end_lane())
+        if self._ranks.world > 1:
+            for lane in range(self._setting.accumulation_lanes):
+                rank, own = divmod(lane, len(self._lanes))
+                self._total.add_(received[own][rank])
+        return self._output()
 
     @torch.no_grad()
     def losses(self, inputs: Tensor, targets: Tensor, numbers: Mapping[str, Tensor | None]) -> Tensor:
         """Return the losses [K, N*T] of a batch, without gradients."""
         self.begin(numbers)
-        for micro in range(self._setting.num_pieces // self._stack.pieces):
+        for micro in itertools.chain(*self._micros):
             self.fill(micro, inputs, targets)
             output = self._model(*self._given(), self.targets, **self._named())
             self._keep_losses(micro, output.losses_KT)
-        return self._losses.flatten(1)
+        return self._ranks.joined(self._losses).flatten(1)
 
     def begin(self, numbers: Mapping[str, Tensor | None]) -> None:
         """Set the sums to zero, and copy the numbers of the step and the weights."""
@@ -213,10 +234,16 @@ class Pieces:
     def _add_load(self, name: str, load_LRE: Tensor) -> None:
         self._numbers[name] += load_LRE.view(len(load_LRE), -1, self._stack.pieces, load_LRE.shape[2]).sum(2)
 
-    def _end_lane(self) -> None:
-        if self._lane is not self._total:
-            self._total.add_(self._lane)
-            self._lane.zero_()
+    def _end_lane(self) -> Tensor:
+        """Add the sum of a lane to the total. Of several ranks, return [R, shard]: the sums of their lanes instead."""
+        if self._lane is self._total:
+            return self._total
+        if self._ranks.world > 1:
+            received = self._ranks.to_owners(self._lane, self._bounds)
+        else:
+            received = self._total.add_(self._lane)
+        self._lane.zero_()
+        return received
 
     def _collect(self, micro: int, output: Output, with_entropies: bool) -> None:
         """Keep what a micro-batch returned. A replay writes into the same tensors again."""
@@ -229,12 +256,14 @@ class Pieces:
             self._entropies.append(router_entropies(output, self._backend))
 
     def _keep_losses(self, micro: int, losses_RT: Tensor) -> None:
-        first, at_once = micro * self._stack.pieces, self._stack.pieces
+        first, at_once = (micro - self._micros[0].start) * self._stack.pieces, self._stack.pieces
         self._losses[:, first : first + at_once] = self._by_trial(losses_RT)
 
-    def _mean_of_pieces(self, values: Sequence[Tensor]) -> Tensor:
-        """Return [K]: the mean over the pieces of [R] per micro-batch."""
-        return mean_losses(torch.cat([self._by_trial(value) for value in values], dim=1), self._backend)
+    def _means_of_pieces(self, layers: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
+        """Return [K] per layer: the mean over the pieces of [R] per layer and micro-batch."""
+        of_layers = [torch.cat([self._by_trial(value) for value in values], dim=1) for values in layers]
+        joined = self._ranks.joined(torch.stack(of_layers, dim=2))
+        return tuple(mean_losses(value.contiguous(), self._backend) for value in joined.unbind(2))
 
     def _by_trial(self, rows: Tensor) -> Tensor:
         """Return [K, P, ...] of [R, ...]."""

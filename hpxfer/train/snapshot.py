@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hpxfer.model.flat import FlatLayout
+from hpxfer.model.flat import FlatLayout, Weights
 from hpxfer.trial.result import TrialResult
 
 
@@ -46,13 +46,16 @@ def copy_trials(source: Tensor, dim: int, rows: Sequence[int], out: Tensor) -> N
     out.copy_(source.index_select(dim, _index(source, rows)))
 
 
-def copy_flat_trials(source: FlatLayout, flat: Tensor, target: FlatLayout, out: Tensor, rows: Sequence[int]) -> None:
-    """Write those trials of `flat` that `rows` names to `out`, a vector of the layout `target`."""
-    index = _index(flat, rows)
-    stored, own = source.weights(flat), target.weights(out)
-    for name, copies in own.items():
+def copy_flat_trials(source: FlatLayout, flat: Tensor, out: Weights, rows: Sequence[int]) -> None:
+    """Write those trials of `flat`, a vector of the layout `source`, that `rows` names to the copies `out`.
+
+    A copy of `out` that is empty stays so.
+    """
+    index, stored = _index(flat, rows), source.weights(flat)
+    for name, copies in out.items():
         for layer, copy in enumerate(copies):
-            copy.copy_(stored[name][layer].index_select(0, index))
+            if copy.numel():
+                copy.copy_(stored[name][layer].index_select(0, index))
 
 
 def _index(source: Tensor, rows: Sequence[int]) -> Tensor:

@@ -22,6 +22,7 @@ from hpxfer.spec.blocks import moe_blocks
 from hpxfer.train.batch_loader import BatchLoader
 from hpxfer.train.optimizer import StackOptimizer
 from hpxfer.train.pieces import Pieces
+from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.train.snapshot import Snapshot, copy_flat_trials, copy_trials
 from hpxfer.trial.stack import Stack
 
@@ -43,13 +44,16 @@ class TrainState:
         backend: Backend = TORCH,
         compiled: bool = False,
         reset: bool = True,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.ranks = ranks
         self.device, self.setting, self.backend = device, stack.setting, backend
         self.num_trials = len(stack.trials)
         self.data = open_data(self.setting) if data is None else data
         self._family = FAMILIES.get(self.setting.family)
         parameters = self._family.parameters(stack.shape, self.setting)
         self.layout = FlatLayout(parameters=parameters, num_trials=self.num_trials)
+        self.bounds = ranks.bounds(self.layout)
         self.roles = {spec.name: spec.role for spec in parameters}
         self.moe_blocks = tuple(moe_blocks(stack.shape, self.setting))
         self.flat = torch.empty(self.layout.numel, device=device)
@@ -57,7 +61,7 @@ class TrainState:
         self.model = self._build(stack)
         self._forward: Any = torch.compile(self.model.__call__, dynamic=False) if compiled else self.model
         self.optimizer = StackOptimizer(
-            self.layout, self.flat, self.setting.optimizer, backend, has_momentum=stack.has_momentum
+            self.layout, self.flat, self.setting.optimizer, backend, has_momentum=stack.has_momentum, ranks=ranks
         )
         # [L, K, E] over the MoE layers. The balancing rule moves them at the rate of each trial.
         self.router_bias = torch.zeros(len(self.moe_blocks), self.num_trials, stack.shape.num_experts, device=device)
@@ -70,7 +74,7 @@ class TrainState:
         )
         self.pieces: Pieces | None = None
         if self.setting.num_pieces > 1:
-            self.pieces = Pieces(stack, self.layout, self.weights, self.model, self._forward, backend)
+            self.pieces = Pieces(stack, self.layout, self.weights, self.model, self._forward, backend, ranks)
         self.set_trials(stack)
         if reset:
             self.reset()
@@ -111,7 +115,7 @@ class TrainState:
 
     def resume(self, snapshot: Snapshot, rows: Sequence[int]) -> None:
         """Continue from those trials of a snapshot that `rows` names. They are the trials of this stack."""
-        copy_flat_trials(snapshot.layout, snapshot.parameters, self.layout, self.flat, rows)
+        copy_flat_trials(snapshot.layout, snapshot.parameters, self.layout.weights(self.flat), rows)
         self.optimizer.resume(snapshot, rows)
         copy_trials(snapshot.router_bias, 1, rows, self.router_bias)
         copy_trials(snapshot.last_load, 1, rows, self.last_load)
@@ -168,6 +172,15 @@ class TrainState:
             return self.pieces.losses(inputs, targets, self.numbers(self.setting.steps))
         return self.forward(inputs, targets, self.setting.steps).losses_KT
 
+    def own(self, vector: Tensor) -> Weights:
+        """Return the copies of a vector that this rank owns. The others are empty."""
+        low, high = self.bounds[self.ranks.rank : self.ranks.rank + 2]
+        return self.layout.part(vector[low:high], low)
+
+    def moments(self) -> tuple[Tensor, ...]:
+        """Return the moments of all parameters: the optimizer's own, or of several ranks copies on the host."""
+        return tuple(self.ranks.whole(moment, self.bounds) for moment in self.optimizer.moments)
+
     def copied(self) -> Tensor:
         """Return a copy of the parameters, which lasts until the next gradients."""
         spare = None if self.pieces is None else self.pieces.spare
@@ -193,8 +206,8 @@ class TrainState:
         inputs, targets = self.batch(step)
         if self.pieces is None:
             return self.gradients(inputs, targets, self.noise(step))
-        self.pieces.sum(inputs, targets, self.numbers(step), with_entropies=with_entropies)
-        return self.pieces.output, self.pieces.gradients
+        output = self.pieces.sum(inputs, targets, self.numbers(step), with_entropies=with_entropies)
+        return output, self.pieces.gradients
 
     def gradients(self, inputs: Tensor, targets: Tensor, noise: Tensor | None) -> tuple[Output, Weights]:
         """Return the output on a batch of one piece with router noise, and the gradients of every trial's mean loss."""
@@ -213,6 +226,7 @@ class TrainState:
         `grads` is used up: clipping scales it in place.
         """
         self.optimizer.step(grads, factor, self.setting.gradient_clip)
+        self.ranks.share_(self.flat, self.bounds)
         # Loss-free balancing (2601.20205, section 3.1; the sign: 2408.15664): the bias falls where the load is above
         # kappa.
         match self.setting.balance.bias:

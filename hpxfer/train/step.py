@@ -26,6 +26,7 @@ from hpxfer.train.graphs import GraphCapture
 from hpxfer.train.log import balance_steps
 from hpxfer.train.monitor import DivergenceMonitor
 from hpxfer.train.pieces import Pieces
+from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.train.snapshot import Snapshot
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Setting
@@ -43,13 +44,18 @@ class TrainStep:
     Steps are counted from 0. The argument `step` chooses the batch and the router noise. The monitor counts by itself.
     """
 
-    def __init__(self, stack: Stack, setup: Setup, *, reset: bool = True) -> None:
+    def __init__(self, stack: Stack, setup: Setup, *, reset: bool = True, ranks: Ranks = ALONE) -> None:
         began = time.monotonic()
         self.setup = setup
         if setup.compiled:
             torch.compiler.reset()  # a captured step needs no compiled code, and torch keeps at most 8 versions of it
         self.state = TrainState(
-            stack, setup.device, backend=setup.backend, compiled=setup.compiled, reset=reset and not setup.captured
+            stack,
+            setup.device,
+            backend=setup.backend,
+            compiled=setup.compiled,
+            reset=reset and not setup.captured,
+            ranks=ranks,
         )
         self.monitor = DivergenceMonitor(stack.setting, self.state.optimizer.alive, setup.backend)
         self._balance_at = balance_steps(stack.setting.steps)
@@ -70,12 +76,12 @@ class TrainStep:
         self._reset(reset)
 
     def snapshot(self) -> Snapshot:
-        """Return the tensors that the next steps depend on. They are this step's own."""
+        """Return the tensors that the next steps depend on. They are this step's own; moments of several ranks are not."""
         state, monitor = self.state, self.monitor
         return Snapshot(
             layout=state.layout,
             parameters=state.flat,
-            moments=state.optimizer.moments,
+            moments=state.moments(),
             powers=state.optimizer.powers,
             alive=monitor.alive,
             ended=monitor.ended,
@@ -100,7 +106,7 @@ class TrainStep:
 
     def update(self, output: Output, grads: Weights) -> None:
         """Record the losses, end bad trials and update the others. `grads` is used up."""
-        if self._replays is None:
+        if self._replays is None or self.state.ranks.world > 1:
             self._update(output, grads)
         else:
             self._replays[1]()
@@ -145,7 +151,10 @@ class TrainStep:
             self._first, first = graphs.capture(self._gradients_of_buffers)
         else:
             first = self._capture_pieces(pieces, graphs)
-            self._first = pieces.output, pieces.gradients
+            self._first = self.state.forward_backward(0)  # the tensors that each step writes
+        if self.state.ranks.world > 1:  # what ranks send each other is not captured
+            self._replays = first, first
+            return
         _, second = graphs.capture(lambda: self._update(*self._first))
         self._replays = first, second
 
@@ -189,7 +198,13 @@ class StepCache:
         self._step: TrainStep | None = None
 
     def step_for(
-        self, stack: Stack, setup: Setup, *, reset: bool = True, make: Callable[..., TrainStep] = TrainStep
+        self,
+        stack: Stack,
+        setup: Setup,
+        *,
+        reset: bool = True,
+        ranks: Ranks = ALONE,
+        make: Callable[..., TrainStep] = TrainStep,
     ) -> TrainStep:
         """Return a step for the stack: the cached one with its trials, or a new one. If `reset`, at its first step."""
         cached, self._step = self._step, None
@@ -198,7 +213,7 @@ class StepCache:
             self._step = cached
             return cached
         del cached  # frees its memory before the new step takes some
-        made = make(stack, setup, reset=reset)
+        made = make(stack, setup, reset=reset, ranks=ranks)
         if setup.captured:
             self._step = made
         return made

@@ -15,16 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpxfer.model.flat import Weights, sums_of_squares
+from hpxfer import __version__
+from hpxfer.model.flat import Weights
 from hpxfer.model.output import Output, router_entropies
-from hpxfer.train.checkpoint import Checkpoint, Checkpointer
+from hpxfer.train.checkpoint import Checkpoint, Checkpointer, how
 from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.train.compaction import fits_memory, saves_time
 from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.log import MetricLog, balance_steps, loss_curve, probe_steps, rms_by_role
 from hpxfer.train.monitor import mean_losses
 from hpxfer.train.provenance import provenance
+from hpxfer.train.ranks import ALONE, Ranks, Team, joined
 from hpxfer.train.snapshot import Moment, Snapshot
+from hpxfer.train.squares import sums_of_squares
 from hpxfer.train.step import StepCache
 from hpxfer.trial.events import Ended, Progress
 from hpxfer.trial.result import TrialResult
@@ -50,6 +53,7 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     keep: Callable[[Moment], object] | None = None,
     keep_at: Collection[int] = (),
+    team: Team | None = None,
 ) -> Iterator[Report]:
     """Yield progress about every second and after the steps `report_at`, then the results of all trials of the stack.
 
@@ -62,12 +66,16 @@ def train(
     `device` is auto (CUDA if there is one), cpu or cuda. `determinism` is strict, fast or None (the device's default).
     `kernels` is auto, torch or triton. `checkpoints` says where checkpoints are written and read. torch's global
     settings change for the length of the run.
+
+    `team` is the place of this process among those that train the stack together. All of them call this function with
+    the same arguments. Rank 0 asks `stop`, writes checkpoints and calls `keep`. All have the same results.
     """
     setup = setup_for(device, determinism, kernels)
     with switched(setup):
         try:
-            checkpointer = Checkpointer(checkpoints, stack, setup)
-            run = _Run(stack, setup, checkpointer.last())
+            ranks = joined(team, setup.device, {"hpxfer": __version__, **how(setup)})
+            checkpointer = Checkpointer(checkpoints, stack, setup, ranks)
+            run = _Run(stack, setup, checkpointer.last(), ranks)
             yield from _events(run, checkpointer, report_at, stop, keep, keep_at)
         except BaseException:
             _steps.clear()
@@ -82,7 +90,7 @@ def _events(
     keep: Callable[[Moment], object] | None,
     keep_at: Collection[int],
 ) -> Iterator[Report]:
-    steps, tokens = run.setting.steps, run.setting.batch_tokens * run.num_trials
+    steps, tokens, ranks = run.setting.steps, run.setting.batch_tokens * run.num_trials, run.ranks
     reported, last_report = run.steps_read, time.monotonic()
     if reported:  # by an earlier run
         yield run.progress(reported * tokens)
@@ -94,19 +102,21 @@ def _events(
         if not run.read():
             break
         if keep is not None and kept and step + 1 < steps:
-            keep(run.moment())
-        if step + 1 < steps and stop():
+            moment = run.moment()  # by all ranks
+            if ranks.is_first:
+                keep(moment)
+        if step + 1 < steps and ranks.agree(stop()):
             if checkpointer.is_on:
                 checkpointer.save(run.checkpoint)
             return
         if asked or time.monotonic() - last_report >= PROGRESS_S:
             yield run.progress((step + 1 - reported) * tokens)
             reported, last_report = step + 1, time.monotonic()
-        if checkpointer.due and step + 1 < steps:
+        if checkpointer.is_on and step + 1 < steps and ranks.agree(checkpointer.due):
             checkpointer.save(run.checkpoint)
     yield run.progress((steps - reported) * tokens)
     results = run.results()
-    if keep is not None and (last := run.moment(results)).rows:
+    if keep is not None and (last := run.moment(results)).rows and ranks.is_first:
         keep(last)
     yield Ended(results=results)
 
@@ -117,8 +127,8 @@ class _Run:
     `live` are the positions in the stack of those trials that the step still trains.
     """
 
-    def __init__(self, stack: Stack, setup: Setup, past: Checkpoint | None = None) -> None:
-        self.stack, self.setup, self.setting = stack, setup, stack.setting
+    def __init__(self, stack: Stack, setup: Setup, past: Checkpoint | None = None, ranks: Ranks = ALONE) -> None:
+        self.stack, self.setup, self.setting, self.ranks = stack, setup, stack.setting, ranks
         self.num_trials = len(stack.trials)
         self.started = time.monotonic()
         if setup.cuda:
@@ -132,7 +142,7 @@ class _Run:
         self.steps_queued = self.steps_read = self.trial_steps = self.resumes = 0
         self.earlier_s = 0.0  # spent by earlier runs
         if past is None:
-            self.train_step = _steps.step_for(stack, setup)
+            self.train_step = _steps.step_for(stack, setup, ranks=ranks)
             self.size_since, self.size_from = time.monotonic(), 0  # when, and from which step, the stack has this size
         else:
             self._resume(past)
@@ -177,6 +187,7 @@ class _Run:
 
     def step(self, step: int) -> None:
         """Queue one optimizer step of every live trial."""
+        self.ranks.at(f"step {step}")
         output, grads = self.train_step.gradients(step)
         if step in self.balance_at:
             self._log_balance(step, output)
@@ -207,13 +218,13 @@ class _Run:
         step_s = (time.monotonic() - self.size_since) / (self.steps_queued - self.size_from)
         fraction = num_alive / len(self.live)
         saves = saves_time(1 - fraction, steps_left * step_s, self.train_step.build_s, self.setup)
-        return saves and fits_memory(fraction, self.setup)
+        return self.ranks.agree(saves and fits_memory(fraction, self.setup))
 
     def _continue(self, live: list[int], snapshot: Snapshot, rows: list[int]) -> None:
         """Continue with these trials alone. They are the `rows` of a snapshot."""
         self.live = live
         stack = replace(self.stack, trials=tuple(self.stack.trials[k] for k in live))
-        self.train_step = _steps.step_for(stack, self.setup, reset=False)
+        self.train_step = _steps.step_for(stack, self.setup, reset=False, ranks=self.ranks)
         self.train_step.resume(snapshot, rows)
         self.size_since, self.size_from = time.monotonic(), self.steps_queued
 
@@ -266,7 +277,7 @@ class _Run:
         self._log_rms(step, "grad_rms", grads)
         self.train_step.update(output, grads)
         before -= state.flat  # in place: the sign does not matter, a third copy of the parameters would
-        self._log_rms(step, "update_rms", state.layout.weights(before))
+        self._log_rms(step, "update_rms", state.own(before))
 
     def _log_rms(self, step: int, metric: str, weights: Weights) -> None:
         state = self.train_step.state
@@ -277,13 +288,13 @@ class _Run:
     def _squares(self, weights: Weights) -> dict[str, Tensor]:
         """Return name -> [K] float64: the sum of squares of every trial's parameter."""
         if not (self.setup.cuda and self.setup.determinism == "strict"):
-            return sums_of_squares(weights, torch.float64)
+            return sums_of_squares(weights, torch.float64, self.ranks)
         # A GPU orders the additions of a row by the number of rows, so this sums one trial at a time.
         trials = (
             {name: tuple(copy[k : k + 1] for copy in copies) for name, copies in weights.items()}
             for k in range(len(self.live))
         )
-        alone = [sums_of_squares(trial, torch.float64) for trial in trials]
+        alone = [sums_of_squares(trial, torch.float64, self.ranks) for trial in trials]
         return {name: torch.cat([sums[name] for sums in alone]) for name in weights}
 
     @torch.no_grad()
