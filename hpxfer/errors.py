@@ -1,4 +1,4 @@
-"""The one exception that means "the input is at fault", and how its message is made."""
+"""The exception that means "the input is at fault", how its message is made, and that of lost ranks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ MAX_NAMES = 200  # of those that are legal
 
 class HpxferError(ValueError):
     """A mistake in what the user gave. The command line prints it without a traceback and exits 2."""
+
+
+class RankLost(Exception):
+    """Of the processes that train a stack together, one hangs, is gone or has no memory. It counts as a lost worker."""
 
 
 def shown(value: object) -> str:

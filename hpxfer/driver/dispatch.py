@@ -164,7 +164,8 @@ def longest_first(
     Trials that share a checkpoint stay in one stack and resume from it.
     """
     resources, device = prepared.spec.resources, prepared.real.device
-    how, share, workers = How.of(resources), resources.gpus_per_stack, prepared.real.workers
+    how, share = How.of(resources), resources.gpu_share
+    workers = prepared.real.workers * resources.ranks
     resumed, fresh = ([], trials) if checkpoints is None else checkpoints.resumable(trials)
     known = prepared.measured
     stacks = pack(fresh, device, asked=prepared.spec.stack_size, measured=known, workers=workers, share=share, how=how)

@@ -38,7 +38,8 @@ def _ray(placement: Placement) -> Executor:
 def _local(placement: Placement) -> Executor:
     from hpxfer.executors.local import LocalExecutor
 
-    return LocalExecutor(workers=placement.workers)
+    resources = placement.resources
+    return LocalExecutor(workers=placement.workers, ranks=resources.ranks, rank_timeout_s=resources.rank_timeout_s)
 
 
 RAY = ExecutorKind(name="ray", make=_ray, joins_clusters=True, stops_early=True, shares_gpus=True)

@@ -16,20 +16,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from hpxfer.errors import HpxferError, first_line, last_line
+from hpxfer.errors import HpxferError, RankLost, first_line, last_line
 from hpxfer.executors.executor import More, OnEvent, Train, failed, lost
 from hpxfer.executors.placement import Placement
 from hpxfer.executors.queue import Queue
 from hpxfer.executors.ray_cluster import (
-    Needs,
+    Bundles,
     beside_driver,
+    bundles_of,
     cluster_device,
+    describe,
     joined,
     listing,
     most_workers,
-    needs_of,
     nodes,
-    require_node,
+    require_place,
 )
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
@@ -41,6 +42,8 @@ from hpxfer.trial.stack import Stack
 
 # ruff: isort: split
 import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 # How often the driver empties the mailbox while no stack ends, and how often it asks the cluster for its room.
 _POLL_S = 0.25
@@ -91,7 +94,10 @@ class RayExecutor:
 
 @dataclass(eq=False)
 class _Actor:
-    """A worker, as the driver knows it. `starting` is set until it is ready, `call` while it trains."""
+    """A worker, as the driver knows it. `starting` is set until it is ready, `call` while it trains.
+
+    A worker of several ranks has an actor for each. The first speaks for all. `others` are the calls of the others.
+    """
 
     handle: Any
     gpus: float
@@ -100,10 +106,14 @@ class _Actor:
     stack: Stack | None = None
     number: int = 0  # of the current try
     call: Any = None
+    ranks: tuple[Any, ...] = ()  # the actors of the other ranks
+    others: tuple[Any, ...] = ()
+    broken: str | Ended | None = None  # how another rank than the first has ended the stack
+    place: Any = None  # the placement group of several ranks
 
     @property
-    def waits_for(self) -> Any:
-        return self.call if self.starting is None else self.starting
+    def waits_for(self) -> tuple[Any, ...]:
+        return (self.call, *self.others) if self.starting is None else (self.starting,)
 
     @property
     def is_idle(self) -> bool:
@@ -161,8 +171,18 @@ class _Run:
 
     def stop(self) -> None:
         """End all workers, whatever they are doing."""
-        for handle in [*(actor.handle for actor in self._actors), self._mailbox]:
+        for actor in self._actors:
+            self._end(actor)
+        self._kill(self._mailbox)
+
+    def _end(self, actor: _Actor) -> None:
+        """Kill the processes of a worker, and give its place back."""
+        for handle in (actor.handle, *actor.ranks):
             self._kill(handle)
+        if actor.place is not None:
+            with suppress(ray.exceptions.RayError, ConnectionError):
+                if self._monitor.is_alive():
+                    remove_placement_group(actor.place)
 
     def _kill(self, handle: Any) -> None:
         with suppress(ray.exceptions.RayError, ConnectionError):
@@ -183,7 +203,9 @@ class _Run:
         if stack is not None:
             self._numbers += 1
             actor.stack, actor.number = stack, self._numbers
-            actor.call = actor.handle.train.remote(self._numbers, stack, self._queue.is_last_try(stack))
+            task = self._numbers, stack, self._queue.is_last_try(stack)
+            actor.call, *others = (handle.train.remote(*task) for handle in (actor.handle, *actor.ranks))
+            actor.others = tuple(others)
             assert actor.who is not None
             self._on_event(stack, actor.who)
         return stack is not None
@@ -205,14 +227,30 @@ class _Run:
             self._start_one(gpus)
 
     def _start_one(self, gpus: float) -> None:
-        needs = self._needs(gpus)
+        bundles = self._bundles(gpus)
         if not self._any_started:
-            require_node(needs)
-        elif not most_workers(needs):  # a node was lost and may come back; `_check_cluster` says so if it takes long
+            require_place(bundles)
+        elif not most_workers(bundles):  # a node was lost and may come back; `_check_cluster` says so if it takes long
             return
-        made: Any = ray.remote(Worker).options(scheduling_strategy="SPREAD", **needs.options())
+        if len(bundles) > 1:
+            self._actors.append(self._team(bundles, gpus))
+            return
+        made: Any = ray.remote(Worker).options(scheduling_strategy="SPREAD", **bundles[0].options())
         handle = made.remote(self._train, self._mailbox, gpus)
         self._actors.append(_Actor(handle, gpus, starting=handle.ready.remote()))
+
+    def _team(self, bundles: Bundles, gpus: float) -> _Actor:
+        """Start a worker of several ranks, which lie on as few nodes as possible."""
+        place = placement_group([bundle.resources() for bundle in bundles], strategy="PACK")
+        handles = []
+        for index, bundle in enumerate(bundles):
+            strategy = PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=index)
+            made: Any = ray.remote(Worker).options(scheduling_strategy=strategy, **bundle.options())
+            handles.append(made.remote(self._train, self._mailbox, bundle.gpus))
+        world, timeout_s = len(bundles), self._resources.rank_timeout_s
+        address = handles[0].lead.remote(world, timeout_s)
+        first, *_ = [handle.join.remote(rank, world, address, timeout_s) for rank, handle in enumerate(handles)]
+        return _Actor(handles[0], gpus, starting=first, ranks=tuple(handles[1:]), place=place)
 
     def _gpus_of(self, stack: Stack) -> float:
         """Return the share of a GPU that a stack gets."""
@@ -224,8 +262,8 @@ class _Run:
             self._gpus[stack.id] = gpu_share(stack, self._device, measured=self._measured.get(stack.shape))
         return self._gpus[stack.id]
 
-    def _needs(self, gpus: float) -> Needs:
-        return needs_of(self._resources, gpus)
+    def _bundles(self, gpus: float) -> Bundles:
+        return bundles_of(self._resources, gpus)
 
     # Room is counted in workers. Where each stack has its own share of a GPU, it is counted in GPUs.
 
@@ -236,10 +274,10 @@ class _Run:
     def _ask_room(self) -> None:
         """Ask the cluster for its room."""
         if self._by_share:
-            self._room = most_workers(self._needs(1.0))
+            self._room = most_workers(self._bundles(1.0))
         else:
             fixed = self._resources.gpus_per_stack or 1.0
-            self._room = self._resources.workers or most_workers(self._needs(fixed if self._device.cuda else 0.0))
+            self._room = self._resources.workers or most_workers(self._bundles(fixed if self._device.cuda else 0.0))
 
     def _has_room(self, gpus: float) -> bool:
         if self._by_share:
@@ -261,14 +299,17 @@ class _Run:
 
     def _wait(self) -> None:
         """Wait until a worker reports something, and pass on all reports."""
-        waited = {actor.waits_for: actor for actor in self._actors if not actor.is_idle}
+        waited = {ref: actor for actor in self._actors if not actor.is_idle for ref in actor.waits_for}
         if not waited:
             time.sleep(_POLL_S)
             return
         ready, late = ray.wait(list(waited), timeout=_POLL_S)
         if ready and late:
             ready += ray.wait(late, num_returns=len(late), timeout=0)[0]
-        actors = [waited[ref] for ref in ready]
+        actors = [waited[ref] for ref in ready if waited[ref].waits_for[0] == ref]
+        for ref in ready:
+            if (actor := waited[ref]) not in actors and self._has_lost_rank(actor, ref):
+                actors.append(actor)
         for actor in [other for other in actors if other.starting is not None]:
             self._take_start(actor)
             actors.remove(actor)
@@ -309,15 +350,32 @@ class _Run:
         """
         stack = actor.stack
         assert stack is not None
+        if actor.broken is not None:
+            return stack, actor.broken, 1
         try:
             return stack, *ray.get(actor.call)
         except _LOST as error:
             return stack, first_line(error), 1
+        except RankLost as error:
+            return stack, first_line(getattr(error, "cause", error)), 1
         except ray.exceptions.RayTaskError as error:  # not caught by `guarded`, e.g. results that cannot be pickled
             return stack, failed(stack, str(error), "bug"), 1
 
+    def _has_lost_rank(self, actor: _Actor, ref: Any) -> bool:
+        """Return whether a rank beside the first has ended the stack, by an error or because it is gone."""
+        actor.others = tuple(other for other in actor.others if other != ref)
+        try:
+            ended, _ = ray.get(ref)
+        except (*_LOST, RankLost) as error:
+            actor.broken = first_line(getattr(error, "cause", error))
+            return True
+        if any(result.status == "failed" for result in ended.results):
+            actor.broken = ended
+            return True
+        return False
+
     def _pass_on(self, actor: _Actor, stack: Stack, ended: Ended | str) -> None:
-        actor.stack = actor.call = None
+        actor.stack, actor.call, actor.others = None, None, ()
         if isinstance(ended, str):
             self._drop(actor)
             if self._queue.lost(stack):
@@ -325,13 +383,15 @@ class _Run:
             ended = lost(stack, ended)
         else:
             self._queue.done(stack)
+            if actor.ranks and any(result.status == "failed" for result in ended.results):
+                self._drop(actor)  # the other ranks may wait for this one
         self._gpus.pop(stack.id, None)
         self._on_event(stack, ended)
 
     def _drop(self, actor: _Actor) -> None:
         """Forget a worker and kill it. A worker that only cannot be reached must not train on."""
         self._actors.remove(actor)
-        self._kill(actor.handle)
+        self._end(actor)
 
     def _check_cluster(self) -> None:
         """Every few seconds check that the cluster is there, ask for its room, and check that the run moves on."""
@@ -349,10 +409,10 @@ class _Run:
             return
         self._last_ready = now  # repeat the warning after the same time
         for stack in islice(self._queue.waiting(), 1):
-            needs = self._needs(self._gpus_of(stack))
-            require_node(needs)
+            bundles = self._bundles(self._gpus_of(stack))
+            require_place(bundles)
             _log.warning(
                 "waiting for a worker: it needs %s; the Ray cluster has %s, which others may be using",
-                needs,
+                describe(bundles),
                 listing(nodes()),
             )

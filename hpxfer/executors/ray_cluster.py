@@ -43,15 +43,15 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
-    """The resources that one worker needs on a node: CPUs, and a share of a GPU (0: none), perhaps of one type."""
+class Bundle:
+    """The resources that one process needs on a node: CPUs, and a share of a GPU (0: none), perhaps of one type."""
 
     cpus: float = 1.0
     gpus: float = 0.0
     gpu_type: str | None = None
 
     def fit(self, node: Node) -> int:
-        """Return how many workers with these needs an empty node holds."""
+        """Return how many such processes an empty node holds."""
         if self.gpu_type is not None and self.gpus and _TYPE + self.gpu_type not in node.has:
             return 0
         counts = [
@@ -62,13 +62,22 @@ class Needs:
         return min(counts, default=1)
 
     def options(self) -> dict[str, Any]:
-        """Return the needs as Ray's options of an actor."""
+        """Return the bundle as Ray's options of an actor."""
         out: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
         return {**out, "accelerator_type": self.gpu_type} if self.gpu_type and self.gpus else out
+
+    def resources(self) -> dict[str, float]:
+        """Return the bundle in the terms of Ray's placement groups."""
+        out = {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+        return {**out, f"{_TYPE}{self.gpu_type}": 0.001} if self.gpus and self.gpu_type else out
 
     def __str__(self) -> str:
         gpus = f" and {self.gpus:g} GPU" + (f" of type {self.gpu_type}" if self.gpu_type else "") if self.gpus else ""
         return f"{self.cpus:g} CPU{gpus}"
+
+
+# What a worker needs: a bundle for each of its processes, which may lie on several nodes.
+Bundles = Sequence[Bundle]
 
 
 def nodes() -> list[Node]:
@@ -80,22 +89,52 @@ def nodes() -> list[Node]:
     ]
 
 
-def needs_of(resources: ResourcesSpec, gpus: float) -> Needs:
-    """Return the needs of a worker, given its share of a GPU."""
-    return Needs(cpus=resources.cpus_per_stack, gpus=gpus, gpu_type=resources.gpu_type)
+def bundles_of(resources: ResourcesSpec, gpus: float) -> Bundles:
+    """Return the bundles of a worker, given its share of a GPU or the number of its GPUs: one per rank."""
+    each = Bundle(cpus=resources.cpus_per_stack, gpus=min(gpus, 1.0), gpu_type=resources.gpu_type)
+    return (each,) * resources.ranks
 
 
-def most_workers(needs: Needs) -> int:
-    """Return how many workers with these needs the empty cluster holds."""
-    return sum(needs.fit(node) for node in nodes())
+def most_workers(bundles: Bundles) -> int:
+    """Return how many workers with these bundles the empty cluster holds. Equal bundles are counted exactly."""
+    first, *others = bundles
+    if all(other == first for other in others):
+        return sum(first.fit(node) for node in nodes()) // len(bundles)
+    free, count = [dict(node.has) for node in nodes()], 0
+    while all(_take(bundle, free) for bundle in sorted(bundles, key=lambda each: (-each.gpus, -each.cpus))):
+        count += 1
+    return count
 
 
-def require_node(needs: Needs) -> None:
-    """Raise HpxferError unless some node can hold a worker with these needs."""
-    if not most_workers(needs):
+def _take(bundle: Bundle, free: list[dict[str, float]]) -> bool:
+    """Take a bundle from the first node that has room for it. Return whether there is one."""
+    asked = {name: each for name, each in bundle.resources().items() if each}
+    for has in free:
+        if asked and all(has.get(name, 0.0) + _EPS >= each for name, each in asked.items()):
+            for name, each in asked.items():
+                has[name] -= each
+            return True
+    return False
+
+
+def describe(bundles: Bundles) -> str:
+    """Return the bundles as text, e.g. `8 times 1 CPU and 1 GPU`."""
+    kinds = dict.fromkeys(str(bundle) for bundle in bundles)
+    counts = {text: sum(str(bundle) == text for bundle in bundles) for text in kinds}
+    return " and ".join(f"{count} times {text}" if len(bundles) > 1 else text for text, count in counts.items())
+
+
+def require_place(bundles: Bundles) -> None:
+    """Raise HpxferError unless the empty cluster can hold a worker with these bundles."""
+    if not most_workers(bundles):
+        where = (
+            "on one node, and no node of the Ray cluster has that"
+            if len(bundles) == 1
+            else ("at once, and the Ray cluster has not so much, even with nothing else on it")
+        )
         raise HpxferError(
-            f"resources: each stack needs {needs} on one node, and no node of the Ray cluster has that; it has "
-            f"{listing(nodes())}; change resources.cpus_per_stack, gpus_per_stack or gpu_type, or add such a node"
+            f"resources: each stack needs {describe(bundles)} {where}; it has {listing(nodes())}; change "
+            "resources.cpus_per_stack, gpus_per_stack or gpu_type, or add such a node"
         )
 
 
@@ -121,7 +160,10 @@ def beside_driver() -> NodeAffinitySchedulingStrategy | None:
 def joined(placement: Placement) -> Iterator[None]:
     """Join the cluster of a placement, or start one here, and check that every node can import the plug-ins."""
     resources = placement.resources
-    with session(placement.address, resources.cpus_per_stack * (resources.workers or 1)), ray_errors():
+    with (
+        session(placement.address, resources.cpus_per_stack * resources.ranks * (resources.workers or 1)),
+        ray_errors(),
+    ):
         require_plugins(placement.plugins)
         yield
 

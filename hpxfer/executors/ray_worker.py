@@ -10,10 +10,11 @@ from typing import Any
 import ray
 
 from hpxfer.executors.executor import Train
-from hpxfer.executors.worker import STOP, guarded, keep_memory
+from hpxfer.executors.worker import MEMBER, STOP, guarded, keep_memory
 from hpxfer.plan.packing import memory_fraction
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.stack import Stack
+from hpxfer.trial.team import Team
 
 # How long the results of a stack wait for its last event to reach the mailbox. Without it, a display may miss that
 # event.
@@ -49,7 +50,7 @@ class Mailbox:
 
 
 class Worker:
-    """One process that trains one stack after another."""
+    """One process that trains one stack after another, alone or as a rank of several such processes."""
 
     def __init__(self, train: Train, mailbox: Any, gpu_share: float) -> None:
         keep_memory()
@@ -72,6 +73,19 @@ class Worker:
         """
         return Started(host=socket.gethostname(), pid=os.getpid())
 
+    def lead(self, world: int, timeout_s: float) -> str:
+        """Open the store of a team of which this is rank 0. Return its address."""
+        from hpxfer.train.ranks import open_store
+
+        host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        MEMBER.store, address = open_store(world, host=host, timeout_s=timeout_s)
+        return address
+
+    def join(self, rank: int, world: int, address: str, timeout_s: float) -> Started:
+        """Become a rank of the team at this address. See `ready`."""
+        MEMBER.team = Team(rank=rank, world=world, address=address, timeout_s=timeout_s)
+        return self.ready()
+
     def train(self, number: int, stack: Stack, cut: bool) -> tuple[Ended, int]:
         """Return the end of a stack, and how many events went into the mailbox before it. `cut`: see `guarded`."""
         ended = Ended(results=())
@@ -79,7 +93,7 @@ class Worker:
         for event in guarded(self._train, stack, cut=cut):
             if isinstance(event, Ended):
                 ended = event
-            elif not isinstance(event, Started):
+            elif not isinstance(event, Started) and MEMBER.is_first:
                 last, posted = self._mailbox.put.remote(number, event), posted + 1
         if last is not None:
             with suppress(ray.exceptions.RayError):

@@ -24,7 +24,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train, lost
 from hpxfer.executors.placement import Placement
 from hpxfer.executors.queue import Queue
-from hpxfer.executors.ray_cluster import Needs, cluster_device, joined, most_workers, needs_of, require_node
+from hpxfer.executors.ray_cluster import Bundles, bundles_of, cluster_device, joined, most_workers, require_place
 from hpxfer.executors.tune_side import (
     LOSS,
     Lost,
@@ -66,11 +66,11 @@ class TuneExecutor:
             )
         with joined(self.placement), _quiet():
             cuda = cluster_device(resources).cuda
-            needs = needs_of(resources, (resources.gpus_per_stack or 1.0) if cuda else 0.0)
-            require_node(needs)
-            channel, limit = TuneChannel(), resources.workers or most_workers(needs)
+            bundles = bundles_of(resources, (resources.gpus_per_stack or 1.0) if cuda else 0.0)
+            require_place(bundles)
+            channel, limit = TuneChannel(), resources.workers or most_workers(bundles)
             with tempfile.TemporaryDirectory(prefix="hpxfer-tune-", ignore_cleanup_errors=True) as scratch:
-                tuner = self._tuner(train, channel, needs, limit, scratch)
+                tuner = self._tuner(train, channel, bundles, limit, scratch)
                 thread = threading.Thread(target=channel.run, args=(tuner.fit,), daemon=True, name="tune")
                 thread.start()
                 try:
@@ -79,12 +79,12 @@ class TuneExecutor:
                     channel.stopped.set()
                     thread.join(_STOP_S)
 
-    def _tuner(self, train: Train, channel: TuneChannel, needs: Needs, limit: int, scratch: str) -> Any:
+    def _tuner(self, train: Train, channel: TuneChannel, bundles: Bundles, limit: int, scratch: str) -> Any:
         stopping = self.placement.stopping
         assert stopping is not None
         runner = tune.with_parameters(Runner, train=train)
         return tune.Tuner(
-            tune.with_resources(runner, tune.PlacementGroupFactory([_bundle(needs)])),
+            tune.with_resources(runner, tune.PlacementGroupFactory([bundle.resources() for bundle in bundles])),
             tune_config=tune.TuneConfig(
                 metric=LOSS,
                 mode="min",
@@ -116,12 +116,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
-
-
-def _bundle(needs: Needs) -> dict[str, float]:
-    """Return the resources that a trial needs on a node, in the terms of Ray's placement groups."""
-    out = {"CPU": needs.cpus, **({"GPU": needs.gpus} if needs.gpus else {})}
-    return {**out, f"accelerator_type:{needs.gpu_type}": 0.001} if needs.gpus and needs.gpu_type else out
 
 
 def _drive(channel: TuneChannel, waiting: Queue, limit: int, on_event: OnEvent) -> None:

@@ -10,8 +10,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, RankLost, first_line
 from hpxfer.executors.executor import Train, failed
 from hpxfer.executors.stopping import Stopping
 from hpxfer.registry import PluginFile, load_plugin
@@ -19,6 +20,7 @@ from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
+from hpxfer.trial.team import Team
 from hpxfer.weights.kept import KeepSpec
 
 # How long a driver that was interrupted waits for that. A training step that takes longer is abandoned.
@@ -46,6 +48,21 @@ class StopRequest:
 
 
 STOP = StopRequest()
+
+
+class Membership:
+    """The team of this process, if it is one of several ranks of a stack."""
+
+    team: Team | None = None
+    store: Any = None  # of rank 0, through which the ranks find each other
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process speaks for its stack."""
+        return self.team is None or self.team.rank == 0
+
+
+MEMBER = Membership()
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,7 @@ class TrainStack:
             stop=STOP.check,
             keep=None if self.keep is None else Keeper(self.keep, stack),
             keep_at=() if self.keep is None else self.keep.early_steps(stack.setting.steps),
+            team=MEMBER.team,
         )
 
 
@@ -105,6 +123,8 @@ def guarded(train: Train, stack: Stack, *, cut: bool = False) -> Iterator[Event]
     the halves at once: it is set for the last try of a stack whose workers were lost, because a machine without memory
     may kill its workers. Results are sent when the whole stack is trained. So a worker that is lost before repeats the
     whole stack, and no result is sent twice. A worker that was asked to stop does not send Ended.
+
+    Several ranks cannot cut a stack each for itself: RankLost is raised, and the whole stack is tried again.
     """
     yield Started(host=socket.gethostname(), pid=os.getpid())
     results: list[TrialResult] = []
@@ -127,6 +147,10 @@ def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
         yield failed(stack, str(error), "input")
         return
     except Exception as error:
+        if MEMBER.team is not None and _out_of_memory(error):
+            raise RankLost(f"rank {MEMBER.team.rank} has no memory left: {first_line(error)}") from error
+        if isinstance(error, RankLost):
+            raise
         if not _out_of_memory(error) or (len(stack.trials) == 1 and _is_frugal(stack)):
             yield failed(stack, traceback.format_exc(), "memory" if _out_of_memory(error) else "bug")
             return

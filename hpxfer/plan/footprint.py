@@ -53,6 +53,7 @@ class Way:
 
     pieces: int = 1  # of a trial's batch, computed at once
     recompute: bool = False  # whether the backward pass computes each block again
+    ranks: int = 1  # the processes that share the stack
 
 
 ONE = Way()
@@ -103,12 +104,16 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, wa
     passing, head_passing = rows * memory.passing, rows * memory.head_passing
     ends = {"embedding, final norm and losses": rows * memory.ends}
     # HPs are not known here. A stack of SGD in which no trial has momentum keeps no moments.
-    state = {"parameters": floats, "moments": rule.moments_of(True) * floats}
+    shard = floats if way.ranks == 1 else max(floats // way.ranks, largest)  # whole matrices
+    state = {"parameters": floats, "moments": rule.moments_of(True) * shard}
     all_gradients, late = floats, readout
     if setting.num_pieces > 1:
         # The sum over the pieces, and that over a lane. A gradient is added to it and let go, but that of a table that
-        # is also the readout is not complete before the end. And the tokens and losses of the whole batch.
-        sums = floats * (1 if setting.accumulation_lanes == 1 else 2) + _BATCH_BYTES * num_trials * setting.batch_tokens
+        # is also the readout is not complete before the end. And the tokens and losses of the whole batch. The owner of
+        # a shard has the sums of all lanes before it adds them.
+        sums = shard + (floats if setting.accumulation_lanes > 1 else 0)
+        sums += setting.accumulation_lanes * shard if way.ranks > 1 else 0
+        sums += _BATCH_BYTES * num_trials * setting.batch_tokens
         copies = {"copies of the weights": rows * of_one} if way.pieces > 1 else {}
         state = {**state, "sums of gradients": sums, **copies}
         all_gradients, late = 0, readout if setting.tied_embeddings else 0

@@ -14,7 +14,7 @@ from hpxfer.plan.cautions import cautions
 from hpxfer.plan.footprint import Way, footprint
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
 from hpxfer.plan.memory import memory_cautions, room_of, unfit
-from hpxfer.plan.packing import CPU, Device, Measured, needs_of, share_of, stack_sizes, way_on
+from hpxfer.plan.packing import CPU, Device, Measured, memory_of, share_of, stack_sizes, way_on
 from hpxfer.plan.plan import Batch, Plan, ShapePlan
 from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
 from hpxfer.plan.ways import How, largest_piece
@@ -165,7 +165,7 @@ def workers_of(resources: ResourcesSpec, device: Device) -> int:
         return resources.workers
     if device.cuda:
         return max(1, int((device.num_gpus or 1) / (resources.gpus_per_stack or 1.0) + 1e-9))
-    return max(1, int((device.num_cpus or num_cpus()) / resources.cpus_per_stack + 1e-9))
+    return max(1, int((device.num_cpus or num_cpus()) / (resources.cpus_per_stack * resources.ranks) + 1e-9))
 
 
 def _shape_plans(
@@ -177,7 +177,7 @@ def _shape_plans(
     workers: int,
 ) -> tuple[ShapePlan, ...]:
     resources = expansion.spec.resources
-    how = How.of(resources)
+    how, processes = How.of(resources), workers * resources.ranks
     left = {shape: most - counts.done.get(shape, 0) for shape, most in counts.total.items()}
 
     def sizes(together: Mapping[Shape, int]) -> dict[Shape, int]:
@@ -186,8 +186,8 @@ def _shape_plans(
             device,
             asked=expansion.spec.stack_size,
             measured=measured,
-            workers=workers,
-            share=resources.gpus_per_stack,
+            workers=processes,
+            share=resources.gpu_share,
             how=how,
         )
         return {shape: most for (shape, _), most in found.items()}
@@ -197,7 +197,7 @@ def _shape_plans(
     for shape, (num_stacks, size) in packed.items():
         setting = expansion.setting_at(shape)
         known = measured.get(shape, Measured())
-        way = way_on(shape, setting, size, device, how, measured=known, share=resources.gpus_per_stack, workers=workers)
+        way = way_on(shape, setting, size, device, how, measured=known, share=resources.gpu_share, workers=processes)
         needed = share_of(shape, setting, size, device, measured=known, way=way)
         share = (resources.gpus_per_stack or needed) if device.cuda else 0.0
         params = count_params(shape, setting)
@@ -207,7 +207,7 @@ def _shape_plans(
             num_done=counts.done.get(shape, 0),
             num_stacks=num_stacks,
             stack_size=size,
-            stack_bytes=needs_of(shape, setting, device, known).of(way, size),
+            stack_bytes=memory_of(shape, setting, device, known).of(way, size),
             gpu_share=share,
             params_total=params.total,
             params_active=params.active,
@@ -223,6 +223,7 @@ def _shape_plans(
                 lanes=setting.accumulation_lanes,
                 micro_batch_tokens=way.pieces * setting.piece_tokens,
                 recompute=way.recompute,
+                ranks=way.ranks,
                 counts_first=setting.num_pieces > 1 and setting.balance.is_of_batch,
             ),
         )
@@ -258,7 +259,7 @@ def _measured_over_rated(row: ShapePlan, expansion: Expansion, rate: Rate, known
 def _rated_s(row: ShapePlan, expansion: Expansion, rate: Rate, stack_size: float) -> float:
     """Return the estimated worker seconds of a trial. A stack with half of a GPU takes twice as long."""
     setting = expansion.setting_at(row.shape)
-    return row.batch.work * rate.trial_s(row.shape, setting, stack_size) / (row.gpu_share or 1.0)
+    return row.batch.work * rate.trial_s(row.shape, setting, stack_size) / (row.gpu_share or row.batch.ranks)
 
 
 def _rate_from(num_known: int, num_shapes: int, ratio: float | None, rate: Rate) -> str:

@@ -47,7 +47,7 @@ def require_fit(plan: Plan) -> None:
 def room_of(plan: Plan, resources: ResourcesSpec) -> float:
     """Return the bytes that a stack may need, whatever size was asked for."""
     device = plan.device
-    return device.room(resources.gpus_per_stack or 1.0) if device.cuda else device.most(_at_once(plan))
+    return device.room(resources.gpu_share or 1.0) if device.cuda else device.most(_at_once(plan) * resources.ranks)
 
 
 def _at_once(plan: Plan) -> int:
@@ -73,7 +73,9 @@ def _refused(plan: Plan, room: float) -> list[ShapePlan]:
 def _need(plan: Plan, row: ShapePlan, room: float, more: str = "") -> str:
     """Return the rule that a shape breaks, and by how much."""
     cuda, busy = plan.device.cuda, _at_once(plan)
-    where = "a stack's share of the GPU" if cuda else f"each of {busy} workers" if busy > 1 else "a worker"
+    where = f"each of {busy} workers" if busy > 1 else "a worker"
+    if cuda:
+        where = "a stack's share of the GPU" if row.gpu_share <= 1 else "each GPU"
     model = "" if not cuda or row.is_measured else f", {UNMEASURED}"
     return (
         f"memory: one trial of {plan.label(row.shape)}{more} needs {spell_bytes(row.stack_bytes)}, {where} has "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hpxfer.model.cost import train_flops
 from hpxfer.plan.footprint import ONE, Way
-from hpxfer.plan.ways import ANY, How, Needs, ways
+from hpxfer.plan.ways import ANY, How, StackMemory, ways
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.stack import Stack
@@ -107,21 +107,21 @@ def share_of(
     way: Way = ONE,
 ) -> float:
     """Return the share of a GPU that a stack of this many trials needs, see `gpu_share`."""
-    need = needs_of(shape, setting, device, measured).of(way, num_trials)
+    need = memory_of(shape, setting, device, measured).of(way, num_trials)
     tokens = num_trials * way.pieces * setting.piece_tokens
     total = device.memory_bytes or GPU_STACK_BYTES / GPU_SHARE
     least = max(need / (GPU_SHARE * total), tokens / device.step_tokens, CUDA_BYTES / ((1 - GPU_SHARE) * total))
     return next((share for share in SHARES if least <= share), 1.0)
 
 
-def needs_of(shape: Shape, setting: Setting, device: Device, measured: Measured | None = None) -> Needs:
+def memory_of(shape: Shape, setting: Setting, device: Device, measured: Measured | None = None) -> StackMemory:
     """Return the memory that stacks of a shape need on a device."""
-    needs = Needs(shape=shape, setting=setting, cuda=device.cuda)
+    memory = StackMemory(shape=shape, setting=setting, cuda=device.cuda)
     if measured is None or measured.trial_bytes is None:
-        return needs
+        return memory
     size = max(1, round(measured.stack_size or 1))
-    ratio = size * measured.trial_bytes / needs.of(measured.way, size)
-    return replace(needs, way=measured.way, trial_bytes=measured.trial_bytes, ratio=ratio)
+    ratio = size * measured.trial_bytes / memory.of(measured.way, size)
+    return replace(memory, way=measured.way, trial_bytes=measured.trial_bytes, ratio=ratio)
 
 
 def way_on(
@@ -138,7 +138,7 @@ def way_on(
     """Return how a stack of this many trials computes its batch on a device."""
     part = share or 1.0
     choices = ways(shape, setting, _fill(device, part) / num_trials, how, cuda=device.cuda)
-    return needs_of(shape, setting, device, measured).first(choices, num_trials, device.room(part, workers))
+    return memory_of(shape, setting, device, measured).first(choices, num_trials, device.room(part, workers))
 
 
 def _fill(device: Device, share: float) -> int:
@@ -177,7 +177,7 @@ def stack_size(
     if math.isinf(room):
         return wanted
     choices = ways(shape, setting, fill / wanted, how, cuda=device.cuda)
-    return max(1, needs_of(shape, setting, device, known).most_of(choices, room, wanted))
+    return max(1, memory_of(shape, setting, device, known).most_of(choices, room, wanted))
 
 
 def stack_sizes(

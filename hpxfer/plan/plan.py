@@ -22,6 +22,7 @@ class Batch:
     lanes: int
     micro_batch_tokens: int  # computed at once
     recompute: bool  # whether the backward pass computes each block again
+    ranks: int = 1  # the processes that share a stack
     counts_first: bool = False  # whether a forward pass counts the loads of the whole batch first
 
     @property
@@ -36,6 +37,9 @@ class Batch:
             lanes = f" in {self.lanes} lanes" if self.lanes > 1 else ""
             parts.append(f"{self.tokens // self.piece_tokens} pieces of {self.piece_tokens:,} tokens{lanes}")
             parts.append(f"{self.micro_batch_tokens:,} tokens at once")
+        if self.ranks > 1:
+            each = self.lanes // self.ranks
+            parts.append(f"{self.ranks} ranks with {each} lane{'s' if each > 1 else ''} each")
         if self.recompute:
             parts.append("blocks computed again in the backward pass (a third more FLOPs)")
         if self.counts_first:
@@ -53,7 +57,7 @@ class ShapePlan:
     num_stacks: int  # of the missing trials
     stack_size: int  # trials of the largest of these stacks; of a full stack if no trial is missing
     stack_bytes: int  # the memory that this stack needs, as estimated or as measured
-    gpu_share: float  # the share of a GPU that this stack has; 0 on a CPU
+    gpu_share: float  # the share of a GPU that this stack has, or the number of its GPUs; 0 on a CPU
     params_total: int
     params_active: int
     tokens: int  # of the missing trials, as is the next field

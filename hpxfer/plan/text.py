@@ -82,7 +82,7 @@ def _device(plan: Plan) -> str:
         return f"{plan.hardware}, one core each" if plan.hardware == "cpu" else plan.hardware
     shares = sorted({row.gpu_share for row in plan.shapes if row.num_stacks})
     spans = f"{shares[0]:g}" if len(shares) == 1 else f"{shares[0]:g} to {shares[-1]:g}"
-    each = f"{spans} of a GPU each"
+    each = f"{spans} GPUs each" if shares[0] > 1 else f"{spans} of a GPU each"
     if not plan.fills_gpus:
         return f"{plan.hardware}, {each}"
     tokens = plan.device.step_tokens
@@ -106,7 +106,8 @@ def _hours(plan: Plan) -> str:
 
 def _memory(plan: Plan) -> str:
     """Return the memory that stacks need, the memory that there is, and whether the estimate was ever measured."""
-    text = f"memory: up to {spell_bytes(plan.stack_bytes)} per stack{_largest_parts(plan)}"
+    each = "rank of a stack" if any(row.batch.ranks > 1 for row in plan.shapes) else "stack"
+    text = f"memory: up to {spell_bytes(plan.stack_bytes)} per {each}{_largest_parts(plan)}"
     if plan.device.cuda:
         of = plan.device.memory_bytes
         has = "the memory of the GPU is unknown" if of is None else f"{spell_bytes(of)} of a GPU"

@@ -25,11 +25,14 @@ class How:
 
     micro_batch_tokens: int | None = None
     recompute: Recompute = "auto"
+    ranks: int = 1
 
     @classmethod
     def of(cls, resources: ResourcesSpec) -> How:
         """Return what the sweep's resources ask for."""
-        return cls(micro_batch_tokens=resources.micro_batch_tokens, recompute=resources.recompute)
+        return cls(
+            micro_batch_tokens=resources.micro_batch_tokens, recompute=resources.recompute, ranks=resources.ranks
+        )
 
 
 ANY = How()
@@ -44,11 +47,15 @@ def ways(shape: Shape, setting: Setting, tokens_at_once: float, how: How = ANY, 
     again = {"auto": (False, True), "none": (False,), "blocks": (True,)}[how.recompute]
     if not can_recompute(shape, setting, cuda=cuda):
         again = (False,)
-    return [Way(pieces=number, recompute=each) for each in again for number in sorted(at_once, reverse=True)]
+    return [
+        Way(pieces=number, recompute=each, ranks=how.ranks)
+        for each in again
+        for number in sorted(at_once, reverse=True)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
+class StackMemory:
     """The bytes that stacks of a shape need, by the model of memory.
 
     In the way in which stored trials were computed, what they needed counts. In other ways, the model's number times
@@ -94,9 +101,9 @@ class Needs:
 def largest_piece(shape: Shape, setting: Setting, room: float, sizes: list[int], how: How, *, cuda: bool) -> int | None:
     """Return the largest of the piece `sizes`, ascending, of which one fits for a single trial. None if none does."""
     for size in reversed(sizes):
-        cut = replace(setting, accumulation_tokens=size, accumulation_lanes=1)
-        needs = Needs(shape=shape, setting=cut, cuda=cuda)
-        if needs.most_of(ways(shape, cut, size, how, cuda=cuda), room, 1):
+        cut = replace(setting, accumulation_tokens=size, accumulation_lanes=how.ranks)
+        memory = StackMemory(shape=shape, setting=cut, cuda=cuda)
+        if memory.most_of(ways(shape, cut, size, how, cuda=cuda), room, 1):
             return size
     return None
 

@@ -55,6 +55,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from _data(spec)
     yield from _training(spec)
     yield from _micro_batch(spec)
+    yield from _ranks(spec)
     yield from parameterization_problems(spec, shapes)
     yield from () if broken_base else axis_problems(spec)
     yield from _betas(spec, shapes)
@@ -149,6 +150,19 @@ def _micro_batch(spec: SweepSpec) -> Iterator[Problem]:
             at,
             f"needs training.accumulation_tokens, the tokens of a piece; without it a batch is one piece, got {tokens}",
         )
+
+
+def _ranks(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield that the lanes cannot be shared evenly, or that trials may stop early."""
+    ranks, lanes, at = spec.resources.ranks, spec.training.accumulation_lanes, ("resources", "gpus_per_stack")
+    if lanes % ranks:
+        legal = ", ".join(str(number) for number in range(1, lanes + 1) if lanes % number == 0)
+        yield (
+            at,
+            f"must divide training.accumulation_lanes, which is {lanes}, or be a share, got {ranks}; legal: {legal}",
+        )
+    elif ranks > 1 and spec.early_stopping.asha is not None:
+        yield at, f"must be at most 1 with early_stopping, which trains one process a trial, got {ranks}"
 
 
 def _betas_are_legal(spec: SweepSpec) -> bool:

@@ -488,9 +488,17 @@ def _auto(value: Any) -> Any:
     return None if value == "auto" else value
 
 
+def _whole(value: float) -> float:
+    """Refuse what is neither a share nor a whole number."""
+    if value > 1 and value != int(value):
+        raise ValueError("a share of a GPU up to 1, or a whole number of GPUs")
+    return value
+
+
 LEAST_SHARE = 1e-4  # of a CPU or a GPU. Ray counts both in ten-thousandths
-_Share = Annotated[float, Field(ge=LEAST_SHARE, le=1)]
-GpuShare = Annotated[_Share | None, BeforeValidator(_auto, json_schema_input_type=_Share | Literal["auto"] | None)]
+MOST_GPUS = 4096
+_Gpus = Annotated[float, Field(ge=LEAST_SHARE, le=MOST_GPUS), AfterValidator(_whole)]
+GpusOrAuto = Annotated[_Gpus | None, BeforeValidator(_auto, json_schema_input_type=_Gpus | Literal["auto"] | None)]
 
 
 class ResourcesSpec(Section):
@@ -508,16 +516,21 @@ class ResourcesSpec(Section):
     """The kernels. auto is triton on CUDA and torch elsewhere. On CUDA, torch is a debugging aid: slow, never measured,
     and only with `determinism: fast`."""
     cpus_per_stack: Annotated[float, Field(ge=LEAST_SHARE, le=4096)] = 1.0
-    """The CPUs that Ray sets aside per stack."""
-    gpus_per_stack: GpuShare = None
-    """The share of a GPU per stack. auto is the smallest of 1/8, 1/4, 1/2 and 1 that holds the stack's memory and
-    tokens per step."""
+    """The CPUs that Ray sets aside per stack, or per rank of a stack of several ranks."""
+    gpus_per_stack: GpusOrAuto = None
+    """The share of a GPU per stack, or a whole number of GPUs. auto is the smallest of 1/8, 1/4, 1/2 and 1 that holds
+    the stack's memory and tokens per step.
+
+    Of several GPUs each has a process of its own, a rank, and as many of the `training.accumulation_lanes` as the
+    others. On CPUs there are as many ranks. The number changes no bit."""
     micro_batch_tokens: Count | None = None
     """The most tokens of a trial that are computed at once: a multiple of accumulation_tokens. The planner chooses by
     default. It changes memory and speed, and no bit."""
     recompute: Recompute = "auto"
     """What the backward pass computes again, and the forward pass does not keep: nothing, or the inside of each block.
     It changes memory and speed, and no bit. auto computes blocks again where a larger stack then fits, or any."""
+    rank_timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 900.0
+    """How long a rank waits for the others of its stack. Then the stack counts as lost, and is trained again."""
     gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Ray's name of the accelerator, such as `H100`."""
     loggers: Seq[Literal["tensorboard", "wandb"]] = ()
@@ -527,6 +540,16 @@ class ResourcesSpec(Section):
     keep: Keep = "none"
     """Which weights stay in the results folder, for `hpxfer weights`: those of every trial after its `last` step, or
     `all`: after the steps 1, 2, 4, 8 and so on too. Others come back by training the trial again."""
+
+    @property
+    def ranks(self) -> int:
+        """The processes that train a stack together."""
+        return max(1, int(self.gpus_per_stack or 1))
+
+    @property
+    def gpu_share(self) -> float | None:
+        """The share of a GPU that a stack has, or each of its ranks. None leaves it to the planner."""
+        return None if self.gpus_per_stack is None else min(1.0, self.gpus_per_stack)
 
 
 def _axis(value: Any) -> Any:

@@ -95,7 +95,7 @@ class Pieces:
         return None if self._lane is self._total else self._lane
 
     def _output(self) -> Output:
-        """Return the output on the whole batch. In one process its losses and loads lie in tensors that stay in place."""
+        """Return the output on the batch. In one process its losses and loads lie in tensors that stay in place."""
         metrics = {name: self._means_of_pieces(layers) for name, layers in self._metrics.items()}
         entropies = self._means_of_pieces(list(zip(*self._entropies, strict=True))) if self._entropies else None
         return Output(

@@ -14,13 +14,13 @@ Letters: R ranks, K trials.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -28,26 +28,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, RankLost
 from hpxfer.model.flat import FlatLayout
+from hpxfer.trial.team import Team
 
-# How long a rank waits for the others, in a step and while they start.
-TIMEOUT_S = 900.0
 _LOOPBACK = "127.0.0.1"
-
-
-class RankLost(Exception):
-    """Another rank hangs or is gone. The stack is trained again, as after any lost worker."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Team:
-    """The place of a process among the ranks of a stack: how it finds the others."""
-
-    rank: int
-    world: int
-    address: str  # HOST:PORT of the store of rank 0
-    timeout_s: float = TIMEOUT_S
 
 
 class Ranks:
@@ -115,7 +100,10 @@ class TeamRanks(Ranks):
         super().__init__(team.rank, team.world)
         self._timeout_s = team.timeout_s
         timeout = timedelta(seconds=team.timeout_s)
+        atexit.register(self.close)
         host, _, port = team.address.rpartition(":")
+        if host == _LOOPBACK:  # gloo asks for the address of the machine's name otherwise
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         with self._waiting("the start"):
             self._store = dist.TCPStore(host, int(port), None, False, timeout)  # type: ignore[attr-defined]
             backend = "nccl" if device.type == "cuda" else "gloo"
@@ -247,7 +235,7 @@ def joined(team: Team | None, device: torch.device, facts: Mapping[str, Any]) ->
     return _joined[team]
 
 
-def open_store(world: int, *, host: str = _LOOPBACK, timeout_s: float = TIMEOUT_S) -> tuple[Any, str]:
+def open_store(world: int, *, host: str = _LOOPBACK, timeout_s: float) -> tuple[Any, str]:
     """Return a store for the ranks of a stack, which lives as long as this object, and its address."""
     store = dist.TCPStore(host, 0, world, True, timedelta(seconds=timeout_s), wait_for_workers=False)  # type: ignore[attr-defined]
     return store, f"{host}:{store.port}"

@@ -76,7 +76,7 @@ class TrainStep:
         self._reset(reset)
 
     def snapshot(self) -> Snapshot:
-        """Return the tensors that the next steps depend on. They are this step's own; moments of several ranks are not."""
+        """Return the tensors that the next steps depend on: this step's own, but for the moments of several ranks."""
         state, monitor = self.state, self.monitor
         return Snapshot(
             layout=state.layout,

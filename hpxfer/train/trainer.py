@@ -25,13 +25,14 @@ from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.log import MetricLog, balance_steps, loss_curve, probe_steps, rms_by_role
 from hpxfer.train.monitor import mean_losses
 from hpxfer.train.provenance import provenance
-from hpxfer.train.ranks import ALONE, Ranks, Team, joined
+from hpxfer.train.ranks import ALONE, Ranks, joined
 from hpxfer.train.snapshot import Moment, Snapshot
 from hpxfer.train.squares import sums_of_squares
 from hpxfer.train.step import StepCache
 from hpxfer.trial.events import Ended, Progress
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
+from hpxfer.trial.team import Team
 
 Report = Progress | Ended
 

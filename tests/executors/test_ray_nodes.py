@@ -13,7 +13,7 @@ import ray
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors import ray_cluster, ray_session
-from hpxfer.executors.ray_cluster import Needs, Node, listing, most_workers
+from hpxfer.executors.ray_cluster import Bundle, Node, listing, most_workers
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.host.interrupts import Interrupted, interrupts
 from hpxfer.spec.precision import precision_on
@@ -25,23 +25,47 @@ OLD = Node(id="c", has={"CPU": 8.0, "GPU": 1.0, "accelerator_type:V100": 1.0})
 
 
 @pytest.mark.parametrize(
-    ("needs", "count"),
+    ("bundle", "count"),
     [
-        (Needs(), 26),
-        (Needs(cpus=3), 0 + 5 + 2),
-        (Needs(cpus=0.1), 20 + 160 + 80),
-        (Needs(cpus=32), 0),
-        (Needs(gpus=1), 5),
-        (Needs(gpus=1 / 8), 16 + 8),  # a CPU each
-        (Needs(cpus=0.5, gpus=1 / 8), 32 + 8),
-        (Needs(gpus=1, gpu_type="H100"), 4),
-        (Needs(gpus=1, gpu_type="A100"), 0),
-        (Needs(gpu_type="A100"), 26),  # asks for none of it
+        (Bundle(), 26),
+        (Bundle(cpus=3), 0 + 5 + 2),
+        (Bundle(cpus=0.1), 20 + 160 + 80),
+        (Bundle(cpus=32), 0),
+        (Bundle(gpus=1), 5),
+        (Bundle(gpus=1 / 8), 16 + 8),  # a CPU each
+        (Bundle(cpus=0.5, gpus=1 / 8), 32 + 8),
+        (Bundle(gpus=1, gpu_type="H100"), 4),
+        (Bundle(gpus=1, gpu_type="A100"), 0),
+        (Bundle(gpu_type="A100"), 26),  # asks for none of it
     ],
 )
-def test_workers_are_counted_node_by_node(needs: Needs, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_counted_node_by_node(bundle: Bundle, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "nodes", lambda: [HEAD, BIG, OLD])
-    assert most_workers(needs) == count
+    assert most_workers((bundle,)) == count
+
+
+@pytest.mark.parametrize(
+    ("bundles", "count"),
+    [
+        ([Bundle(gpus=1)] * 4, 1),  # the four of one node, and one alone
+        ([Bundle(gpus=1)] * 5, 1),  # over two nodes
+        ([Bundle(gpus=1)] * 6, 0),
+        ([Bundle(gpus=1, gpu_type="H100")] * 5, 0),
+        ([Bundle(cpus=2)] * 3, 13 // 3),
+        ([Bundle(cpus=8), Bundle(cpus=4, gpus=2)], 2),  # of unequal ones the larger are placed first
+        ([Bundle(cpus=8), Bundle(cpus=1, gpus=8)], 0),
+    ],
+)
+def test_a_worker_of_several_bundles_may_lie_on_several_nodes(
+    bundles: list[Bundle], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_cluster, "nodes", lambda: [HEAD, BIG, OLD])
+    assert most_workers(bundles) == count
+    if count:
+        ray_cluster.require_place(bundles)
+    else:
+        with pytest.raises(HpxferError, match=r"each stack needs .* at once, and the Ray cluster has not so much"):
+            ray_cluster.require_place(bundles)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +86,12 @@ def test_the_nodes_that_will_train_decide_the_precision(
     assert precision_on(cuda=device.cuda) == precision
 
 
-def test_needs_and_nodes_in_words_and_as_options() -> None:
-    assert str(Needs(cpus=2, gpus=0.25, gpu_type="H100")) == "2 CPU and 0.25 GPU of type H100"
+def test_bundles_and_nodes_in_words_and_as_options() -> None:
+    assert str(Bundle(cpus=2, gpus=0.25, gpu_type="H100")) == "2 CPU and 0.25 GPU of type H100"
     assert listing([HEAD, HEAD, BIG]) == "2 nodes with 2 CPU, 1 node with 16 CPU and 4 GPU (H100)"
     assert listing([]) == "no node that is alive"
-    assert Needs(gpus=1, gpu_type="H100").options() == {"num_cpus": 1.0, "num_gpus": 1, "accelerator_type": "H100"}
-    assert Needs(gpu_type="H100").options() == {"num_cpus": 1.0, "num_gpus": 0.0}
+    assert Bundle(gpus=1, gpu_type="H100").options() == {"num_cpus": 1.0, "num_gpus": 1, "accelerator_type": "H100"}
+    assert Bundle(gpu_type="H100").options() == {"num_cpus": 1.0, "num_gpus": 0.0}
 
 
 @pytest.fixture

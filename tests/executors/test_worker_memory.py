@@ -74,19 +74,20 @@ def test_a_stack_whose_memory_runs_out_is_halved_whoever_says_so(error: Exceptio
 
 
 def test_a_trial_alone_that_runs_out_of_memory_is_computed_piece_by_piece(setting: Setting) -> None:
+    seen: list[tuple[int, bool]] = []
+
     def train(stack: Stack) -> Iterator[Event]:
         seen.append((stack.pieces, stack.recompute))
-        if stack.pieces > 1 or not stack.recompute or is_too_large:
+        if stack.pieces > 1 or not stack.recompute or len(seen) > 2:
             raise MemoryError
         yield Ended(results=tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials))
 
-    for is_too_large, status in ((False, "finished"), (True, "failed")):
-        seen: list[tuple[int, bool]] = []
-        stack = replace(tiny_stack(setting, FINE, size=1), pieces=4)
+    stack = replace(tiny_stack(setting, FINE, size=1), pieces=4)
+    for status in ("finished", "failed"):
         *_, ended = guarded(train, stack)
         assert isinstance(ended, Ended)
         assert [result.status for result in ended.results] == [status]
-        assert seen == [(4, False), (1, True)]
+    assert seen == [(4, False), (1, True)] * 2
 
 
 def test_an_error_of_another_kind_that_speaks_of_memory_is_a_bug(setting: Setting) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpxfer.train.ranks import Team, open_store
+from hpxfer.train.ranks import open_store
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
+from hpxfer.trial.team import Team
 
 
 def trained_by_ranks(

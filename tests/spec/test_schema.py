@@ -57,7 +57,7 @@ def test_what_a_dump_spells_out_fits(validator: Draft202012Validator, path: Path
         {"parameterizations": [{"nmae": "sp"}]},
         {"search": {"kind": "grid", "bugdet": 3}},
         {"early_stopping": "all"},
-        {"resources": {"gpus_per_stack": 2}},
+        {"resources": {"gpus_per_stack": 1.5}},
         {"resources": {"gpus_per_stack": "all"}},
         {"name": None},
     ],
