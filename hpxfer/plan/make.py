@@ -14,7 +14,7 @@ from hpxfer.plan.cautions import cautions
 from hpxfer.plan.footprint import Way, footprint
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
 from hpxfer.plan.memory import memory_cautions, room_of, unfit
-from hpxfer.plan.packing import CPU, Device, Measured, memory_of, share_of, stack_sizes, way_on
+from hpxfer.plan.packing import CPU, Device, Measured, as_computed, memory_of, share_of, stack_sizes, way_on
 from hpxfer.plan.plan import Batch, Plan, ShapePlan
 from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
 from hpxfer.plan.ways import How, largest_piece
@@ -196,7 +196,8 @@ def _shape_plans(
     out = []
     for shape, (num_stacks, size) in packed.items():
         setting = expansion.setting_at(shape)
-        known = measured.get(shape, Measured())
+        given = measured.get(shape, Measured())
+        known = as_computed(given, shape, setting, device, how, share=resources.gpu_share, workers=processes) or given
         way = way_on(shape, setting, size, device, how, measured=known, share=resources.gpu_share, workers=processes)
         needed = share_of(shape, setting, size, device, measured=known, way=way)
         share = (resources.gpus_per_stack or needed) if device.cuda else 0.0

@@ -49,7 +49,7 @@ class Measured:
     trial_bytes: float | None = None  # the largest part of a device's peak memory that one trial had; None on a CPU
     most: int | None = None  # the largest stack that fitted, if a larger one was halved for lack of memory
     stack_size: float | None = None  # trials of the stacks that `trial_s` was measured on
-    way: Way = ONE  # in which those stacks computed their batch
+    way: Way = ONE  # in which those stacks computed their batch, see `as_computed`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +94,8 @@ def gpu_share(stack: Stack, device: Device, *, measured: Measured | None = None)
     `memory_fraction` of the GPU, and the memory that CUDA takes per process fits into the rest.
     """
     way = Way(pieces=stack.pieces, recompute=stack.recompute)
+    if measured is not None:
+        measured = replace(measured, way=way)
     return share_of(stack.shape, stack.setting, len(stack.trials), device, measured=measured, way=way)
 
 
@@ -112,6 +114,26 @@ def share_of(
     total = device.memory_bytes or GPU_STACK_BYTES / GPU_SHARE
     least = max(need / (GPU_SHARE * total), tokens / device.step_tokens, CUDA_BYTES / ((1 - GPU_SHARE) * total))
     return next((share for share in SHARES if least <= share), 1.0)
+
+
+def as_computed(
+    measured: Measured | None,
+    shape: Shape,
+    setting: Setting,
+    device: Device,
+    how: How,
+    *,
+    share: float | None = None,
+    workers: int = 1,
+) -> Measured | None:
+    """Return what was measured with the way in which it was: the one that the planner chose for stacks of that size.
+
+    The store does not say it. It is wrong where the sweep asked for another way then.
+    """
+    if measured is None or measured.trial_bytes is None:
+        return measured
+    size = max(1, round(measured.stack_size or 1))
+    return replace(measured, way=way_on(shape, setting, size, device, how, share=share, workers=workers))
 
 
 def memory_of(shape: Shape, setting: Setting, device: Device, measured: Measured | None = None) -> StackMemory:
@@ -138,6 +160,9 @@ def way_on(
     """Return how a stack of this many trials computes its batch on a device."""
     part = share or 1.0
     choices = ways(shape, setting, _fill(device, part) / num_trials, how, cuda=device.cuda)
+    if len(choices) == 1:
+        return choices[0]
+    measured = as_computed(measured, shape, setting, device, how, share=share, workers=workers)
     return memory_of(shape, setting, device, measured).first(choices, num_trials, device.room(part, workers))
 
 
@@ -168,6 +193,7 @@ def stack_size(
     `share` is the share of a GPU per stack. None means that each stack gets what it needs. A number that cannot fit is
     cut.
     """
+    measured = as_computed(measured, shape, setting, device, how, share=share, workers=workers)
     known, part = measured or Measured(), share or 1.0
     fill = _fill(device, part)
     wanted = asked or min(max(1, fill // setting.batch_tokens), known.most or fill)

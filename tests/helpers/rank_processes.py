@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import pickle
 import subprocess
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.train.ranks import open_store
+from hpxfer.trial.events import Ended
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 from hpxfer.trial.team import Team
@@ -20,7 +23,10 @@ from hpxfer.trial.team import Team
 def trained_by_ranks(
     stack: Stack, world: int, *, timeout_s: float = 60.0, preludes: Mapping[int, str] | None = None, **options: Any
 ) -> list[tuple[TrialResult, ...] | str]:
-    """Return the results of every rank, or the error that it ended with. A prelude is code that a rank runs."""
+    """Return the results of every rank, `stopped`, or the error that it ended with.
+
+    A prelude is code that a rank runs before. `stop_after` steps the training is asked to stop.
+    """
     store, address = open_store(world, timeout_s=timeout_s)
     with tempfile.TemporaryDirectory() as folder:
         processes = []
@@ -40,12 +46,14 @@ def trained_by_ranks(
 def main(task: Path) -> None:
     from hpxfer.train.trainer import train
 
+    calls = itertools.count(1)
     stack, team, options, prelude = pickle.loads(task.read_bytes())
     out: Any
     try:
         exec(prelude, {})
-        *_, ended = train(stack, "cpu", team=team, **options)
-        out = ended.results
+        after = options.pop("stop_after", math.inf)
+        *_, last = train(stack, "cpu", team=team, stop=lambda: next(calls) >= after, **options)
+        out = last.results if isinstance(last, Ended) else "stopped"
     except Exception as error:
         out = f"{type(error).__name__}: {error}"
     task.with_name(task.name + ".out").write_bytes(pickle.dumps(out))

@@ -2,6 +2,10 @@
 
     python tests/tools/soak.py --kills 30 --seed 0 --executor local
     python tests/tools/soak.py --kills 30 --seed 0 --executor ray
+    python tests/tools/soak.py --kills 30 --seed 0 --ranks 2
+
+With `--ranks` a batch has pieces in lanes, and each start of the driver draws how many ranks share a stack, and how
+many pieces are computed at once. Bits must not depend on either.
 
 Real processes and kill -9: of workers and of the driver, which also dies within appends to the store and within its
 compaction; with ray of a whole node and of the head too. Now and then SIGTERM interrupts the driver instead. Whoever
@@ -23,7 +27,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,15 +44,17 @@ model:
   base: {{width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 8}}
   context: 32
 data: {{source: "builtin:stdlib"}}
-training: {{batch_tokens: 256, steps: {steps}, validation_tokens: 512}}
+training: {{batch_tokens: 256, steps: {steps}, validation_tokens: 512{pieces}}}
 parameterizations: [completep-moe, sp]
 axes:
   width: [32, 64]
 grid:
   lr: {{values: [0.002, 0.008, 0.03, 100000.0]}}
 seeds: 1
-resources: {{executor: {executor}, workers: 2, stack_size: 2, checkpoint_s: {checkpoint_s}}}
+resources: {{executor: {executor}, workers: 2, stack_size: 2, checkpoint_s: {checkpoint_s}{way}}}
 """
+# Of a soak with ranks: 8 pieces in 4 lanes.
+PIECES = ", accumulation_tokens: 32, accumulation_lanes: 4"
 HPXFER_RUN = (sys.executable, "-m", "hpxfer.cli", "run")
 DRIVER = (sys.executable, str(Path(__file__).with_name("soak_driver.py")))
 # Before a kill the soak waits for at most so long, at random. Every third one is aimed instead: it comes as soon as a
@@ -105,6 +111,8 @@ class _Soak:
     token: str
     rng: random.Random
     targets: tuple[str, ...]  # of each kill
+    sweep: Callable[[], str]  # the text of the sweep file for the next start
+    changes: bool = False  # whether that text differs from start to start
     patience_s: float = 0.0  # of drivers whose cluster's head is lost; 0: as users have it
     cluster: Cluster | None = None
     kills: Counter[str] = field(default_factory=Counter)
@@ -146,7 +154,8 @@ class _Soak:
             self._ended(driver)
             self._took(name, began)
         wait_until(lambda: not self._left(), WAIT_S)
-        return (*checks(self.undisturbed, self.results, self.history, before), *self._leftovers())
+        held = checks(self.undisturbed, self.results, self.history, before, has_changed=self.changes)
+        return (*held, *self._leftovers())
 
     def _killed_one(self, driver: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
         """Kill what is next; return the driver that is at work then, or one that has ended well."""
@@ -203,6 +212,7 @@ class _Soak:
     def _started(self) -> subprocess.Popen[bytes]:
         """Start the driver as a user would, its words going to a log."""
         self.starts += 1
+        (self.folder / "soak.yaml").write_text(self.sweep(), encoding="utf-8")
         command = [*DRIVER, str(self.folder / "moment"), str(self.patience_s), "run", "soak.yaml"]
         command += ["--results", str(self.results.parent)]
         command += ["--address", self.cluster.address] if self.cluster else []
@@ -259,17 +269,26 @@ def soak(
     undisturbed: Path | None = None,
     kinds: Sequence[str] | None = None,
     patience_s: float = 0.0,
+    ranks: int = 1,
 ) -> Report:
     """Return what happened to a sweep in `folder`, which is made. Raises AssertionError where no run could go on.
 
     `undisturbed` is what `run_undisturbed` returned for as many steps; made if it is not given. `kinds` are what is
-    killed; by default everything that the executor has.
+    killed; by default everything that the executor has. With more `ranks` than one, the batch has pieces.
     """
     folder.mkdir(parents=True)
     began = time.monotonic()
-    undisturbed = undisturbed or run_undisturbed(folder, steps)
-    (folder / "soak.yaml").write_text(SWEEP.format(steps=steps, executor=executor, checkpoint_s=checkpoint_s))
+    pieces = PIECES if ranks > 1 else ""
+    undisturbed = undisturbed or run_undisturbed(folder, steps, pieces)
     rng = random.Random(seed)
+
+    def sweep() -> str:
+        way = ""
+        if ranks > 1:
+            drawn = rng.choice([number for number in (1, 2, 4) if number <= ranks]), rng.choice([32, 64])
+            way = f", device: cpu, gpus_per_stack: {drawn[0]}, micro_batch_tokens: {drawn[1]}"
+        return SWEEP.format(steps=steps, executor=executor, checkpoint_s=checkpoint_s, pieces=pieces, way=way)
+
     kinds = kinds or [kind for kind in WEIGHTS if executor == "ray" or kind not in OF_RAY]
     soak = _Soak(
         folder=folder,
@@ -277,6 +296,8 @@ def soak(
         token=uuid.uuid4().hex,
         rng=rng,
         targets=_targets(kills, kinds, rng),
+        sweep=sweep,
+        changes=ranks > 1,
         patience_s=patience_s,
     )
     soak._took("undisturbed", began)
@@ -302,9 +323,10 @@ def _targets(kills: int, kinds: Sequence[str], rng: random.Random) -> tuple[str,
     return (*targets[:-1], COMPACTION) if COMPACTION in kinds else tuple(targets)
 
 
-def run_undisturbed(folder: Path, steps: int) -> Path:
+def run_undisturbed(folder: Path, steps: int, pieces: str = "") -> Path:
     """Return the results folder of the same sweep where nothing is killed, and nothing kept but results."""
-    (folder / "undisturbed.yaml").write_text(SWEEP.format(steps=steps, executor="local", checkpoint_s=0))
+    text = SWEEP.format(steps=steps, executor="local", checkpoint_s=0, pieces=pieces, way="")
+    (folder / "undisturbed.yaml").write_text(text)
     command = [*HPXFER_RUN, "undisturbed.yaml", "--results", "undisturbed"]
     end = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
     if end.returncode != 0:
@@ -329,12 +351,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--executor", choices=("local", "ray"), default="local")
     parser.add_argument("--steps", type=int, default=300, help="of each trial")
+    parser.add_argument("--ranks", type=int, default=1, help="the most that share a stack")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     given = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scratch = Path(tempfile.mkdtemp(prefix="hpxfer-soak-"))
     try:
-        report = soak(scratch / "soak", kills=given.kills, seed=given.seed, executor=given.executor, steps=given.steps)
+        how = {"kills": given.kills, "seed": given.seed, "executor": given.executor, "steps": given.steps}
+        report = soak(scratch / "soak", ranks=given.ranks, **how)
     finally:
         if given.keep:
             sys.stdout.write(f"{scratch}\n")

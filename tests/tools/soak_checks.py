@@ -78,15 +78,24 @@ def history_of(folder: Path) -> dict[str, set[tuple[str, str]]]:
 
 
 def checks(
-    undisturbed: Path, folder: Path, history: History, finished: dict[str, set[tuple[str, str]]]
+    undisturbed: Path,
+    folder: Path,
+    history: History,
+    finished: dict[str, set[tuple[str, str]]],
+    *,
+    has_changed: bool = False,
 ) -> tuple[Check, ...]:
-    """Return what holds of a folder; `finished` is its history before a run that had nothing to do."""
+    """Return what holds of a folder; `finished` is its history before a run that had nothing to do.
+
+    If the sweep file `has_changed` between runs, the folder keeps the earlier ones.
+    """
     mine, its = (_rows(Store.open(path, write=False)) for path in (folder, undisturbed))
     my_curves, its_curves = (_curves(Store.open(path, write=False)) for path in (folder, undisturbed))
     twice = len(pq.read_table(folder / "trials.parquet", columns=["trial_id"])) - len(mine)
     other = [key for key in its if _numbers(mine.get(key, {})) != _numbers(its[key])]
     differing = [key for key in its if my_curves.get(key) != its_curves.get(key)]
-    extra = sorted({path.name for path in folder.iterdir()} - FILES)
+    earlier = {path.name for path in folder.glob("sweep-????????.yaml")} if has_changed else set()
+    extra = sorted({path.name for path in folder.iterdir()} - FILES - earlier)
     resumes = [row["resumes"] or 0 for row in mine.values()]
     settled = history_of(folder) == finished
     return (

@@ -1,0 +1,130 @@
+"""Workers of several ranks: whatever happens to one of them, the stack is trained again by all, or fails once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpxfer.errors import HpxferError, RankLost
+from hpxfer.executors.executor import TRIES, Executor, once
+from hpxfer.executors.local import LocalExecutor
+from hpxfer.executors.placement import Placement
+from hpxfer.executors.ray import RayExecutor
+from hpxfer.executors.worker import MEMBER
+from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.testing.executor import tiny_stack
+from hpxfer.trial import Setting
+from hpxfer.trial.events import Ended, Event, Progress
+from hpxfer.trial.result import TrialResult
+from hpxfer.trial.stack import Stack
+
+FINE, DIES_ONCE, DIES, GIVES_UP, REFUSES, NO_MEMORY, BUG = range(7)
+WAIT_S = 60.0  # of a rank for another that never comes
+
+
+@dataclass(frozen=True)
+class OneOfTwo:
+    """A stand-in for training in which rank 1 does what the stack's seed says, and rank 0 waits for it."""
+
+    folder: str
+
+    def __call__(self, stack: Stack) -> Iterator[Event]:
+        assert MEMBER.team is not None
+        act, rank = stack.trials[0].seed, MEMBER.team.rank
+        assert MEMBER.team.world == 2
+        tries = Path(self.folder) / f"{act}-{rank}"
+        with tries.open("a", encoding="utf-8") as file:
+            file.write("x")
+        count = tries.stat().st_size
+        yield Progress(tokens=1, step=1, losses=(2.0,))
+        if rank == 1:
+            self._act(act, count)
+        elif act not in (FINE, DIES_ONCE) or (act == DIES_ONCE and count == 1):
+            time.sleep(WAIT_S)
+        yield Ended(results=tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials))
+
+    def _act(self, act: int, count: int) -> None:
+        if act == DIES or (act == DIES_ONCE and count == 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if act == GIVES_UP:
+            raise RankLost("rank 1 waited for the gradients and gave up after 4 s: rank 0 (here, pid 1) is at step 3")
+        if act == REFUSES:
+            raise HpxferError("ranks: all ranks of a stack must have the same torch, got 1 on rank 1")
+        if act == NO_MEMORY:
+            raise MemoryError
+        if act == BUG:
+            raise ZeroDivisionError("a bug")
+
+    def tries(self, act: int) -> int:
+        return max(path.stat().st_size for path in Path(self.folder).glob(f"{act}-*"))
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers import this module, which has what they train with."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+@pytest.fixture(params=["local", "ray"])
+def executor(request: pytest.FixtureRequest) -> Executor:
+    resources = ResourcesSpec(device="cpu", gpus_per_stack=2, workers=1)
+    if request.param == "local":
+        return LocalExecutor(workers=1, ranks=resources.ranks)
+    return RayExecutor(Placement(resources=resources))
+
+
+def test_a_rank_that_is_lost_or_fails_ends_the_others(executor: Executor, setting: Setting, tmp_path: Path) -> None:
+    train, ended, steps = OneOfTwo(str(tmp_path)), {}, []
+    stacks = [tiny_stack(setting, act, size=1) for act in (FINE, DIES_ONCE, DIES, GIVES_UP, REFUSES, NO_MEMORY, BUG)]
+
+    def on_event(stack: Stack, event: Event) -> None:
+        if isinstance(event, Ended):
+            (ended[stack.trials[0].seed],) = event.results
+        elif isinstance(event, Progress):
+            steps.append(stack.trials[0].seed)
+
+    began = time.monotonic()
+    executor.run(once(stacks), train, on_event)
+    assert time.monotonic() - began < WAIT_S * 3, "nobody waits for a rank that never comes"
+    assert {act: (result.status, result.error_kind) for act, result in ended.items()} == {
+        FINE: ("finished", None),
+        DIES_ONCE: ("finished", None),
+        DIES: ("failed", "lost"),
+        GIVES_UP: ("failed", "lost"),
+        REFUSES: ("failed", "input"),
+        NO_MEMORY: ("failed", "lost"),
+        BUG: ("failed", "bug"),
+    }
+    assert [train.tries(act) for act in (FINE, DIES_ONCE, DIES, GIVES_UP, REFUSES, BUG)] == [1, 2, TRIES, TRIES, 1, 1]
+    assert "rank 0 (here, pid 1) is at step 3" in str(ended[GIVES_UP].error)
+    assert "the same torch" in str(ended[REFUSES].error)
+    assert "rank 1 has no memory left" in str(ended[NO_MEMORY].error)
+    assert steps.count(FINE) <= 1, "one rank speaks for all"
+
+
+def test_a_place_that_the_cluster_can_never_give_is_said_at_once(setting: Setting, tmp_path: Path) -> None:
+    resources = ResourcesSpec(device="cpu", gpus_per_stack=64, cpus_per_stack=100)
+    executor = RayExecutor(Placement(resources=resources.model_copy(update={"workers": 1}), address=None))
+    began = time.monotonic()
+    with pytest.raises(HpxferError) as caught:
+        _run_on_few_cpus(executor, setting, tmp_path)
+    assert time.monotonic() - began < 60
+    assert "each stack needs 64 times 100 CPU at once" in str(caught.value)
+    assert "change resources.cpus_per_stack, gpus_per_stack" in str(caught.value)
+
+
+def _run_on_few_cpus(executor: RayExecutor, setting: Setting, folder: Path) -> None:
+    """Run on a cluster of two CPUs, where the executor would start one that is large enough."""
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        executor.run(once([tiny_stack(setting, FINE, size=1)]), OneOfTwo(str(folder)), lambda stack, event: None)
+    finally:
+        ray.shutdown()
