@@ -286,7 +286,7 @@ def soak(
         way = ""
         if ranks > 1:
             drawn = rng.choice([number for number in (1, 2, 4) if number <= ranks]), rng.choice([32, 64])
-            way = f", device: cpu, gpus_per_stack: {drawn[0]}, micro_batch_tokens: {drawn[1]}"
+            way = f", device: cpu, cpus_per_stack: 0.4, gpus_per_stack: {drawn[0]}, micro_batch_tokens: {drawn[1]}"
         return SWEEP.format(steps=steps, executor=executor, checkpoint_s=checkpoint_s, pieces=pieces, way=way)
 
     kinds = kinds or [kind for kind in WEIGHTS if executor == "ray" or kind not in OF_RAY]
