@@ -262,6 +262,48 @@ def memory(name: str, case: Any, num_trials: int = 1) -> None:
     say(key=name, **gib, allocated_over_model=allocated / model, reserved_over_planned=reserved / planned)
 
 
+def pieces() -> None:
+    """Print speed and peak memory of the base trial with the paper's batch in pieces, beside the plan's model."""
+    import torch
+
+    from hpxfer.bench.cases import trials
+    from hpxfer.bench.trainer_cuda import base_case
+    from hpxfer.plan.footprint import Way, footprint
+    from hpxfer.train.device import setup_for, switched
+    from hpxfer.train.step import TrainStep
+    from hpxfer.trial.stack import Stack
+
+    setup, batch = setup_for("cuda"), 2**19
+    for piece, again in ((2**16, False), (2**16, True), (2**14, False)):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        way = Way(pieces=2**16 // piece, recompute=again)
+        with tempfile.TemporaryDirectory() as folder, switched(setup):
+            (member,) = trials(replace(base_case(batch), steps=2 * _MEMORY_STEPS), 1, Path(folder))
+            cut = replace(member, setting=replace(member.setting, accumulation_tokens=piece))
+            step = TrainStep(Stack(trials=(cut,), pieces=way.pieces, recompute=again), setup)
+            step.update(*step.gradients(0))
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for number in range(1, _MEMORY_STEPS):
+                step.update(*step.gradients(number))
+            torch.cuda.synchronize()
+        seconds = (time.perf_counter() - began) / (_MEMORY_STEPS - 1)
+        model, allocated = (
+            footprint(cut.shape, cut.setting, 1, cuda=True, way=way).total,
+            torch.cuda.max_memory_allocated(),
+        )
+        say(
+            key=f"r-pieces-{piece // 1024}k{'-again' if again else ''}",
+            tokens_per_s=batch / seconds,
+            at_once=2**16,
+            allocated_gib=allocated / 2**30,
+            model_gib=model / 2**30,
+            allocated_over_model=allocated / model,
+        )
+        del step
+
+
 def base_profile() -> None:
     """Print the microseconds of a captured base step, by kernel."""
     import torch
@@ -328,6 +370,7 @@ def measure(name: str) -> None:
             "k-router": router,
             "k-heads": heads,
             "r-stack-planned": planned_stacks,
+            "r-pieces": pieces,
             "p-base-32k": base_profile,
         }[name]()
 

@@ -88,6 +88,7 @@ ITEMS = (
     _row(
         "r-stack-planned", "trainer", 130, 120, "the stacks that the planner picks at d 128, 8k and 2k tokens", _TRAIN
     ),
+    _row("r-pieces", "trainer", 90, 30, "the base trial at 512k tokens a step in pieces: speed and memory", _TRAIN),
     _row("tune-2048", "tune", 200, 10, "block sizes for features up to any size, by graph replay", _EXPERTS),
     _row("tune-512", "tune", 200, 4, "block sizes for features up to 512", _EXPERTS),
     _row("r-strict-32k", "late", 60, 40, "strict determinism, base trial, 32k tokens a step", _TRAIN),

@@ -10,11 +10,12 @@ Both change memory and speed, and no bit. The planner takes the first way of thi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpxfer.plan.footprint import ONE, Way, can_recompute, most_trials, stack_bytes
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.check_shapes import divisors
 from hpxfer.spec.sweep import Recompute, ResourcesSpec
 from hpxfer.trial import Setting
 
@@ -43,7 +44,7 @@ def ways(shape: Shape, setting: Setting, tokens_at_once: float, how: How = ANY, 
 
     `tokens_at_once` of a trial fill the device. The pieces that are computed at once divide those of a lane.
     """
-    at_once = [number for number in _divisors(setting.pieces_per_lane) if _may(number, setting, tokens_at_once, how)]
+    at_once = [number for number in divisors(setting.pieces_per_lane) if _may(number, setting, tokens_at_once, how)]
     again = {"auto": (False, True), "none": (False,), "blocks": (True,)}[how.recompute]
     if not can_recompute(shape, setting, cuda=cuda):
         again = (False,)
@@ -111,7 +112,3 @@ def largest_piece(shape: Shape, setting: Setting, room: float, sizes: list[int],
 def _may(number: int, setting: Setting, tokens_at_once: float, how: How) -> bool:
     most = how.micro_batch_tokens or tokens_at_once
     return number == 1 or number * setting.piece_tokens <= most
-
-
-def _divisors(number: int) -> Iterator[int]:
-    return (divisor for divisor in range(1, number + 1) if number % divisor == 0)

@@ -189,7 +189,7 @@ def _piece_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, s
             return
         pieces = batch_tokens // tokens
     if pieces % lanes:
-        legal_lanes = ", ".join(map(str, _divisors(pieces)[:12]))
+        legal_lanes = ", ".join(map(str, divisors(pieces)[:12]))
         yield (
             "accumulation_lanes",
             f"must divide the {pieces} piece{'s' if pieces > 1 else ''} of a batch of {batch_tokens} tokens, got "
@@ -200,10 +200,10 @@ def _piece_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, s
 def legal_pieces(batch_tokens: int, context: int) -> list[int]:
     """Return the tokens that a piece of a batch may have, ascending. The last is the whole batch, if it is legal."""
     whole = math.lcm(BATCH_TOKENS_MULTIPLE, context)
-    return [size for size in _divisors(batch_tokens) if size % whole == 0]
+    return [size for size in divisors(batch_tokens) if size % whole == 0]
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
     """Return the divisors of a number, ascending."""
     small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
     return sorted({*small, *(number // divisor for divisor in small)})

@@ -22,6 +22,7 @@ from hpxfer.spec.check_shapes import (
     base_problems,
     batch_problems,
     choices_of,
+    divisors,
     keyed_shapes,
     parameterization_problems,
 )
@@ -156,7 +157,7 @@ def _ranks(spec: SweepSpec) -> Iterator[Problem]:
     """Yield that the lanes cannot be shared evenly, or that trials may stop early."""
     ranks, lanes, at = spec.resources.ranks, spec.training.accumulation_lanes, ("resources", "gpus_per_stack")
     if lanes % ranks:
-        legal = ", ".join(str(number) for number in range(1, lanes + 1) if lanes % number == 0)
+        legal = ", ".join(map(str, divisors(lanes)[:12]))
         yield (
             at,
             f"must divide training.accumulation_lanes, which is {lanes}, or be a share, got {ranks}; legal: {legal}",

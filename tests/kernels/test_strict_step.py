@@ -19,6 +19,7 @@ from triton_cases import DEVICE, TRITON
 
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.balance import Balance
 from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.step import TrainStep
 from hpxfer.trial import Setting, Trial
@@ -59,10 +60,10 @@ class Capturable(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def steps(setup: Setup, count: int, *trials: Trial) -> list[tuple[Tensor, ...]]:
+def steps(setup: Setup, count: int, *trials: Trial, **way: Any) -> list[tuple[Tensor, ...]]:
     """Return what every trial has after some steps: parameters, router biases and the last losses."""
     with switched(setup):
-        made = TrainStep(Stack(trials=trials), setup)
+        made = TrainStep(Stack(trials=trials, **way), setup)
         with Capturable():  # type: ignore[no-untyped-call]
             for number in range(count):
                 output, grads = made.gradients(number)
@@ -92,6 +93,38 @@ def test_a_step_in_the_interpreter(is_modern: bool, setting: Setting) -> None:
     setup = Setup(device=DEVICE, determinism="strict", backend=TRITON)
     small = replace(modern(setting) if is_modern else setting, batch_tokens=32)
     assert_same_bits(setup, 1, small, replace(SHAPES["top-2, shared"], depth=1))
+
+
+def assert_same_in_any_way(setup: Setup, count: int, setting: Setting, shape: Shape) -> None:
+    """Compare a trial whose pieces are computed one by one with other ways, and beside another trial."""
+    tested = trial(setting, shape, aux_weight=0.1)
+    (expected,) = steps(setup, count, tested)
+    assert all(tensor.isfinite().all() for tensor in expected)
+    for pieces, again in ((1, True), (2, False), (2, True)):
+        found = steps(
+            setup, count, trial(setting, shape, seed=7, aux_weight=0.1), tested, pieces=pieces, recompute=again
+        )
+        for mine, other in zip(expected, found[1], strict=True):
+            assert torch.equal(mine, other), (pieces, again)
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="Triton's interpreter is for machines without a GPU")
+def test_micro_batches_in_the_interpreter(setting: Setting) -> None:
+    setup = Setup(device=DEVICE, determinism="strict", backend=TRITON)
+    cut = replace(modern(setting), batch_tokens=64, accumulation_tokens=32, balance=Balance(aux="switch"))
+    assert_same_in_any_way(setup, 1, cut, replace(SHAPES["top-2, shared"], depth=1))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_micro_batches_on_the_gpu(precision: str, setting: Setting) -> None:
+    balance = Balance(aux="switch")
+    cut = replace(modern(setting), batch_tokens=1024, accumulation_tokens=128, accumulation_lanes=2, balance=balance)
+    wide = replace(SHAPES["top-2, shared"], width=128, expert_width=128, head_dim=32, shared_width=256)
+    for is_captured in (True, False):
+        setup = replace(setup_for("cuda", "strict"), captured=is_captured)
+        assert_same_in_any_way(setup, 5, replace(cut, precision=precision), wide)
 
 
 @pytest.mark.parametrize("is_modern", [False, True])

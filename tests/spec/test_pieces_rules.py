@@ -58,6 +58,34 @@ def test_what_does_not_divide_is_refused_with_what_does(training: str, resources
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        ("gpus_per_stack: 4", "must divide training.accumulation_lanes, which is 2, or be a share, got 4; legal: 1, 2"),
+        ("gpus_per_stack: 1.5", "a share of a GPU up to 1, or a whole number of GPUs, got 1.5"),
+        ("gpus_per_stack: 0", "must be greater than or equal to 0.0001, got 0"),
+        ("rank_timeout_s: 0", "must be greater than 0, got 0"),
+    ],
+)
+def test_ranks_that_lanes_do_not_allow_are_refused(resources: str, message: str) -> None:
+    with pytest.raises(HpxferError) as caught:
+        parse_sweep(text(LEGAL, resources))
+    assert message in str(caught.value)
+
+
+def test_ranks_are_whole_gpus_and_a_share_is_one_process() -> None:
+    for asked, ranks, share in (("auto", 1, None), ("0.5", 1, 0.5), ("1", 1, 1.0), ("2", 2, 1.0)):
+        resources = parse_sweep(text(LEGAL, f"gpus_per_stack: {asked}")).resources
+        assert (resources.ranks, resources.gpu_share) == (ranks, share)
+
+
+def test_trials_of_several_ranks_do_not_stop_early() -> None:
+    with pytest.raises(HpxferError, match=r"gpus_per_stack: must be at most 1 with early_stopping"):
+        parse_sweep(
+            text(LEGAL, "gpus_per_stack: 2", ("seeds: 2", "early_stopping: {asha: {grace_steps: 20}}\nseeds: 2"))
+        )
+
+
 def test_every_batch_of_an_axis_is_whole_pieces() -> None:
     batches = ("  width: [32, 64]", "  batch: [512, 1024, 1280]")
     validation = ("validation_tokens: 1024", "validation_tokens: 10240")
