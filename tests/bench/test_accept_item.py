@@ -98,6 +98,7 @@ def test_every_item_has_its_measurement(name: str, monkeypatch: pytest.MonkeyPat
             "rate",
             "planned_stacks",
             "memory",
+            "pieces",
             "base_profile",
             "tune",
         ),

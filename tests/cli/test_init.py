@@ -30,8 +30,13 @@ def test_an_example_is_written_and_can_be_planned(
     path = Path("new", "folder", f"{name}.yaml")
     assert (code, out) == (0, f"written:\n  {path}\n")
     assert f"hpxfer plan {path}" in err
-    assert load_sweep(path) == load_sweep(examples()[name])
-    assert hpxfer(capsys, "plan", path)[0] == 0
+    on: tuple[str, ...] = ()
+    if "full" in examples()[name].parts:  # too large for a CPU, and its data is beside it
+        on = "--hardware", "h100"
+        assert path.read_text() == examples()[name].read_text()
+    else:
+        assert load_sweep(path) == load_sweep(examples()[name])
+    assert hpxfer(capsys, "plan", path, *on)[0] == 0
 
 
 def test_the_default_stands_here_and_is_commented(
