@@ -56,6 +56,8 @@ class Pieces:
         self._trial_weights, self._model, self._forward = weights, model, forward
         device = next(iter(weights.values()))[0].device
         setting, num_trials, at_once = stack.setting, len(stack.trials), stack.pieces
+        assert setting.pieces_per_lane % at_once == 0, (setting.pieces_per_lane, at_once)
+        assert setting.accumulation_lanes % ranks.world == 0, (setting.accumulation_lanes, ranks.world)
         rows = num_trials * at_once
         size = rows, setting.piece_tokens // setting.context, setting.context
         self.inputs, self.targets = (torch.zeros(size, dtype=torch.int64, device=device) for _ in range(2))
