@@ -498,7 +498,10 @@ def _whole(value: float) -> float:
 LEAST_SHARE = 1e-4  # of a CPU or a GPU. Ray counts both in ten-thousandths
 MOST_GPUS = 4096
 _Gpus = Annotated[float, Field(ge=LEAST_SHARE, le=MOST_GPUS), AfterValidator(_whole)]
-GpusOrAuto = Annotated[_Gpus | None, BeforeValidator(_auto, json_schema_input_type=_Gpus | Literal["auto"] | None)]
+_InSchema = (
+    Annotated[float, Field(ge=LEAST_SHARE, le=1)] | Annotated[int, Field(ge=2, le=MOST_GPUS)] | Literal["auto"] | None
+)
+GpusOrAuto = Annotated[_Gpus | None, BeforeValidator(_auto, json_schema_input_type=_InSchema)]
 
 
 class ResourcesSpec(Section):

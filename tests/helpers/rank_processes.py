@@ -52,8 +52,8 @@ def main(task: Path) -> None:
     try:
         exec(prelude, {})
         after = options.pop("stop_after", math.inf)
-        *_, last = train(stack, "cpu", team=team, stop=lambda: next(calls) >= after, **options)
-        out = last.results if isinstance(last, Ended) else "stopped"
+        events = list(train(stack, "cpu", team=team, stop=lambda: next(calls) >= after, **options))
+        out = next((event.results for event in events if isinstance(event, Ended)), "stopped")
     except Exception as error:
         out = f"{type(error).__name__}: {error}"
     task.with_name(task.name + ".out").write_bytes(pickle.dumps(out))
