@@ -4,10 +4,11 @@ Of a batch in pieces, the model holds the pieces that are computed at once, and 
 copies of the weights that these pieces read count too. Where blocks are computed again, one block at a time keeps
 everything. `Way` says which of it all.
 
-A step has four moments at which it may hold most:
+A step has these moments at which it may hold most:
 
     head        the state, everything that the forward pass kept, the logits, and the readout's gradient
     block       the same without the logits, and the gradients that pass through the last block
+    exchange    the state, and of several ranks the sums that they have sent
     update      the state and all gradients, with what the first block still holds or with the optimizer's buffer
     probe       the state, all gradients and a copy of the parameters, at the steps that log the size of an update
 """
@@ -109,10 +110,8 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, wa
     all_gradients, late = floats, readout
     if setting.num_pieces > 1:
         # The sum over the pieces, and that over a lane. A gradient is added to it and let go, but that of a table that
-        # is also the readout is not complete before the end. And the tokens and losses of the whole batch. The owner of
-        # a shard has the sums of all lanes before it adds them.
+        # is also the readout is not complete before the end. And the tokens and losses of the whole batch.
         sums = shard + (floats if setting.accumulation_lanes > 1 else 0)
-        sums += setting.accumulation_lanes * shard if way.ranks > 1 else 0
         sums += _BATCH_BYTES * num_trials * setting.batch_tokens
         copies = {"copies of the weights": rows * of_one} if way.pieces > 1 else {}
         state = {**state, "sums of gradients": sums, **copies}
@@ -124,7 +123,15 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, wa
     probe = (floats if setting.accumulation_lanes == 1 else 0) + 4 * largest
     first = 0 if setting.num_pieces > 1 else rows * memory.first
     recomputed = {"a block computed again": rows * again} if again else {}
+    exchange = {}
+    if way.ranks > 1:
+        # An owner adds the lanes when it has all. Those of this rank's last lane come after its backward pass.
+        lanes = setting.accumulation_lanes * shard
+        exchange = {"exchange": {**state, "sums of other ranks": lanes}}
+        if lanes > way.ranks * shard:
+            kept["sums of other ranks"] = lanes - way.ranks * shard
     moments = {
+        **exchange,
         "head": {**state, **kept, **ends, "logits": held, "gradients": head_passing + readout},
         "block": {**state, **kept, **recomputed, "gradients": passing + late},
         "update": {**state, "gradients": all_gradients + max(first, buffer)},

@@ -44,13 +44,13 @@ def trained_by_ranks(
 
 
 def main(task: Path) -> None:
-    from hpxfer.train.trainer import train
-
     calls = itertools.count(1)
     stack, team, options, prelude = pickle.loads(task.read_bytes())
     out: Any
     try:
         exec(prelude, {})
+        from hpxfer.train.trainer import train
+
         after = options.pop("stop_after", math.inf)
         events = list(train(stack, "cpu", team=team, stop=lambda: next(calls) >= after, **options))
         out = next((event.results for event in events if isinstance(event, Ended)), "stopped")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from allocations import allocated_peak
 from hypothesis import given
 from hypothesis import strategies as st
+from rank_processes import trained_by_ranks
 from tiny_trials import BASE, JOINT, SETTING, text_setting, trial
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -137,6 +139,33 @@ def test_the_model_follows_the_way_a_batch_is_computed(name: str, setting: Setti
     # The model of a whole batch that keeps everything is found to be another one.
     whole = replace(mine, accumulation_tokens=None, accumulation_lanes=1)
     assert footprint(shape, whole, 2, cuda=False).total != pytest.approx(peak, rel=0.1)
+
+
+MEASURED = """
+from allocations import allocated_peak
+from hpxfer.train import trainer
+plain = trainer.train
+def train(*args, **options):
+    events = []
+    peak = allocated_peak(lambda: events.extend(plain(*args, **options)))
+    open({path!r}, "w").write(str(peak))
+    return iter(events)
+trainer.train = train
+"""
+
+
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_the_model_is_within_a_tenth_of_what_a_rank_allocates(lanes: int, setting: Setting, tmp_path: Path) -> None:
+    pieces = {"accumulation_tokens": 128, "accumulation_lanes": lanes}
+    shape = replace(SMALL, width=256, expert_width=256, depth=4)
+    mine = replace(setting, **SHORT, **batch(512), **pieces)
+    paths = [tmp_path / f"{rank}" for rank in range(2)]
+    preludes = {rank: MEASURED.format(path=str(path)) for rank, path in enumerate(paths)}
+    for found in trained_by_ranks(Stack(trials=(trial(mine, shape),)), 2, preludes=preludes):
+        assert not isinstance(found, str), found
+    modeled = footprint(shape, mine, 1, cuda=False, way=Way(ranks=2)).total
+    for path in paths:
+        assert modeled == pytest.approx(int(path.read_text()), rel=0.1)
 
 
 PAPER_BASE = Shape(width=512, depth=8, head_dim=64, num_experts=4, num_active=1, expert_width=512)
