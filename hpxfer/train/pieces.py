@@ -234,7 +234,8 @@ class Pieces:
         leaf.grad = None
 
     def _add_load(self, name: str, load_LRE: Tensor) -> None:
-        self._numbers[name] += load_LRE.view(len(load_LRE), -1, self._stack.pieces, load_LRE.shape[2]).sum(2)
+        size = len(load_LRE), len(self._stack.trials), self._stack.pieces, load_LRE.shape[2]
+        self._numbers[name] += load_LRE.view(size).sum(2)
 
     def _end_lane(self) -> Tensor:
         """Add the sum of a lane to the total. Of several ranks, return [R, shard]: the sums of their lanes instead."""
@@ -263,6 +264,8 @@ class Pieces:
 
     def _means_of_pieces(self, layers: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
         """Return [K] per layer: the mean over the pieces of [R] per layer and micro-batch."""
+        if not layers:
+            return ()
         of_layers = [torch.cat([self._by_trial(value) for value in values], dim=1) for values in layers]
         joined = self._ranks.joined(torch.stack(of_layers, dim=2))
         return tuple(mean_losses(value.contiguous(), self._backend) for value in joined.unbind(2))

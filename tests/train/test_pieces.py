@@ -55,6 +55,7 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "modern": MODERN,
     "half the blocks dense": {"moe_every": 2},
+    "dense": {"ffn": "swiglu"},
     "bfloat16": {"precision": "bfloat16"},
     "clipped": {"gradient_clip": 0.01},
     "switch": {"balance": AUX},
@@ -69,6 +70,8 @@ def made(setting: Setting, name: str, lanes: int = 1) -> Trial:
     """Return a trial of a case."""
     own = cut(setting, lanes=lanes, **CASES[name])
     shape = replace(JOINT, dense_width=64) if "moe_every" in CASES[name] else JOINT
+    if name == "dense":
+        shape = replace(JOINT, num_experts=0, num_active=0, expert_width=0, dense_width=64)
     weighted = {"aux_weight": 0.05, "z_weight": 0.01} if "balance" in CASES[name] else {}
     return trial(own, shape, "completep-moe", seed=3, **weighted)
 

@@ -39,7 +39,7 @@ def numbers_of(found: tuple[TrialResult, ...] | str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("name", "world", "pieces", "recompute"),
-    [("clipped", 2, 1, False), ("switch", 4, 2, True), ("modern", 2, 2, False)],
+    [("clipped", 2, 1, False), ("dense", 2, 1, False), ("switch", 4, 2, True), ("modern", 2, 2, False)],
 )
 def test_ranks_have_the_bits_of_one_process(
     setting: Setting, name: str, world: int, pieces: int, recompute: bool
