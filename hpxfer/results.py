@@ -91,7 +91,12 @@ class Results:
             tokenizer, vocab_size = vocabulary(data)
         else:
             tokenizer, vocab_size = str(stored["tokenizer"].iloc[0]), int(stored["vocab_size"].iloc[0])
-        return DataRef(digest=data.digest, tokenizer=tokenizer, vocab_size=vocab_size)
+        return DataRef(
+            digest=data.digest,
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            validation_digest=data.validation_digest,
+        )
 
     @cached_property
     def curves(self) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hpxfer.data import data_ref
-from hpxfer.data.sources.tokens import HEADER_BYTES, MAGIC, VERSION
+from hpxfer.data.formats.llmc import UINT16
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
@@ -85,10 +85,8 @@ def stacks(members: tuple[Trial, ...], size: int) -> list[Stack]:
 
 def write_tokens(path: Path, count: int, vocab_size: int) -> None:
     """Write a token shard of uniformly random ids."""
-    header = np.zeros(HEADER_BYTES // 4, "<i4")
-    header[:3] = MAGIC, VERSION, count
     ids = np.random.default_rng(_SEED).integers(vocab_size, size=count, dtype=np.uint16)
-    path.write_bytes(header.tobytes() + ids.astype("<u2").tobytes())
+    path.write_bytes(UINT16.header(count) + ids.astype("<u2").tobytes())
 
 
 def _sweep(case: Case, path: Path) -> dict[str, object]:

@@ -75,6 +75,9 @@ def vocabulary_cautions(spec: DataSpec) -> tuple[str, ...]:
     if not source.holds_ids or dataset is None:
         return ()
     tokenizer, vocab_size = vocabulary(spec)
+    held_out = spec.validation and open_dataset(spec.validation, "validation")
+    if held_out:
+        largest_id(held_out, vocab_size)
     found = largest_id(dataset, vocab_size)
     num_ids = source.unpadded.get(tokenizer, vocab_size)
     is_given = spec.tokenizer is not None or spec.vocab_size is not None

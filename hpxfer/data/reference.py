@@ -12,50 +12,74 @@ from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.spec.yaml_file import spell
 from hpxfer.trial import DataRef
 
+# The keys of a sweep that name data, with the keys of their digests.
+KEYS = {"source": "digest", "validation": "validation_digest"}
+
 
 def data_ref(spec: DataSpec) -> DataRef:
-    """Return the identity of a sweep's data: digest (see `hpxfer.data.digest`), tokenizer and size of the vocabulary.
+    """Return the identity of a sweep's data: digests (see `hpxfer.data.digest`), tokenizer, size of the vocabulary.
 
-    Where the data is not on this machine, `spec.digest` is taken. Raise HpxferError if there is neither data nor
-    digest, or if the data has another digest.
+    Where data is not on this machine, the digest that `spec` gives is taken. Raise HpxferError if there is neither data
+    nor digest, or if the data has another digest.
     """
     tokenizer, vocab_size = vocabulary(spec)
-    if spec.digest is None:
-        require_data(spec)
-    dataset = open_dataset(spec.source)
-    checked = vocab_size if source_of(spec.source).holds_ids else None
-    found = spec.digest if dataset is None else digest(dataset, checked)
+    found = _digest(spec, "source", vocab_size)
     assert found is not None
-    if spec.digest not in (None, found):
+    held_out = _digest(spec, "validation", vocab_size)
+    return DataRef(digest=found, tokenizer=tokenizer, vocab_size=vocab_size, validation_digest=held_out)
+
+
+def _digest(spec: DataSpec, key: str, vocab_size: int) -> str | None:
+    """Return the digest of the data that a key names, or None if the key names none."""
+    name, given = getattr(spec, key), getattr(spec, KEYS[key])
+    if name is None:
+        return None
+    if given is None:
+        _require(key, name)
+    dataset = open_dataset(name, key)
+    found: str | None = given
+    if dataset is not None:
+        found = digest(dataset, vocab_size if source_of(name).holds_ids else None)
+    if given not in (None, found):
         raise HpxferError(
-            f"data.digest: must be the digest of the data at {spec.source}, {found}, got {spec.digest}; name the data "
+            f"data.{KEYS[key]}: must be the digest of the data at {name}, {found}, got {given}; name the data "
             f"that has this digest, or remove the key to accept this data"
         )
-    return DataRef(digest=found, tokenizer=tokenizer, vocab_size=vocab_size)
+    return found
 
 
 def require_data(spec: DataSpec) -> None:
     """Raise HpxferError unless the data is on this machine."""
-    if open_dataset(spec.source) is None:
+    for key in KEYS:
+        if (name := getattr(spec, key)) is not None:
+            _require(key, name)
+
+
+def _require(key: str, name: str) -> None:
+    if open_dataset(name, key) is None:
         raise HpxferError(
-            f"data.source: must name data on this machine, got {spec.source}, which no file matches; correct the path "
-            f"(a relative one starts at the sweep file's folder), or give data.digest to plan without the data"
+            f"data.{key}: must name data on this machine, got {name}, which no file matches; correct the path "
+            f"(a relative one starts at the sweep file's folder), or give data.{KEYS[key]} to plan without the data"
         )
 
 
 def check_length(spec: SweepSpec) -> None:
     """Raise HpxferError if the data is shorter than a run of the sweep. Do nothing if it is not on this machine."""
     dataset = open_dataset(spec.data.source)
-    if dataset is None:
+    held_out = spec.data.validation and open_dataset(spec.data.validation, "validation")
+    if dataset is None or (spec.data.validation is not None and not held_out):
         return
     for at, shape in keyed_shapes(spec):
         try:
             require_length(
                 name=spec.data.source,
                 num_tokens=dataset.num_tokens,
+                held_out=(str(spec.data.validation), held_out.num_tokens) if held_out else None,
                 steps=shape.steps,
                 batch_tokens=shape.batch_tokens,
                 validation_tokens=spec.training.validation_tokens,
+                context=spec.model.context,
+                epochs=spec.data.epochs,
             )
         except HpxferError as error:
             if at == AT_BASE:
@@ -65,17 +89,47 @@ def check_length(spec: SweepSpec) -> None:
             raise HpxferError(f"{key}: at {spell((axis, name, index))}: {rest}") from None
 
 
-def require_length(*, name: str, num_tokens: int, steps: int, batch_tokens: int, validation_tokens: int) -> None:
-    """Raise HpxferError unless a run fits in one epoch of `num_tokens`, without the held-out tail.
+def windows_of(num_tokens: int, validation_tokens: int, context: int, *, own_tail: bool) -> int:
+    """Return the training windows in an epoch of the data, which keeps its tail for validation if `own_tail`."""
+    return (num_tokens - (validation_tokens + 1 if own_tail else 0) - 1) // context
 
-    The training region and the tail each need one more token, the last target.
+
+def require_length(
+    *,
+    name: str,
+    num_tokens: int,
+    held_out: tuple[str, int] | None,
+    steps: int,
+    batch_tokens: int,
+    validation_tokens: int,
+    context: int,
+    epochs: int,
+) -> None:
+    """Raise HpxferError unless a run fits into the epochs of `num_tokens`, and its validation into the held-out data.
+
+    `held_out` is the name and the number of tokens of a data set of its own. Otherwise the tail is held out. The
+    training region and the held-out tokens each need one more token, the last target.
     """
-    needed = steps * batch_tokens + 1 + validation_tokens + 1
-    if num_tokens >= needed:
+    if held_out is not None and held_out[1] < validation_tokens + 1:
+        most = max(0, (held_out[1] - 1) // batch_tokens * batch_tokens)
+        raise HpxferError(
+            f"data.validation: must hold at least {validation_tokens + 1} tokens, {validation_tokens} and a last "
+            f"target, got {held_out[1]} at {held_out[0]}; lower training.validation_tokens (at most {most} fit), or "
+            "name more data"
+        )
+    own_tail = held_out is None
+    windows = windows_of(num_tokens, validation_tokens, context, own_tail=own_tail)
+    rows = batch_tokens // context
+    if windows > 0 and steps * rows <= epochs * windows:
         return
-    most = max(0, (num_tokens - validation_tokens - 2) // batch_tokens)
+    most = max(0, windows) * epochs // rows
+    needed = -(-steps * rows // epochs) * context + 1 + (validation_tokens + 1 if own_tail else 0)
+    parts = f"{validation_tokens} for validation and 2 last targets" if own_tail else "a last target"
+    runs = f"{steps} steps of {batch_tokens}" + (f" in {epochs} epochs" if epochs > 1 else "")
+    enough = -(-steps * rows // windows) if windows > 0 else None
+    fix = "add data" if enough is None else f"add data, set data.epochs: {enough} to read it so often"
+    shorter = "training.batch_tokens or training.validation_tokens" if own_tail else "or training.batch_tokens"
     raise HpxferError(
-        f"data.source: must hold at least {needed} tokens for {steps} steps of {batch_tokens}, {validation_tokens} "
-        f"for validation and 2 last targets, got {num_tokens} at {name}; add data, or lower training.steps "
-        f"(at most {most} fit), training.batch_tokens or training.validation_tokens"
+        f"data.source: must hold at least {needed} tokens for {runs}, {parts}, got {num_tokens} at {name}; {fix}, or "
+        f"lower training.steps (at most {most} fit), {shorter}"
     )

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 ROUNDS = 8
 
 
-def shuffled(index: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
-    """Return where a permutation of range(size), chosen by `seed`, sends each index, [N] as `index`.
+def shuffled(index: NDArray[np.int64], size: int, seed: int, epoch: int = 0) -> NDArray[np.int64]:
+    """Return where a permutation of range(size), chosen by `seed` and `epoch`, sends each index, [N] as `index`.
 
     The Feistel network permutes the numbers below a power of 4, which is at most 4 times size. A value outside
     range(size) is sent on along its cycle until it is inside.
@@ -18,7 +18,8 @@ def shuffled(index: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64
     assert index.ndim == 1, index.shape
     assert index.size == 0 or (index.min() >= 0 and index.max() < size), f"an index is outside range({size})"
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
-    keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64).astype(np.uint64)
+    sequence = np.random.SeedSequence(seed, spawn_key=(epoch,) if epoch else ())
+    keys = sequence.generate_state(ROUNDS, np.uint64).astype(np.uint64)
     value = _feistel(index.astype(np.uint64), half_bits, keys)
     while (outside := value >= size).any():
         value[outside] = _feistel(value[outside], half_bits, keys)

@@ -121,6 +121,7 @@ def prepare(
     with located(file):
         data = data_ref(spec.data)
         check_length(spec)
+    spec = spec.model_copy(update={"data": spec.data.model_copy(update={"validation_digest": data.validation_digest})})
     location = open_location(results or spec.storage or _root_of_stored(file, spec.name) or RESULTS, spec.name)
     device = _device(spec.resources, address)
     precision = precision_of(spec, device, location, address)

@@ -81,7 +81,7 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
         "text": "\n".join([*said, plan_text(job.plan), *job.reuse.lines()]),
         "warnings": [*job.problems, *job.plan.cautions, *job.plan.unfit],
         "precision": job.spec.precision,
-        "digest": job.expansion.setting.data_digest,
+        "digest": job.expansion.data.digests,
         "nodes": nodes,
     }
 
@@ -119,7 +119,7 @@ def capable_nodes(nodes: list[dict[str, Any]], spec: SweepSpec) -> list[dict[str
 
 
 def _node_answer(data: dict[str, Any], triton: bool) -> dict[str, Any]:
-    """Return this node's versions, and the digest of its copy of the data, or None if it has none.
+    """Return this node's versions, and the digests of its copy of the data, or None if it lacks some.
 
     A node that needs triton and lacks it says so instead.
     """
@@ -127,8 +127,9 @@ def _node_answer(data: dict[str, Any], triton: bool) -> dict[str, Any]:
         return {**versions(), "error": "triton is not installed; pip install 'hpxfer[triton]'"}
     spec = DataSpec.model_validate(data)
     try:
-        has_data = open_dataset(spec.source) is not None
-        return {**versions(), "digest": data_ref(spec).digest if has_data else None}
+        names = {"source": spec.source, "validation": spec.validation}
+        has_data = all(name is None or open_dataset(name, key) is not None for key, name in names.items())
+        return {**versions(), "digest": data_ref(spec).digests if has_data else None}
     except HpxferError as error:
         return {**versions(), "error": str(error)}
 

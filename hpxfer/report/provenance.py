@@ -104,6 +104,8 @@ def provenance_table(results: Results) -> Table:
         hps = ", ".join(f"{hp} {value:g}" for hp, value in given_hps(variant.hps).items())
         facts.append((f"variant {name}", hps or "the base HPs"))
     facts += [("data", f"{data.source}, digest {data.digest}"), ("tokenizer", _counted(trials["tokenizer"]))]
+    if data.validation is not None:
+        facts.append(("validation data", f"{data.validation}, digest {data.validation_digest}"))
     # A report never imports a plug-in: it names those that the sweep was run with.
     if plugins := results.spec.plugins:
         facts.append(("plug-ins", ", ".join(f"{plugin.name} ({plugin.digest})" for plugin in plugins)))

@@ -27,6 +27,7 @@ from hpxfer.spec.check_shapes import (
     parameterization_problems,
 )
 from hpxfer.spec.check_size import length_problems, size_problems
+from hpxfer.spec.data import data_problems
 from hpxfer.spec.fields import GridValues, power_of_two
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import Planned, schedule_problems
@@ -53,7 +54,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     shapes = () if broken_base else keyed_shapes(spec)
     yield from broken_base
     yield from model_problems(spec, shapes)
-    yield from _data(spec)
+    yield from data_problems(spec)
     yield from _training(spec)
     yield from _micro_batch(spec)
     yield from _ranks(spec)
@@ -87,32 +88,6 @@ def _name(spec: SweepSpec) -> Iterator[Problem]:
         yield ("name",), f"must be {rule}, got {shown(spec.name)}"
     elif spec.name in RESERVED_NAMES:
         yield ("name",), f"{shown(spec.name)} is a folder of results/ with another use; choose another name"
-
-
-def _data(spec: SweepSpec) -> Iterator[Problem]:
-    data, sources = spec.data, registry("data source")
-    kind, colon, rest = data.source.partition(":")
-    at: KeyPath = ("data", "source")
-    if kind not in sources or not colon:
-        *usages, last = (source.usage for source in sources.rows())
-        yield at, f"must be {', '.join(usages)} or {last}, got {shown(data.source)}"
-        return
-    source = sources.get(kind)
-    if not rest:
-        yield at, f"must name a path after {kind}:, got {shown(data.source)}"
-    elif (why := source.problem(rest)) is not None:
-        yield at, why
-    elif data.vocab_size is not None and source.max_vocab_size is None:
-        of_ids = " and ".join(f"{row.name}:" for row in sources.rows() if row.max_vocab_size is not None)
-        yield ("data", "vocab_size"), f"only for {of_ids} data; {kind}: data has the vocabulary of its tokenizer"
-    elif data.vocab_size is not None and data.tokenizer is not None:
-        yield ("data", "vocab_size"), "must give one of tokenizer and vocab_size, got both"
-    elif data.tokenizer is not None and data.tokenizer not in source.tokenizers:
-        legal = ", ".join(sorted(source.tokenizers)) + (", or vocab_size" if source.max_vocab_size else "")
-        yield ("data", "tokenizer"), f"{kind}: data has no tokenizer {shown(data.tokenizer)}; legal: {legal}"
-    elif data.vocab_size is not None and data.vocab_size > source.max_vocab_size:
-        limit = f"{kind}: data holds ids below {source.max_vocab_size}"
-        yield ("data", "vocab_size"), f"{limit}, so it must be at most that, got {data.vocab_size}"
 
 
 def _training(spec: SweepSpec) -> Iterator[Problem]:

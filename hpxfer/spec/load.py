@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from hpxfer.errors import HpxferError, joined
 from hpxfer.registry import registry
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.checks import problems
+from hpxfer.spec.data import absolute, stated
 from hpxfer.spec.fields import Section, Seq
 from hpxfer.spec.plugins import are_registered, import_plugin, import_plugins, stored_names
 from hpxfer.spec.sections import in_file, validated
@@ -39,12 +39,7 @@ def load_sweep(path: str | Path, *, plugins: Sequence[str] = (), trusted: bool =
     """
     file, folder = read_yaml(path), Path(path).resolve().parent
     spec = _checked(file, folder, trusted, plugins)
-    kind, _, rest = spec.data.source.partition(":")
-    sources = registry("data source")
-    if kind not in sources or not sources.get(kind).is_path or Path(rest).is_absolute():
-        return spec
-    absolute = Path(glob.escape(str(folder))) / rest
-    return spec.model_copy(update={"data": spec.data.model_copy(update={"source": f"{kind}:{absolute}"})})
+    return spec.model_copy(update={"data": absolute(spec.data, folder)})
 
 
 def parse_sweep(text: str, name: str = "<sweep>", *, plugins: Sequence[str] = (), trusted: bool = True) -> SweepSpec:
@@ -77,6 +72,8 @@ def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]
         given = tuple({plugin.name: plugin for plugin in loaded}.values())
     names = stored_names(given)
     spec = validated(SweepSpec, file, stored=names).model_copy(update={"plugins": given or None})
+    if trusted and (more := stated(spec.data, folder)):
+        spec = spec.model_copy(update={"data": spec.data.model_copy(update=more)})
     if not are_registered(names):
         return as_stored(spec)  # it was checked when it was stored, and its rules need the code
     settings = spec.search.row.settings

@@ -15,7 +15,7 @@ from hpxfer.spec.balance import Balance
 from hpxfer.store.rows import SETTING_COLUMNS
 from hpxfer.store.schema import SHAPE_COLUMNS
 from hpxfer.trial import FIRST_STORED_VERSION, Setting
-from hpxfer.trial.identity import LOCAL, hps_of, id_of, identity
+from hpxfer.trial.identity import hps_of, id_of, identity
 
 
 def proven_identity(row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -52,6 +52,7 @@ def identity_of_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _setting(row: Mapping[str, Any]) -> Setting:
-    given: dict[str, Any] = {**json.loads(row["setting"]), **{name: row[name] for name in SETTING_COLUMNS}, LOCAL: ""}
+    columns = {name: row[name] for name in SETTING_COLUMNS}
+    given: dict[str, Any] = {**json.loads(row["setting"]), **columns, "data_source": ""}
     parts = {"init": BaseInit(**given["init"]), "balance": Balance(**given.get("balance", {}))}
     return Setting(**{**given, **parts})

@@ -44,7 +44,7 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
     assert trial.id == result.trial_id, f"result of {result.trial_id} given for trial {trial.id}"
     choice, setting = trial.parameterization, asdict(trial.setting)
     total, active = _num_params(trial.shape, trial.setting)
-    rest = {name: value for name, value in setting.items() if name not in (*SETTING_COLUMNS, LOCAL)}
+    rest = {name: value for name, value in setting.items() if name not in (*SETTING_COLUMNS, *LOCAL)}
     numbers = {name: value for name, value in vars(result).items() if name != "curves"}
     if result.error is not None:
         numbers["error"] = bounds.shortened(result.error)

@@ -21,8 +21,8 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 
-# The field of a setting that no identity holds: a path on one machine. The digest stands for the data.
-LOCAL = "data_source"
+# The fields of a setting that no identity holds: paths on one machine, for which digests stand, and a limit.
+LOCAL = ("data_source", "validation_source", "epochs")
 
 
 def canonical(value: Any) -> str:
@@ -58,7 +58,7 @@ def identity(
     """
     out: dict[str, Any] = {
         "trainer_version": trainer_version,
-        "setting": {name: value for name, value in non_defaults(setting).items() if name != LOCAL},
+        "setting": {name: value for name, value in non_defaults(setting).items() if name not in LOCAL},
         "shape": shape.dims(),
         "hps": hps,
         "seed": seed,

@@ -78,6 +78,10 @@ class Setting:
     ties: str = "index"
     accumulation_tokens: int | None = None  # of a piece; None: the batch is one piece
     accumulation_lanes: int = 1
+    validation_source: str | None = None  # where this machine finds it; None: the end of the data
+    validation_digest: str | None = None
+    epochs: int = 1  # a limit
+    document_eos: int | None = None  # the id after which attention and positions start again; None: they do not
 
     def __post_init__(self) -> None:
         if self.precision == AUTO:
@@ -120,6 +124,12 @@ class DataRef:
     digest: str
     tokenizer: str
     vocab_size: int
+    validation_digest: str | None = None  # of data of its own
+
+    @property
+    def digests(self) -> str:
+        """All digests in words."""
+        return " and ".join(found for found in (self.digest, self.validation_digest) if found is not None)
 
 
 def setting_of(
@@ -145,6 +155,10 @@ def setting_of(
         "data_digest": data.digest,
         "tokenizer": data.tokenizer,
         "vocab_size": data.vocab_size,
+        "validation_source": spec.data.validation,
+        "validation_digest": data.validation_digest,
+        "epochs": spec.data.epochs,
+        "document_eos": spec.data.eos_id if spec.data.documents == "masked" else None,
         "batch_tokens": at.batch_tokens,
         "steps": at.steps,
         "accumulation_tokens": piece_of(spec.training.accumulation_tokens, at.batch_tokens),

@@ -18,7 +18,7 @@ from torch import Tensor
 from hpxfer.errors import HpxferError
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.trial import Trial
-from hpxfer.trial.identity import canonical
+from hpxfer.trial.identity import LOCAL, canonical
 from hpxfer.weights.folded import folded
 from hpxfer.weights.homes import config_of, home_of
 from hpxfer.weights.tokenizer import write_tokenizer
@@ -36,8 +36,7 @@ OWN_FILE, FACTS_FILE = "model.safetensors", "hpxfer.json"
 
 def facts_of(trial: Trial) -> dict[str, Any]:
     """Return what a reader needs to compute the trial's model: its options, and the number of every role."""
-    setting = asdict(trial.setting)
-    del setting["data_source"]  # a path on one machine
+    setting = {name: value for name, value in asdict(trial.setting).items() if name not in LOCAL}
     choice = trial.parameterization
     return {
         "hpxfer_weights": FORMAT,

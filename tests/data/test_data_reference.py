@@ -90,7 +90,11 @@ def test_shortest_data_that_is_long_enough(tmp_path: Path, make_sweep: Make) -> 
     with pytest.raises(HpxferError) as error:
         check_length(sweep)
     assert "must hold at least 162 tokens for 3 steps of 32, 64 for validation and 2 last targets" in str(error.value)
-    assert f"got 161 at text:{path}; add data, or lower training.steps (at most 2 fit)" in str(error.value)
+    assert (
+        f"got 161 at text:{path}; add data, set data.epochs: 2 to read it so often, or lower training.steps "
+        "(at most 2 fit)"
+        in str(error.value)
+    )
 
 
 def test_the_longest_run_of_an_axis_must_fit_too(tmp_path: Path, make_sweep: Make) -> None:
@@ -120,17 +124,27 @@ def test_length_of_missing_data_is_not_checked(make_sweep: Make) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(
-    num_tokens=st.integers(1, 2000), steps=st.integers(1, 50), batch_tokens=st.integers(1, 40), tail=st.integers(1, 3)
+    num_tokens=st.integers(1, 2000),
+    steps=st.integers(1, 50),
+    context=st.integers(1, 20),
+    rows=st.integers(1, 4),
+    tail=st.integers(1, 3),
+    epochs=st.integers(1, 3),
 )
-def test_the_steps_that_are_said_to_fit_do(num_tokens: int, steps: int, batch_tokens: int, tail: int) -> None:
+def test_the_steps_that_are_said_to_fit_do(
+    num_tokens: int, steps: int, context: int, rows: int, tail: int, epochs: int
+) -> None:
     def fits(steps: int) -> str | None:
         try:
             require_length(
                 name="x",
                 num_tokens=num_tokens,
                 steps=steps,
-                batch_tokens=batch_tokens,
-                validation_tokens=tail * batch_tokens,
+                batch_tokens=context * rows,
+                validation_tokens=tail * context * rows,
+                held_out=None,
+                context=context,
+                epochs=epochs,
             )
         except HpxferError as error:
             return str(error)
@@ -142,3 +156,34 @@ def test_the_steps_that_are_said_to_fit_do(num_tokens: int, steps: int, batch_to
         assert most < steps
         assert most == 0 or fits(most) is None
         assert fits(most + 1) is not None
+
+
+def test_epochs_lift_the_limit_and_held_out_data_has_its_own(tmp_path: Path, make_sweep: Make) -> None:
+    path, held_out = tmp_path / "a.txt", tmp_path / "b.txt"
+    path.write_bytes(b"x" * 100)
+    held_out.write_bytes(b"y" * 65)
+    given = f"text:{path}", f"text:{held_out}"
+    with pytest.raises(
+        HpxferError, match=r"set data\.epochs: 2 to read it so often, or lower training\.steps \(at most"
+    ):
+        check_length(make_sweep(given[0], validation=given[1], steps=4))
+    check_length(make_sweep(given[0], validation=given[1], steps=4, epochs=2))
+    check_length(make_sweep(given[0], validation=given[1], steps=3))
+    held_out.write_bytes(b"y" * 64)
+    with pytest.raises(HpxferError, match=r"^data\.validation: must hold at least 65 tokens, .*\(at most 32 fit\)"):
+        check_length(make_sweep(given[0], validation=given[1], steps=3))
+
+
+def test_held_out_data_is_part_of_the_identity(tmp_path: Path) -> None:
+    for name, text in (("a", b"some text"), ("b", b"other text"), ("c", b"third text")):
+        (tmp_path / f"{name}.txt").write_bytes(text)
+    source = f"text:{tmp_path}/a.txt"
+    alone, beside = (data_ref(DataSpec(source=source, validation=name)) for name in (None, f"text:{tmp_path}/b.txt"))
+    other = data_ref(DataSpec(source=source, validation=f"text:{tmp_path}/c.txt"))
+    assert alone.digest == beside.digest == other.digest
+    assert alone.validation_digest is None
+    assert len({alone.validation_digest, beside.validation_digest, other.validation_digest}) == 3
+    with pytest.raises(HpxferError, match=r"^data\.validation_digest: must be the digest of the data at"):
+        data_ref(DataSpec(source=source, validation=f"text:{tmp_path}/c.txt", validation_digest="0" * 32))
+    with pytest.raises(HpxferError, match=r"^data\.validation: must name data on this machine, got text:/no/such"):
+        data_ref(DataSpec(source=source, validation="text:/no/such"))

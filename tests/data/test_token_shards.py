@@ -34,7 +34,10 @@ def test_shards_without_a_token_are_empty_data(tmp_path: Path, write_shard: Writ
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"magic": 7}, r"a\.bin: .*must start with the magic number 20240520, got 7; for plain text, write text:"),
+        (
+            {"magic": 7},
+            r"a\.bin: .*must be a file of token ids that states its format.*starts with the number 7; if it holds bare",
+        ),
         ({"version": 2}, r"a\.bin: must be a token shard of version 1 .*, got version 2; write it again"),
         ({"count": 11}, r"a\.bin: the header counts 11 tokens, which make a file of 1046 bytes, got 1044; fetch"),
         ({"count": 9}, r"a\.bin: the header counts 9 tokens, which make a file of 1042 bytes, got 1044; fetch"),
@@ -49,7 +52,10 @@ def test_wrong_header_is_refused(tmp_path: Path, write_shard: Write, wrong: dict
 
 def test_file_shorter_than_a_header_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"abc")
-    with pytest.raises(HpxferError, match=r"a\.bin: .*a header of 1024 bytes, got a file of 3; fetch"):
+    with pytest.raises(
+        HpxferError,
+        match=r"a\.bin: .*got text or another file of 3 bytes; write token shards first: hpxfer data prepare",
+    ):
         open_dataset(f"tokens:{tmp_path}/a.bin")
 
 

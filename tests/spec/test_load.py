@@ -120,7 +120,8 @@ def test_derived_values() -> None:
         ),
         (
             ("  source: builtin:stdlib", "  source: builtin:stdlib\n  qqq: 1"),
-            "s.yaml:8: data.qqq: unknown key; legal: digest, source, tokenizer, vocab_size",
+            "s.yaml:8: data.qqq: unknown key; legal: digest, documents, eos_id, epochs, source, tokenizer, "
+            "validation, validation_digest, vocab_size",
         ),
         (  # an axis may have the name of a key
             ("  width: [32, 64]", "  shapes: {qqq: 1}"),

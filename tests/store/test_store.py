@@ -19,7 +19,7 @@ from made_results import DIGEST, SPEC, files, made, stored, trials_of
 from hpxfer.model.cost import count_params
 from hpxfer.store import CURVES, SHAPE_COLUMNS, TRIALS, Store
 from hpxfer.trial import Setting
-from hpxfer.trial.identity import canonical
+from hpxfer.trial.identity import LOCAL, canonical
 
 TRIALS_OF_SPEC = trials_of()
 
@@ -62,7 +62,7 @@ def test_columns_and_the_json_of_the_rest_are_the_whole_setting(tmp_path: Path) 
     (row,) = store.read_trials().to_pylist()
     rest = json.loads(row["setting"])
     names = set(Setting.__dataclass_fields__)
-    assert {*rest, *(names & set(row))} == names - {"data_source"}
+    assert {*rest, *(names & set(row))} == names - set(LOCAL)
     assert not set(rest) & set(row)
     assert row["data_digest"] == DIGEST
     assert rest["init"]["matrices"] == "fan_in"

@@ -29,7 +29,7 @@ class DataSource:
     usage: str
     """How a sweep names such data, e.g. `text:PATH-or-glob`."""
     tokenizers: Mapping[str, int]
-    """Tokenizer -> size of its vocabulary. The first is the default."""
+    """Tokenizer -> size of its vocabulary. The first is the default. With none, a sweep must give `vocab_size`."""
     unpadded: Mapping[str, int] = field(default_factory=dict)
     """Tokenizer -> its number of ids, where `tokenizers` has a larger number that suits the hardware."""
     max_vocab_size: int | None = None

@@ -1,76 +1,69 @@
-"""tokens: the .bin shards of token ids that llm.c and modded-nanogpt write, e.g. for FineWeb.
-
-A shard is a header of 256 little-endian int32 (magic number, version, number of tokens, zeros), then the tokens as
-little-endian uint16.
-"""
+"""tokens: files of token ids that state their format, and folders that `hpxfer data prepare` or `datasets` made."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.sources.dataset import DataFile, Dataset, file_size, read_bytes
-from hpxfer.data.sources.files import matching_files
+from hpxfer.data import formats
+from hpxfer.data.formats import arrow
+from hpxfer.data.sources.dataset import DataFile, Dataset
+from hpxfer.data.sources.files import folder_at, matching_files
 from hpxfer.data.sources.row import DataSource
 from hpxfer.errors import HpxferError
-
-MAGIC = 20240520
-VERSION = 1
-HEADER_BYTES = 256 * 4
-TOKEN_BYTES = 2
-FORMAT = "tokens"
-
-
-def check_header(header: bytes, file_bytes: int, path: str) -> int:
-    """Return the number of tokens in a shard. Raise HpxferError unless `header` and the file's size are a shard's."""
-    if len(header) < HEADER_BYTES:
-        raise HpxferError(
-            f"{path}: a token shard must start with a header of {HEADER_BYTES} bytes, got a file of {file_bytes}; "
-            f"fetch or write it again"
-        )
-    magic, version, num_tokens = (int(number) for number in np.frombuffer(header, "<i4", count=3))
-    if magic != MAGIC:
-        raise HpxferError(
-            f"{path}: a token shard must start with the magic number {MAGIC}, got {magic}; "
-            f"for plain text, write text: instead of tokens:"
-        )
-    if version != VERSION:
-        raise HpxferError(
-            f"{path}: must be a token shard of version {VERSION} (uint16 tokens), got version {version}; "
-            f"write it again in that version"
-        )
-    if file_bytes != HEADER_BYTES + TOKEN_BYTES * num_tokens:
-        raise HpxferError(
-            f"{path}: the header counts {num_tokens} tokens, which make a file of "
-            f"{HEADER_BYTES + TOKEN_BYTES * num_tokens} bytes, got {file_bytes}; fetch or write it again"
-        )
-    return num_tokens
-
-
-def _shard(path: str) -> DataFile:
-    num_bytes = file_size(path)
-    header = read_bytes(path, 0, HEADER_BYTES)
-    return DataFile(path=path, num_tokens=check_header(header, num_bytes, path), dtype="<u2", header=header)
+from hpxfer.scaling.shape import MAX_DIM
+from hpxfer.spec.manifest import Manifest, read_manifest
 
 
 def _open(path: str) -> Dataset | None:
-    parts = tuple(map(_shard, matching_files(path)))
-    return Dataset(format=FORMAT, parts=parts, token_bytes=TOKEN_BYTES) if parts else None
+    if (folder := folder_at(path)) is not None:
+        if (manifest := read_manifest(folder)) is not None:
+            return _prepared(folder, manifest)
+        if arrow.is_folder(folder):
+            return arrow.open_folder(folder)
+    return file_dataset(matching_files(path))
 
 
-def _load(dataset: Dataset, tokenizer: str) -> tuple[NDArray[Any], ...]:
-    """Return each shard memory-mapped, because shards may be larger than the memory."""
-    return tuple(_shard(part.path).mapped() for part in dataset.parts)
+def _prepared(folder: str, manifest: Manifest) -> Dataset | None:
+    """Return the training split of a prepared folder."""
+    return file_dataset([os.path.join(folder, shard.file) for shard in manifest.splits["train"].shards])
+
+
+def file_dataset(paths: list[str]) -> Dataset | None:
+    """Return the data set of files of one format, or None if there is no file."""
+    found = [formats.open_file(path) for path in paths]
+    if not found:
+        return None
+    kind, first = found[0]
+    for other, part in found:
+        if other != kind:
+            raise HpxferError(
+                f"{part.path}: all files of a data set must have one format, got {other} after {kind} in {first.path}; "
+                "name one kind of files, or prepare the data again"
+            )
+    return Dataset(format=kind, parts=tuple(part for _, part in found), token_bytes=int(first.dtype[-1]))
+
+
+def load_mapped(dataset: Dataset, tokenizer: str) -> tuple[NDArray[Any], ...]:
+    """Return the ids of each part memory-mapped, because they may be larger than the memory."""
+    out: list[NDArray[Any]] = []
+    for part in dataset.parts:
+        if isinstance(part, arrow.ArrowFile):
+            out += part.arrays
+        else:
+            assert isinstance(part, DataFile)
+            out.append(part.mapped())
+    return tuple(out)
 
 
 TOKENS = DataSource(
     name="tokens",
-    usage="tokens:GLOB",
+    usage="tokens:PATH-or-glob",
     tokenizers={"gpt2": 50304},  # whole tiles of 128
     unpadded={"gpt2": 50257},
-    max_vocab_size=2**16,
+    max_vocab_size=MAX_DIM,
     open=_open,
-    load=_load,
+    load=load_mapped,
 )

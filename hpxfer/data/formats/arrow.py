@@ -1,0 +1,134 @@
+"""arrow: a folder that `datasets` saved (`save_to_disk`), with a column of lists of token ids.
+
+`state.json` names the files in order. Each is a stream of Arrow's record batches, which are memory-mapped. The ids of
+all rows are one long row of tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hpxfer.data.sources.dataset import Dataset, cumulative, spans
+from hpxfer.errors import HpxferError, shown
+from hpxfer.host.files import read_text
+
+STATE, SPLITS = "state.json", "dataset_dict.json"
+COLUMN = "input_ids"
+
+
+def is_folder(path: str) -> bool:
+    """Return whether `datasets` saved this folder."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS))
+
+
+def data_files(folder: str) -> list[str]:
+    """Return the files of a saved data set, in order. Raise HpxferError if the folder holds several splits."""
+    if os.path.isfile(os.path.join(folder, SPLITS)):
+        names = _json(os.path.join(folder, SPLITS)).get("splits", [])
+        example = os.path.join(folder, str(names[0])) if names else folder
+        raise HpxferError(
+            f"{folder}: must be one split, got a folder of {len(names)}: {', '.join(map(str, names))}; "
+            f"name one, e.g. {example}"
+        )
+    entries = _json(os.path.join(folder, STATE)).get("_data_files")
+    names = [entry.get("filename") for entry in entries or () if isinstance(entry, dict)]
+    if not names or any(not isinstance(name, str) or os.path.basename(name) != name for name in names):
+        raise HpxferError(f"{folder}: {STATE} must name the data files, got {shown(entries)}; save the data set again")
+    return [os.path.join(folder, name) for name in names]
+
+
+def open_folder(folder: str) -> Dataset:
+    """Return the data set of a saved folder. Raise HpxferError unless it has one column of lists of whole numbers."""
+    parts = tuple(ArrowFile(path=path) for path in data_files(folder))
+    sizes = sorted({part.token_bytes for part in parts})
+    if len(sizes) > 1:
+        raise HpxferError(f"{folder}: all files must hold ids of one size, got {sizes} bytes; save the data set again")
+    return Dataset(format=f"arrow_{8 * sizes[0]}", parts=parts, token_bytes=sizes[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrowFile:
+    """The token ids of one file."""
+
+    path: str
+    header: bytes = b""
+
+    @cached_property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """The ids of each record batch, unsigned, memory-mapped."""
+        return tuple(_ids(batch, self.path) for batch in record_batches(self.path))
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        return cumulative(len(array) for array in self.arrays)
+
+    @property
+    def num_tokens(self) -> int:
+        return self._starts[-1]
+
+    @cached_property
+    def token_bytes(self) -> int:
+        return self.arrays[0].itemsize if self.arrays else 4
+
+    def read(self, low: int, high: int) -> NDArray[Any]:
+        """Return tokens `low` to `high`, unsigned [high - low]."""
+        found = [self.arrays[index][begin:end] for index, begin, end in spans(self._starts, low, high)]
+        return np.concatenate(found) if found else np.empty(0, f"<u{self.token_bytes}")
+
+
+@lru_cache(maxsize=64)
+def record_batches(path: str) -> tuple[pa.RecordBatch, ...]:
+    """Return the record batches of a file, memory-mapped. Raise HpxferError if it is none of Arrow's, or cut off."""
+    try:
+        with pa.memory_map(path) as source:
+            return tuple(pa.ipc.open_stream(source))
+    except (OSError, pa.ArrowInvalid) as error:
+        why = str(error).splitlines()[0]
+        raise HpxferError(f"{path}: must be a file of `datasets`, got a broken one: {why}; save it again") from None
+
+
+def _ids(batch: pa.RecordBatch, path: str) -> NDArray[Any]:
+    column = _column(batch.schema, path)
+    lists = batch.column(column)
+    values = lists.flatten()
+    if lists.null_count or values.null_count:
+        raise HpxferError(f"{path}: {column} must have ids in every row, got an empty entry; save the data set again")
+    found: NDArray[Any] = values.to_numpy(zero_copy_only=True)
+    return found.view(f"<u{found.itemsize}")
+
+
+def _column(schema: pa.Schema, path: str) -> str:
+    lists = [str(field.name) for field in schema if _is_ids(field.type)]
+    if COLUMN in lists:
+        return COLUMN
+    if len(lists) == 1:
+        return lists[0]
+    names = ", ".join(schema.names)
+    raise HpxferError(
+        f"{path}: must have a column {COLUMN} of lists of whole numbers, got the columns {names}; for a column of "
+        "text: hpxfer data prepare FOLDER --tokenizer tokenizer.json --out DIR"
+    )
+
+
+def _is_ids(kind: pa.DataType) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(is_list and pa.types.is_integer(kind.value_type))
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(read_text(Path(path)))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise HpxferError(f"{path}: must be a mapping that `datasets` wrote, got something else; save the data again")
+    return found

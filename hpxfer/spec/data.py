@@ -1,0 +1,116 @@
+"""Data: the rules of the section `data`, where its paths start, and what a prepared folder states about itself."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hpxfer.errors import shown
+from hpxfer.registry import registry
+from hpxfer.spec.manifest import read_manifest
+from hpxfer.spec.problem import Problem
+from hpxfer.spec.sweep import DataSpec, SweepSpec
+
+
+def data_problems(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield every broken rule of the section. No rule touches the data."""
+    data = spec.data
+    broken = list(_source_problems("source", data.source))
+    if data.validation is not None:
+        broken += _source_problems("validation", data.validation)
+    yield from broken
+    if not broken:
+        yield from _vocabulary_problems(data)
+    if data.validation is None and data.validation_digest is not None:
+        yield ("data", "validation_digest"), "goes with data.validation, got none"
+    if (data.digest is None) != (data.validation_digest is None) and data.validation is not None:
+        missing = "validation_digest" if data.validation_digest is None else "digest"
+        yield ("data", missing), "must be given with the other digest: both stand in for data, or none does"
+    if data.documents == "masked" and data.eos_id is None:
+        yield (
+            ("data", "eos_id"),
+            "must be given with documents: masked, because a document ends with this token; a folder that "
+            "`hpxfer data prepare` made states it",
+        )
+    elif data.documents == "joined" and data.eos_id is not None:
+        yield ("data", "eos_id"), "goes with documents: masked, got joined; take one of the two out"
+
+
+def _source_problems(key: str, name: str) -> Iterator[Problem]:
+    sources = registry("data source")
+    kind, colon, rest = name.partition(":")
+    if kind not in sources or not colon:
+        *usages, last = (source.usage for source in sources.rows())
+        yield ("data", key), f"must be {', '.join(usages)} or {last}, got {shown(name)}"
+    elif not rest:
+        yield ("data", key), f"must name a path after {kind}:, got {shown(name)}"
+    elif (why := sources.get(kind).problem(rest)) is not None:
+        yield ("data", key), why
+
+
+def _vocabulary_problems(data: DataSpec) -> Iterator[Problem]:
+    sources = registry("data source")
+    kind = data.source.partition(":")[0]
+    source = sources.get(kind)
+    if data.vocab_size is not None and source.max_vocab_size is None:
+        *names, last = [f"{row.name}:" for row in sources.rows() if row.max_vocab_size is not None]
+        of_ids = " and ".join(filter(None, (", ".join(names), last)))
+        yield ("data", "vocab_size"), f"only for {of_ids} data; {kind}: data has the vocabulary of its tokenizer"
+    elif data.vocab_size is not None and data.tokenizer is not None:
+        yield ("data", "vocab_size"), "must give one of tokenizer and vocab_size, got both"
+    elif data.tokenizer is not None and data.tokenizer not in source.tokenizers:
+        legal = ", ".join(sorted(source.tokenizers)) + (", or vocab_size" if source.max_vocab_size else "")
+        fix = f"legal: {legal}" if source.tokenizers else "give vocab_size instead"
+        yield ("data", "tokenizer"), f"{kind}: data has no tokenizer {shown(data.tokenizer)}; {fix}"
+    elif data.vocab_size is not None and data.vocab_size > source.max_vocab_size:
+        limit = f"{kind}: data holds ids below {source.max_vocab_size}"
+        yield ("data", "vocab_size"), f"{limit}, so it must be at most that, got {data.vocab_size}"
+    elif data.vocab_size is None and not source.tokenizers:
+        rule = f"must be given: {kind}: data does not say with which vocabulary it was written"
+        yield ("data", "vocab_size"), f"{rule}; give the number of ids of its tokenizer, e.g. 50304 for GPT-2's"
+    elif data.validation is not None:
+        of_ids = sources.get(data.validation.partition(":")[0]).holds_ids
+        if of_ids != source.holds_ids:
+            yield (
+                ("data", "validation"),
+                f"must hold {'token ids' if source.holds_ids else 'text'}, as source does, got {data.validation}",
+            )
+
+
+def absolute(data: DataSpec, folder: Path) -> DataSpec:
+    """Return the section with paths that start at the root instead of at `folder`, the folder of the sweep file."""
+    names = {"source": data.source, "validation": data.validation}
+    changed = {key: _absolute(name, folder) for key, name in names.items() if name is not None}
+    return data.model_copy(update=changed)
+
+
+def _absolute(name: str, folder: Path) -> str:
+    kind, _, rest = name.partition(":")
+    sources = registry("data source")
+    if kind not in sources or not sources.get(kind).is_path or Path(rest).is_absolute():
+        return name
+    return f"{kind}:{Path(glob.escape(str(folder))) / rest}"
+
+
+def stated(data: DataSpec, folder: Path) -> dict[str, Any]:
+    """Return what the manifest of the prepared folder that is the source states, of the keys that are not given.
+
+    A relative source starts at `folder`. The result is empty if the source is no prepared folder on this machine.
+    """
+    kind, _, rest = data.source.partition(":")
+    root = folder / rest
+    if kind != "tokens" or not rest or "\0" in rest or not root.is_dir():
+        return {}
+    manifest = read_manifest(root)
+    if manifest is None:
+        return {}
+    out: dict[str, Any] = {}
+    if data.vocab_size is None and data.tokenizer is None:
+        out["vocab_size"] = manifest.padded_vocab_size
+    if data.validation is None and "val" in manifest.splits:
+        out["validation"] = f"tokens:{glob.escape(rest)}/val-*.bin"
+    if data.documents == "masked" and data.eos_id is None and manifest.tokenizer.eos_id is not None:
+        out["eos_id"] = manifest.tokenizer.eos_id
+    return out

@@ -1,0 +1,225 @@
+"""Files of token ids in the formats of other tools, written here byte by byte or by the tool itself."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpxfer.data.digest import digest
+from hpxfer.data.sources import open_dataset
+from hpxfer.errors import HpxferError
+from hpxfer.testing.data_sources import DataSourceSuite
+
+IDS = np.random.default_rng(0).integers(0, 60_000, 700)
+LARGE = IDS + 100_000
+KNOWN = IDS % 50_000  # ids of GPT-2, which the suite takes as the default
+
+
+def llama(path: Path, ids: np.ndarray, *, count: int | None = None) -> None:
+    """Write a shard as llm.c's data_common.py does for Llama 3."""
+    header = struct.pack("<256i", 20240801, 7, len(ids) if count is None else count, *([0] * 253))
+    path.write_bytes(header + struct.pack(f"<{len(ids)}I", *ids.tolist()))
+
+
+def megatron(stem: Path, documents: list[np.ndarray], *, code: int = 4, kind: str = "<i4") -> None:
+    """Write NAME.bin and NAME.idx as Megatron-LM's indexed data set does."""
+    size = np.dtype(kind).itemsize
+    lengths = [len(ids) for ids in documents]
+    starts = [sum(lengths[:index]) * size for index in range(len(documents))]
+    stem.with_suffix(".bin").write_bytes(b"".join(ids.astype(kind).tobytes() for ids in documents))
+    stem.with_suffix(".idx").write_bytes(
+        b"MMIDIDX\x00\x00"
+        + struct.pack("<QBQQ", 1, code, len(documents), len(documents) + 1)
+        + struct.pack(f"<{len(documents)}i", *lengths)
+        + struct.pack(f"<{len(documents)}q", *starts)
+        + struct.pack(f"<{len(documents) + 1}q", *range(len(documents) + 1))
+    )
+
+
+def saved(folder: Path, rows: list[list[int]], column: str = "input_ids") -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the extra hf")
+    datasets.Dataset.from_dict({"name": [str(index) for index in range(len(rows))], column: rows}).save_to_disk(
+        str(folder), num_shards=2
+    )
+
+
+def ids_of(source: str) -> np.ndarray:
+    found = open_dataset(source)
+    assert found is not None
+    return np.concatenate([part.read(0, part.num_tokens) for part in found.parts])
+
+
+class TestLlama(DataSourceSuite):
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> str:
+        llama(tmp_path / "a.bin", KNOWN[:300])
+        llama(tmp_path / "b.bin", KNOWN[300:])
+        assert np.array_equal(ids_of(f"tokens:{tmp_path}/*.bin"), KNOWN)
+        return f"tokens:{tmp_path}/*.bin"
+
+
+class TestMegatron(DataSourceSuite):
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> str:
+        megatron(tmp_path / "text_document", [KNOWN[:1], KNOWN[1:1], KNOWN[1:500], KNOWN[500:]])
+        assert np.array_equal(ids_of(f"tokens:{tmp_path}/*.bin"), KNOWN)
+        return f"tokens:{tmp_path}/text_document.bin"
+
+
+class TestNumpy(DataSourceSuite):
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> str:
+        np.save(tmp_path / "a.npy", KNOWN[:300].astype(np.int32))
+        np.save(tmp_path / "b.npy", KNOWN[300:].astype(np.int32))
+        assert np.array_equal(ids_of(f"tokens:{tmp_path}/*.npy"), KNOWN)
+        return f"tokens:{tmp_path}/*.npy"
+
+
+class TestDatasets(DataSourceSuite):
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> str:
+        saved(tmp_path / "d[0]", [KNOWN[:5].tolist(), [], KNOWN[5:400].tolist(), KNOWN[400:].tolist()])
+        assert np.array_equal(ids_of(f"tokens:{tmp_path}/d[0]"), KNOWN)
+        return f"tokens:{tmp_path}/d[0]"
+
+
+@pytest.mark.parametrize("name", ["uint16", "uint32"])
+class TestBareIds:
+    """Files as nanoGPT's prepare.py and OLMo's memory map leave them."""
+
+    def test_suite(self, name: str, tmp_path: Path) -> None:
+        ids = IDS if name == "uint16" else LARGE
+        for suffix in (".bin", ".npy"):
+            ids.astype(name).tofile(tmp_path / f"train{suffix}")
+            source = f"{name}:{tmp_path}/train{suffix}"
+            assert np.array_equal(ids_of(source), ids)
+        suite = DataSourceSuite()
+        suite.test_the_row_is_registered_and_says_how_it_is_used(source)
+        suite.test_parts_add_up(source)
+        suite.test_a_part_reads_the_tokens_that_it_is_asked_for(source)
+        suite.test_the_digest_is_a_function_of_the_data(source)
+        suite.test_ids_are_those_of_the_parts(source)
+
+    def test_half_an_id_is_refused(self, name: str, tmp_path: Path) -> None:
+        (tmp_path / "a.bin").write_bytes(bytes(1001))
+        with pytest.raises(
+            HpxferError, match=rf"a\.bin: must hold whole ids of \d bytes, got 1001 bytes;.* than {name}"
+        ):
+            open_dataset(f"{name}:{tmp_path}/a.bin")
+
+    def test_a_file_that_states_its_format_is_refused(self, name: str, tmp_path: Path) -> None:
+        llama(tmp_path / "a.bin", LARGE)
+        np.save(tmp_path / "b.npy", IDS)
+        for file, of in (("a.bin", "llm.c"), ("b.npy", "numpy's")):
+            with pytest.raises(HpxferError, match=rf"{file}: must hold bare ids, got .* header of {of}; write tokens:"):
+                open_dataset(f"{name}:{tmp_path}/{file}")
+
+
+def test_ids_of_large_vocabularies_are_read(tmp_path: Path) -> None:
+    llama(tmp_path / "a.bin", LARGE)
+    megatron(tmp_path / "x", [LARGE])
+    np.save(tmp_path / "b.npy", LARGE)
+    assert all(np.array_equal(ids_of(f"tokens:{tmp_path}/{name}"), LARGE) for name in ("a.bin", "x.bin", "b.npy"))
+
+
+def test_the_same_ids_in_two_types_are_two_data_sets(tmp_path: Path) -> None:
+    llama(tmp_path / "a.bin", IDS)
+    IDS.astype("<u4").tofile(tmp_path / "b.bin")
+    IDS.astype("<u2").tofile(tmp_path / "c.bin")
+    names = (f"tokens:{tmp_path}/a.bin", f"uint32:{tmp_path}/b.bin", f"uint16:{tmp_path}/c.bin")
+    found = [open_dataset(name) for name in names]
+    assert len({digest(each) for each in found if each is not None}) == 3
+
+
+def test_shards_of_mixed_types_are_refused(tmp_path: Path) -> None:
+    llama(tmp_path / "b.bin", LARGE)
+    header = struct.pack("<256i", 20240520, 1, len(IDS), *([0] * 253))
+    (tmp_path / "a.bin").write_bytes(header + IDS.astype("<u2").tobytes())
+    with pytest.raises(
+        HpxferError, match=r"b\.bin: all files .* one format, got tokens_uint32 after tokens in .*a\.bin"
+    ):
+        open_dataset(f"tokens:{tmp_path}/*.bin")
+
+
+@pytest.mark.parametrize(
+    ("cut", "message"),
+    [
+        ({"bin": -4}, r"x\.bin: the index counts 700 tokens, which make a file of 2800 bytes, got 2796; copy both"),
+        ({"idx": 40}, r"x\.idx: must list 3 sequences, got a shorter file; copy it again"),
+        ({"idx": 5}, r"x\.idx: must be Megatron's index of .*x\.bin, got another file"),
+    ],
+)
+def test_a_truncated_pair_of_megatron_is_refused(tmp_path: Path, cut: dict[str, int], message: str) -> None:
+    megatron(tmp_path / "x", [LARGE[:3], LARGE[3:90], LARGE[90:]])
+    for suffix, end in cut.items():
+        path = tmp_path / f"x.{suffix}"
+        path.write_bytes(path.read_bytes()[:end])
+    with pytest.raises(HpxferError, match=message):
+        open_dataset(f"tokens:{tmp_path}/x.bin")
+
+
+def test_the_index_of_megatron_and_floats_are_refused(tmp_path: Path) -> None:
+    megatron(tmp_path / "x", [LARGE])
+    with pytest.raises(HpxferError, match=r"x\.idx: is Megatron's index; name the file .*x\.bin beside it"):
+        open_dataset(f"tokens:{tmp_path}/x.idx")
+    megatron(tmp_path / "x", [LARGE], code=7, kind="<f4")
+    with pytest.raises(HpxferError, match=r"x\.idx: must hold whole numbers, got Megatron's type 7"):
+        open_dataset(f"tokens:{tmp_path}/x.bin")
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (IDS.astype(float), "must be one row of whole numbers, little-endian, got an array of float64 of 1 dimension;"),
+        (IDS.reshape(7, 100), "got an array of int64 of 2 dimensions;"),
+        (IDS.astype(">i4"), "little-endian, got an array of >i4"),
+    ],
+)
+def test_other_arrays_are_refused(tmp_path: Path, array: np.ndarray, message: str) -> None:
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(HpxferError, match=message):
+        open_dataset(f"tokens:{tmp_path}/a.npy")
+
+
+def test_a_cut_array_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", IDS)
+    (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])
+    with pytest.raises(HpxferError, match=r"a\.npy: the header counts 700 tokens"):
+        open_dataset(f"tokens:{tmp_path}/a.npy")
+
+
+def test_folders_of_datasets_that_cannot_be_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the extra hf")
+    texts = datasets.Dataset.from_dict({"text": ["a", "b"]})
+    texts.save_to_disk(str(tmp_path / "texts"))
+    with pytest.raises(
+        HpxferError, match=r"must have a column input_ids .*got the columns text; .*hpxfer data prepare"
+    ):
+        open_dataset(f"tokens:{tmp_path}/texts")
+    datasets.DatasetDict({"train": texts, "test": texts}).save_to_disk(str(tmp_path / "both"))
+    with pytest.raises(
+        HpxferError, match=r"must be one split, got a folder of 2: train, test; name one, e\.g\. .*train"
+    ):
+        open_dataset(f"tokens:{tmp_path}/both")
+    saved(tmp_path / "cut", [[1, 2, 3]] * 200)
+    file = next((tmp_path / "cut").glob("data-00001*.arrow"))
+    file.write_bytes(file.read_bytes()[:300])
+    with pytest.raises(HpxferError, match=r"data-00001.*arrow: must be a file of `datasets`, got a broken one"):
+        open_dataset(f"tokens:{tmp_path}/cut")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"text": "hello"}\n', "got text or another file of 18 bytes; write token shards first: hpxfer data prepare"),
+        (IDS.astype("<u2").tobytes(), "starts with the number .*write uint16: or uint32: instead of tokens:"),
+        (b"", "got a file of 0 bytes"),
+    ],
+)
+def test_a_file_without_a_header_names_what_it_may_be(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.bin").write_bytes(content)
+    with pytest.raises(HpxferError, match=message):
+        open_dataset(f"tokens:{tmp_path}/a.bin")
