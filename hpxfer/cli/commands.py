@@ -29,6 +29,7 @@ COMMANDS: Registry[Command] = Registry(
     "command",
     {
         "init": "hpxfer.cli.init:INIT",
+        "data": "hpxfer.cli.data:DATA",
         "plan": "hpxfer.cli.plan:PLAN",
         "run": "hpxfer.cli.run:RUN",
         "watch": "hpxfer.cli.watch:WATCH",

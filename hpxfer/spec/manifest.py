@@ -112,6 +112,8 @@ class Manifest(Section):
     """Documents of no tokens, which were left out."""
     splits: dict[Split, SplitEntry]
     """The shards: `train`, and `val` where tokens were held out."""
+    request: dict[str, str | int | None]
+    """What the bytes of the shards depend on. A run with another request does not touch the folder."""
     versions: dict[str, str]
     """The versions of the packages that prepared the data."""
 

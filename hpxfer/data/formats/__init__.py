@@ -37,7 +37,7 @@ def _without_format(path: str, num_bytes: int, head: bytes) -> str:
     name = cut(path, 300)
     start = f"{name}: must be a file of token ids that states its format: llm.c's shard with a header of "
     rule = f"{start}{HEAD_BYTES} bytes, Megatron's .bin beside its .idx, or numpy's .npy"
-    if path.endswith(TEXT_SUFFIXES) or _is_text(head):
+    if path.endswith(TEXT_SUFFIXES) or is_text(head):
         fix = f"write token shards first: hpxfer data prepare {name} --tokenizer tokenizer.json --out DIR"
         return f"{rule}, got text or another file of {num_bytes} bytes; {fix}"
     magic = int.from_bytes(head[:4], "little", signed=True)
@@ -46,7 +46,7 @@ def _without_format(path: str, num_bytes: int, head: bytes) -> str:
     return f"{rule}, {got}; {fix}; `hpxfer data info {name}` says more"
 
 
-def _is_text(head: bytes) -> bool:
+def is_text(head: bytes) -> bool:
     """Return whether the start of a file is text: UTF-8 without control characters."""
     if not head or any(byte < 9 for byte in head):
         return False

@@ -17,23 +17,23 @@ MAX_NAMES = 100_000
 MAX_PATTERN = 4096  # characters, as for the paths of the system
 
 
-def matching_files(pattern: str) -> list[str]:
+def matching_files(pattern: str, key: str = "data.source") -> list[str]:
     """Return the file at the literal path `pattern`, or the files that it matches as a glob, sorted. `**` recurses.
 
     Folders among the matches are left out. Raise HpxferError if nothing else matches, or too much.
     """
     if "\0" in pattern or len(pattern) > MAX_PATTERN:
         rule = f"must be a path of at most {MAX_PATTERN} characters, none of them zero"
-        raise HpxferError(f"data.source: {rule}, got {shown(pattern)} of {len(pattern)}")
-    matches = [pattern] if os.path.lexists(pattern) else sorted(set(_Glob(pattern).paths()))
+        raise HpxferError(f"{key}: {rule}, got {shown(pattern)} of {len(pattern)}")
+    matches = [pattern] if os.path.lexists(pattern) else sorted(set(_Glob(pattern, key).paths()))
     files = [path for path in matches if not os.path.isdir(path)]
     if matches and not files:
         inside = os.path.join(matches[0], "**", "*")
         raise HpxferError(
-            f"data.source: must name files, got the folder {cut(matches[0], 300)}; for all below it: {cut(inside, 300)}"
+            f"{key}: must name files, got the folder {cut(matches[0], 300)}; for all below it: {cut(inside, 300)}"
         )
     if len(files) > MAX_FILES:
-        raise _too_many(pattern, f"match at most {MAX_FILES} files, got {len(files)}")
+        raise _too_many(key, pattern, f"match at most {MAX_FILES} files, got {len(files)}")
     return files
 
 
@@ -42,8 +42,8 @@ def folder_at(path: str) -> str | None:
     return next((each for each in (path, re.sub(r"\[([*?[])\]", r"\1", path)) if os.path.isdir(each)), None)
 
 
-def _too_many(pattern: str, rule: str) -> HpxferError:
-    return HpxferError(f"data.source: must {rule}, with {cut(pattern, 300)}; name a folder below it, or join the files")
+def _too_many(key: str, pattern: str, rule: str) -> HpxferError:
+    return HpxferError(f"{key}: must {rule}, with {cut(pattern, 300)}; name a folder below it, or join the files")
 
 
 @dataclass
@@ -54,6 +54,7 @@ class _Glob:
     """
 
     pattern: str
+    key: str
     num_names: int = 0
 
     def paths(self) -> Iterator[str]:
@@ -102,7 +103,7 @@ class _Glob:
                 for entry in entries:
                     self.num_names += 1
                     if self.num_names > MAX_NAMES:
-                        raise _too_many(self.pattern, f"be found among at most {MAX_NAMES} names, got more")
+                        raise _too_many(self.key, self.pattern, f"be found among at most {MAX_NAMES} names, got more")
                     yield entry.name, entry.is_dir()
         except OSError:
             return

@@ -1,0 +1,139 @@
+"""Engines: what tokenizes the pieces of a source, processes of this machine or Ray Data.
+
+Both yield the same numbers in the order of the source, whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from hpxfer.errors import HpxferError
+from hpxfer.prepare.blocks import Block, Piece, pieces_of
+from hpxfer.prepare.tokenize import Job, Tokenized, tokenized
+
+# (block, piece): the place of a piece in the source.
+Place = tuple[int, int]
+
+
+def places(blocks: Sequence[Block], start: Place) -> Iterator[tuple[Place, Piece]]:
+    """Yield the pieces of a source from a place on, each with its place."""
+    for number in range(start[0], len(blocks)):
+        skip = start[1] if number == start[0] else 0
+        for index, piece in enumerate(pieces_of(blocks[number], skip), skip):
+            yield (number, index), piece
+
+
+def in_processes(blocks: Sequence[Block], job: Job, *, workers: int, start: Place) -> Iterator[tuple[Place, Tokenized]]:
+    """Yield what each piece gives, tokenized by processes of this machine."""
+    if workers == 1:
+        for place, piece in places(blocks, start):
+            yield place, tokenized(piece, job)
+        return
+    waiting: deque[tuple[Place, Future[Tokenized]]] = deque()
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_ctrl_c)
+    try:
+        for place, piece in places(blocks, start):
+            waiting.append((place, pool.submit(tokenized, piece, job)))
+            if len(waiting) > 2 * workers:
+                yield _result(*waiting.popleft())
+        while waiting:
+            yield _result(*waiting.popleft())
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ignore_ctrl_c() -> None:
+    """Leave Ctrl-C to the process that the user started."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _result(place: Place, found: Future[Tokenized]) -> tuple[Place, Tokenized]:
+    try:
+        return place, found.result()
+    except BrokenProcessPool:
+        raise HpxferError(
+            "hpxfer data prepare: a process was ended by the system, most likely for lack of memory; run the same "
+            "command again with fewer --workers, and it goes on"
+        ) from None
+
+
+def on_ray(
+    blocks: Sequence[Block], job: Job, *, address: str, workers: int | None, start: Place
+) -> Iterator[tuple[Place, Tokenized]]:
+    """Yield what each piece gives, tokenized by Ray Data on the cluster at `address`. All nodes must see the files."""
+    from hpxfer.executors.ray_session import ray_errors, session
+
+    # ruff: isort: split
+    import ray
+
+    with session(address, 0), ray_errors():
+        context = ray.data.DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
+        numbers = [{"number": number} for number in range(start[0], len(blocks))]
+        if not numbers:
+            return
+        rows = ray.data.from_items(numbers, override_num_blocks=len(numbers)).map_batches(
+            partial(_rows, blocks=blocks, job=job, start=start), batch_size=1, concurrency=workers
+        )
+        for row in rows.iter_rows():
+            yield _from_row(row)
+
+
+def _rows(batch: dict[str, Any], blocks: Sequence[Block], job: Job, start: Place) -> Iterator[dict[str, Any]]:
+    """Yield a row for each piece of the blocks that a batch numbers. An error is a row too, which ends the block."""
+    for number in batch["number"].tolist():
+        skip = start[1] if number == start[0] else 0
+        for index, piece in enumerate(pieces_of(blocks[number], skip), skip):
+            try:
+                yield _to_row((number, index), tokenized(piece, job))
+            except HpxferError as error:
+                yield {**_to_row((number, index), _NOTHING), "error": [str(error)]}
+                return
+
+
+_NOTHING = Tokenized(
+    ids=np.empty(0, "<u2"),
+    lengths=np.empty(0, np.int64),
+    held_out=np.empty(0, bool),
+    num_empty=0,
+    goes_on=False,
+    num_bytes=0,
+)
+
+
+def _to_row(place: Place, found: Tokenized) -> dict[str, Any]:
+    return {
+        "number": [place[0]],
+        "piece": [place[1]],
+        "ids": [found.ids.tobytes()],
+        "token_bytes": [found.ids.itemsize],
+        "lengths": [found.lengths.tobytes()],
+        "held_out": [found.held_out.tobytes()],
+        "num_empty": [found.num_empty],
+        "goes_on": [found.goes_on],
+        "num_bytes": [found.num_bytes],
+        "error": [""],
+    }
+
+
+def _from_row(row: dict[str, Any]) -> tuple[Place, Tokenized]:
+    if row["error"]:
+        raise HpxferError(row["error"])
+    return (int(row["number"]), int(row["piece"])), Tokenized(
+        ids=np.frombuffer(row["ids"], f"<u{row['token_bytes']}"),
+        lengths=np.frombuffer(row["lengths"], np.int64),
+        held_out=np.frombuffer(row["held_out"], bool),
+        num_empty=int(row["num_empty"]),
+        goes_on=bool(row["goes_on"]),
+        num_bytes=int(row["num_bytes"]),
+    )

@@ -1,0 +1,133 @@
+"""Source: which files SOURCE names, of what kind, in what order."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpxfer.data.formats import arrow
+from hpxfer.data.sources.files import folder_at, matching_files
+from hpxfer.errors import HpxferError, cut, first_line, shown
+from hpxfer.host.files import read_text
+from hpxfer.prepare.blocks import Block, Kind, blocks_of
+
+HUB = "hf:"
+SPLITS = ("train", "test", "validation", "val", "dev")
+# How the name of a file says what it holds, without the suffix of a compression.
+_SUFFIXES: dict[str, Kind] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".md": "text",
+}
+_NAMES = "NAME.jsonl, .jsonl.gz, .jsonl.zst, .parquet or .txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSource:
+    """The files of a source, in order, with their sizes in bytes."""
+
+    given: str
+    kind: Kind
+    field: str | None
+    files: tuple[tuple[str, int], ...]
+    license: str | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(size for _, size in self.files)
+
+    def blocks(self) -> list[Block]:
+        """Return the blocks of all files, in order."""
+        return [block for path, size in self.files for block in blocks_of(self.kind, path, size, self.field)]
+
+
+def open_source(given: str, field: str) -> TextSource:
+    """Return the files that SOURCE names. Raise HpxferError if it names none, or files of several kinds."""
+    if given.startswith(HUB):
+        return _of_hub(given, field)
+    if (folder := folder_at(given)) is not None:
+        if os.path.isfile(os.path.join(folder, arrow.SPLITS)):
+            raise HpxferError(f"{folder}: must be one split, got a folder of several; name one of the folders in it")
+        if arrow.is_folder(folder):
+            return _saved(given, folder, field)
+        paths = sorted(str(path) for path in Path(folder).rglob("*") if path.is_file() and kind_of(str(path)))
+        if not paths:
+            raise HpxferError(f"{given}: must hold files of text, {_NAMES}, got a folder without any; name another")
+    else:
+        paths = matching_files(given, "SOURCE")
+    if not paths:
+        raise HpxferError(f"{given}: must name files of text, {_NAMES}, got nothing of that name; correct the path")
+    kinds = {path: kind_of(path) for path in paths}
+    first = kinds[paths[0]]
+    if first is None:
+        raise HpxferError(f"{paths[0]}: must be {_NAMES}, got another name; rename it after what it holds")
+    for path, kind in kinds.items():
+        if kind != first:
+            raise HpxferError(
+                f"{path}: all files must be of one kind, got {kind or 'an unknown one'} after {first} in "
+                f"{paths[0]}; name one kind, e.g. '{os.path.dirname(path) or '.'}/*{Path(path).suffix}'"
+            )
+    return _of_files(given, first, paths, field)
+
+
+def kind_of(path: str) -> Kind | None:
+    """Return what a file holds by its name, or None."""
+    name = path.lower()
+    for suffix in (".gz", ".zst"):
+        name = name.removesuffix(suffix)
+    return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), None)
+
+
+def _of_files(given: str, kind: Kind, paths: list[str], field: str, license_name: str | None = None) -> TextSource:
+    files = tuple((os.path.abspath(path), os.path.getsize(path)) for path in paths)
+    return TextSource(
+        given=given, kind=kind, field=None if kind == "text" else field, files=files, license=license_name
+    )
+
+
+def _saved(given: str, folder: str, field: str) -> TextSource:
+    """Return the source of a folder that `datasets` saved."""
+    return _of_files(given, "datasets", arrow.data_files(folder), field, _license(folder))
+
+
+def _license(folder: str) -> str | None:
+    try:
+        stated = json.loads(read_text(Path(folder, "dataset_info.json"))).get("license")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return stated or None
+
+
+def _of_hub(given: str, field: str) -> TextSource:
+    """Return the source of hf:NAME[:config][:split], of the hub or of a folder that `datasets` saved."""
+    name, *parts = given.removeprefix(HUB).split(":")
+    if not name or len(parts) > 2:
+        raise HpxferError(f"SOURCE: must be hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, got {shown(given)}")
+    config = None if len(parts) < 2 and (not parts or parts[0] in SPLITS) else parts[0]
+    split = parts[-1] if len(parts) == 2 or (parts and config is None) else "train"
+    if os.path.isdir(name) and arrow.is_folder(name):
+        inside = os.path.join(name, split) if os.path.isfile(os.path.join(name, arrow.SPLITS)) else name
+        if not os.path.isdir(inside):
+            raise HpxferError(f"{name}: must have the split {shown(split)}, got {', '.join(sorted(os.listdir(name)))}")
+        return _saved(given, inside, field)
+    try:
+        import datasets
+    except ImportError:
+        raise HpxferError("hf: needs the package datasets: pip install 'hpxfer[hf]'") from None
+    try:
+        found: Any = datasets.load_dataset(name, config, split=split)
+    except Exception as error:  # of the hub, the network, a loader
+        raise HpxferError(
+            f"{given}: cannot be loaded: {cut(first_line(error), 400)}; correct the name, config or "
+            "split, or download it where there is a network and name the folder"
+        ) from None
+    paths = [entry["filename"] for entry in found.cache_files]
+    if not paths:
+        raise HpxferError(f"{given}: must be a whole split that lies on the disk, got a part of one; name a split")
+    return _of_files(given, "datasets", paths, field, found.info.license or None)

@@ -1,0 +1,229 @@
+"""Tokenize: from the texts of a piece to token ids, with the package `tokenizers`.
+
+Every document's ids are followed by the end-of-document token. No other special token is added, because windows of
+training data start anywhere. A long text is cut at line ends before it is encoded, which a tokenizer could tell only by
+a token that crosses the cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpxfer.errors import HpxferError, cut, first_line, shown
+from hpxfer.host.files import read_bytes
+from hpxfer.prepare.blocks import Piece
+
+# A tokenizer takes about 100 bytes of memory per character of a text.
+MOST_CHARS = 2**20
+FILE = "tokenizer.json"
+MORE_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+# What tokenizers call the token that ends a document, the most common names first.
+EOS_NAMES = (
+    *("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "<EOS>"),
+    *("<\uff5cend\u2581of\u2581sentence\uff5c>", "<|endofdocument|>", "[SEP]"),
+)
+NO_EOS = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    """A tokenizer and the files that make it."""
+
+    given: str
+    files: dict[str, bytes]  # name -> content, of FILE and MORE_FILES
+    vocab_size: int  # one more than the largest id
+    eos: str | None
+    eos_id: int | None
+
+    @property
+    def digest(self) -> str:
+        return hashlib.blake2b(self.files[FILE], digest_size=16).hexdigest()
+
+    @property
+    def token_bytes(self) -> Literal[2, 4]:
+        return 2 if self.vocab_size <= 2**16 else 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every process needs to know."""
+
+    tokenizer_file: str
+    eos_id: int | None
+    token_bytes: int
+    held_out_share: float  # of the documents, which are chosen by a hash of their text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenized:
+    """The ids of a piece. `lengths` are those of its documents, or of its part of one, with the last token."""
+
+    ids: NDArray[Any]
+    lengths: NDArray[np.int64]
+    held_out: NDArray[np.bool_]
+    num_empty: int
+    goes_on: bool  # the first length belongs to the document before
+    num_bytes: int
+
+
+def load_tokenizer(given: str, eos: str | None) -> Tokenizer:
+    """Return the tokenizer in a file, in a folder, or of a name on the hub.
+
+    `eos` names the token that ends a document, or NO_EOS. By default it is the one that the tokenizer's config states,
+    or a common name that its vocabulary has. Raises HpxferError if there is no such tokenizer, or no such token.
+    """
+    try:
+        import tokenizers
+    except ImportError:
+        raise HpxferError("hpxfer data prepare needs the package tokenizers: pip install 'hpxfer[hf]'") from None
+    files = _files(given)
+    try:
+        found: Any = tokenizers.Tokenizer.from_str(files[FILE].decode("utf-8"))
+    except Exception as error:  # tokenizers raises bare Exceptions
+        raise HpxferError(
+            f"{given}: must be a tokenizer.json of the package tokenizers, got another file: "
+            f"{cut(first_line(error), 200)}"
+        ) from None
+    vocabulary: dict[str, int] = found.get_vocab(with_added_tokens=True)
+    if not vocabulary:
+        raise HpxferError(f"{given}: must have a vocabulary, got none; train the tokenizer first")
+    name = _eos(given, eos, files, vocabulary)
+    return Tokenizer(
+        given=given,
+        files=files,
+        vocab_size=max(vocabulary.values()) + 1,
+        eos=name,
+        eos_id=None if name is None else vocabulary[name],
+    )
+
+
+def _files(given: str) -> dict[str, bytes]:
+    path = Path(given)
+    if path.is_dir():
+        path = path / FILE
+    if path.is_file():
+        names = {FILE: path, **{name: path.with_name(name) for name in MORE_FILES}}
+    elif path.suffix == ".json" or path.name == FILE or given.startswith((".", "/", "~")):
+        raise HpxferError(
+            f"--tokenizer: must be a tokenizer.json, its folder, or a name on the hub, got {given}, "
+            "which is not there; correct the path"
+        )
+    else:
+        names = _from_hub(given)
+    try:
+        return {name: read_bytes(file, 2**28) for name, file in names.items() if file.is_file()}
+    except OSError as error:
+        raise HpxferError(f"{given}: cannot be read: {error.strerror}") from None
+
+
+def _from_hub(name: str) -> dict[str, Path]:
+    import huggingface_hub
+
+    out = {}
+    for file in (FILE, *MORE_FILES):
+        try:
+            out[file] = Path(huggingface_hub.hf_hub_download(name, file))
+        except Exception as error:  # of the hub or the network
+            if file == FILE:
+                raise HpxferError(
+                    f"--tokenizer: {shown(name)} is no file here, and cannot be fetched from the hub: "
+                    f"{cut(first_line(error), 300)}; name a tokenizer.json"
+                ) from None
+    return out
+
+
+def _eos(given: str, eos: str | None, files: dict[str, bytes], vocabulary: dict[str, int]) -> str | None:
+    if eos == NO_EOS:
+        return None
+    if eos is not None:
+        if eos not in vocabulary:
+            raise HpxferError(f"--eos: must be a token of {given}, got {shown(eos)}; or none, to join documents")
+        return eos
+    stated = _stated_eos(files)
+    found = next((name for name in (stated, *EOS_NAMES) if name in vocabulary), None)
+    if found is None:
+        raise HpxferError(
+            f"--eos: {given} names no token that ends a document, and has none of the common ones; name "
+            "it, e.g. --eos '<|endoftext|>', or write --eos none, to join documents without one"
+        )
+    return found
+
+
+def _stated_eos(files: dict[str, bytes]) -> str | None:
+    try:
+        stated = json.loads(files.get("tokenizer_config.json", b"{}")).get("eos_token")
+    except (ValueError, AttributeError):
+        return None
+    name = stated.get("content") if isinstance(stated, dict) else stated
+    return name if isinstance(name, str) else None
+
+
+def tokenized(piece: Piece, job: Job) -> Tokenized:
+    """Return the ids of a piece."""
+    texts = piece.texts
+    is_text = piece.block.kind == "text"
+    encoded = _encoded(job.tokenizer_file, texts)
+    end = [] if job.eos_id is None else [job.eos_id]
+    parts, lengths, held_out = [], [], []
+    for text, ids in zip(texts, encoded, strict=True):
+        closes = not is_text or piece.is_last
+        if not ids and not (is_text and closes and not piece.is_first):
+            continue
+        parts.append(np.array(ids + end if closes else ids, f"<u{job.token_bytes}"))
+        lengths.append(len(parts[-1]))
+        held_out.append(not is_text and _chosen(text, job.held_out_share))
+    return Tokenized(
+        ids=np.concatenate(parts) if parts else np.empty(0, f"<u{job.token_bytes}"),
+        lengths=np.array(lengths, np.int64),
+        held_out=np.array(held_out, bool),
+        num_empty=len(texts) - len(lengths),
+        goes_on=is_text and not piece.is_first,
+        num_bytes=piece.block.num_bytes if piece.content is None or piece.is_last else 0,
+    )
+
+
+def _encoded(file: str, texts: Sequence[str]) -> Iterator[list[int]]:
+    """Yield the ids of each text. Halves of surrogate pairs, which are no characters, become U+FFFD."""
+    tokenizer = _loaded(file)
+    cut_up = [list(_segments(text.encode("utf-8", "replace").decode("utf-8"))) for text in texts]
+    flat = iter(tokenizer.encode_batch_fast([part for parts in cut_up for part in parts], add_special_tokens=False))
+    for parts in cut_up:
+        yield [id_ for _ in parts for id_ in next(flat).ids]
+
+
+def _segments(text: str) -> Iterator[str]:
+    """Yield a text in parts of at most MOST_CHARS, cut after a line if there is one."""
+    while len(text) > MOST_CHARS:
+        at = text.rfind("\n", 0, MOST_CHARS) + 1 or MOST_CHARS
+        yield text[:at]
+        text = text[at:]
+    yield text
+
+
+def _chosen(text: str, share: float) -> bool:
+    if share <= 0:
+        return False
+    number = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+    return number < share * 2**64
+
+
+@lru_cache(maxsize=1)
+def _loaded(file: str) -> Any:
+    # One thread a process: the processes share the machine already.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    import tokenizers
+
+    found: Any = tokenizers.Tokenizer.from_file(file)
+    found.no_truncation()
+    found.no_padding()
+    return found
