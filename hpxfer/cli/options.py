@@ -31,6 +31,15 @@ ReuseFrom = Annotated[
     typer.Option("--reuse", help="Copy what is needed from this results folder or URI; may be repeated."),
 ]
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a key of the sweep file, e.g. training.steps=100; null takes it out; may be repeated.",
+    ),
+]
+
 # What a run may cost.
 OnHardware = Annotated[
     str | None, typer.Option("--hardware", help="Plan for this hardware: cpu, h200, h100, a100, l40s, ...")

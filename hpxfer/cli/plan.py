@@ -12,6 +12,7 @@ from hpxfer.cli.options import (
     AsJson,
     MaxGpuHours,
     OnHardware,
+    Overrides,
     Plugins,
     Price,
     ReuseFrom,
@@ -41,6 +42,7 @@ def plan(
     max_gpu_hours: MaxGpuHours = None,
     strict_memory: StrictMemory = True,
     plugin: Plugins = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a sweep will run and what it will cost. Nothing runs.
@@ -66,6 +68,7 @@ def plan(
         hardware=hardware,
         price_per_hour=price_per_hour,
         plugins=plugin or (),
+        overrides=overrides or (),
     )
     if why is not None:
         _say_why(job, why, as_json=as_json)

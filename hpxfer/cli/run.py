@@ -13,6 +13,7 @@ from hpxfer.cli.options import (
     AsJson,
     EarlyStopping,
     MaxGpuHours,
+    Overrides,
     Plugins,
     Price,
     RetrainMissingCurves,
@@ -49,6 +50,7 @@ def run(
     retrain_missing_curves: RetrainMissingCurves = False,
     yes: Yes = False,
     plugin: Plugins = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
     """Train the trials of a sweep that are missing, then report.
@@ -83,10 +85,11 @@ def run(
         price_per_hour=price_per_hour,
         early_stopping=early_stopping,
         plugins=plugin or (),
+        overrides=overrides or (),
     )
     refuse_legacy_ids(job.location)
     if job.missing:
-        with located(job.file):
+        with located(job.file, job.overrides):
             require_kernels(job.spec, job.real.device, address)
     if retrain_missing_curves:
         from hpxfer.driver.retrain import retraining

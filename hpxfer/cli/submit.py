@@ -13,6 +13,7 @@ from hpxfer.cli.options import (
     AsJson,
     EarlyStopping,
     MaxGpuHours,
+    Overrides,
     Plugins,
     Price,
     RetrainMissingCurves,
@@ -48,6 +49,7 @@ def submit(
     retrain_missing_curves: RetrainMissingCurves = False,
     yes: Yes = False,
     plugin: Plugins = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
     """Send a sweep to a Ray cluster as a job, and print the job's id.
@@ -75,6 +77,7 @@ def submit(
         strict_memory=strict_memory,
         retrain_missing_curves=retrain_missing_curves,
         plugins=plugin or (),
+        overrides=overrides or (),
     )
     warn(offered.warnings)
     say(offered.text, err=True)

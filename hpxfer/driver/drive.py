@@ -74,7 +74,7 @@ def run(
     )
     if strict_memory:
         require_fit(prepared.real)
-    with located(prepared.file):
+    with located(prepared.file, prepared.overrides):
         if prepared.missing and executor is None:
             require_kernels(prepared.spec, prepared.real.device, address)
         if prepared.missing and address is None:

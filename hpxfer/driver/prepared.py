@@ -31,6 +31,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.search.stored import known_outcomes
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.overrides import with_overrides
 from hpxfer.spec.precision import with_precision
 from hpxfer.spec.sweep import ResourcesSpec
 from hpxfer.spec.ties import resolved
@@ -60,6 +61,7 @@ class PreparedSweep:
     """A sweep that is ready to run: its plan, and what is known of its trials."""
 
     file: Path | None  # the sweep file, if it was read from one
+    overrides: tuple[str, ...] = ()  # that changed keys of the file
     expansion: Expansion
     search: Search
     location: ResultsLocation  # of the sweep's results
@@ -104,6 +106,7 @@ def prepare(
     price_per_hour: float | None = None,
     early_stopping: str | None = None,
     plugins: Sequence[str] = (),
+    overrides: Sequence[str] = (),
 ) -> PreparedSweep:
     """Return the sweep ready to run: its data is found and digested, its stored trials are read. Writes nothing.
 
@@ -111,14 +114,15 @@ def prepare(
     `results`. If `sweep` is the sweep.yaml of a results folder, it is the folder above that one instead of `results`.
     `executor` and `early_stopping` (none) replace what the sweep says. `reuse` names results folders whose trials need
     not be trained again. The plan is for the cluster at `address`, or for `hardware`. It has a price if
-    `price_per_hour` is given. `plugins` names plug-ins beside those of the sweep file.
+    `price_per_hour` is given. `plugins` names plug-ins beside those of the sweep file. `overrides` change keys of the
+    file, e.g. `training.steps=100`.
     """
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
         raise HpxferError(f"--price-per-hour must be a number from 0, got {price_per_hour}")
-    given = sweep if isinstance(sweep, SweepSpec) else load_given(sweep, plugins)
+    given = sweep if isinstance(sweep, SweepSpec) else load_given(sweep, plugins, overrides)
     spec = without_defaults(overridden(given, executor, early_stopping))
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
-    with located(file):
+    with located(file, overrides):
         data = data_ref(spec.data)
         check_length(spec)
     spec = spec.model_copy(update={"data": spec.data.model_copy(update={"validation_digest": data.validation_digest})})
@@ -131,7 +135,8 @@ def prepare(
     wanted = open_reuse(reuse, location, spec.judge.loss)
     about_kernels = kernels_caution(spec, device, expansion.setting.vocab_size, address)
     cautions = (about_kernels,) if about_kernels else ()
-    return _ready(file, expansion, location, wanted, device, cost, precision, cautions)
+    job = _ready(file, expansion, location, wanted, device, cost, precision, cautions)
+    return replace(job, overrides=tuple(overrides))
 
 
 def _root_of_stored(file: Path | None, name: str) -> Path | None:
@@ -163,7 +168,8 @@ def refreshed(prepared: PreparedSweep, store: Store) -> PreparedSweep:
         return prepared
     reuse = replace(prepared.reuse, wanted={})
     device, precision = prepared.real.device, prepared.precision
-    return _ready(prepared.file, prepared.expansion, prepared.location, reuse, device, prepared.cost, precision)
+    job = _ready(prepared.file, prepared.expansion, prepared.location, reuse, device, prepared.cost, precision)
+    return replace(job, overrides=prepared.overrides)
 
 
 def _ready(
@@ -244,15 +250,20 @@ def _outcomes(store: Store, spec: SweepSpec) -> dict[str, Outcome]:
 
 
 @contextmanager
-def located(file: Path | None) -> Iterator[None]:
-    """Put file and line before an error that starts with a key of the sweep file, e.g. `data.source: ...`."""
+def located(file: Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
+    """Put the place before an error that starts with a key of the sweep file, e.g. `data.source: ...`.
+
+    The place is the file and the line, or the option that overrides the key.
+    """
     try:
         yield
     except HpxferError as error:
         key, _, rest = str(error).partition(": ")
         if file is None or key.partition(".")[0] not in ("data", "resources", "training"):
             raise
-        raise HpxferError(f"{read_yaml(file).where(tuple(key.split('.')))}: {rest}") from None
+        raise HpxferError(
+            f"{with_overrides(read_yaml(file), overrides).where(tuple(key.split('.')))}: {rest}"
+        ) from None
 
 
 def measured(store: Store, *, cuda: bool, precision: str = "float32") -> dict[Shape, Measured]:

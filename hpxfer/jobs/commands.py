@@ -74,6 +74,7 @@ def offer(
     strict_memory: bool = True,
     retrain_missing_curves: bool = False,
     plugins: Sequence[str] = (),
+    overrides: Sequence[str] = (),
 ) -> Offer:
     """Return what the cluster finds about a sweep. Raise HpxferError if its versions, data or folder do not fit.
 
@@ -81,9 +82,10 @@ def offer(
     on every node. `results` is the root on the cluster; the default is the sweep's `storage`, else DEFAULT_ROOT.
     `reuse` names results folders on the cluster. `early_stopping` (none) replaces the sweep's. With `strict_memory`
     a shape that does not fit into the cluster's memory even alone is a reason. `retrain_missing_curves` trains only the
-    trials whose curves are lost. `plugins` names plug-ins beside those of the sweep file.
+    trials whose curves are lost. `plugins` names plug-ins beside those of the sweep file. `overrides` change
+    keys of the file.
     """
-    spec = load_given(sweep, plugins)
+    spec = load_given(sweep, plugins, overrides)
     if early_stopping is not None:
         from hpxfer.driver.prepared import overridden
 

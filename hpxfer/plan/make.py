@@ -115,6 +115,7 @@ def make_plan(
         plan,
         cautions=(*warnings, *memory_cautions(plan, spec.resources), *cautions(expansion)),
         preset=preset_lines(spec.model.like, spec.model),
+        recipe=() if spec.hps.recipe is None else spec.hps.recipe.lines(),
         balance=tuple(_balance_lines(expansion)),
         schedules=schedule_lines(spec),
         unfit=unfit(plan, spec.resources),

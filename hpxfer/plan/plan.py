@@ -97,6 +97,7 @@ class Plan:
     saving: Saving | None = None  # what bfloat16 would take instead
     balance: tuple[str, ...] = ()  # what keeps the experts equally busy
     schedules: tuple[str, ...] = ()  # the phases of each run in steps, where the file has other forms of lengths
+    recipe: tuple[str, ...] = ()  # what comes from the recipe that the sweep starts from, and what does not
     preset: tuple[str, ...] = ()  # what the model's preset sets, what the file has otherwise, and what neither has
     unfit: tuple[str, ...] = ()  # the shapes of which not even one trial fits into memory, one line each
 
@@ -177,6 +178,7 @@ class Plan:
             "saving": None if self.saving is None else asdict(self.saving),
             "rate_from": self.rate_from,
             "measured_over_rate": self.ratio,
+            "recipe": list(self.recipe),
             "preset": list(self.preset),
             "balance": list(self.balance),
             "schedules": list(self.schedules),

@@ -158,10 +158,12 @@ def _line_start(file: Any, at: int) -> int:
 
 
 def _of_lines(block: Block, content: bytes) -> list[str]:
-    return [_of_line(block, content, line) for line in content.split(b"\n") if line.strip()]
+    lines = content.split(b"\n")
+    return [_of_line(block, index, line) for index, line in enumerate(lines) if line.strip()]
 
 
-def _of_line(block: Block, content: bytes, line: bytes) -> str:
+def _of_line(block: Block, index: int, line: bytes) -> str:
+    """Return the text of a line, the index-th of what was read at once."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -176,20 +178,20 @@ def _of_line(block: Block, content: bytes, line: bytes) -> str:
             problem = f"{block.field}: must be text, got {shown(row[block.field])}; name another with --field"
         else:
             return row[block.field] or ""
-    raise HpxferError(f"{block.path}:{_line_number(block, content, line)}: {problem}")
+    raise HpxferError(f"{block.path}:{_line_number(block, index)}: {problem}")
 
 
-def _line_number(block: Block, content: bytes, line: bytes) -> str:
+def _line_number(block: Block, index: int) -> str:
     """Return the number of a line in its file, which is read again for it."""
     if block.codec is not None:
-        return "a line"
+        return " a line"
     with open_regular(block.path) as file:
-        start = _line_start(file, block.begin)
+        left = _line_start(file, block.begin)
         file.seek(0)
-        before, left = 0, start
+        before = 0
         while left and (part := file.read(min(BLOCK_BYTES, left))):
             before, left = before + part.count(b"\n"), left - len(part)
-    return str(before + content[: content.index(line)].count(b"\n") + 1)
+    return str(before + index + 1)
 
 
 def _decoded(content: bytes, path: str) -> str:

@@ -93,11 +93,11 @@ def prepare_data(
         writer = Writer(out, version, shard_tokens, val_tokens, request)
         if state is not None:
             writer.restore(state)
-        else:
-            files = {out / TOKENIZER_FOLDER / name: _bytes(content) for name, content in made.files.items()}
+        else:  # the state comes first: it makes the folder this command's
             start: dict[str, Any] = {"request": request, "shards": [], "val": None, "num_empty": 0, "next": (0, 0)}
-            _make_folder(out / TOKENIZER_FOLDER)
-            writer.write({out / PROGRESS_FILE: content_of(start), **files})
+            writer.write({out / PROGRESS_FILE: content_of(start)})
+        _make_folder(out / TOKENIZER_FOLDER)
+        writer.write({out / TOKENIZER_FOLDER / name: _bytes(content) for name, content in made.files.items()})
         _tokenize(text, made, writer, val_tokens, workers, address, on_progress)
         return _complete(out, text, made, writer, license_name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpxfer.recipe.schema import ModelPart, RecipeFile
+from hpxfer.spec.recipe_file import ModelPart, RecipeFile
 
 # What the models of a family are, beside what a sweep file may choose. Recipes of earlier versions leave it out.
 BUILT_IN: dict[str, dict[str, Any]] = {

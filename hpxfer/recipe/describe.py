@@ -12,9 +12,9 @@ from hpxfer.recipe.tuned_on import stated
 from hpxfer.scaling.roles import ROLES
 
 if TYPE_CHECKING:
-    from hpxfer.recipe.schema import RecipeFile
     from hpxfer.scaling.evaluate import Multipliers
     from hpxfer.scaling.shape import Shape
+    from hpxfer.spec.recipe_file import RecipeFile
 
 HEADER = ("role", "init std", "peak LR", "eps", "weight decay")
 

@@ -11,8 +11,8 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.table import Column
 
 if TYPE_CHECKING:
-    from hpxfer.recipe.schema import FittedPart
     from hpxfer.scaling.shape import Shape
+    from hpxfer.spec.recipe_file import FittedPart
 
 # The dimensions whose fitted range a recipe holds. Hidden sizes are ratios, because they follow the width.
 MODEL_DIMS = (

@@ -8,12 +8,12 @@ from typing import Any
 
 import hpxfer
 from hpxfer.errors import HpxferError, shown
-from hpxfer.recipe.schema import OF_A_SWEEP, RECIPE_VERSION, VERSION_KEY, ModelPart, RecipeFile, checked_recipe
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import HPs, check_hp_name
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Conventions
+from hpxfer.spec.recipe_file import OF_A_SWEEP, RECIPE_VERSION, VERSION_KEY, ModelPart, RecipeFile, checked_recipe
 from hpxfer.spec.yaml_file import YamlFile
 
 WHERE = "Recipe.from_hps"

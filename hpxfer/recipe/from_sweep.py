@@ -13,7 +13,13 @@ from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.recipe.base_model import BUILT_IN
 from hpxfer.recipe.fitted_range import DIMS, dim
 from hpxfer.recipe.recipe import Recipe
-from hpxfer.recipe.schema import (
+from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.hps import HPs
+from hpxfer.search.kinds import kind_of
+from hpxfer.search.tuned import tuned
+from hpxfer.spec import SweepSpec, axes_of
+from hpxfer.spec.budget import arm_budget
+from hpxfer.spec.recipe_file import (
     RECIPE_VERSION,
     AxisPart,
     FittedPart,
@@ -25,12 +31,6 @@ from hpxfer.recipe.schema import (
     SearchPart,
     TrainingPart,
 )
-from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.scaling.hps import HPs
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.tuned import tuned
-from hpxfer.spec import SweepSpec, axes_of
-from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.sweep import ParameterizationSpec
 from hpxfer.trial import base_hps
 
@@ -255,5 +255,6 @@ def _provenance(results: Results) -> ProvenancePart:
         measured=last[:10] if isinstance(last, str) else None,
         hpxfer=hpxfer.__version__,
         versions={name: tuple(sorted(found)) for name, found in sorted(versions.items())},
+        recipe=None if spec.hps.recipe is None else f"{spec.hps.recipe.digest}, {spec.hps.recipe.origin}",
         plugins=tuple(plugin.name for plugin in spec.plugins or ()),
     )

@@ -22,7 +22,6 @@ from hpxfer.recipe.model_shape import check_dims, check_gate, shape_of
 from hpxfer.recipe.propose_roles import roles as proposed_roles
 from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.schedule import check_lr_ratios, scheduler
-from hpxfer.recipe.schema import RecipeFile, dump_recipe, read_recipe
 from hpxfer.recipe.seen import seen_in
 from hpxfer.recipe.tuned_on import OtherModelWarning, compared
 from hpxfer.recipe.unattached import UnattachedWarning, handed_out, unattached
@@ -31,6 +30,7 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column, Conventions
+from hpxfer.spec.recipe_file import RecipeFile, dump_recipe, read_recipe
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml
 
 if TYPE_CHECKING:

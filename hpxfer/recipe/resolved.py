@@ -12,7 +12,6 @@ from hpxfer.recipe.base_model import base_model
 from hpxfer.recipe.fitted_range import Rule
 from hpxfer.recipe.forward_sites import attention_scale, forward_sites
 from hpxfer.recipe.own_factors import Own
-from hpxfer.recipe.schema import RecipeFile
 from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization
@@ -22,6 +21,7 @@ from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_glob
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column
+from hpxfer.spec.recipe_file import RecipeFile
 
 # Layers that some models lack: the start of their roles' names -> the dimension that a model with them has.
 OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hpxfer.recipe.base_model import base_model
 
 if TYPE_CHECKING:
-    from hpxfer.recipe.schema import RecipeFile
     from hpxfer.scaling.shape import Shape
+    from hpxfer.spec.recipe_file import RecipeFile
     from hpxfer.spec.sweep import ScheduleSpec
 
 # Field of the recipe's `model` -> what people call it. These can be seen in a model, if its modules are common ones.

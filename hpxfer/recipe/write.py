@@ -7,7 +7,7 @@ from pathlib import Path
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
 from hpxfer.recipe.recipe import Recipe
-from hpxfer.recipe.schema import is_recipe
+from hpxfer.spec.recipe_file import is_recipe
 from hpxfer.spec.yaml_file import read_yaml
 
 

@@ -100,6 +100,10 @@ def provenance_table(results: Results) -> Table:
     seconds = (trials["wall_s"] / trials["stack_size"]).sum()
     facts.append(("training time", f"{seconds / 60:.1f} min in all; the trials of a stack share its time"))
     facts.append(("budget", budget_text(results.spec)))
+    if recipe := results.spec.hps.recipe:
+        facts += [("recipe", f"{recipe.file}, digest {recipe.digest}, of {recipe.origin}")]
+        facts += [("from the recipe", text) for text in recipe.gives or ()]
+        facts += [("not from the recipe", text) for text in recipe.instead or ()]
     for name, variant in (results.spec.variants or {}).items():
         hps = ", ".join(f"{hp} {value:g}" for hp, value in given_hps(variant.hps).items())
         facts.append((f"variant {name}", hps or "the base HPs"))

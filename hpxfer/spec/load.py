@@ -13,11 +13,13 @@ from hpxfer.spec.budget import budget_text
 from hpxfer.spec.checks import problems
 from hpxfer.spec.data import absolute, stated
 from hpxfer.spec.fields import Section, Seq
+from hpxfer.spec.from_recipe import with_recipe
+from hpxfer.spec.overrides import with_overrides
 from hpxfer.spec.plugins import are_registered, import_plugin, import_plugins, stored_names
 from hpxfer.spec.sections import in_file, validated
 from hpxfer.spec.sweep import Plugin, SweepSpec
 from hpxfer.spec.ties import as_stored
-from hpxfer.spec.yaml_file import YamlFile, parse_yaml, read_yaml, write_yaml
+from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, spell, write_yaml
 
 
 class _Plugins(Section):
@@ -29,15 +31,18 @@ class _Plugins(Section):
     """As in `SweepSpec`."""
 
 
-def load_sweep(path: str | Path, *, plugins: Sequence[str] = (), trusted: bool = True) -> SweepSpec:
+def load_sweep(
+    path: str | Path, *, plugins: Sequence[str] = (), trusted: bool = True, overrides: Sequence[str] = ()
+) -> SweepSpec:
     """Return the checked sweep in a YAML file. A relative data path or plug-in file starts at the file's folder.
 
     The plug-ins of the file are imported before its names are checked, and after them more `plugins`, of which a
     relative file starts at the current folder. A file that is not `trusted`, such as that of a results folder, imports
     nothing: names that its plug-ins registered are accepted as they are. If it gives no `ties`, they are by `index`.
+    `overrides` change keys first, as `hpxfer.spec.overrides` says, e.g. `training.steps=100`.
     Raises HpxferError with one line for each broken rule.
     """
-    file, folder = read_yaml(path), Path(path).resolve().parent
+    file, folder = with_overrides(read_yaml(path), overrides), Path(path).resolve().parent
     spec = _checked(file, folder, trusted, plugins)
     return spec.model_copy(update={"data": absolute(spec.data, folder)})
 
@@ -68,6 +73,7 @@ def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]
         raise HpxferError(f"{file.where(())}: must be a mapping that starts with name:, got {got}")
     given = validated(_Plugins, file).plugins or ()
     if trusted:
+        file = with_recipe(file, folder)
         loaded = (*import_plugins(file, given, folder), *(import_plugin(name, Path()) for name in plugins))
         given = tuple({plugin.name: plugin for plugin in loaded}.values())
     names = stored_names(given)
@@ -79,6 +85,14 @@ def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]
     settings = spec.search.row.settings
     own = {key: value for key, value in spec.search.given.items() if key in settings.model_fields}
     validated(settings, file, own, at=("search",))
-    if broken := joined(f"{file.where(in_file(file, path))}: {message}" for path, message in problems(spec)):
+    if broken := joined(_line(file, spec, path, message) for path, message in problems(spec)):
         raise HpxferError(broken)
     return spec if trusted else as_stored(spec)
+
+
+def _line(file: YamlFile, spec: SweepSpec, path: KeyPath, message: str) -> str:
+    """Return a broken rule with its place, which may be in the recipe that the sweep starts from."""
+    recipe = spec.hps.recipe
+    given = "" if recipe is None else f" (in the recipe {recipe.file})"
+    is_of_recipe = recipe is not None and any(text.startswith(f"{spell(path)}: ") for text in recipe.gives or ())
+    return f"{file.where(in_file(file, path))}: {message}{given if is_of_recipe else ''}"

@@ -414,9 +414,36 @@ class AxisSpec(Section):
     """Allow shapes of another kappa under a table that holds kappa. Transfer is not expected there."""
 
 
+class RecipeRef(Section):
+    """A recipe that a sweep starts from. A bare path is short for `{file: PATH}`. A run fills in the rest."""
+
+    file: str
+    """The recipe's file. A relative path starts at the folder of the sweep file."""
+    digest: str | None = None
+    """The hash of the file. If it is given, another recipe is refused."""
+    origin: str | None = None
+    """The sweep that made the recipe. Written by a run."""
+    gives: Seq[str] | None = None
+    """What comes from the recipe. Written by a run, and then the file is not read again."""
+    instead: Seq[str] | None = None
+    """What the sweep has otherwise than the recipe. Written by a run."""
+
+    def lines(self) -> tuple[str, ...]:
+        """Return in words what comes from the recipe, and what does not."""
+        out = [f"recipe {self.file} ({self.origin}) gives {'; '.join(self.gives or ()) or 'nothing'}"]
+        if self.instead:
+            out.append(f"otherwise than the recipe: {'; '.join(self.instead)}")
+        return tuple(out)
+
+
 class HPsSpec(Section):
     """The base values of the HPs. Every line of the grid runs through them."""
 
+    recipe: Annotated[RecipeRef, BeforeValidator(into("file", str), json_schema_input_type=str | RecipeRef)] | None = (
+        None
+    )
+    """A recipe.yaml, whose base HPs, initialization, optimizer, base shape and parameterization the sweep takes over
+    where this file gives none. `hpxfer plan` prints what comes from it, and what does not."""
     lr: Number | None = None
     """The learning rate. It may be left out if it is the only HP in the grid."""
     init_scale: Number = 1.0

@@ -73,15 +73,21 @@ _Loader.add_constructor(_TAG + "int", _whole_number)
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The data of a YAML document, and the line (from 1) of every key path in it."""
+    """The data of a YAML document, and the line (from 1) of every key path in it.
+
+    The values at the `overridden` paths, and below them, come from the command line.
+    """
 
     name: str
     data: Any
     lines: dict[KeyPath, int]
+    overridden: tuple[KeyPath, ...] = ()
 
     def where(self, path: KeyPath) -> str:
         """Return `file:line: key.path` with the line of the deepest key on `path` that the file has."""
         key = f": {spell(path)}" if path else ""
+        if any(path[: len(given)] == given for given in self.overridden):
+            return f"--set{key}"
         for end in range(len(path), -1, -1):
             if path[:end] in self.lines:
                 return f"{self.name}:{self.lines[path[:end]]}{key}"

@@ -42,18 +42,18 @@ def load_stored(folder: Path) -> SweepSpec:
     return spec
 
 
-def load_given(path: str | Path, plugins: Sequence[str] = ()) -> SweepSpec:
-    """Return the sweep in a file that the user names, as `load_sweep` does.
+def load_given(path: str | Path, plugins: Sequence[str] = (), overrides: Sequence[str] = ()) -> SweepSpec:
+    """Return the sweep in a file that the user names, with some keys overridden, as `load_sweep` does.
 
     The file may be the sweep.yaml of a results folder. Then HpxferError says how to repair it if it is damaged, and
     what it leaves out is read as in a stored sweep.
     """
     path = Path(path)
     if path.name != SWEEP_FILE or not any(path.parent.glob("trials*.parquet")):
-        return load_sweep(path, plugins=plugins)
+        return load_sweep(path, plugins=plugins, overrides=overrides)
     with _repairable(path):
         _require_end(load_sweep(path, trusted=False))
-    return as_stored(load_sweep(path, plugins=plugins))
+    return as_stored(load_sweep(path, plugins=plugins, overrides=overrides))
 
 
 def damage(folder: Path) -> str | None:

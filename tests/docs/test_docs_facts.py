@@ -13,11 +13,11 @@ from docs_markdown import without_blocks
 import hpxfer
 from hpxfer.cli.commands import COMMANDS
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.schema import RECIPE_VERSION
 from hpxfer.registry import registry
 from hpxfer.scaling.roles import ROLES
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.axes import DIMENSION
+from hpxfer.spec.recipe_file import RECIPE_VERSION
 from hpxfer.store.schema import OLDEST_VERSION
 
 ROOT = Path(__file__).parents[2]

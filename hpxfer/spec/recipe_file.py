@@ -161,6 +161,7 @@ class ProvenancePart(Section):
     hpxfer: str  # version that wrote the recipe
     versions: dict[str, Seq[str]]  # of hpxfer, python and torch that trained; empty if made by hand
     search: SearchPart | None = None  # left out of the file if the optimum comes from a line of the grid
+    recipe: str | None = None  # that the sweep started from: its digest and origin, left out of the file if none
     plugins: Seq[str] = ()  # that the sweep named, left out of the file if there are none
 
 
@@ -203,7 +204,7 @@ def checked_recipe(file: YamlFile) -> RecipeFile:
 def dump_recipe(recipe: RecipeFile) -> str:
     """Return YAML that reads back as an equal recipe."""
     data = recipe.model_dump(mode="json")
-    for name in ("search", "plugins"):
+    for name in ("search", "recipe", "plugins"):
         if not data["provenance"][name]:
             del data["provenance"][name]
     data["model"] = {

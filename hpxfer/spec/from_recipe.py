@@ -1,0 +1,229 @@
+"""From a recipe to a sweep: `hps.recipe` names a file, and what the sweep leaves out is filled in from it.
+
+The base HPs, the initialization, the optimizer, the base shape and the parameterization with its conventions come from
+the recipe. What the sweep gives wins. This happens before the sweep is checked, so that every rule holds for what comes
+from a recipe too. A stored sweep spells all values out and is never filled in again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpxfer.errors import HpxferError, shown
+from hpxfer.registry import registry
+from hpxfer.spec.recipe_file import RecipeFile, read_recipe
+from hpxfer.spec.sweep import HPsSpec
+from hpxfer.spec.yaml_file import KeyPath, YamlFile, read_yaml, spell
+
+AT: KeyPath = ("hps", "recipe")
+# Fields of a recipe's `init` -> keys of a sweep's `model`.
+_INIT = {
+    "matrices": "init",
+    "matrix_std": "matrix_std",
+    "embedding_std": "embedding_std",
+    "position_std": "position_std",
+    "scale_of": "init_scale_of",
+}
+# HPs of a recipe that a sweep has in `training`.
+_TRAINING = ("weight_decay", "eps")
+_OF_SHAPE = ("batch_tokens", "steps")
+# Facts of the base model that HPs depend on, by their names in both files.
+_FACTS = (
+    *("context", "gate", "ffn", "moe_every", "dense_first", "attention_scale", "tied_embeddings", "norm_gains"),
+    *("norm", "positions"),
+)
+
+
+def with_recipe(file: YamlFile, folder: Path) -> YamlFile:
+    """Return a sweep file with what its recipe fills in. A relative path starts at `folder`.
+
+    Raises HpxferError, which names the line of `hps.recipe`, for a recipe that cannot be read, or that is of another
+    family, optimizer or base shape.
+    """
+    named = _named(file.data)
+    if named is None:
+        return file
+    path = Path(named["file"])
+    path = path if path.is_absolute() else folder / path
+    where = file.where(AT)
+    if not path.is_file():
+        raise HpxferError(
+            f"{where}: must be a recipe.yaml, got {shown(named['file'])}, which is not there (a relative path starts "
+            "at the sweep file's folder); run the sweep that writes it first, or correct the path"
+        )
+    try:
+        read = read_yaml(path)
+        recipe = read_recipe(read)
+    except HpxferError as error:
+        raise HpxferError(f"{where}: {error}") from None
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    if named.get("digest") not in (None, digest):
+        raise HpxferError(
+            f"{where}.digest: must be the digest of {path}, {digest}, got {shown(named['digest'])}; name the recipe "
+            "that has this digest, or remove the key to accept this one"
+        )
+    _check(recipe, file, path)
+    return _filled(file, named, recipe, digest)
+
+
+def _named(data: Any) -> dict[str, Any] | None:
+    """Return the section `hps.recipe` of a file, or None if there is none to read."""
+    hps = data.get("hps") if isinstance(data, dict) else None
+    named = hps.get("recipe") if isinstance(hps, dict) else None
+    if isinstance(named, str):
+        return {"file": named}
+    # One with `gives` was filled in when it was stored. Other forms are the schema's to refuse.
+    is_one = isinstance(named, dict) and isinstance(named.get("file"), str) and "gives" not in named
+    return dict(named) if is_one and isinstance(named, dict) else None
+
+
+def _section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a section of a file that was not checked yet."""
+    found = data.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _check(recipe: RecipeFile, file: YamlFile, path: Path) -> None:
+    """Raise HpxferError if the sweep has another family, optimizer or base shape than the recipe."""
+    model, training = _section(file.data, "model"), _section(file.data, "training")
+    for at, given, expected in (
+        (("model", "family"), model.get("family", recipe.family), recipe.family),
+        (("training", "optimizer"), training.get("optimizer", recipe.optimizer), recipe.optimizer),
+    ):
+        if given != expected:
+            raise HpxferError(
+                f"{file.where(at)}: must be {expected}, as in the recipe {path}, got {shown(given)}; its HPs mean "
+                "nothing for another one: name another recipe, or take hps.recipe out"
+            )
+    base = model.get("base")
+    if not isinstance(base, dict):
+        return
+    width = base.get("width")
+    sizes = {
+        key: round(base[ratio] * width)
+        for key, ratio in (
+            ("expert_width", "expert_ratio"),
+            ("shared_width", "shared_ratio"),
+            ("dense_width", "dense_ratio"),
+        )
+        if isinstance(base.get(ratio), int | float) and isinstance(width, int)
+    }
+    for name, value in {**base, **sizes}.items():
+        wanted = recipe.base_shape.get(name)
+        if wanted is not None and value != wanted and name not in _OF_SHAPE:
+            raise HpxferError(
+                f"{file.where(('model', 'base', name))}: must be {wanted}, as in the recipe {path}, got "
+                f"{shown(value)}; its HPs are those of its base: take the base out, and give other shapes as points of "
+                "an axis"
+            )
+
+
+def _filled(file: YamlFile, named: Mapping[str, Any], recipe: RecipeFile, digest: str) -> YamlFile:
+    data: dict[str, Any] = {key: dict(part) if isinstance(part, dict) else part for key, part in file.data.items()}
+    gives: list[str] = []
+    instead: list[str] = []
+    for at, value in _values(recipe, data):
+        section, key = _section_for(data, at), str(at[-1])
+        if key not in section:
+            section[key] = value
+            gives.append(f"{spell(at)}: {_spelled(value)}")
+        elif section[key] != value:
+            instead.append(f"{spell(at)}: {_spelled(section[key])}, in the recipe {_spelled(value)}")
+    if isinstance(tables := data.get("parameterizations"), list):
+        data["parameterizations"] = [_with_conventions(each, recipe, gives) for each in tables]
+    for at, own, theirs in _differing(data, recipe):
+        instead.append(f"{spell(at)}: {_spelled(own)}, in the recipe {_spelled(theirs)}")
+    data["hps"]["recipe"] = {
+        **named,
+        "digest": digest,
+        "origin": _origin(recipe),
+        "gives": gives,
+        "instead": instead,
+    }
+    return replace(file, data=data)
+
+
+def _section_for(data: dict[str, Any], at: KeyPath) -> dict[str, Any]:
+    """Return the section that holds the last key of a path, and make it where the file has none."""
+    for name in map(str, at[:-1]):
+        inner = data.get(name)
+        data[name] = dict(inner) if isinstance(inner, dict) else {}
+        data = data[name]
+    return data
+
+
+def _with_conventions(table: Any, recipe: RecipeFile, gives: list[str]) -> Any:
+    """Return a table of the sweep, with the conventions of the recipe if it is the recipe's and has none."""
+    chosen = recipe.parameterization
+    name = table.get("name") if isinstance(table, dict) else table
+    if name != chosen.name or (isinstance(table, dict) and "conventions" in table) or not chosen.conventions:
+        return table
+    gives.append(f"conventions of {name}: {_spelled(dict(chosen.conventions))}")
+    return {"name": name, "conventions": dict(chosen.conventions)}
+
+
+def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield key path -> value of what a recipe fills in."""
+    yield ("model", "family"), recipe.family
+    if not isinstance(data.get("model"), dict) or "base" not in data["model"]:  # it was compared
+        yield ("model", "base"), {key: value for key, value in recipe.base_shape.items() if key not in _OF_SHAPE}
+    for name, key in _INIT.items():
+        value = getattr(recipe.init, name)
+        if name != "matrix_std" or recipe.init.matrices == "constant":
+            yield ("model", key), value
+    yield ("training", "optimizer"), recipe.optimizer
+    for name in _TRAINING:
+        yield ("training", name), getattr(recipe.hps, name)
+    if "beta1" in registry("optimizer").get(recipe.optimizer).hps:
+        yield ("training", "betas"), [recipe.hps.beta1, recipe.hps.beta2]
+    chosen = recipe.parameterization
+    table = {"name": chosen.name, "conventions": dict(chosen.conventions)}
+    if "parameterizations" not in data:
+        yield ("parameterizations",), [table]
+    for name, field in HPsSpec.model_fields.items():
+        value = getattr(recipe.hps, name, None)
+        if name in ("recipe", "multipliers") or value is None or value == field.default:
+            continue
+        yield ("hps", name), value
+    for name, value in recipe.hps.multipliers.items():
+        yield ("hps", "multipliers", name), value
+
+
+def _differing(data: Mapping[str, Any], recipe: RecipeFile) -> Iterator[tuple[KeyPath, Any, Any]]:
+    """Yield (key path, value of the sweep, value of the recipe) of what a recipe states and does not fill in."""
+    model, training = _section(data, "model"), _section(data, "training")
+    for name in _FACTS:
+        wanted = getattr(recipe.model, name)
+        if name in model and wanted is not None and model[name] != wanted:
+            yield ("model", name), model[name], wanted
+    for name in _OF_SHAPE:
+        wanted = recipe.base_shape.get(name)
+        if wanted is not None and name in training and training[name] != wanted:
+            yield ("training", name), training[name], wanted
+    tables = data.get("parameterizations")
+    chosen = recipe.parameterization.name
+    names = (
+        [each.get("name") if isinstance(each, dict) else each for each in tables] if isinstance(tables, list) else []
+    )
+    if names and chosen not in names:
+        yield ("parameterizations",), ", ".join(map(str, names)), chosen
+
+
+def _origin(recipe: RecipeFile) -> str:
+    """Return in words where a recipe comes from."""
+    found = recipe.provenance
+    if found.sweep is None:
+        return "made by hand"
+    return f"sweep {found.sweep}, {found.num_trials} trials, {found.measured or 'date unknown'}"
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_spelled(each)}" for key, each in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return " and ".join(map(_spelled, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,125 @@
+"""A sweep that starts from a recipe: what is filled in, what the file keeps, and recipes that do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recipe_data import data
+from sweep_text import edited
+
+from hpxfer.errors import HpxferError
+from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
+from hpxfer.spec.base_values import base_values
+from hpxfer.spec.yaml_file import write_yaml
+
+NO_BASE = ("  base: {width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32}\n", "")
+NO_TABLES = ("parameterizations: [completep-moe, sp]\n", "")
+NO_BETAS = ("  betas: [0.9, 0.95]\n", "")
+HPS = "hps:\n  router_bias_lr: 0.01\n"
+
+
+def loaded(folder: Path, *edits: tuple[str, str], recipe: Any = None, hps: str = "") -> SweepSpec:
+    (folder / "results").mkdir(exist_ok=True)
+    (folder / "results" / "recipe.yaml").write_text(write_yaml(recipe or data()))
+    (folder / "sweep.yaml").write_text(edited((HPS, f"hps:\n  recipe: results/recipe.yaml\n{hps}"), *edits))
+    return load_sweep(folder / "sweep.yaml")
+
+
+def test_what_the_file_leaves_out_comes_from_the_recipe(tmp_path: Path) -> None:
+    spec = loaded(tmp_path, NO_BASE, NO_TABLES, NO_BETAS)
+    expected = {"lr": 2.0**-6, "init_scale": 1.5, "residual_scale": 0.7, "weight_decay": 0.1, "eps": 1e-12}
+    values = base_values(spec)
+    assert {name: values[name] for name in expected} == expected
+    assert values["router.lr_mult"] == 0.25
+    assert (values["beta1"], values["beta2"]) == (0.9, 0.95)
+    assert (spec.base_shape.width, spec.base_shape.head_dim, spec.base_shape.expert_width) == (32, 16, 32)
+    (table,) = spec.parameterizations
+    assert (table.name, table.conventions) == ("completep-moe", {"depth_alpha": 1.0, "router_init_exponent": 1.0})
+    assert (spec.model.embedding_std, spec.model.position_std) == (0.5, 0.25)
+    recipe = spec.hps.recipe
+    assert recipe is not None
+    assert recipe.origin is not None
+    assert recipe.origin.startswith("sweep ")
+    assert "hps.lr: 0.015625" in (recipe.gives or ())
+
+
+def test_what_the_file_sets_wins_and_is_said(tmp_path: Path) -> None:
+    edits = (NO_BASE, ("steps: 200", "steps: 100\n  weight_decay: 0.3"), ("gpt\n", "gpt\n  embedding_std: 0.1\n"))
+    spec = loaded(tmp_path, *edits, hps="  lr: 0.5\n  multipliers: {router.lr_mult: 2, attn_q.lr_mult: 4}\n")
+    values = base_values(spec)
+    assert (values["lr"], values["weight_decay"], values["router.lr_mult"]) == (0.5, 0.3, 2)
+    assert values["attn_q.lr_mult"] == 4
+    assert spec.model.embedding_std == 0.1
+    recipe = spec.hps.recipe
+    assert recipe is not None
+    assert recipe.instead is not None
+    for line in (
+        "hps.lr: 0.5, in the recipe 0.015625",
+        "training.weight_decay: 0.3, in the recipe 0.1",
+        "hps.multipliers.router.lr_mult: 2, in the recipe 0.25",
+        "model.embedding_std: 0.1, in the recipe 0.5",
+        "training.steps: 100, in the recipe 200",
+    ):
+        assert line in recipe.instead
+    assert any("in the recipe 0.25" in line and "router" in line for line in recipe.lines())
+
+
+def test_the_table_of_the_recipe_keeps_its_conventions_beside_a_control(tmp_path: Path) -> None:
+    spec = loaded(tmp_path, NO_BASE)
+    tuned, control = spec.parameterizations
+    assert (tuned.name, dict(tuned.conventions)["depth_alpha"]) == ("completep-moe", 1.0)
+    assert (control.name, control.conventions) == ("sp", {})
+    own = loaded(tmp_path, NO_BASE, ("[completep-moe, sp]", "[{name: completep-moe, conventions: {depth_alpha: 0.5}}]"))
+    assert own.parameterizations[0].conventions == {"depth_alpha": 0.5}
+
+
+def test_a_stored_sweep_needs_the_recipe_no_more(tmp_path: Path) -> None:
+    spec = loaded(tmp_path, NO_BASE, NO_TABLES)
+    text = dump_sweep(spec)
+    (tmp_path / "results" / "recipe.yaml").unlink()
+    assert parse_sweep(text) == spec
+    assert parse_sweep(text, trusted=False).hps == spec.hps
+
+
+def test_a_pinned_digest_is_compared(tmp_path: Path) -> None:
+    digest = loaded(tmp_path, NO_BASE).hps.recipe
+    assert digest is not None
+    path = tmp_path / "sweep.yaml"
+    pinned = path.read_text().replace("results/recipe.yaml", f"{{file: results/recipe.yaml, digest: {digest.digest}}}")
+    path.write_text(pinned)
+    assert load_sweep(path).hps.recipe == digest
+    path.write_text(pinned.replace(str(digest.digest), "f" * 32))
+    with pytest.raises(HpxferError, match=r"sweep\.yaml:\d+: hps\.recipe\.digest: must be the digest of .*got 'ffff"):
+        load_sweep(path)
+
+
+@pytest.mark.parametrize(
+    ("edits", "changes", "message"),
+    [
+        ((), {}, r":4: model\.base\.head_dim: must be 16, as in the recipe .*got 32; its HPs are those of its base"),
+        ((NO_BASE, ("steps: 200", "steps: 200\n  optimizer: sgd")), {}, r"training\.optimizer: must be adamw, as in"),
+        ((NO_BASE,), {"family": "mlp"}, r":\d+: hps\.recipe: .*family: must be a model family that this hpxfer knows"),
+        ((NO_BASE,), {"hpxfer_recipe": 9}, r"hps\.recipe: .*hpxfer_recipe: must be at most 2, got 9"),
+        (
+            (NO_BASE,),
+            {"hps__multipliers": {"shared_in.lr_mult": 2.0}},
+            r"hps\.multipliers\.shared_in\.lr_mult: this model has no tensor of role shared_in; .*\(in the recipe",
+        ),
+    ],
+)
+def test_recipes_that_do_not_fit(
+    tmp_path: Path, edits: tuple[tuple[str, str], ...], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(HpxferError, match=message):
+        loaded(tmp_path, *edits, recipe=data(**changes))
+
+
+def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(edited((HPS, "hps: {recipe: none.yaml}\n")))
+    with pytest.raises(HpxferError, match=r"sweep\.yaml:\d+: hps\.recipe: must be a recipe\.yaml, got 'none\.yaml'"):
+        load_sweep(tmp_path / "sweep.yaml")
+    (tmp_path / "none.yaml").write_text("name: x\n")
+    with pytest.raises(HpxferError, match=r"hps\.recipe: .*none\.yaml: must be a recipe, .*got none"):
+        load_sweep(tmp_path / "sweep.yaml")
