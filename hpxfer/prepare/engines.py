@@ -5,6 +5,7 @@ Both yield the same numbers in the order of the source, whatever the number of p
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -76,6 +77,7 @@ def on_ray(
     import ray
 
     with session(address, 0), ray_errors():
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         context = ray.data.DataContext.get_current()
         context.execution_options.preserve_order = True
         context.enable_progress_bars = False

@@ -8,32 +8,23 @@ from typing import Any
 
 import pytest
 
-WORDS = [
-    "attention",
-    "balance",
-    "capacity",
-    "depth",
-    "expert",
-    "forward",
-    "gradient",
-    "head",
-    "init",
-    "jitter",
-    "kernel",
-    "layer",
-    "moment",
-    "norm",
-    "optimum",
-    "peak",
-    "query",
-    "router",
-    "scale",
-    "token",
-    "update",
-    "value",
-    "width",
-    "zero",
-]
+WORDS = (
+    *(
+        "attention",
+        "balance",
+        "capacity",
+        "depth",
+        "expert",
+        "forward",
+        "gradient",
+        "head",
+        "init",
+        "jitter",
+        "kernel",
+        "layer",
+    ),
+    *("moment", "norm", "optimum", "peak", "query", "router", "scale", "token", "update", "value", "width", "zero"),
+)
 
 
 def documents(number: int, *, words: int = 60) -> list[str]:

@@ -220,7 +220,7 @@ def test_a_full_disk_leaves_what_is_complete(tmp_path: Path, tokenizer: Path, mo
 
     def full(files: Any) -> None:
         calls[0] += 1
-        if calls[0] == 4:
+        if calls[0] == 5:
             raise OSError(28, "No space left on device")
         write_files(files)
 
