@@ -1,6 +1,8 @@
 """Causal attention of a stack's sequences: torch's SDPA, with a kernel chosen for the device and the backend.
 
-    heads = softmax(scale q k^T) v over the keys that are not in the future
+    heads = softmax(scale q k^T + mask) v over the keys that are not in the future
+
+A mask keeps documents apart. Flash attention takes none on CUDA, so that torch chooses a slower kernel there.
 
 On CUDA cuDNN's kernel comes first. In strict mode it is flash attention, one trial at a time, because the split of its
 backward pass depends on the batch. On a CPU it is torch's flash attention, whose blocks stay in the first cache. There,
@@ -33,24 +35,37 @@ STRICT = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
 
 def causal_attention(
-    q_NSHP: Tensor, k_NSHP: Tensor, v_NSHP: Tensor, *, scale: float, num_trials: int, backend: Backend = TORCH
+    q_NSHP: Tensor,
+    k_NSHP: Tensor,
+    v_NSHP: Tensor,
+    *,
+    scale: float,
+    num_trials: int,
+    mask_NSS: Tensor | None = None,
+    backend: Backend = TORCH,
 ) -> Tensor:
-    """Return the heads [N, S, H, P]. The sequences of a trial are adjacent. The heads of k and v divide those of q."""
+    """Return the heads [N, S, H, P]. The sequences of a trial are adjacent. The heads of k and v divide those of q.
+
+    `mask` is added to the logits. It is minus infinity in the future too.
+    """
     if not q_NSHP.is_cuda:
-        return _sdpa(q_NSHP, k_NSHP, v_NSHP, scale=scale)
+        return _sdpa(q_NSHP, k_NSHP, v_NSHP, mask_NSS, scale=scale)
     pieces = num_trials if backend.strict else 1
     q, k, v = (part.chunk(pieces) for part in (q_NSHP, k_NSHP, v_NSHP))
+    masks = [None] * pieces if mask_NSS is None else mask_NSS.chunk(pieces)
     with sdpa_kernel(STRICT if backend.strict else FAST, set_priority=True):
-        heads = [_sdpa(*piece, scale=scale) for piece in zip(q, k, v, strict=True)]
+        heads = [_sdpa(*piece, scale=scale) for piece in zip(q, k, v, masks, strict=True)]
     return torch.cat(heads) if len(heads) > 1 else heads[0]
 
 
-def _sdpa(q_NSHP: Tensor, k_NSHP: Tensor, v_NSHP: Tensor, *, scale: float) -> Tensor:
+def _sdpa(q_NSHP: Tensor, k_NSHP: Tensor, v_NSHP: Tensor, mask_NSS: Tensor | None, *, scale: float) -> Tensor:
     group = q_NSHP.shape[2] // k_NSHP.shape[2]
     if group > 1:
         k_NSHP, v_NSHP = (_repeated(part, group) for part in (k_NSHP, v_NSHP))
     q, k, v = (part.transpose(1, 2) for part in (q_NSHP, k_NSHP, v_NSHP))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2)
+    mask = None if mask_NSS is None else mask_NSS.unsqueeze(1)
+    heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
+    return heads.transpose(1, 2)
 
 
 def _repeated(x_NSHP: Tensor, group: int) -> Tensor:

@@ -82,6 +82,12 @@ CASES: dict[str, tuple[Shape, dict[str, Any], str]] = {
         {"top_groups": 2, "gate": "normalized_sigmoid"},
         "completep-moe",
     ),
+    "documents": (TWO, {"document_eos": 3, "vocab_size": 8}, "completep-moe"),
+    "documents, rope": (
+        replace(TWO, kv_heads=2),
+        {**MODERN, "document_eos": 0, "vocab_size": 5, "tied_embeddings": True},
+        "complete-mue",
+    ),
     "gated shared experts": (
         replace(MIXED, kv_heads=1, num_shared=2),
         {**MODERN, "moe_every": 2, "shared_expert_gate": True, "biases": True, "learned_router_bias": True},

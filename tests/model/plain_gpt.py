@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -29,10 +30,10 @@ class PlainGPT:
     def losses(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
         """Return the cross entropy of every token, [B*S]."""
         out = []
-        for inputs, targets in zip(inputs_BS, targets_BS, strict=True):
+        for inputs, targets in self.documents(inputs_BS, targets_BS):
             x = self.c["embedding"] * self.w["embedding"][0][inputs]
             if self.setting.positions == "learned":
-                x = x + self.w["position"][0]
+                x = x + self.w["position"][0][: len(inputs)]
             moe = dense = 0
             for block in range(self.shape.depth):
                 x = x + self.c["attn_out"] * self.attention(block, self.norm("attn_norm", block, x))
@@ -78,6 +79,14 @@ class PlainGPT:
         if self.setting.ffn == "relu":
             return self.linear(f"{kind}_out", layer, at, torch.where(up > 0, up, torch.zeros_like(up)))
         return self.linear(f"{kind}_out", layer, at, up * 0.5 * (1 + torch.erf(up / 2**0.5)))
+
+    def documents(self, inputs_BS: Tensor, targets_BS: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the windows, or each document of a window as if nothing else were there."""
+        for inputs, targets in zip(inputs_BS, targets_BS, strict=True):
+            ends = [i + 1 for i, token in enumerate(inputs.tolist()) if token == self.setting.document_eos]
+            bounds = sorted({0, *ends, len(inputs)})
+            for low, high in pairwise(bounds):
+                yield inputs[low:high], targets[low:high]
 
     def attention(self, layer: int, h_SD: Tensor) -> Tensor:
         q, k, v = (self.linear(name, layer, (), h_SD) for name in ("attn_q", "attn_k", "attn_v"))

@@ -45,6 +45,18 @@ def test_a_missing_multiplier_is_seen(role: str) -> None:
     assert not is_near(losses, made.plain(torch.float32)[0], made.plain(torch.float64)[0])
 
 
+@pytest.mark.parametrize("name", ["documents", "documents, rope"])
+def test_documents_that_see_each_other_are_seen(name: str) -> None:
+    """The reference, which runs each document by itself, tells masked attention from joined windows."""
+    made = Case(*CASES[name])
+    eos_id = made.setting.document_eos
+    assert (made.inputs[..., :-1] == eos_id).any()
+    joined = replace(made.model, setting=replace(made.setting, document_eos=None))
+    assert not is_near(made.losses(joined), made.plain(torch.float32)[0], made.plain(torch.float64)[0])
+    other = replace(made.model, setting=replace(made.setting, document_eos=1))
+    assert not is_near(made.losses(other), made.plain(torch.float32)[0], made.plain(torch.float64)[0])
+
+
 @pytest.mark.parametrize(("gate", "matters"), [("sigmoid", False), ("softmax", True), ("normalized_sigmoid", True)])
 def test_the_route_scale_is_for_gates_that_sum_to_one(gate: str, matters: bool) -> None:
     made = Case(TWO, {"gate": gate}, "sp")

@@ -77,6 +77,7 @@ def random_case(draw: random.Random) -> tuple[dict[str, Any], dict[str, Any], in
         "balance": Balance(aux=draw.choice(["none", "switch", "sequence", "transformers"])),
         "vocab_size": draw.choice([128, 1024, 8192]),
         "gradient_clip": draw.choice([None, 1.0]),
+        "document_eos": draw.choice([None, None, ord("e")]),
         "precision": draw.choice(["float32", "bfloat16"]) if width <= 64 else "float32",
         "batch_tokens": tokens,
         "validation_tokens": tokens,

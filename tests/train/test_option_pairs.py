@@ -65,8 +65,9 @@ BALANCE: list[Keys] = [
     {"balance": {"bias": "none", "aux": "switch", "load": "last_step"}, "hps": {"aux_weight": 0.1}},
     {"balance": {"aux": "transformers"}, "hps": {"aux_weight": 0.1}},
 ]
+DOCUMENTS: list[Keys] = [{}, {"data": {"documents": "masked", "eos_id": ord("e")}}]
 TABLES: list[Keys] = [{"table": name} for name in ("sp", "complete-mue")]
-OPTIONS = (NORMS, QK_NORMS, POSITIONS, HEADS, ATTENTION, FFNS, GATES, ROUTERS, SHARED, GROUPS, BLOCKS, BALANCE, TABLES)
+OPTIONS = (NORMS, QK_NORMS, POSITIONS, HEADS, ATTENTION, FFNS, GATES, ROUTERS, SHARED, GROUPS, BLOCKS, BALANCE, DOCUMENTS, TABLES)
 
 BASE: Keys = {"width": 16, "depth": 3, "head_dim": 8, "num_experts": 8, "num_active": 4, "expert_ratio": 0.5}
 Pair = tuple[tuple[int, int], tuple[int, int]]  # (option, value) of two options
@@ -116,7 +117,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 def trials_of(row: tuple[int, ...], data: Setting) -> list[Trial]:
     """Return the trials of a sweep of this row above the base: two LRs of two seeds."""
     model: Keys = {"family": "gpt", "context": 16}
-    parts: dict[str, Keys] = {"base": dict(BASE), "hps": {"init_scale": 2.0}}
+    parts: dict[str, Keys] = {"base": dict(BASE), "hps": {"init_scale": 2.0}, "data": {"source": data.data_source}}
     for option, value in zip(OPTIONS, row, strict=True):
         keys = option[value]
         for name, part in parts.items():
@@ -125,7 +126,7 @@ def trials_of(row: tuple[int, ...], data: Setting) -> list[Trial]:
     sweep = {
         "name": "pairs",
         "model": {**model, "base": parts["base"]},
-        "data": {"source": data.data_source},
+        "data": parts["data"],
         "training": {"batch_tokens": 32, "steps": 4, "betas": [0.9, 0.95], "validation_tokens": 32},
         "parameterizations": [TABLES[row[-1]]["table"]],
         "axes": {"width": [16, 32]},

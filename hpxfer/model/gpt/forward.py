@@ -33,6 +33,7 @@ from hpxfer.kernels.sums import spread
 from hpxfer.model.draws import tie_keys
 from hpxfer.model.flat import Weights
 from hpxfer.model.gates import GATES
+from hpxfer.model.gpt.documents import document_mask, positions_in_documents
 from hpxfer.model.gpt.ffn import FFN
 from hpxfer.model.gpt.layout import FORWARD_ROLES, QKV, gpt_parameters
 from hpxfer.model.gpt.linear import Local, Maps
@@ -128,6 +129,7 @@ class GPTForward:
     ) -> tuple[torch.Tensor, torch.Tensor | None, list[Choice]]:
         """Return the residual stream before the last branch, what that branch adds, and how the routers chose."""
         x_KTD = self._embed(outside, inputs_KBS)
+        mask_NSS = self._mask(inputs_KBS)
         y_KTD: torch.Tensor | None = None  # what the branch before adds to the stream, which is part of the next norm
         routed: list[Choice] = []
         ties_LK = _placed_ties(self.ties_LK, piece_K, inputs_KBS[0].numel())
@@ -137,7 +139,7 @@ class GPTForward:
             noise_KE = None if noise_LKE is None or block not in self._moe_blocks else noise_LKE[index]
             ties_K = None if ties_LK is None or block not in self._moe_blocks else ties_LK[index]
             balance_KE = router_bias_LKE[index] if block in self._moe_blocks else None
-            given = local, block, x_KTD, y_KTD, balance_KE, noise_KE, ties_K
+            given = local, block, x_KTD, y_KTD, mask_NSS, balance_KE, noise_KE, ties_K
             if again:
                 x_KTD, y_KTD, routing = checkpoint(self._block, *given, use_reentrant=False, preserve_rng_state=False)
             else:
@@ -152,6 +154,7 @@ class GPTForward:
         block: int,
         x_KTD: torch.Tensor,
         y_KTD: torch.Tensor | None,
+        mask_NSS: torch.Tensor | None,
         balance_KE: torch.Tensor | None,
         noise_KE: torch.Tensor | None,
         ties_K: torch.Tensor | None,
@@ -159,7 +162,7 @@ class GPTForward:
         """Return the residual stream before the block's last branch, what that adds, and how the router chose."""
         x_KTD, h_KTD = self._maps.added_norm(local, "attn_norm", x_KTD, y_KTD)
         before_KTD, routing = x_KTD, None
-        y_KTD = self._attention(local, block, h_KTD)
+        y_KTD = self._attention(local, block, h_KTD, mask_NSS)
         if balance_KE is not None:
             x_KTD, y_KTD, routing = self._ffn.moe(local, block, x_KTD, y_KTD, balance_KE, noise_KE, ties_K)
         else:
@@ -258,6 +261,9 @@ class GPTForward:
         position_KSD = outside.get("position")
         if position_KSD is None:
             x_KTD = rows_KTD
+        elif self.setting.document_eos is not None:
+            places_KT = positions_in_documents(inputs_KBS, self.setting.document_eos).flatten(1)
+            x_KTD = rows_KTD + embed(position_KSD, places_KT, self.backend)
         elif self.backend.is_triton and self.backend.strict:
             # The gradient of a position sums over the sequences of its trial, as the gradient of a bias sums over rows.
             positions_KTD = spread(position_KSD.flatten(1), inputs_KBS.shape[1], rows_KTD.dtype, self.backend)
@@ -268,7 +274,12 @@ class GPTForward:
         self._maps.show("embedding", 0, inputs_KBS, x_KTD)
         return x_KTD
 
-    def _attention(self, local: Local, block: int, h_KTD: torch.Tensor) -> torch.Tensor:
+    def _mask(self, inputs_KBS: torch.Tensor) -> torch.Tensor | None:
+        """Return what keeps the documents of a window apart, [K*B, S, S], or None if windows are one document."""
+        eos_id = self.setting.document_eos
+        return None if eos_id is None else document_mask(inputs_KBS, eos_id, COMPUTE_DTYPE[self.setting.precision])
+
+    def _attention(self, local: Local, block: int, h_KTD: torch.Tensor, mask_NSS: torch.Tensor | None) -> torch.Tensor:
         names = (*QKV, "attn_gate") if self.setting.attention_gate else QKV
         q_KTO, k_KTO, v_KTO, *gate_KTO = self._maps.joined(local, names, block, h_KTD)
         q, k = (self._placed(local, name, block, x) for name, x in (("q_norm", q_KTO), ("k_norm", k_KTO)))
@@ -276,6 +287,7 @@ class GPTForward:
             *(q, k, by_heads(v_KTO, self.shape.head_dim, self.setting.context)),
             scale=self._attention_scale,
             num_trials=self.num_trials,
+            mask_NSS=mask_NSS,
             backend=self.backend,
         )
         out_KTO = heads_NSHP.reshape(q_KTO.shape)

@@ -38,8 +38,11 @@ def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
     ]
     # A branch's gradients, or those of attention once the branch after it has let its own go.
     passing = max(last[0], _attention_passing(shape, size) - last[1])
+    # What keeps documents apart: a number for each two tokens of a window, in all blocks the same.
+    mask = tokens * setting.context * size if setting.document_eos is not None else 0
     return Memory(
         parts={
+            "document mask": mask,
             "attention": tokens * shape.depth * attention,
             "experts": tokens * num_moe * moe,
             "dense FFN": tokens * num_dense * dense,
@@ -50,7 +53,7 @@ def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
         first=tokens * (attention + _attention_passing(shape, size)),
         head_passing=tokens * 2 * shape.width * size,  # the gradient of h, and h times that of the loss
         block=tokens * max(kept_of_block) + weights.of_blocks // shape.depth,
-        between=tokens * _between(shape, setting, size, num_moe) + weights.outside,
+        between=tokens * _between(shape, setting, size, num_moe) + weights.outside + mask,
     )
 
 
