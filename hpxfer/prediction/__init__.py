@@ -1,15 +1,15 @@
 """Prediction: what a sweep says of a bigger model: the HPs of its tensors, and its loss with an interval."""
 
 from hpxfer.prediction.laws import Forecast, LawShare, forecast
-from hpxfer.prediction.losses import LossAnswer, MeasuredSize, loss_at
-from hpxfer.prediction.predict import Prediction, predict
+from hpxfer.prediction.losses import LossAnswer, MeasuredShape, loss_at
+from hpxfer.prediction.prediction import Prediction, predict
 from hpxfer.prediction.tensors import TargetHPs
 
 __all__ = [
     "Forecast",
     "LawShare",
     "LossAnswer",
-    "MeasuredSize",
+    "MeasuredShape",
     "Prediction",
     "TargetHPs",
     "forecast",

@@ -1,4 +1,4 @@
-"""Losses: the measured losses of an axis at the transferred HP, and what they say of another size, or why nothing. Pure.
+"""Losses: what the measured losses of an axis say of another of its shapes, or why they say nothing. Pure.
 
 The prediction is of the transferred HP, the one that is best at the base and carried over by the table: a recipe gives
 the target this HP, and nobody searches there. The target's own best HP may reach a lower loss, by the regret.
@@ -16,14 +16,14 @@ from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.labels import scale_text, shape_label
 from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
 from hpxfer.verdict.text import exponent_text
-from hpxfer.verdict.thresholds import PREDICT_REACH, PREDICT_SIZES, PREDICTED
+from hpxfer.verdict.thresholds import PREDICT_REACH, PREDICT_SHAPES, PREDICTED
 
 ROUNDING = 1e-9  # relative, of scales
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredSize:
-    """One measured size at the transferred HP."""
+class MeasuredShape:
+    """One measured shape at the transferred HP."""
 
     shape: str
     scale: float
@@ -39,7 +39,7 @@ class LossAnswer:
     scale_name: str
     scale: float
     verdict: Verdict | None = None  # on the axis
-    sizes: tuple[MeasuredSize, ...] = ()  # ascending
+    shapes: tuple[MeasuredShape, ...] = ()  # ascending
     forecast: Forecast | None = None
     why_not: str | None = None
 
@@ -49,10 +49,10 @@ class LossAnswer:
         return shape_label(self.scale_name, self.scale)
 
     @property
-    def nearest(self) -> MeasuredSize:
-        """The measured size next to the target: the largest below it, or the smallest."""
-        below = [size for size in self.sizes if size.scale <= self.scale * (1 + ROUNDING)]
-        return below[-1] if below else self.sizes[0]
+    def nearest(self) -> MeasuredShape:
+        """The measured shape next to the target: the largest below it, or the smallest."""
+        below = [shape for shape in self.shapes if shape.scale <= self.scale * (1 + ROUNDING)]
+        return below[-1] if below else self.shapes[0]
 
 
 def loss_at(
@@ -64,20 +64,20 @@ def loss_at(
     at = f"{hp} {exponent_text(value)}"
     if diverged := [_diverged(row, cell) for row, cell in known if len(cell.finite) < len(cell.losses)]:
         return replace(blank, why_not=f"{at} diverged at {', '.join(diverged)}")
-    sizes = tuple(
-        MeasuredSize(shape=row.shape, scale=row.scale, loss=cell.mean, num_seeds=len(cell.losses))
+    shapes = tuple(
+        MeasuredShape(shape=row.shape, scale=row.scale, loss=cell.mean, num_seeds=len(cell.losses))
         for row, cell in sorted(known, key=lambda pair: pair[0].scale)
         if cell.mean is not None
     )
-    blank = replace(blank, sizes=sizes)
+    blank = replace(blank, shapes=shapes)
     noise, freedom = pooled_noise([cell.losses for _, cell in known])
     if why := _why_not(blank, at, noise):
         return replace(blank, why_not=why)
     assert noise is not None
     found = forecast(
-        [math.log2(size.scale) for size in sizes],
-        [size.loss for size in sizes],
-        [size.num_seeds for size in sizes],
+        [math.log2(shape.scale) for shape in shapes],
+        [shape.loss for shape in shapes],
+        [shape.num_seeds for shape in shapes],
         noise=noise,
         freedom=freedom,
         at=math.log2(scale),
@@ -91,30 +91,30 @@ def _diverged(row: ShapeLosses, cell: SeedLosses) -> str:
 
 
 def _why_not(blank: LossAnswer, at: str, noise: float | None) -> str | None:
-    """Return why these sizes say nothing of the target, or None."""
-    scales = [size.scale for size in blank.sizes]
+    """Return why these shapes say nothing of the target, or None."""
+    scales = [shape.scale for shape in blank.shapes]
     name = blank.scale_name
-    if len(set(scales)) < PREDICT_SIZES:
+    if len(set(scales)) < PREDICT_SHAPES:
         few = ", ".join(scale_text(scale) for scale in scales) or "none"
         return (
-            f"at least {PREDICT_SIZES} sizes of the axis {blank.axis} must have a loss at {at}, got {len(set(scales))} "
-            f"({name} {few}); add sizes to the axis"
+            f"at least {PREDICT_SHAPES} shapes of the axis {blank.axis} must have a loss at {at}, got "
+            f"{len(set(scales))} ({name} {few}); add shapes to the axis"
         )
     if len(set(scales)) < len(scales):
         return f"two shapes of the axis {blank.axis} have the same {name}"
     if noise is None:
-        return "the noise of seeds is not known, as no size has two seeds; add seeds"
+        return "the noise of seeds is not known, as no shape has two seeds; add seeds"
     low, high = scales[0] / PREDICT_REACH, scales[-1] * PREDICT_REACH
     if blank.scale > high * (1 + ROUNDING):
         end = f"more than {PREDICT_REACH:g} times the largest measured one, {scale_text(scales[-1])}"
-        return f"{blank.name} is {end}; measure a size of at least {scale_text(blank.scale / PREDICT_REACH)}"
+        return f"{blank.name} is {end}; measure {shape_label(name, blank.scale / PREDICT_REACH)} first"
     if blank.scale < low * (1 - ROUNDING):
         end = f"less than 1/{PREDICT_REACH:g} of the smallest measured one, {scale_text(scales[0])}"
-        return f"{blank.name} is {end}; measure a size of at most {scale_text(blank.scale * PREDICT_REACH)}"
+        return f"{blank.name} is {end}; measure {shape_label(name, blank.scale * PREDICT_REACH)} first"
     beyond = not scales[0] * (1 - ROUNDING) <= blank.scale <= scales[-1] * (1 + ROUNDING)
     if beyond and blank.verdict == "drifts":
         return (
             f"{at} drifts along the axis {blank.axis}: its optimum moves with {name}, so that it costs more and more "
-            f"beyond the measured sizes, and no law of the size says how much; tune it there"
+            "beyond the measured shapes, and no law of the scale says how much; tune it there"
         )
     return None

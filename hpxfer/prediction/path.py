@@ -43,7 +43,7 @@ class Off:
 
 
 def places(axes: Sequence[Axis], target: Shape, options: Options) -> tuple[list[Place], list[Off]]:
-    """Return where the shape lies, the axis with most shapes first, and why it lies not on the others, nearest first."""
+    """Return where the shape lies, the axis with most shapes first, and why not on the others, the nearest first."""
     found = [_on(axis, target, options) for axis in axes]
     on = sorted((each for each in found if isinstance(each, Place)), key=lambda place: -len(place.axis.points))
     return on, sorted((each for each in found if isinstance(each, Off)), key=lambda off: off.num_other)
@@ -56,13 +56,15 @@ def _on(axis: Axis, target: Shape, options: Options) -> Place | Off:
             return Place(axis=axis, scale=point.scale, shape=wanted)
     if len(axis.points) == 1:
         only = shape_label(axis.scale_name, axis.points[0].scale)
-        return Off(axis=axis, why=f"along {axis.name}, {only} is the only size", num_other=99)
+        return Off(axis=axis, why=f"along {axis.name}, {only} is the only shape", num_other=99)
     scale = _scale(axis, target, options)
     if scale is None or not scale > 0:
         return Off(axis=axis, why=f"along {axis.name}, the scale {axis.scale_name} cannot be computed", num_other=99)
     at = shape_label(axis.scale_name, scale)
     if any(point.own_decay for point in axis.points):
-        why = f"along {axis.name}, shapes have LR schedules of their own, so that only the measured ones are on the axis"
+        why = (
+            f"along {axis.name}, shapes have LR schedules of their own, so that only the measured ones are on the axis"
+        )
         return Off(axis=axis, why=why, num_other=99)
     expected = {name: _followed(axis, name, scale) for name in _dims(axis.points[0].shape)}
     crooked = [name for name, value in expected.items() if value is None]

@@ -48,7 +48,9 @@ def target_hps(recipe: Recipe, target: Shape, setting: Setting) -> TargetHPs:
             rows = tuple(_row(tensor, values[tensor.role]) for tensor in tensors)
         except HpxferError as error:
             return TargetHPs(why_not=str(error))
-    said: dict[str, Any] = {str(one.message): None for one in caught if type(one.message).__module__.startswith("hpxfer.")}
+    said: dict[str, Any] = {
+        str(one.message): None for one in caught if type(one.message).__module__.startswith("hpxfer.")
+    }
     return TargetHPs(
         rows=rows,
         forward=forward,

@@ -106,11 +106,13 @@ def rates(found: Sequence[Asked]) -> dict[str, Any]:
         "asked": len(found),
         "said": len(said),
         "laws": len(truths),
-        "laws_inside": sum(asked.inside(asked.truth) for asked in truths if asked.truth is not None),
+        "laws_inside": sum(bool(asked.inside(asked.truth)) for asked in truths if asked.truth is not None),
         "runs": sum(len(asked.runs) for asked in said),
-        "runs_inside": sum(asked.inside(run) for asked in said for run in asked.runs),
+        "runs_inside": sum(bool(asked.inside(run)) for asked in said for run in asked.runs),
         "width_nats": float(np.median(widths)) if widths else None,
-        "width_gains": float(np.median([w / abs(a.gain) for w, a in zip(widths, said, strict=True)])) if widths else None,
+        "width_gains": float(np.median([w / abs(a.gain) for w, a in zip(widths, said, strict=True)]))
+        if widths
+        else None,
     }
 
 
@@ -208,8 +210,8 @@ def rates_table(entry: Mapping[str, Any]) -> str:
             name,
             share(found["laws_inside"], found["laws"]),
             share(found["runs_inside"], found["runs"]),
-            f"{found['width_nats']:.3f}",
-            f"{found['width_gains']:.2f}",
+            "-" if found["width_nats"] is None else f"{found['width_nats']:.3f}",
+            "-" if found["width_gains"] is None else f"{found['width_gains']:.2f}",
             str(found["asked"] - found["said"]),
         )
         for group, methods in entry["groups"].items()

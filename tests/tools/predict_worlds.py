@@ -96,10 +96,8 @@ def planted(seed: int, draw: int = 0) -> Planted:
     law = FAMILIES[family](rng)
     octaves = np.cumsum([0.0, *rng.choice([1.0, 1.0, 2.0, 0.585], size=rng.integers(2, 6))])
     top = float(octaves[-1])
-    if rng.random() < 0.25:
-        at = float(rng.uniform(0.2, top - 0.2))
-    else:
-        at = top + float(rng.uniform(math.log2(1.2), 1.0))
+    between = rng.random() < 0.25
+    at = float(rng.uniform(0.2, top - 0.2) if between else top + rng.uniform(math.log2(1.2), 1.0))
     bend, start = rng.uniform(0.01, 0.05), rng.uniform(-6.5, -5.5)
     drift = rng.normal(0, 0.08)  # octaves per doubling: an HP that transfers
     scatter = rng.normal(0, 0.08, octaves.size + 1)
@@ -140,9 +138,7 @@ def _row(index: int, octaves: float, losses: list[list[float]]) -> ShapeLosses:
         is_base=index == 0,
         parameterization="planted",
         cells=tuple(
-            SeedLosses(
-                value=float(2.0**k), seeds=tuple(range(len(cell))), losses=tuple(cell), num_missing=0
-            )
+            SeedLosses(value=float(2.0**k), seeds=tuple(range(len(cell))), losses=tuple(cell), num_missing=0)
             for k, cell in zip(LATTICE, losses, strict=True)
         ),
     )

@@ -83,10 +83,7 @@ def predict(
     shape = _with_tokens(as_shape(target), tokens, results.spec.base_shape)
     why_no_line = results.why_no_line()
     report = None if why_no_line else transfer_report(results)
-    if report is None:
-        recipe = recipe_of(results, label)
-    else:
-        recipe = recipe_from_results(results, report, label)
+    recipe = recipe_of(results, label) if report is None else recipe_from_results(results, report, label)
     part, _ = results.expansion.arms[label]
     found, off = places(part.axes, shape, part.spec.model)
     base = results.spec.base_shape
@@ -95,13 +92,12 @@ def predict(
         loss, why = _loss(results, report, recipe, label, found, off)
     chosen = next((place.shape for place in found if loss is not None and place.axis.name == loss.axis), None)
     whole = chosen or _as_base(shape, base)
-    assert recipe.file.fitted is not None
     return Prediction(
         sweep=results.name,
         parameterization=label,
         optimizer=recipe.optimizer,
         hp=results.spec.judged_hp,
-        value=recipe.file.fitted.value or recipe.hps.lr,
+        value=recipe.hps.get(results.spec.judged_hp),
         loss_kind=results.spec.judge.loss,
         base=base,
         target=whole,
