@@ -33,13 +33,13 @@ from hpxfer.results import load_results
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.report import judge_line
-from hpxfer.verdict.thresholds import PREDICTED
+from hpxfer.verdict.thresholds import PREDICT_SHAPES, PREDICTED
 
 OURS, CONSTANT, POWER = "hpxfer", "constant gain per doubling", "one power law above a floor"
 LAWS, DRAW = 200, 7
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "results" / "published"
-RECORD = "predict_rates.json"
+RECORD = "predict_rates.jsonl"
 Interval = tuple[float, float]
 Method = Callable[[Sequence[ShapeLosses], float, float], Interval | None]  # sizes, HP, scale -> interval of one run
 
@@ -61,10 +61,12 @@ def constant_gain(rows: Sequence[ShapeLosses], value: float, scale: float) -> In
 
 
 def one_power(rows: Sequence[ShapeLosses], value: float, scale: float) -> Interval | None:
-    """Return the interval of the law that reports fit, floor + height * scale^-exponent, by its bootstrap."""
+    """Return the interval of the law that reports fit, floor + height * scale^-exponent, by its bootstrap; or None."""
     x, y, noise, num = _sizes(rows, value)
     freedom = sum(len(row.cells[0].losses) - 1 for row in rows)
     fit = fit_power(x, y, np.full(x.size, noise / math.sqrt(num)), freedom)
+    if fit.at_end:
+        return None  # as in a report: there is no such law
     draws = fit.loss(math.log2(scale))[1:]
     draws = draws + noise * fit.widened * np.random.default_rng(1).standard_t(fit.freedom, draws.size)
     low, high = np.quantile(draws, [(1 - PREDICTED) / 2, (1 + PREDICTED) / 2])
@@ -189,9 +191,12 @@ def measured(laws: int = LAWS, draw: int = DRAW) -> dict[str, dict[str, Any]]:
         found = of_laws(planted_laws, method)
         groups = {
             "planted laws": found,
-            "planted, beyond the measured sizes": [asked for asked in found if asked.group == "beyond"],
+            "planted, beyond the measured shapes": [asked for asked in found if asked.group == "beyond"],
             "planted, between them": [asked for asked in found if asked.group == "between"],
-            "published, the largest size held out": of_published(sizes, method),
+            "planted, three shapes": [
+                asked for law, asked in zip(planted_laws, found, strict=True) if len(law.rows) == PREDICT_SHAPES
+            ],
+            "published, the largest shape held out": of_published(sizes, method),
         }
         for group, of_group in groups.items():
             out.setdefault(group, {})[name] = rates(of_group)
@@ -222,7 +227,7 @@ def rates_table(entry: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the rates and print them as Markdown. With a folder, write them to its predict_rates.json."""
+    """Measure the rates and print them as Markdown. With a folder, append them to its predict_rates.jsonl."""
     parser = argparse.ArgumentParser(prog="python tests/tools/predict_rates.py", description=main.__doc__)
     parser.add_argument("--laws", type=int, default=LAWS, help="planted laws")
     parser.add_argument("--draw", type=int, default=DRAW, help="another number draws other laws")
@@ -238,8 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     if given.output:
         given.output.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(entry, indent=1, allow_nan=False) + "\n"
-        (given.output / RECORD).write_text(text, encoding="utf-8")
+        with (given.output / RECORD).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry, allow_nan=False) + "\n")
     sys.stdout.write(rates_table(entry) + "\n")
 
 
