@@ -39,7 +39,7 @@ class Off:
 
     axis: Axis
     why: str
-    num_other: int  # dimensions that differ; the axis with the fewest is the nearest
+    num_other: float  # dimensions that differ; the axis with the fewest is the nearest, one without a rule the last
 
 
 def places(axes: Sequence[Axis], target: Shape, options: Options) -> tuple[list[Place], list[Off]]:
@@ -56,16 +56,18 @@ def _on(axis: Axis, target: Shape, options: Options) -> Place | Off:
             return Place(axis=axis, scale=point.scale, shape=wanted)
     if len(axis.points) == 1:
         only = shape_label(axis.scale_name, axis.points[0].scale)
-        return Off(axis=axis, why=f"along {axis.name}, {only} is the only shape", num_other=99)
+        return Off(axis=axis, why=f"along {axis.name}, {only} is the only shape", num_other=math.inf)
     scale = _scale(axis, target, options)
     if scale is None or not scale > 0:
-        return Off(axis=axis, why=f"along {axis.name}, the scale {axis.scale_name} cannot be computed", num_other=99)
+        return Off(
+            axis=axis, why=f"along {axis.name}, the scale {axis.scale_name} cannot be computed", num_other=math.inf
+        )
     at = shape_label(axis.scale_name, scale)
     if any(point.own_decay for point in axis.points):
         why = (
             f"along {axis.name}, shapes have LR schedules of their own, so that only the measured ones are on the axis"
         )
-        return Off(axis=axis, why=why, num_other=99)
+        return Off(axis=axis, why=why, num_other=math.inf)
     expected = {name: _followed(axis, name, scale) for name in _dims(axis.points[0].shape)}
     crooked = [name for name, value in expected.items() if value is None]
     if crooked:
@@ -73,7 +75,7 @@ def _on(axis: Axis, target: Shape, options: Options) -> Place | Off:
             f"along {axis.name}, {' and '.join(crooked)} do not follow {axis.scale_name} by one rule, so that only the "
             "measured shapes are on the axis"
         )
-        return Off(axis=axis, why=why, num_other=50 + len(crooked))
+        return Off(axis=axis, why=why, num_other=math.inf)
     known = {name: value for name, value in expected.items() if value is not None}
     wanted = _scheduled(target, {name: round(known[name]) for name in SCHEDULE})
     got = _dims(wanted)
