@@ -37,6 +37,7 @@ COMMANDS: Registry[Command] = Registry(
         "report": "hpxfer.cli.report:REPORT",
         "rekey": "hpxfer.cli.rekey:REKEY",
         "recipe": "hpxfer.cli.recipe:RECIPE",
+        "predict": "hpxfer.cli.predict:PREDICT",
         "weights": "hpxfer.cli.weights:WEIGHTS",
         "explain": "hpxfer.cli.explain:EXPLAIN",
         "check": "hpxfer.cli.check:CHECK",

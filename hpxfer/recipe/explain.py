@@ -43,7 +43,7 @@ class ModelExplanation:
 
     def __str__(self) -> str:
         notes = [f"  {row.name}: {row.note}" for row in self.rows if row.note]
-        table = aligned([HEADER, *map(_cells, self.rows)])
+        table = tensor_lines(self.rows)
         # The warning says what differs, together with what cannot be seen.
         other = [] if self.tuned_on.different else [f"  {note}" for note in self.tuned_on.notes()]
         return "\n".join([self.heading, *(f"  {line}" for line in table), *notes, *other])
@@ -55,6 +55,11 @@ def explained(
     """Return the explanation of a model whose tensors have these roles."""
     rows = tuple(_row(item, item.numbers(values)) for item in tensors)
     return ModelExplanation(rows=rows, heading=heading, tuned_on=tuned_on)
+
+
+def tensor_lines(rows: Iterable[TensorRow]) -> list[str]:
+    """Return a table as aligned lines: the header, then one line per tensor."""
+    return aligned([HEADER, *map(_cells, rows)])
 
 
 def _row(item: RoleTensor, at: Multipliers) -> TensorRow:

@@ -45,7 +45,7 @@ def recipe_of(results: Results, parameterization: str | None = None, variant: st
     Raises HpxferError if nothing has been tuned at the base.
     """
     if kind_of(results.spec).tunes == "points":
-        return _recipe_of_point(results, _arm(results, parameterization, variant))
+        return _recipe_of_point(results, arm_of(results, parameterization, variant))
     from hpxfer.analysis import transfer_report
 
     return recipe_from_results(results, transfer_report(results), parameterization, variant)
@@ -62,7 +62,7 @@ def recipe_from_results(
     points gives all HPs of its best point, and says nothing about transfer. Raises HpxferError if the base has no
     optimum.
     """
-    label = _arm(results, parameterization, variant)
+    label = arm_of(results, parameterization, variant)
     if kind_of(results.spec).tunes == "points":
         return _recipe_of_point(results, label)
     part, choice = results.expansion.arms[label]
@@ -151,7 +151,7 @@ def _recipe(
     )
 
 
-def _arm(results: Results, name: str | None, variant: str | None) -> str:
+def arm_of(results: Results, name: str | None, variant: str | None) -> str:
     """Return the label of the sweep's arm with this label, or with this name if only one table has it.
 
     The table of a plug-in need not be registered here.

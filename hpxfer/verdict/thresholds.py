@@ -19,6 +19,19 @@ ERROR_RATE = 0.02
 # The confidence of every interval that a report prints or a figure draws, e.g. that of an optimum, a drift or a fit.
 CONFIDENCE = 0.95
 
+# The confidence of the interval that `hpxfer predict` gives the loss of one run. Planted laws that no fit knows check
+# it (tests/tools/predict_rates.py). It is lower than CONFIDENCE, because the far tails of a loss that nobody measured
+# rest on assumptions more than on losses.
+PREDICTED = 0.90
+
+# The fewest measured shapes from which the loss at another one is predicted: two tell no constant gain from a shrinking
+# one.
+PREDICT_SHAPES = 3
+
+# How far beyond the largest measured scale, or below the smallest, a loss is predicted, as a factor: one doubling. The
+# doubt about the gain grows with every doubling, and no published sweep here reaches far enough to check more than one.
+PREDICT_REACH = 2.0
+
 # How many standard errors a difference must exceed to count as seen. 95% of normal errors lie within two.
 NUM_SE = 2.0
 

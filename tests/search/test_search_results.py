@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from landscape import LR, Landscape, Ran, expansion_of, run
 
 from hpxfer.analysis import analyze, transfer_report
 from hpxfer.errors import HpxferError
+from hpxfer.prediction import predict
 from hpxfer.recipe import recipe_of
 from hpxfer.results import Results, load_results
 from hpxfer.search.replay import replayed
@@ -229,3 +231,15 @@ def test_a_replay_of_the_results_tells_the_search_as_it_was(made: Make) -> None:
     lines = [line for history in replayed(results) for line in history.lines()]
     assert "\n".join(lines) == ran.search.why()
     assert replayed(made("grid at the base")[0]) == ()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_target_gets_the_tuned_hps_and_a_loss_or_a_reason(made: Make, kind: str) -> None:
+    results, _ = made(kind)
+    base = results.spec.base_shape
+    found = predict(results, replace(base, width=2 * base.width, expert_width=2 * base.expert_width))
+    tuned = recipe_of(results).hps
+    assert found.value == tuned.get(results.spec.judged_hp)
+    assert {row.role: row.lr for row in found.hps.rows}["embedding"] == pytest.approx(tuned.lr)
+    assert found.why_no_loss  # two shapes are too few, and some searches scan no line
+    assert found.why_no_loss in str(found)

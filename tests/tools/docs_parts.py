@@ -10,6 +10,7 @@ from typing import Any
 
 from docs_markdown import table
 from error_rates_tables import error_rates_tables
+from predict_rates import rates_table
 from rooms import levels, room_graph
 
 from hpxfer.scaling.evaluate import Parameterization, parameterization
@@ -154,6 +155,22 @@ def error_rates_markdown(root: Path) -> str:
     text = (root / "results" / "bench" / "error_rates.jsonl").read_text(encoding="utf-8")
     first, *others = [json.loads(line) for line in text.splitlines()]
     return error_rates_tables(others[-1], first) if others else error_rates_tables(first)
+
+
+def predict_rates_markdown(root: Path) -> str:
+    """Return the latest committed run of the rates of `hpxfer predict`."""
+    text = (root / "results" / "bench" / "predict_rates.jsonl").read_text(encoding="utf-8")
+    return rates_table(json.loads(text.splitlines()[-1]))
+
+
+def prediction_text(root: Path) -> str:
+    """Return what `hpxfer predict` says of width 512 after the published sweep `transfer`, as a code block."""
+    from hpxfer.prediction import predict
+    from hpxfer.results import load_results
+
+    target = {"width": 512, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 512, "head_dim": 32}
+    found = predict(load_results(root / "results" / "published" / "transfer"), target)
+    return f"```text\n{found}\n```"
 
 
 def columns_markdown(root: Path) -> str:

@@ -26,6 +26,7 @@ FILES: Mapping[str, Mapping[str, Part]] = {
     "docs/models.md": {"presets": parts.presets_markdown, "homes": parts.homes_markdown},
     "docs/commands.md": {"commands": commands.reference_markdown},
     "docs/report.md": {"thresholds": parts.thresholds_markdown, "error_rates": parts.error_rates_markdown},
+    "docs/predict.md": {"prediction": parts.prediction_text, "predict_rates": parts.predict_rates_markdown},
     "docs/results.md": {"columns": parts.columns_markdown},
     "docs/parameterizations.md": {
         "tables": parts.tables_markdown,

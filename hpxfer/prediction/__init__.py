@@ -1,0 +1,18 @@
+"""Prediction: what a sweep says of a bigger model: the HPs of its tensors, and its loss with an interval."""
+
+from hpxfer.prediction.laws import Forecast, LawShare, forecast
+from hpxfer.prediction.losses import LossAnswer, MeasuredShape, loss_at
+from hpxfer.prediction.prediction import Prediction, predict
+from hpxfer.prediction.tensors import TargetHPs
+
+__all__ = [
+    "Forecast",
+    "LawShare",
+    "LossAnswer",
+    "MeasuredShape",
+    "Prediction",
+    "TargetHPs",
+    "forecast",
+    "loss_at",
+    "predict",
+]
