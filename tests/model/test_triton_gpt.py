@@ -21,7 +21,9 @@ TRITON = Backend(name="triton", reason="a test", strict=True)
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the cases of these tests are on a CPU")
 
 
-@pytest.mark.parametrize("name", ["base", "gains and biases", "softmax in groups", "normalized", "dense first", "documents"])
+@pytest.mark.parametrize(
+    "name", ["base", "gains and biases", "softmax in groups", "normalized", "dense first", "documents"]
+)
 def test_losses_and_gradients_equal_the_reference(name: str) -> None:
     made = Case(*CASES[name])
     losses = made.losses(replace(made.model, backend=TRITON))

@@ -67,7 +67,22 @@ BALANCE: list[Keys] = [
 ]
 DOCUMENTS: list[Keys] = [{}, {"data": {"documents": "masked", "eos_id": ord("e")}}]
 TABLES: list[Keys] = [{"table": name} for name in ("sp", "complete-mue")]
-OPTIONS = (NORMS, QK_NORMS, POSITIONS, HEADS, ATTENTION, FFNS, GATES, ROUTERS, SHARED, GROUPS, BLOCKS, BALANCE, DOCUMENTS, TABLES)
+OPTIONS = (
+    NORMS,
+    QK_NORMS,
+    POSITIONS,
+    HEADS,
+    ATTENTION,
+    FFNS,
+    GATES,
+    ROUTERS,
+    SHARED,
+    GROUPS,
+    BLOCKS,
+    BALANCE,
+    DOCUMENTS,
+    TABLES,
+)
 
 BASE: Keys = {"width": 16, "depth": 3, "head_dim": 8, "num_experts": 8, "num_active": 4, "expert_ratio": 0.5}
 Pair = tuple[tuple[int, int], tuple[int, int]]  # (option, value) of two options
