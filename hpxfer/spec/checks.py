@@ -324,8 +324,12 @@ def _product_without_base(spec: SweepSpec) -> Iterator[Problem]:
 
 
 def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem]:
-    if (values.values is None) == (values.log2 is None):
-        yield at, "must be a list of values, or {log2: [low, high]}"
+    if sum(form is not None for form in (values.values, values.log2, values.around)) != 1:
+        yield at, "must be a list of values, or one of {log2: [low, high]} and {around: [low, high]}"
+        return
+    if values.around is not None:
+        rule = f"must be [low, high], in octaves from a base value of {name} above zero, in hps or by a recipe"
+        yield (*at, "around"), f"{rule}, got {shown(list(values.around))} and no such value"
         return
     if values.log2 is not None and (len(values.log2) != 2 or values.log2[0] > values.log2[1]):
         yield (*at, "log2"), f"must be [low, high] with low <= high, got {shown(list(values.log2))}"

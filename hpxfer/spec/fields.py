@@ -82,12 +82,16 @@ class PowerOfTwo(Section):
 
 
 class GridValues(Section):
-    """The values of one HP: a list, or `{log2: [low, high], step: 1}`, both ends included."""
+    """The values of one HP: a list, or `{log2: [low, high], step: 1}`, or `{around: [low, high], step: 1}`, both ends
+    included."""
 
     values: Seq[float] | None = None
     """The values themselves. A bare list is short for this key."""
     log2: Seq[float] | None = None
     """The exponents of the lowest and the highest value: `[-9, -4]` is 2^-9 to 2^-4. Give this or `values`."""
+    around: Seq[float] | None = None
+    """Octaves from the HP's base value: `[-2, 2]` is from a quarter of it to four times it. The base value may come
+    from a recipe. A stored sweep has exponents instead."""
     step: Annotated[float, Field(gt=0)] = 1.0
     """The distance between two exponents, in octaves."""
 

@@ -24,6 +24,11 @@ def sweep_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a sweep file."""
     schema = TypeAdapter(SweepSpec).json_schema(schema_generator=_Generate)
     model = schema["$defs"]["ModelSpec"]
-    model["required"].remove("family")
-    model["anyOf"] = [{"required": ["family"]}, {"required": ["like"]}]  # a preset says the family
+    for key in ("family", "base"):
+        model["required"].remove(key)
+    schema["required"].remove("parameterizations")
+    # A recipe says all three, and a preset the family.
+    recipe = {"properties": {"hps": {"required": ["recipe"]}}, "required": ["hps"]}
+    family = {"anyOf": [{"required": ["family"]}, {"required": ["like"]}], "required": ["base"]}
+    schema["anyOf"] = [recipe, {"required": ["parameterizations"], "properties": {"model": family}}]
     return schema

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import MAX_DEPTH, Shape, heads_of
-from hpxfer.spec import presets
+from hpxfer.spec import around, presets
 from hpxfer.spec.balance import Balance, BalanceLoss, BiasRule, LoadOf
 from hpxfer.spec.fields import (
     Count,
@@ -685,6 +685,11 @@ class SweepSpec(Section):
     checked, and by every worker. The digest of its file is part of the identity of the trials that use it."""
     storage: str | None = None
     """The folder or URI above the results. `--results` wins over it. Never part of a trial's identity."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _centered(cls, given: Any) -> Any:
+        return around.resolved(given)
 
     @property
     def base_shape(self) -> Shape:

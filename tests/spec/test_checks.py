@@ -387,8 +387,11 @@ def test_hps(hps: str, problem: str) -> None:
     [
         ("  lrr: [0.1]\n  lr: [0.1]", "20: grid.lrr: unknown HP; did you mean 'lr'?"),
         ("  lr: []", "20: grid.lr: must hold at least one value"),
-        ("  lr: {}", "20: grid.lr: must be a list of values, or {log2: [low, high]}"),
-        ("  lr: {values: [1], log2: [0, 1]}", "20: grid.lr: must be a list of values, or {log2: [low, high]}"),
+        ("  lr: {}", "20: grid.lr: must be a list of values, or one of {log2: [low, high]} and {around: [low, high]}"),
+        (
+            "  lr: {values: [1], log2: [0, 1]}",
+            "20: grid.lr: must be a list of values, or one of {log2: [low, high]} and {around: [low, high]}",
+        ),
         ("  lr: {log2: [0]}", "20: grid.lr.log2: must be [low, high] with low <= high, got [0.0]"),
         ("  lr: {log2: [-4, -9]}", "20: grid.lr.log2: must be [low, high] with low <= high, got [-4.0, -9.0]"),
         ("  lr: {log2: [0, 5000]}", "20: grid.lr.log2[1]: lr must be finite, got inf"),
