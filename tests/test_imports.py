@@ -29,7 +29,13 @@ WITH_OPTUNA = tuple(f"hpxfer.search.{name}" for name in ("samplers", "optuna_sea
 WITH_RAY = tuple(
     f"hpxfer.{name}"
     for name in (
-        *("executors.ray", "executors.ray_session", "executors.ray_cluster", "executors.ray_worker"),
+        *(
+            "executors.ray",
+            "executors.ray_session",
+            "executors.ray_cluster",
+            "executors.ray_data",
+            "executors.ray_worker",
+        ),
         *("executors.tune", "executors.tune_side", "executors.loggers", "jobs.client", "jobs.check"),
     )
 )

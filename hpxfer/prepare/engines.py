@@ -5,7 +5,6 @@ Both yield the same numbers in the order of the source, whatever the number of p
 
 from __future__ import annotations
 
-import logging
 import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -71,24 +70,11 @@ def on_ray(
     blocks: Sequence[Block], job: Job, *, address: str, workers: int | None, start: Place
 ) -> Iterator[tuple[Place, Tokenized]]:
     """Yield what each piece gives, tokenized by Ray Data on the cluster at `address`. All nodes must see the files."""
-    from hpxfer.executors.ray_session import ray_errors, session
+    from hpxfer.executors.ray_data import mapped
 
-    # ruff: isort: split
-    import ray
-
-    with session(address, 0), ray_errors():
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        context = ray.data.DataContext.get_current()
-        context.execution_options.preserve_order = True
-        context.enable_progress_bars = False
-        numbers = [{"number": number} for number in range(start[0], len(blocks))]
-        if not numbers:
-            return
-        rows = ray.data.from_items(numbers, override_num_blocks=len(numbers)).map_batches(
-            partial(_rows, blocks=blocks, job=job, start=start), batch_size=1, concurrency=workers
-        )
-        for row in rows.iter_rows():
-            yield _from_row(row)
+    rows_of = partial(_rows, blocks=blocks, job=job, start=start)
+    for row in mapped(range(start[0], len(blocks)), rows_of, address=address, workers=workers):
+        yield _from_row(row)
 
 
 def _rows(batch: dict[str, Any], blocks: Sequence[Block], job: Job, start: Place) -> Iterator[dict[str, Any]]:
