@@ -56,8 +56,10 @@ class RunView:
         progress = None if self.run_status is None else self.run_status.to_dict()
         return {"results": self.location.where, "state": self.state, **process, "progress": progress}
 
-    def require_run(self) -> None:
-        """Raise HpxferError if no run has reported here and the folder holds no sweep with trials either."""
+    def require_folder(self) -> None:
+        """Raise HpxferError if no run has reported here and the folder holds no sweep and no trials. It opens no
+        store.
+        """
         folder, where = self.location.folder, self.location.where
         if self.written is not None or (self.lease is not None and decoded(self.lease) is not None):
             return
@@ -66,8 +68,13 @@ class RunView:
                 f"{where}: must be a results folder with {SWEEP_FILE} and trials*.parquet, got neither; "
                 f"name one that hpxfer run made, e.g. results/quickstart; `hpxfer list {where}` lists those below it"
             )
-        if self.lease is not None:
-            return  # it cannot be read, and a driver may hold it
+
+    def require_run(self) -> None:
+        """Raise HpxferError if no run has reported here and the folder holds no sweep with trials either."""
+        self.require_folder()
+        if self.written is not None or self.lease is not None:
+            return  # a lease that cannot be read may be a driver's
+        folder, where = self.location.folder, self.location.where
         load_stored(folder)
         store = Store.open(folder, write=False)
         if not len(store.read_trials(["trial_id"])):

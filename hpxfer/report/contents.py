@@ -159,11 +159,9 @@ def _section(source: Source, name: str) -> Section:
     others = [report for report in analysis.reports if report.hp != analysis.hp]
     return Section(
         name=name,
-        headline=headline(analysis.hp, judged[0].findings if judged else ()),
+        headline=headline(analysis.hp, judged[0].findings if judged else (), is_running=source.is_running),
         question=f"Does {analysis.hp} transfer? Judged by {loss_name(analysis.loss)}.",
-        next_step=next_step(
-            results, judged[0] if judged else None, results.folder.name, is_running=source.is_running
-        ),
+        next_step=next_step(results, judged[0] if judged else None, results.folder.name, is_running=source.is_running),
         cards=_cards(judged, analysis),
         other_cards=_cards(others, analysis),
         tables=analysis_tables(analysis),

@@ -139,7 +139,9 @@ def _write_report(
     needs_figure: bool,
 ) -> Written:
     sweeps = [_judged_by(load_results(folder), hp, loss, base) for folder in folders]
-    sources = [] if form == "text" and followup is None and not full else [source_of(results, form) for results in sweeps]
+    sources = (
+        [] if form == "text" and followup is None and not full else [source_of(results, form) for results in sweeps]
+    )
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
     next_steps = [
         next_step(results, report, str(results.folder)) for results, report in zip(sweeps, reports, strict=True)
