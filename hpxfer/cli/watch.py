@@ -115,7 +115,7 @@ def _require_fitting(serve: bool, port: int | None, others: dict[str, bool]) -> 
         raise HpxferError("--port: must come with --serve, got it alone; add --serve")
     if serve and (given := [name for name, is_given in others.items() if is_given]):
         raise HpxferError(
-            f"--serve: must come without {', '.join(others)}, got {', '.join(given)}; leave out one or the other"
+            f"--serve: must come without --once, --json and --wait, got {', '.join(given)}; leave out one or the other"
         )
 
 
