@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,8 @@ def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]
             raise Over
 
     def follow() -> None:
-        try:
+        with suppress(Over):
             page.follow(sleep)
-        except Over:
-            pass
 
     with served(location_at(tmp_path / "tiny")) as page:
         thread = threading.Thread(target=follow)
@@ -83,7 +82,7 @@ def until(page: Any, what: str, has_come: Callable[[], bool]) -> None:
         if has_come():
             return
         page.wait_for_timeout(100)
-    raise AssertionError(f"{what}: {page.inner_text('main')[:2000]}")
+    raise AssertionError(f"{what} never came: {page.inner_text('#run')}")
 
 
 def done(page: Any) -> list[list[str]]:
@@ -95,7 +94,7 @@ def done(page: Any) -> list[list[str]]:
 def test_the_page_follows_a_run_without_a_reload(page_of: Served, browser: Any, tmp_path: Path) -> None:
     executor, said, asked = Gated(), [], []
     path = write_tiny(tmp_path, ("workers: 2", "workers: 1, stack_size: 5"), ("log2: [-8, -4]", "log2: [-8, -5]"))
-    driver = threading.Thread(target=run, args=(path,), kwargs={"results": tmp_path, "executor": executor})
+    driver = threading.Thread(daemon=True, target=run, args=(path,), kwargs={"results": tmp_path, "executor": executor})
     with opened(browser, viewport={"width": 1100, "height": 700}) as page:
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
@@ -121,10 +120,10 @@ def test_the_page_follows_a_run_without_a_reload(page_of: Served, browser: Any, 
 
         # What a reader has opened, filtered and scrolled to.
         page.locator(".card details summary").first.click()
+        page.locator("#trials-0 th button", has_text="validation loss, nats").click()
         tools = page.locator("#trials-0 .tools").first
         tools.locator("select").nth(3).select_option("finished")
         tools.locator("input").fill("w32")
-        page.locator("#trials-0 th button", has_text="validation loss, nats").click()
         before = page.inner_text("#trials-0 .status")
         page.evaluate("document.getElementById('trials').scrollIntoView()")
         top = page.evaluate("document.getElementById('trials').getBoundingClientRect().top")
@@ -179,7 +178,7 @@ def test_on_a_phone_nothing_scrolls_sideways_in_either_light(
 ) -> None:
     executor = Gated()
     path = write_tiny(tmp_path)
-    driver = threading.Thread(target=run, args=(path,), kwargs={"results": tmp_path, "executor": executor})
+    driver = threading.Thread(daemon=True, target=run, args=(path,), kwargs={"results": tmp_path, "executor": executor})
     driver.start()
     with opened(browser, viewport={"width": 390, "height": 844}, color_scheme=scheme) as page:
         page.goto(page_of.url)
