@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.live.snapshot import Snapshot, Stamps
+from hpxfer.storage.uri import spelled
 
 # While a driver runs, the process rests so many times as long as its last report took, and at least these seconds. It
 # has the lowest priority as well, but memory and caches know no priority.
@@ -68,7 +69,7 @@ class Judging:
             self._snapshot.take()
             self._ask(is_running)
         except HpxferError as error:
-            self._end_of_answer(why_not=str(error))
+            self._end_of_answer(why_not=spelled(str(error)))
 
     def close(self) -> None:
         """End the process and remove the copy."""
@@ -87,10 +88,11 @@ class Judging:
         self.is_busy = True
         self._receiver = threading.Thread(target=self._receive, args=(process,), name="hpxfer-judging", daemon=True)
         self._receiver.start()
+        problems = [spelled(problem) for problem in self._snapshot.problems]
         request = {"folder": str(self._snapshot.folder), "where": self._where, "is_running": is_running}
         assert process.stdin is not None
         with suppress(OSError):  # it has ended, which `_receive` notices
-            process.stdin.write(json.dumps({**request, "problems": self._snapshot.problems}) + "\n")
+            process.stdin.write(json.dumps({**request, "problems": problems}) + "\n")
             process.stdin.flush()
 
     def _receive(self, process: subprocess.Popen[str]) -> None:

@@ -15,6 +15,7 @@ from hpxfer.live.page import live_page
 from hpxfer.live.server import LiveServer
 from hpxfer.live.state import LiveState
 from hpxfer.progress.watch import EVERY_REMOTE_S, EVERY_S, view_now, views
+from hpxfer.storage.uri import spelled
 from hpxfer.store.location import ResultsLocation
 
 
@@ -37,7 +38,7 @@ class Served:
                     self.state.show(view)
                     self.judging.look(is_running=not view.is_over, is_watched=self.state.is_watched)
             except HpxferError as error:  # the folder may come, and a damaged file may be written again
-                self.state.show_problem(str(error))
+                self.state.show_problem(spelled(str(error)))
             sleep(every_s)
 
 

@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import hpxfer
+from command_line import Fails, hpxfer
 from made_runs import run_status
 from report_cases import write_store
+from tiny import write_tiny
 
+from hpxfer.driver import run
+from hpxfer.live.serve import served
 from hpxfer.progress.file import write
+from hpxfer.store.location import location_at
 
 POLLS = 2_000
 LIMIT_S = 300
@@ -95,6 +99,23 @@ def test_a_folder_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=LIMIT_S)
     assert err.startswith(f"warning: {tmp_path / 'later'}: must be a results folder, got nothing of that name")
+
+
+def test_results_in_a_bucket_are_served_under_their_uri(s3: str, tmp_path: Path) -> None:
+    run(write_tiny(tmp_path), results=s3, executor=Fails(1))
+    with served(location_at(f"{s3}/tiny")) as page:
+
+        def sleep(_: float) -> None:
+            if page.judging.judged.number:
+                raise InterruptedError
+            time.sleep(0.1)
+
+        with pytest.raises(InterruptedError):
+            page.follow(sleep)
+        state, contents = page.state.ask(), page.state.contents()
+    assert (state["state"], state["title"]) == ("ended", f"30 of 30 · {s3}/tiny")
+    assert "29 of 30 trials have a result" in contents
+    assert str(page.location.folder) not in contents
 
 
 @pytest.mark.parametrize(
