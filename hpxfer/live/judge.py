@@ -31,6 +31,7 @@ from hpxfer.results import load_results
 from hpxfer.store.parts import list_parts
 
 LOWEST = 19
+AUTOGROUP = Path("/proc/self/autogroup")
 # The page has no files beside it in which a reader finds what is left out, and it does not travel.
 MOST_BYTES = 30_000_000
 
@@ -65,12 +66,22 @@ def main() -> None:
     """Answer requests until stdin ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints is no answer
-    with suppress(OSError):
-        os.nice(LOWEST)
+    _give_way()
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
     while True:
         print(json.dumps(answer(json.loads(requests.get()))), file=answers, flush=True)
+
+
+def _give_way() -> None:
+    """Give this process, and the session that it is alone in, the lowest priority.
+
+    Where Linux groups processes by session (autogroup), the priority of a process counts within its session alone.
+    """
+    with suppress(OSError):
+        os.nice(LOWEST)
+    with suppress(OSError):
+        AUTOGROUP.write_text(str(LOWEST), encoding="ascii")
 
 
 def _read(requests: queue.SimpleQueue[str]) -> None:

@@ -58,7 +58,8 @@ def run_html(part: RunPart) -> str:
     view, status = part.view, None if part.view is None else part.view.run_status
     is_over = view is not None and view.is_over
     if status is not None and is_over:
-        status = replace(status, eta_s=None)  # nothing goes on
+        # Nothing goes on. A driver that was killed had no time to say so.
+        status = replace(status, eta_s=None, shapes=tuple(replace(shape, running=0) for shape in status.shapes))
     title = "Stacks at the last report of the driver" if is_over else "Running stacks"
     template = _environment().get_template("run.html")
     return template.render(

@@ -226,6 +226,9 @@ def test_the_process_has_the_lowest_priority_and_ends_with_its_input(tmp_path: P
     process.stdin.flush()
     assert json.loads(process.stdout.readline()) == {"why_not": "no trial has a result yet"}
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == LOWEST
+    group = Path(f"/proc/{process.pid}/autogroup")
+    assert not group.exists() or group.read_text().endswith(f" nice {LOWEST}\n")
+    assert os.getsid(process.pid) == process.pid  # so that no other process is slowed with it
     process.stdin.close()
     assert process.wait(300) == 0
     process.stdout.close()

@@ -77,8 +77,9 @@ def test_a_stack_says_how_far_it_is_and_how_many_diverged() -> None:
     ],
 )
 def test_every_end_of_a_run_is_said_in_words(state: State | None, words: str, tmp_path: Path) -> None:
-    html = text_of(seen(tmp_path, state, running=(running_stack(),)))
+    html = text_of(seen(tmp_path, state, running=(running_stack(),), shapes=(shape_progress(running=77),)))
     assert words in html
+    assert ">77<" not in html
     assert "ETA" not in html
     assert ("the same `hpxfer run` trains the rest" in html) is (state == "stopped")
     assert ("Stacks at the last report of the driver" in html) is (state is not None)
