@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from chromium import browser  # noqa: F401 - a fixture of several rooms
 from hypothesis import settings
 from s3_fixtures import s3, s3_names, s3_server  # noqa: F401 - fixtures of several rooms
 

@@ -17,7 +17,7 @@ Columns = dict[str, Any]
 
 def mapped(
     numbers: Sequence[int],
-    rows_of: Callable[[Columns], Iterator[Columns]],
+    rows_of: Callable[[Any], Any],
     *,
     address: str,
     workers: int | None = None,

@@ -51,12 +51,16 @@ CARDS_AT_A_GLANCE = 4  # with more verdicts, the report starts with a table of t
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
-    """One results folder with its analysis and its figures. `not_drawn` says why other figures are missing."""
+    """One results folder with its analysis and its figures. `not_drawn` says why other figures are missing.
+
+    `is_running` is for a folder that a driver is writing: what is missing is still to come.
+    """
 
     results: Results
     analysis: Analysis
     figures: Sequence[DrawnFigure] = ()
     not_drawn: Sequence[str] = ()
+    is_running: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,14 +159,14 @@ def _section(source: Source, name: str) -> Section:
     others = [report for report in analysis.reports if report.hp != analysis.hp]
     return Section(
         name=name,
-        headline=headline(analysis.hp, judged[0].findings if judged else ()),
+        headline=headline(analysis.hp, judged[0].findings if judged else (), is_running=source.is_running),
         question=f"Does {analysis.hp} transfer? Judged by {loss_name(analysis.loss)}.",
-        next_step=next_step(results, judged[0] if judged else None, results.folder.name),
+        next_step=next_step(results, judged[0] if judged else None, results.folder.name, is_running=source.is_running),
         cards=_cards(judged, analysis),
         other_cards=_cards(others, analysis),
         tables=analysis_tables(analysis),
         unknown=(*analysis.notes, *unknown(analysis)),
-        progress=Progress.of(results).text(),
+        progress=Progress.of(results).text(is_running=source.is_running),
         progress_table=progress_table(results),
         failures=failures(results),
         provenance=provenance_table(results),

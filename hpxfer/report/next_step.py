@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from hpxfer.results import Results
 
 
-def next_step(results: Results, report: TransferReport | None, folder: str) -> str:
+def next_step(results: Results, report: TransferReport | None, folder: str, *, is_running: bool = False) -> str:
     """Return what to do next after a sweep.
 
-    `report` is the one on the judged HP, or None without one. `folder` is how commands name the results folder.
+    `report` is the one on the judged HP, or None without one. `folder` is how commands name the results folder. While
+    `is_running`, what is missing is still to come.
 
     For example: `Next: use the tuned lr in your own model, with the recipe of: hpxfer recipe results/quickstart`.
     """
@@ -24,6 +25,8 @@ def next_step(results: Results, report: TransferReport | None, folder: str) -> s
     command = folder if results.base is None else f"{folder} --base '{results.base.name}'"
     every = report.findings if report is not None else ()
     progress = Progress.of(results)
+    if is_running and progress.num_missing:
+        return f"Next: nothing yet. The run goes on, and {progress.num_missing} trials are still to come."
     if num := progress.num_missing + progress.num_failed:
         return f"Next: run the sweep again: that trains the {num} trials without a result, and nothing else."
     if (diverged := all_diverged(results)) is not None:

@@ -54,7 +54,7 @@ class Progress:
         statuses = ("finished", "diverged", "stopped", "failed", "missing")
         return cls(num_trials=int(counts.sum()), **{f"num_{name}": int(counts.get(name, 0)) for name in statuses})
 
-    def text(self) -> str:
+    def text(self, *, is_running: bool = False) -> str:
         """Return in a line or two how much of the sweep is there, and how to get what is missing."""
         text = f"{self.num_finished + self.num_diverged} of {self.num_trials} trials have a result"
         if self.num_diverged:
@@ -64,6 +64,8 @@ class Progress:
         if not (self.num_missing or self.num_failed):
             return text + "."
         failed = f", {self.num_failed} failed" if self.num_failed else ""
+        if is_running:
+            return f"{text}{failed}; {self.num_missing} are still to come."
         return (
             f"{text}; {self.num_missing} were not run{failed}: running the sweep again trains these and nothing else."
         )

@@ -139,7 +139,9 @@ def _write_report(
     needs_figure: bool,
 ) -> Written:
     sweeps = [_judged_by(load_results(folder), hp, loss, base) for folder in folders]
-    sources = [] if form == "text" and followup is None and not full else [_source(results, form) for results in sweeps]
+    sources = (
+        [] if form == "text" and followup is None and not full else [source_of(results, form) for results in sweeps]
+    )
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
     next_steps = [
         next_step(results, report, str(results.folder)) for results, report in zip(sweeps, reports, strict=True)
@@ -210,10 +212,11 @@ def _judged_by(results: Results, hp: str | None, loss: str | None, base: str | N
     return replace(results, spec=results.spec.model_copy(update={"judge": judge})) if named else results
 
 
-def _source(results: Results, form: str) -> Source:
+def source_of(results: Results, form: str = "html", *, is_running: bool = False) -> Source:
+    """Return a folder as a report of this format reads it: analyzed, with its figures drawn."""
     analysis = analyze(results)
     figures, not_drawn = ([], []) if form in PAGES else all_figures(results, analysis)
-    return Source(results=results, analysis=analysis, figures=figures, not_drawn=not_drawn)
+    return Source(results=results, analysis=analysis, figures=figures, not_drawn=not_drawn, is_running=is_running)
 
 
 def _draw(sweeps: Sequence[Results], reports: Sequence[TransferReport], target: Path, option: str) -> list[Path]:

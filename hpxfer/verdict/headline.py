@@ -15,15 +15,18 @@ from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.text import chance_text, exponent_text, has_transferred, most_lost, move_text
 
 
-def headline(hp: str, findings: Sequence[Finding]) -> str:
-    """Return the headline on one HP: sentences on each parameterization, and one on the control."""
+def headline(hp: str, findings: Sequence[Finding], *, is_running: bool = False) -> str:
+    """Return the headline on one HP: sentences on each parameterization, and one on the control.
+
+    While `is_running`, trials without a result are still to come.
+    """
     if not findings:
         return f"No trial lies on a line of {hp}, so nothing can be said about its transfer."
     shown = compared(findings)
     sentences = []
     for _, group in groupby(sorted(shown, key=lambda finding: finding.parameterization), key=_name):
         members = list(group)
-        sentences += [*_use(hp, members), *_tune(hp, members), *_decide(hp, members)]
+        sentences += [*_use(hp, members), *_tune(hp, members), *_decide(hp, members, is_running)]
     return " ".join([*sentences, *_control(findings, shown)])
 
 
@@ -68,7 +71,7 @@ def _cost(found: Sequence[Finding], subject: str) -> str:
     return moves[0] if moves else "its optimum moves"
 
 
-def _decide(hp: str, findings: Sequence[Finding]) -> list[str]:
+def _decide(hp: str, findings: Sequence[Finding], is_running: bool) -> list[str]:
     """Return that findings are undecided, and what would decide them."""
     found = _of("undecided", findings)
     if not found:
@@ -81,12 +84,14 @@ def _decide(hp: str, findings: Sequence[Finding]) -> list[str]:
         what = f"{hp} transfers with {_name(found[0])} along {_axes(found)}"
     chance = chance_text(found[0]) if len(found) == 1 else None
     likely = f" (probability {chance})" if chance else ""
-    return [f"Whether {what} is undecided{likely}. To decide, {_what_decides(found)}."]
+    return [f"Whether {what} is undecided{likely}. To decide, {_what_decides(found, is_running)}."]
 
 
-def _what_decides(found: Sequence[Finding]) -> str:
+def _what_decides(found: Sequence[Finding], is_running: bool) -> str:
     needs = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
     if any(shape.num_missing > shape.num_lost for finding in found for shape in finding.shapes):
+        if is_running:
+            return "wait for the run, as trials that it needs are still to come"
         return "run the sweep again, as trials that it needs have no result"
     if all(_only_diverged(finding) for finding in found):
         return "find out why trials diverge at every HP value"

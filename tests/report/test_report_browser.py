@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import needs_chromium, opened
 from PIL import Image
 from report_cases import EVIL, Stub, source, write_store
 
 from hpxfer.report import make_report, to_html
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE_MS = 120_000  # for anything that a page or the browser does; a loaded machine is slow
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+pytestmark = needs_chromium
 WIDE = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 620 300"><path d="M 0 0 L 620 300" '
     'style="stroke: #123456"/></svg>'
@@ -39,18 +36,6 @@ class Visit:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        # A container's root has no sandbox of its own; the page comes from this test.
-        chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"], timeout=PATIENCE_MS
-        )
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page on two sweeps: one whole, one half-finished with failures, hostile text in both."""
     folder = tmp_path_factory.mktemp("browser")
@@ -61,14 +46,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "report.html"
     path.write_text(to_html(made), encoding="utf-8")
     return path
-
-
-@contextmanager
-def opened(browser: Any, **options: Any) -> Iterator[Any]:
-    """An empty page that is patient."""
-    with browser.new_context(**options) as context:
-        context.set_default_timeout(PATIENCE_MS)
-        yield context.new_page()
 
 
 @pytest.fixture

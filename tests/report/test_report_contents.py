@@ -181,6 +181,16 @@ def test_the_next_step_follows_from_the_verdict(tmp_path: Path) -> None:
     assert "hpxfer recipe d" in steps(write_store(tmp_path / "d", control_alone))
 
 
+def test_what_a_run_has_not_trained_yet_is_still_to_come(tmp_path: Path) -> None:
+    half = replace(source(write_store(tmp_path / "a", every=2, failing=(0,))), is_running=True)
+    section = make_report([half]).sections[0]
+    assert section.progress.startswith("17 of 36 trials have a result")
+    assert section.progress.endswith(", 1 failed; 18 are still to come.")
+    assert section.next_step == "Next: nothing yet. The run goes on, and 18 trials are still to come."
+    failed = replace(source(write_store(tmp_path / "b", failing=(0,))), is_running=True)
+    assert make_report([failed]).sections[0].next_step.startswith("Next: run the sweep again: that trains the 1 trials")
+
+
 def test_where_all_trials_diverged_the_next_step_names_the_lrs_and_what_a_plug_in_adds(tmp_path: Path) -> None:
     why = "all 36 trials diverged: look at the LRs, 0.001953 to 0.0625, as even the smallest may be too large"
     folder = write_store(tmp_path / "a", diverging=True)

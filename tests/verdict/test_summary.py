@@ -9,6 +9,7 @@ import pytest
 from planted_lines import MOVES, STAYS, line, with_status
 
 from hpxfer.analysis import TransferReport, report_line
+from hpxfer.verdict.headline import headline
 
 
 def report(frame: pd.DataFrame) -> TransferReport:
@@ -53,6 +54,13 @@ def test_the_first_line_says_what_to_do(frame: pd.DataFrame, start: str, end: st
     assert first.startswith(start)
     assert end in first
     assert report(frame).to_dict()["headline"] == report(frame).headline == first
+
+
+def test_while_a_run_goes_on_nobody_is_told_to_run_it_again() -> None:
+    findings = report(with_status(line(STAYS), "missing", scale=64.0)).findings
+    text = headline("lr", findings, is_running=True)
+    assert "To decide, wait for the run, as trials that it needs are still to come." in text
+    assert "run the sweep again" not in text
 
 
 def test_several_parameterizations_are_advised_apart() -> None:

@@ -174,6 +174,7 @@
       const picked = choices.filter(([, select]) => select.value !== "");
       const rows = order.filter((row) => texts[row].includes(wanted) && picked.every(([name, select]) => cellOf(columns[name], row) === select.value));
       page = Math.min(page, Math.max(0, Math.ceil(rows.length / PAGE_ROWS) - 1));
+      container.dataset.page = page;
       const start = page * PAGE_ROWS;
       body.replaceChildren(...rows.slice(start, start + PAGE_ROWS).map((row) => {
         const line = make("tr");
@@ -204,17 +205,18 @@
     draw();
   };
 
-  const start = async () => {
-    document.getElementById("theme").addEventListener("click", setTheme);
-    document.querySelectorAll("table.sorts").forEach(sortable);
+  let rowOf = new Map(); // trial id -> its data and its row in them
+  const follow = () => {
+    const found = rowOf.get(decodeURIComponent(location.hash).replace("#trial=", ""));
+    if (found) showTrial(...found);
+  };
+  // Make the sections of a report work. A page that gets newer sections calls it again.
+  const setUp = async () => {
+    document.querySelectorAll("main section:not(#run) table.sorts").forEach(sortable);
     const dialog = document.getElementById("trial");
     dialog.querySelector(".close").addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => history.replaceState(null, "", "#trials"));
-    const rowOf = new Map();
-    const follow = () => {
-      const found = rowOf.get(decodeURIComponent(location.hash).replace("#trial=", ""));
-      if (found) showTrial(...found);
-    };
+    rowOf = new Map();
     for (const container of document.querySelectorAll("div.trials")) {
       const status = container.querySelector(".status");
       if (typeof DecompressionStream === "undefined") {
@@ -225,6 +227,11 @@
       data.columns.trial_id.forEach((id, row) => rowOf.set(id, [data, row]));
       trialTable(container, data);
     }
+  };
+
+  const start = async () => {
+    document.getElementById("theme").addEventListener("click", setTheme);
+    if (document.getElementById("trial")) await setUp();
     addEventListener("hashchange", follow);
     follow();
     // A link to a figure in a closed section opens the section.
@@ -240,5 +247,6 @@
     });
     document.documentElement.dataset.ready = "true";
   };
+  window.setUpReport = setUp;
   start();
 })();
