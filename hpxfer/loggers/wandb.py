@@ -72,7 +72,7 @@ class _Run:
 
     def log(self, points: Points) -> None:
         for step, values in points.items():
-            self._run.log(dict(values), step=step)
+            self._run.log(dict(values), step=step, commit=True)
 
     def close(self, final: Final) -> None:
         self._run.summary.update({**final.values, "status": final.status})
@@ -90,7 +90,8 @@ def _require() -> None:
     try:
         settings = wandb.setup().settings
     except Exception as error:  # such as a variable with an illegal value
-        raise HpxferError(f"{WHERE}: wandb cannot start: {error}; mend what the message names") from None
+        why = " ".join(str(error).split())
+        raise HpxferError(f"{WHERE}: wandb cannot start: {why}; mend what the message names") from None
     if settings.mode not in ("online", "shared") or settings.api_key or settings.identity_token_file:
         return
     if library("requests.utils", NAME).get_netrc_auth(settings.base_url) is None:
