@@ -32,21 +32,13 @@ class MLflow:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._entities, self._mlflow = library("mlflow.entities", NAME), library("mlflow", NAME)
-        uri = os.environ.get(URI)
-        if not uri:
-            folder = place.folder / NAME
-            with place.writing():
-                folder.mkdir(parents=True, exist_ok=True)
-            uri = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
-            logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says that it makes tables
-        self._uri = uri
         self._client: Any = None
         self._experiment = ""
 
     def open(self, trial: LoggedTrial) -> OpenTrial:
         """See `Logger.open`."""
         if self._client is None:
-            self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
+            self._client = self._mlflow.MlflowClient(tracking_uri=os.environ.get(URI) or self._own_uri())
             found = self._client.get_experiment_by_name(self._place.sweep)
             self._experiment = (
                 self._client.create_experiment(self._place.sweep) if found is None else found.experiment_id
@@ -59,6 +51,14 @@ class MLflow:
         for some in _batches(params, MOST_PARAMS):
             self._client.log_batch(run.info.run_id, params=some)
         return _Run(self._client, self._entities, run.info.run_id)
+
+    def _own_uri(self) -> str:
+        """Return the database in the results folder."""
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says that it makes tables
+        folder = self._place.folder / NAME
+        with self._place.writing():
+            folder.mkdir(parents=True, exist_ok=True)
+        return f"sqlite:///{folder.absolute() / 'mlflow.db'}"
 
     def _runs_of(self, trial: LoggedTrial) -> Sequence[Any]:
         """Return the runs of a trial of the same results."""

@@ -78,7 +78,8 @@ def streaming(
 
     At the end the loggers write what they have. After an exception they have LEAVE_S seconds for it.
     """
-    feeds = [Feed(kind.name, kind.make(place), most_open=kind.most_open) for kind in kinds]
+    loggers = [(kind, kind.make(place)) for kind in kinds]
+    feeds = [Feed(kind.name, logger, most_open=kind.most_open) for kind, logger in loggers]
     stream = Stream(feeds, describe)
     most_s: float | None = LEAVE_S
     try:

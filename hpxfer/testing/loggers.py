@@ -19,6 +19,7 @@ import pytest
 
 from hpxfer.loggers.kinds import LoggerKind
 from hpxfer.loggers.logger import Final, LoggedTrial, Place, Points
+from hpxfer.trial.result import Status
 
 # Values that neither float32 nor a few digits hold.
 POINTS: Points = {
@@ -32,7 +33,8 @@ INTERRUPTED = Final(status="interrupted", values={})
 
 
 def trial_named(name: str, number: int = 0) -> LoggedTrial:
-    config = {"sweep": "made", "seed": number, "lr": 2.0**-7, "router.lr_mult": 4.0, "parameterization": "sp"}
+    config: dict[str, float | int | str] = {"sweep": "made", "parameterization": "sp", "seed": number}
+    config |= {"lr": 2.0**-7, "router.lr_mult": 4.0}
     return LoggedTrial(id=f"{number:032x}", name=name, config=config)
 
 
@@ -85,7 +87,8 @@ class LoggerSuite:
         for step in range(2):
             for number, each in enumerate(opened):
                 each.log({step: {"train_loss_nats": number + step / 4}})
-        for each, status in zip(opened, ("diverged", "failed", "stopped"), strict=True):
+        ends: tuple[Status, ...] = ("diverged", "failed", "stopped")
+        for each, status in zip(opened, ends, strict=True):
             each.close(Final(status=status, step=2, values={}))
         for number, trial in enumerate(trials):
             assert self.read(place, trial)["train_loss_nats"] == {0: number, 1: number + 0.25}

@@ -13,7 +13,7 @@ _FULL, _LAST = 1, 4  # kinds of parts that end a record
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file, after its header of seven bytes. A record that is still being written is left out."""
+    """Yield the records of a file, but for one that is still being written."""
     data, at, record = path.read_bytes(), _HEADER, b""
     while at + _HEADER <= len(data):
         if _BLOCK - at % _BLOCK < _HEADER:  # the rest of a block that holds no part

@@ -62,7 +62,9 @@ class TestTensorBoard(LoggerSuite):
         )
 
         kind.make(place).open(trial := trial_named("sp/base/lr=2^-7/seed=0")).close(FINISHED)
-        values = [value for event in events_of(place.folder / "tensorboard" / trial.name) for value in event.summary.value]
+        values = [
+            value for event in events_of(place.folder / "tensorboard" / trial.name) for value in event.summary.value
+        ]
         content = {value.tag: value.metadata.plugin_data.content for value in values}
         table = parse_session_start_info_plugin_data(content[SESSION_START_INFO_TAG]).hparams
         assert (table["lr"].number_value, table["parameterization"].string_value) == (2.0**-7, "sp")
