@@ -30,7 +30,7 @@ WITH_RAY = tuple(
     f"hpxfer.{name}"
     for name in (
         *("executors.ray", "executors.ray_session", "executors.ray_cluster", "executors.ray_worker"),
-        *("executors.tune", "executors.tune_side", "executors.loggers", "jobs.client", "jobs.check"),
+        *("executors.tune", "executors.tune_side", "jobs.client", "jobs.check"),
     )
 )
 IN_KERNELS = ("torch", "triton", "hpxfer.kernels", *sys.stdlib_module_names)

@@ -45,9 +45,8 @@ def test_the_table_of_a_trial_has_its_hps_shape_and_length() -> None:
     assert {key: trial.config.get(key) for key in expected} == expected
 
 
-def test_a_table_that_differs_at_the_base_is_named_there() -> None:
+def test_conventions_are_part_of_the_name() -> None:
     text = edited(("[completep-moe, sp]", "[{name: completep-moe, conventions: {expert_out_init: fan_in}}, sp]"))
-    assert "sp/base/lr=0.01/seed=0" not in {trial.name for trial in named(text)}
     assert "completep-moe[expert_out_init=fan_in]/width=64/lr=0.01/seed=0" in {trial.name for trial in named(text)}
 
 
@@ -69,7 +68,8 @@ def test_variants_that_only_balance_otherwise_are_told_apart() -> None:
 
 
 def test_shapes_that_one_scale_does_not_tell_apart_are_named_by_all_that_changes() -> None:
-    axes = "axes:\n  width: [32, 64]\n  both: {shapes: [{width: 64, depth: 4}, {width: 128, depth: 8}]}\n  deep: {shapes: [{depth: 4}]}"
+    both = "{shapes: [{width: 64, depth: 4}, {width: 128, depth: 8}]}"
+    axes = f"axes:\n  width: [32, 64]\n  both: {both}\n  deep: {{shapes: [{{depth: 4}}]}}"
     found = {trial.name.partition("/lr")[0] for trial in named(edited(("axes:\n  width: [32, 64]", axes)))}
     assert {"sp/width=64", "sp/depth=4", "sp/width=64,depth=4,expert_width=64", "base"} <= found
 
