@@ -1,11 +1,8 @@
-"""Executors that train in this process, or make results up, and how this process forgets plug-ins."""
+"""Executors that train in this process, or make results up."""
 
 from __future__ import annotations
 
-import sys
-
 from hpxfer.executors.executor import More, OnEvent, Train
-from hpxfer.registry import Registry
 from hpxfer.trial.events import Ended, Progress
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
@@ -50,10 +47,3 @@ class Made(InProcess):
 
 def trained(executor: InProcess) -> int:
     return sum(len(stack.trials) for stack in executor.given)
-
-
-def forget_plugins() -> None:
-    """Make this process as if it had never imported a plug-in file."""
-    for name in [name for name in sys.modules if name.startswith("hpxfer_plugin_")]:
-        Registry.remove_module(name)
-        del sys.modules[name]

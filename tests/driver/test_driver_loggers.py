@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from driver_cases import InProcess, Made, forget_plugins
+from driver_cases import InProcess, Made
 from recorded_logger import Recorder
 from tiny import write_tiny
 
@@ -18,7 +18,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.loggers import feed
 from hpxfer.loggers.kinds import LOGGERS, LoggerKind
 from hpxfer.progress.counts import RunCounts
-from hpxfer.results import Results, load_results
+from hpxfer.results import Results
 from hpxfer.train import trainer
 from hpxfer.trial.events import Event, Progress
 from hpxfer.trial.stack import Stack
@@ -163,53 +163,3 @@ def test_a_logger_that_cannot_log_is_refused_before_anything_is_written(tmp_path
             run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=executor)
         assert executor.given == []
         assert not (tmp_path / "tiny").exists()
-
-
-LINES = '''
-import json
-
-from hpxfer.loggers.kinds import LoggerKind, register_logger
-
-
-class Lines:
-    """Writes one line for every step."""
-
-    def __init__(self, place):
-        self.path = place.folder / "lines.jsonl"
-
-    def open(self, trial):
-        return OpenLines(self.path, trial.name)
-
-
-class OpenLines:
-    def __init__(self, path, name):
-        self.path, self.name = path, name
-
-    def write(self, *lines):
-        with self.path.open("a") as file:
-            file.writelines(json.dumps([self.name, *line]) + "\\\\n" for line in lines)
-
-    def log(self, points):
-        self.write(*points.items())
-
-    def close(self, final):
-        self.write([final.step, {"status": final.status}])
-
-
-register_logger(LoggerKind(name="lines", require=lambda: None, make=Lines))
-'''.replace("\\\\", "\\")
-
-
-def test_a_logger_of_the_users_is_one_file(tmp_path: Path) -> None:
-    (tmp_path / "lines.py").write_text(LINES)
-    plugged = ("parameterizations:", "plugins: [./lines.py]\nparameterizations:")
-    logged = ("workers: 2", "workers: 2, loggers: [lines]")
-    try:
-        results = run(write_tiny(tmp_path, plugged, logged, FEW), results=tmp_path)
-        table = pd.read_json(tmp_path / "tiny/lines.jsonl", lines=True)
-        assert table[0].nunique() == len(results.trials)
-        assert set(table.loc[table[1] == 6, 2].map(lambda values: values["status"])) == {"finished"}
-    finally:
-        forget_plugins()
-    assert "lines" not in LOGGERS
-    assert len(load_results(tmp_path / "tiny").trials) == len(results.trials)  # without the code

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from driver_cases import forget_plugins
 from tiny import write_tiny
 
 from hpxfer import load_results, run
 from hpxfer.driver import prepare
 from hpxfer.errors import HpxferError
+from hpxfer.registry import Registry
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 SOURCE = """
@@ -44,6 +44,13 @@ TINY = (
 
 def source(first: str = "", scores: str = "logits_KTE.square()") -> str:
     return SOURCE.format(first=first, scores=scores)
+
+
+def forget_plugins() -> None:
+    """Make this process as if it had never imported a plug-in file."""
+    for name in [name for name in sys.modules if name.startswith("hpxfer_plugin_")]:
+        Registry.remove_module(name)
+        del sys.modules[name]
 
 
 @pytest.fixture
