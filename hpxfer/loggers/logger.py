@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from hpxfer.trial.result import Status
 
 # Step -> metric -> value, by ascending steps. A metric is e.g. `train_loss_nats` or `grad_rms/router`.
-Points = Mapping[int, Mapping[str, float]]
+StepValues = Mapping[int, Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Final:
 class OpenTrial(Protocol):
     """A trial whose curves are being logged."""
 
-    def log(self, points: Points) -> None:
+    def log(self, points: StepValues) -> None:
         """Write points, so that they can be seen at once. Steps ascend from call to call; none comes twice."""
 
     def close(self, final: Final) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError, first_line
 from hpxfer.loggers.kinds import WHERE, LoggerKind, library
-from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, Points
+from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, StepValues
 
 NAME = "mlflow"
 URI = "MLFLOW_TRACKING_URI"
@@ -71,7 +71,7 @@ class _Run:
     def __init__(self, client: Any, entities: Any, run_id: str) -> None:
         self._client, self._entities, self._id = client, entities, run_id
 
-    def log(self, points: Points) -> None:
+    def log(self, points: StepValues) -> None:
         now = int(time.time() * 1000)
         metrics = [
             self._entities.Metric(metric, value, now, step)

@@ -1,4 +1,4 @@
-"""Points: the parts of curves as loggers take them, by step."""
+"""The points of curves as loggers take them: by step, and each once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hpxfer.loggers.logger import Final, Points
+from hpxfer.loggers.logger import Final, StepValues
 from hpxfer.trial.result import Curve, TrialResult
 
 # The fields of a result that are shown beside its status.
@@ -29,7 +29,7 @@ def since(curves: Iterable[Curve], first: int) -> tuple[Curve, ...]:
     return tuple(out)
 
 
-def by_step(curves: Iterable[Curve]) -> Points:
+def by_step(curves: Iterable[Curve]) -> StepValues:
     """Return the points of curves by ascending step."""
     out: dict[int, dict[str, float]] = {}
     for curve in curves:

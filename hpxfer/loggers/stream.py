@@ -7,6 +7,7 @@ logged twice when a worker is lost and its stack goes on from a checkpoint, and 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -87,5 +88,6 @@ def streaming(
         most_s = None
     finally:
         stream.interrupt()
+        began = time.monotonic()
         for feed in feeds:
-            feed.finish(most_s=most_s)
+            feed.finish(most_s=None if most_s is None else most_s - (time.monotonic() - began))

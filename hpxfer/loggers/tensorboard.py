@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.loggers.kinds import LoggerKind, library
-from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, Points
+from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, StepValues
 
 NAME = "tensorboard"
 _EVENTS = "tfevents"  # what TensorBoard looks for in the name of a file
@@ -100,7 +100,7 @@ class _EventFile:
     format: _Format
     path: Path
 
-    def log(self, points: Points) -> None:
+    def log(self, points: StepValues) -> None:
         self._append(*(self.format.scalars(step, values) for step, values in points.items()))
 
     def close(self, final: Final) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.loggers.kinds import WHERE, LoggerKind, library
-from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, Points
+from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, StepValues
 
 NAME = "wandb"
 PROJECT = "hpxfer"
@@ -70,7 +70,7 @@ class _Run:
     def __init__(self, run: Any) -> None:
         self._run = run
 
-    def log(self, points: Points) -> None:
+    def log(self, points: StepValues) -> None:
         for step, values in points.items():
             self._run.log(dict(values), step=step, commit=True)
 

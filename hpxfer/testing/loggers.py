@@ -18,16 +18,16 @@ from pathlib import Path
 import pytest
 
 from hpxfer.loggers.kinds import LoggerKind
-from hpxfer.loggers.logger import Final, LoggedTrial, Place, Points
+from hpxfer.loggers.logger import Final, LoggedTrial, Place, StepValues
 from hpxfer.trial.result import Status
 
 # Values that neither float32 nor a few digits hold.
-POINTS: Points = {
+POINTS: StepValues = {
     0: {"train_loss_nats": 1 / 3, "grad_rms/router": 2.0**-60 / 7},
     1: {"train_loss_nats": 0.1 + 0.2},
     7: {"train_loss_nats": 1e22 / 3, "load_deviation/layer0": 0.0},
 }
-LATER: Points = {8: {"train_loss_nats": 1.0000000000000002, "grad_rms/router": 5e-324}}
+LATER: StepValues = {8: {"train_loss_nats": 1.0000000000000002, "grad_rms/router": 5e-324}}
 FINISHED = Final(status="finished", step=9, values={"validation_loss_nats": 2 / 3})
 INTERRUPTED = Final(status="interrupted", values={})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.loggers.kinds import LoggerKind
-from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, Points
+from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, StepValues
 
 
 @dataclass
@@ -53,7 +53,7 @@ class _Recorded:
     to: Recorder
     trial: LoggedTrial
 
-    def log(self, points: Points) -> None:
+    def log(self, points: StepValues) -> None:
         self.to.before("log")
         self.to.seen.append(("log", self.trial, points))
 
