@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hpxfer.executors.kinds import register_executor as register_executor
     from hpxfer.figures import all_figures as all_figures
     from hpxfer.figures import register_figure as register_figure
+    from hpxfer.loggers.kinds import register_logger as register_logger
     from hpxfer.model.families import register_family as register_family
     from hpxfer.model.gates import register_gate as register_gate
     from hpxfer.prediction import predict as predict
@@ -57,6 +58,7 @@ _HOME = {
     "register_family": "hpxfer.model.families",
     "register_figure": "hpxfer.figures",
     "register_gate": "hpxfer.model.gates",
+    "register_logger": "hpxfer.loggers.kinds",
     "register_optimizer": "hpxfer.train.optimizers",
     "register_parameterization": "hpxfer.scaling",
     "register_schedule": "hpxfer.train.schedules",

@@ -69,6 +69,7 @@ def run(
     from hpxfer.driver import prepare
     from hpxfer.driver.kernels import require_kernels
     from hpxfer.driver.prepared import located
+    from hpxfer.loggers.kinds import logger_kinds
     from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
     from hpxfer.rekey import refuse_legacy_ids
@@ -91,6 +92,7 @@ def run(
     if job.missing:
         with located(job.file, job.overrides):
             require_kernels(job.spec, job.real.device, address)
+            logger_kinds(job.spec.resources.loggers)
     if retrain_missing_curves:
         from hpxfer.driver.retrain import retraining
 

@@ -13,7 +13,7 @@ from hpxfer.driver.dispatch import Dispatcher, OnEvent, TrainingFailed, allowed
 from hpxfer.driver.kernels import require_kernels
 from hpxfer.driver.plugins import require_plugins
 from hpxfer.driver.precision import require_same
-from hpxfer.driver.prepared import PreparedSweep, located, prepare, refreshed
+from hpxfer.driver.prepared import RESULTS, PreparedSweep, located, prepare, refreshed
 from hpxfer.driver.trial_list import known_trials
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Executor
@@ -23,12 +23,17 @@ from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.worker import TrainStack
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
+from hpxfer.loggers.kinds import LoggerKind, logger_kinds
+from hpxfer.loggers.logger import LoggedTrial, Place
+from hpxfer.loggers.names import Names
+from hpxfer.loggers.stream import streaming
 from hpxfer.plan.memory import require_fit
 from hpxfer.progress.counts import RunCounts, run_counts
 from hpxfer.progress.file import writing
 from hpxfer.registry import PluginFile
 from hpxfer.rekey import refuse_legacy_ids
 from hpxfer.results import Results, load_results
+from hpxfer.search.rounds import RoundSearch
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.plugins import plugin_files
 from hpxfer.storage.lease import Lease, leased
@@ -36,7 +41,8 @@ from hpxfer.storage.uri import Uri, parse_root
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
-from hpxfer.trial.events import Ended, Event
+from hpxfer.trial import Trial
+from hpxfer.trial.events import Event
 from hpxfer.trial.stack import Stack
 from hpxfer.weights import kept
 
@@ -79,6 +85,8 @@ def run(
             require_kernels(prepared.spec, prepared.real.device, address)
         if prepared.missing and address is None:
             require_data(prepared.spec.data)  # a plan, and a cluster whose nodes have the data, need only its digest
+        trains = bool(prepared.missing or prepared.reuse.wanted)
+        loggers = logger_kinds(prepared.spec.resources.loggers if trains else ())
     # An executor of the caller's may train in this process, which has every row that it registered.
     plugins = require_plugins(prepared.spec) if executor is None else plugin_files(prepared.spec)
     location = prepared.location
@@ -98,7 +106,7 @@ def run(
             store.save_sweep(prepared.spec, prepared.expansion.setting.data_digest)
             if prepared.missing or prepared.reuse.wanted:
                 how = executor or make_executor(placement_of(prepared, address, plugins))
-                with _logging(prepared, address, lease) as log:
+                with _logging(prepared, loggers, lease) as log:
                     _train(prepared, store, lease, signals, how, _then(on_event, log), plugins)
             store.compact()
             pa.default_memory_pool().release_unused()  # merging takes much memory, which Arrow would keep
@@ -144,6 +152,7 @@ def _train(
         stopping=_stopping(prepared.spec),
         plugins=plugins,
         keep=keep,
+        points=bool(resources.loggers),
     )
     dispatcher = Dispatcher(
         prepared,
@@ -174,23 +183,29 @@ def _train(
 
 @contextmanager
 def _logging(
-    prepared: PreparedSweep, address: str | None, lease: Lease
+    prepared: PreparedSweep, kinds: Sequence[LoggerKind], lease: Lease
 ) -> Iterator[Callable[[Stack, Event], None] | None]:
-    """Yield the function that sends events to the loggers that the sweep names, or None if it names none."""
-    names = prepared.spec.resources.loggers
-    if not names:
+    """Yield the function that shows the events of a run to loggers, or None if there are none.
+
+    Loggers keep their files in the results folder. A mirror does not last: for results in object storage, files are
+    where the results would be on this disk.
+    """
+    if not kinds:
         yield None
         return
-    from hpxfer.executors.loggers import logging_to
+    location, names = prepared.location, Names(prepared.expansion)
+    where = location.where if location.is_remote else str(prepared.folder.absolute())
+    folder = Path(RESULTS, prepared.spec.name).absolute() if location.is_remote else prepared.folder
+    place = Place(sweep=prepared.spec.name, results=where, folder=folder, writing=allowed(prepared, lease))
+    rounds: dict[str, int] = {}
 
-    with logging_to(names, prepared.folder, sweep=prepared.spec.name, address=address) as log:
+    def describe(trial: Trial) -> LoggedTrial:
+        if trial.id not in rounds and isinstance(prepared.search, RoundSearch):
+            rounds.update(prepared.search.open_rounds())
+        return names.describe(trial, rounds.get(trial.id))
 
-        def write(stack: Stack, event: Event) -> None:
-            if isinstance(event, Ended):
-                with lease.writing():
-                    log(stack, event)
-
-        yield write
+    with streaming(kinds, place, describe) as take:
+        yield take
 
 
 def _then(on_event: OnEvent | None, log: Callable[[Stack, Event], None] | None) -> OnEvent | None:

@@ -155,7 +155,7 @@ class _RunningStack:
     def event_of(self, message: Event | Stopped | Lost) -> Event | Lost:
         """Return the event that a message of Tune stands for. A stopped trial has ended."""
         if isinstance(message, Progress) and message.step is not None and len(message.losses) == 1:
-            self.steps.append(message.step)
+            self.steps.append(message.step - 1)  # curves count steps from 0
             self.losses += message.losses
         return Ended(results=(self._stopped(),)) if isinstance(message, Stopped) else message
 

@@ -76,6 +76,7 @@ class TrainStack:
     stopping: Stopping | None = None  # early stopping; the training reports at the steps where trials are compared
     plugins: tuple[PluginFile, ...] = ()  # imported before the training, once per process
     keep: KeepSpec | None = None  # where weights are stored
+    points: bool = False  # whether progress carries the new points of curves
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         from hpxfer.train.trainer import train
@@ -90,6 +91,7 @@ class TrainStack:
             kernels=self.kernels,
             checkpoints=self.checkpoints,
             report_at=() if self.stopping is None else self.stopping.rungs(stack.setting.steps),
+            points=self.points and MEMBER.is_first,
             stop=STOP.check,
             keep=None if self.keep is None else Keeper(self.keep, stack),
             keep_at=() if self.keep is None else self.keep.early_steps(stack.setting.steps),

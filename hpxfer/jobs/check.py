@@ -53,6 +53,7 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
     from hpxfer.driver import prepare
     from hpxfer.driver.kernels import require_kernels
     from hpxfer.driver.retrain import retraining
+    from hpxfer.loggers.kinds import logger_kinds
     from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
 
@@ -69,6 +70,8 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
         )
         device, kernels = job.real.device, spec.resources.kernels
         require_kernels(spec, device, "auto")
+        if job.missing:
+            logger_kinds(spec.resources.loggers)
         said = list[str]()
         if request.retrain_missing_curves:
             job, said = retraining(job)

@@ -22,6 +22,7 @@ KINDS = {
     "schedule": "hpxfer.train.schedules:SCHEDULES",
     "search": "hpxfer.search.kinds:SEARCHES",
     "executor": "hpxfer.executors.kinds:EXECUTORS",
+    "logger": "hpxfer.loggers.kinds:LOGGERS",
     "statistic": "hpxfer.analysis.statistics:STATISTICS",
     "figure": "hpxfer.figures.kinds:FIGURES",
     "command": "hpxfer.cli.commands:COMMANDS",

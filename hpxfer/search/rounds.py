@@ -234,6 +234,11 @@ class RoundSearch:
             for strategy, replay in zip(self.strategies, replays, strict=True)
         )
 
+    def open_rounds(self) -> dict[str, int]:
+        """Return trial id -> the number of its round, from 1, of the trials of the rounds that are open."""
+        played = self._played(self._known)
+        return {trial.id: len(replay.rounds) + 1 for replay in played if replay for trial in replay.trials}
+
     def _played(self, outcomes: Mapping[str, Outcome]) -> Iterator[_Replay | None]:
         """Yield the replay of each strategy, or None if the strategy waits for another one.
 

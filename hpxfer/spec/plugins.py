@@ -17,7 +17,7 @@ from hpxfer.spec.yaml_file import YamlFile
 
 Names = dict[str, set[str]]  # kind -> the names of its rows
 # The kinds of rows that a sweep file names.
-NAMED = ("parameterization", "family", "gate", "optimizer", "schedule", "data source", "search", "executor")
+NAMED = ("parameterization", "family", "gate", "optimizer", "schedule", "data source", "search", "executor", "logger")
 
 
 def import_plugin(name: str, folder: Path) -> PluginSpec:

@@ -578,8 +578,9 @@ class ResourcesSpec(Section):
     """How long a rank waits for the others of its stack. Then the stack counts as lost, and is trained again."""
     gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
     """Ray's name of the accelerator, such as `H100`."""
-    loggers: Seq[Literal["tensorboard", "wandb"]] = ()
-    """Ray's own callbacks, which get every finished trial. wandb needs `pip install 'hpxfer[wandb]'`."""
+    loggers: Seq[Annotated[str, Registered("logger")]] = ()
+    """Where curves are shown while trials train: tensorboard, wandb and mlflow. Each is an extra of its name, such as
+    `pip install 'hpxfer[tensorboard]'`."""
     checkpoint_s: Annotated[float, Field(ge=0, le=1e6)] = 120.0
     """The seconds between two checkpoints of a stack. 0 writes none."""
     keep: Keep = "none"

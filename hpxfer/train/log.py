@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hpxfer.trial.result import Curve
@@ -28,10 +32,11 @@ def spaced(first: int, stop: int, points: int) -> list[int]:
     return sorted({first + round(k * (count - 1) / (points - 1)) for k in range(points)})
 
 
-def loss_steps(steps: int) -> list[int]:
-    """Return the steps whose training loss is logged."""
+@lru_cache(maxsize=64)  # every trial of a stack asks, at every report
+def loss_steps(steps: int) -> tuple[int, ...]:
+    """Return the steps whose training loss is logged, ascending."""
     head = min(steps, LOSS_HEAD)
-    return [*range(head), *spaced(head, steps, LOSS_POINTS)]
+    return (*range(head), *spaced(head, steps, LOSS_POINTS))
 
 
 def balance_steps(steps: int) -> set[int]:
@@ -91,14 +96,17 @@ class MetricLog:
         for key, (steps, rows) in series.items():
             self._series[key] = list(steps), [[row[trial] for trial in trials] for row in rows]
 
-    def curves(self, trial: int, before: int | None) -> tuple[Curve, ...]:
-        """Return the finite values of one trial as curves, before step `before`, where it diverged."""
+    def curves(self, trial: int, before: int | None, first: int = 0) -> tuple[Curve, ...]:
+        """Return the finite values of one trial as curves: from step `first`, and before step `before`, where it
+        diverged.
+        """
         out = []
         for (metric, layer, role), (steps, rows) in self._series.items():
+            part = slice(bisect_left(steps, first), None if before is None else bisect_left(steps, before))
             kept = [
                 (step, row[trial])
-                for step, row in zip(steps, rows, strict=True)
-                if (before is None or step < before) and math.isfinite(row[trial])
+                for step, row in zip(steps[part], rows[part], strict=True)
+                if math.isfinite(row[trial])
             ]
             if kept:
                 at, values = zip(*kept, strict=True)
@@ -106,11 +114,13 @@ class MetricLog:
         return tuple(out)
 
 
-def loss_curve(losses: Sequence[float], before: int | None) -> Curve:
-    """Return the logged part of a trial's training loss, `losses[step]`, before step `before`, where it diverged."""
-    stop = len(losses) if before is None else before
-    steps = [step for step in loss_steps(len(losses)) if step < stop]
-    return Curve(metric="train_loss_nats", steps=tuple(steps), values=tuple(losses[step] for step in steps))
+def loss_curve(losses_N: NDArray[np.float64], stop: int, first: int = 0) -> Curve | None:
+    """Return the logged part of a trial's training loss, [N] of all N steps: from step `first`, and before `stop`."""
+    logged = loss_steps(len(losses_N))
+    steps = logged[bisect_left(logged, first) : bisect_left(logged, stop)]
+    if not steps:
+        return None
+    return Curve(metric="train_loss_nats", steps=steps, values=tuple(losses_N[list(steps)].tolist()))
 
 
 def rms_by_role(

@@ -29,8 +29,8 @@ from hpxfer.train.ranks import ALONE, Ranks, joined
 from hpxfer.train.snapshot import Moment, Snapshot
 from hpxfer.train.squares import sums_of_squares
 from hpxfer.train.step import StepCache
-from hpxfer.trial.events import Ended, Progress
-from hpxfer.trial.result import TrialResult
+from hpxfer.trial.events import Ended, Points, Progress
+from hpxfer.trial.result import Curve, TrialResult
 from hpxfer.trial.stack import Stack
 from hpxfer.trial.team import Team
 
@@ -51,12 +51,14 @@ def train(
     kernels: str = "auto",
     checkpoints: CheckpointSpec | None = None,
     report_at: Collection[int] = (),
+    points: bool = False,
     stop: Callable[[], bool] = lambda: False,
     keep: Callable[[Moment], object] | None = None,
     keep_at: Collection[int] = (),
     team: Team | None = None,
 ) -> Iterator[Report]:
     """Yield progress about every second and after the steps `report_at`, then the results of all trials of the stack.
+    With `points`, progress carries the points of curves that are new.
 
     `keep` gets the trials that are alive after the steps `keep_at` and after the last one, before the results. The
     tensors are the run's own.
@@ -77,7 +79,7 @@ def train(
             ranks = joined(team, setup.device, {"hpxfer": __version__, **how(setup)})
             checkpointer = Checkpointer(checkpoints, stack, setup, ranks)
             run = _Run(stack, setup, checkpointer.last(), ranks)
-            yield from _events(run, checkpointer, report_at, stop, keep, keep_at)
+            yield from _events(run, checkpointer, report_at, points, stop, keep, keep_at)
         except BaseException:
             _steps.clear()
             raise
@@ -87,6 +89,7 @@ def _events(
     run: _Run,
     checkpointer: Checkpointer,
     report_at: Collection[int],
+    points: bool,
     stop: Callable[[], bool],
     keep: Callable[[Moment], object] | None,
     keep_at: Collection[int],
@@ -94,7 +97,7 @@ def _events(
     steps, tokens, ranks = run.setting.steps, run.setting.batch_tokens * run.num_trials, run.ranks
     reported, last_report = run.steps_read, time.monotonic()
     if reported:  # by an earlier run
-        yield run.progress(reported * tokens)
+        yield run.progress(reported * tokens, 0 if points else None)
     for step in range(reported, steps):
         run.step(step)
         asked, kept = step + 1 in report_at, keep is not None and step + 1 in keep_at
@@ -111,7 +114,7 @@ def _events(
                 checkpointer.save(run.checkpoint)
             return
         if asked or time.monotonic() - last_report >= PROGRESS_S:
-            yield run.progress((step + 1 - reported) * tokens)
+            yield run.progress((step + 1 - reported) * tokens, reported if points else None)
             reported, last_report = step + 1, time.monotonic()
         if checkpointer.is_on and step + 1 < steps and ranks.agree(checkpointer.due):
             checkpointer.save(run.checkpoint)
@@ -180,11 +183,26 @@ class _Run:
     def wall_s(self) -> float:
         return self.earlier_s + time.monotonic() - self.started
 
-    def progress(self, tokens: int) -> Progress:
-        """Return a report of this many tokens since the last one."""
+    def progress(self, tokens: int, first: int | None = None) -> Progress:
+        """Return a report of this many tokens since the last one, with the points of curves from step `first` on."""
         last = self.losses[self.steps_read - 1]
         losses = np.where(self.ended < self.steps_read, np.nan, last)
-        return Progress(tokens=tokens, step=self.steps_read, losses=tuple(losses.tolist()))
+        points = None if first is None else self._points(first)
+        return Progress(tokens=tokens, step=self.steps_read, losses=tuple(losses.tolist()), points=points)
+
+    def _points(self, first: int) -> Points:
+        curves = {trial.id: self._curves(k, first) for k, trial in enumerate(self.stack.trials)}
+        return Points(first=first, stop=self.steps_read, curves=curves)
+
+    def _curves(self, k: int, first: int = 0) -> tuple[Curve, ...]:
+        """Return the curves of a trial from step `first` on, as far as they are read. They end where it diverged."""
+        diverged = self._diverged(k)
+        loss = loss_curve(self.losses[:, k], self.steps_read if diverged is None else diverged, first)
+        return (*((loss,) if loss else ()), *self.log.curves(k, diverged, first))
+
+    def _diverged(self, k: int) -> int | None:
+        """Return the first step whose loss was bad, if there was one."""
+        return int(self.ended[k]) if self.ended[k] <= self.setting.steps else None
 
     def step(self, step: int) -> None:
         """Queue one optimizer step of every live trial."""
@@ -319,9 +337,8 @@ class _Run:
 
     def _numbers(self, k: int, validation: float | None) -> dict[str, Any]:
         """Return the part of a trial's result that its spec determines."""
-        diverged = int(self.ended[k]) if self.ended[k] <= self.setting.steps else None
+        diverged = self._diverged(k)
         losses = [float(loss) for loss in self.losses[:, k]]
-        curve = loss_curve(losses, diverged)
         window = losses[-self.setting.final_window_steps :]
         return {
             "trial_id": self.stack.trials[k].id,
@@ -330,5 +347,5 @@ class _Run:
             "validation_loss_nats": validation if diverged is None else None,
             "diverged_step": diverged,
             "last_finite_loss_nats": losses[diverged - 1] if diverged else None,
-            "curves": (*((curve,) if curve.steps else ()), *self.log.curves(k, diverged)),
+            "curves": self._curves(k),
         }

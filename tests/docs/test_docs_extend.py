@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from command_line import hpxfer
 from docs_markdown import blocks
+from tiny import write_tiny
 
-from hpxfer import analyze, load_results
+from hpxfer import analyze, load_results, run
 from hpxfer.registry import KINDS, load_plugin, read_plugin, registry
 from hpxfer.spec import load_sweep
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml, write_yaml
@@ -26,6 +28,7 @@ REGISTERS = {
     "gates.py": ("gate", "softplus"),
     "tables.py": ("parameterization", "mine"),
     "my_statistics.py": ("statistic", "spread"),
+    "lines.py": ("logger", "lines"),
 }
 SWEEPS = list(blocks(PAGE, "yaml"))
 
@@ -49,7 +52,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             del sys.modules[module]
 
 
-def test_the_page_has_a_gate_a_table_and_a_statistic() -> None:
+def test_the_page_has_a_gate_a_table_a_statistic_and_a_logger() -> None:
     assert set(FILES) == set(REGISTERS)
 
 
@@ -65,6 +68,18 @@ def test_the_statistic_of_the_page_answers(folder: Path) -> None:
     answers = analyze(load_results(ROOT / "results" / "published" / "quickstart")).found("spread")
     assert len(answers) == 6  # two parameterizations at three widths
     assert all(answer.spread_nats > 0 for answer in answers)
+
+
+def test_the_logger_of_the_page_shows_every_trial(folder: Path) -> None:
+    logged = ("workers: 2}", "workers: 2, loggers: [lines]}\nplugins: [./lines.py]")
+    results = run(write_tiny(folder, logged, ("seeds: 2", "seeds: 1")), results=folder)
+    lines = [json.loads(line) for line in (folder / "tiny" / "lines.jsonl").read_text().splitlines()]
+    assert len({name for name, *_ in lines}) == len(results.trials)
+    ends = [values["status"] for _, step, values in lines if step == 6]
+    assert ends == ["finished"] * len(results.trials)
+    assert any("train_loss_nats" in values for _, _, values in lines)
+    registry("logger").remove("lines")
+    assert len(load_results(folder / "tiny").trials) == len(results.trials)  # without the code
 
 
 @pytest.mark.parametrize("index", range(len(SWEEPS)))

@@ -41,7 +41,7 @@ def often() -> Iterator[None]:
 
 
 def run(
-    trials: Sequence[Trial], spec: CheckpointSpec | None, until: int | None = None
+    trials: Sequence[Trial], spec: CheckpointSpec | None, until: int | None = None, *, points: bool = False
 ) -> tuple[list[int], list[Progress], tuple[TrialResult, ...]]:
     """Return the steps taken, the progress and the results. There are none if `until` cuts the training off."""
     taken: list[int] = []
@@ -56,7 +56,7 @@ def run(
     progress: list[Progress] = []
     with mock.patch.object(TrainStep, "gradients", counted), often():
         try:
-            for event in train(Stack(trials=tuple(trials)), "cpu", checkpoints=spec):
+            for event in train(Stack(trials=tuple(trials)), "cpu", checkpoints=spec, points=points):
                 if isinstance(event, Ended):
                     return taken, progress, event.results
                 assert isinstance(event, Progress)

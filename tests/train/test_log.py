@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -32,9 +33,9 @@ STEPS = st.integers(1, 100_000)
 def test_losses_of_the_beginning_are_all_kept_and_the_rest_is_thinned(steps: int) -> None:
     found = loss_steps(steps)
     head = min(steps, LOSS_HEAD)
-    assert found[:head] == list(range(head))
+    assert found[:head] == tuple(range(head))
     assert len(found) - head <= LOSS_POINTS
-    assert found == sorted(set(found))
+    assert found == tuple(sorted(set(found)))
     assert found[-1] == steps - 1
 
 
@@ -61,13 +62,19 @@ def test_spaced_steps_are_even(first: int, count: int, points: int) -> None:
     assert found[-1:] == [first + count - 1][: min(count, 1)]
 
 
-@pytest.mark.parametrize("before", [None, 0, 1, 150, 199])
-def test_loss_curve_stops_before_divergence(before: int | None) -> None:
-    losses = [float(step) for step in range(500)]
-    curve = loss_curve(losses, before)
+@pytest.mark.parametrize(("first", "stop"), [(0, 500), (0, 1), (0, 150), (0, 199), (99, 100), (120, 300), (499, 500)])
+def test_loss_curve_has_the_logged_steps_from_the_first_and_before_the_last(first: int, stop: int) -> None:
+    curve = loss_curve(np.arange(500.0), stop, first)
+    assert curve is not None
     assert curve.metric == "train_loss_nats"
-    assert curve.steps == tuple(step for step in loss_steps(500) if before is None or step < before)
+    assert curve.steps == tuple(step for step in loss_steps(500) if first <= step < stop)
     assert curve.values == tuple(map(float, curve.steps))
+
+
+@pytest.mark.parametrize(("first", "stop"), [(0, 0), (101, 102), (300, 200)])
+def test_a_loss_curve_without_a_logged_step_is_none(first: int, stop: int) -> None:
+    assert 101 not in loss_steps(500)
+    assert loss_curve(np.arange(500.0), stop, first) is None
 
 
 def test_recorder_gives_each_trial_its_own_finite_values() -> None:
@@ -84,6 +91,8 @@ def test_recorder_gives_each_trial_its_own_finite_values() -> None:
         Curve(**load, values=(1.0,)),
     )
     assert log.curves(0, 5) == (Curve(**rms, steps=(0,), values=(0.25,)), Curve(**load, values=(1.0,)))
+    assert log.curves(0, 9, 5) == (Curve(**rms, steps=(5,), values=(5.25,)),)
+    assert log.curves(0, 5, 9) == log.curves(0, None, 10) == ()
     assert log.curves(1, None)[0] == Curve(**rms, steps=(0, 9), values=(0.5, 9.5))
     assert log.curves(2, None) == (Curve(**load, values=(3.0,)),)
     assert log.curves(0, 0) == ()

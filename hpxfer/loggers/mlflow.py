@@ -1,0 +1,111 @@
+"""MLflow: one run for each trial, in the experiment of the sweep.
+
+MLFLOW_TRACKING_URI says where runs go. The default is a database in `mlflow/` of the results folder, which
+`mlflow ui --backend-store-uri sqlite:///...` shows. A trial that goes on in another run of the sweep takes the place of
+its unfinished run, which MLflow moves to its deleted runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from hpxfer.errors import HpxferError, first_line
+from hpxfer.loggers.kinds import WHERE, LoggerKind, library
+from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, StepValues
+
+NAME = "mlflow"
+URI = "MLFLOW_TRACKING_URI"
+TRIAL, RESULTS, STATUS = "hpxfer.trial", "hpxfer.results", "hpxfer.status"  # tags of a run
+# The most that MLflow takes in one request.
+MOST_METRICS, MOST_PARAMS = 1000, 100
+_STATUS = {"failed": "FAILED", "interrupted": "KILLED"}
+
+
+class MLflow:
+    """Starts a run of MLflow for each trial."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._entities, self._mlflow = library("mlflow.entities", NAME), library("mlflow", NAME)
+        self._client: Any = None
+        self._experiment = ""
+
+    def open(self, trial: LoggedTrial) -> OpenTrial:
+        """See `Logger.open`."""
+        if self._client is None:
+            self._client = self._mlflow.MlflowClient(tracking_uri=os.environ.get(URI) or self._own_uri())
+            found = self._client.get_experiment_by_name(self._place.sweep)
+            self._experiment = (
+                self._client.create_experiment(self._place.sweep) if found is None else found.experiment_id
+            )
+        for old in self._runs_of(trial):
+            self._client.delete_run(old.info.run_id)
+        tags = {TRIAL: trial.id, RESULTS: self._place.results}
+        run = self._client.create_run(self._experiment, run_name=trial.name, tags=tags)
+        params = [self._entities.Param(key, str(value)) for key, value in trial.config.items()]
+        for some in _batches(params, MOST_PARAMS):
+            self._client.log_batch(run.info.run_id, params=some)
+        return _Run(self._client, self._entities, run.info.run_id)
+
+    def _own_uri(self) -> str:
+        """Return the database in the results folder."""
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says that it makes tables
+        folder = self._place.folder / NAME
+        with self._place.writing():
+            folder.mkdir(parents=True, exist_ok=True)
+        return f"sqlite:///{folder.absolute() / 'mlflow.db'}"
+
+    def _runs_of(self, trial: LoggedTrial) -> Sequence[Any]:
+        """Return the runs of a trial of the same results."""
+        where = f"tags.`{TRIAL}` = '{trial.id}'"
+        runs: Sequence[Any] = self._client.search_runs([self._experiment], filter_string=where)
+        return [run for run in runs if run.data.tags.get(RESULTS) == self._place.results]
+
+
+class _Run:
+    def __init__(self, client: Any, entities: Any, run_id: str) -> None:
+        self._client, self._entities, self._id = client, entities, run_id
+
+    def log(self, points: StepValues) -> None:
+        now = int(time.time() * 1000)
+        metrics = [
+            self._entities.Metric(metric, value, now, step)
+            for step, values in points.items()
+            for metric, value in values.items()
+        ]
+        for some in _batches(metrics, MOST_METRICS):
+            self._client.log_batch(self._id, metrics=some)
+
+    def close(self, final: Final) -> None:
+        self.log({final.step: final.values})
+        self._client.set_tag(self._id, STATUS, final.status)
+        self._client.set_terminated(self._id, _STATUS.get(final.status, "FINISHED"))
+
+
+def _batches(items: Sequence[Any], most: int) -> Iterator[list[Any]]:
+    left = iter(items)
+    while some := list(islice(left, most)):
+        yield some
+
+
+def _require() -> None:
+    """Check the library, and that the URI is one that it knows. No server is asked."""
+    mlflow = library("mlflow", NAME)
+    uri = os.environ.get(URI)
+    if not uri or uri.startswith(("http://", "https://", "databricks")):
+        return
+    try:
+        mlflow.MlflowClient(tracking_uri=uri)
+    except Exception as error:
+        raise HpxferError(
+            f"{WHERE}: mlflow cannot write to {URI}={uri}: {first_line(error)}; give another, such as "
+            "sqlite:////home/me/mlflow.db or http://HOST:5000"
+        ) from None
+
+
+MLFLOW = LoggerKind(name=NAME, require=_require, make=MLflow)

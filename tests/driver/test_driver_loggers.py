@@ -1,0 +1,165 @@
+"""Loggers in a run: they show the stored curves while trials train, and no run fails or waits because of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from driver_cases import InProcess, Made
+from recorded_logger import Recorder
+from tiny import write_tiny
+
+from hpxfer.driver import run
+from hpxfer.errors import HpxferError
+from hpxfer.loggers import feed
+from hpxfer.loggers.kinds import LOGGERS, LoggerKind
+from hpxfer.progress.counts import RunCounts
+from hpxfer.results import Results
+from hpxfer.train import trainer
+from hpxfer.trial.events import Event, Progress
+from hpxfer.trial.stack import Stack
+
+LOGGED = ("workers: 2", "workers: 2, stack_size: 2, loggers: [mine]")
+FEW = ("seeds: 2", "seeds: 1")
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    """The logger `mine`. Training reports after every step."""
+    monkeypatch.setattr(trainer, "PROGRESS_S", 0.0)
+    made = Recorder()
+    with LOGGERS.registered(made.kind()):
+        yield made
+
+
+def curves(results: Results) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Return (trial id, metric as loggers name it) -> points."""
+    table = results.curves
+    layer = table["layer"].map(lambda layer: None if pd.isna(layer) else f"layer{layer:.0f}")
+    parts = zip(table["metric"], table["role"], layer, strict=True)
+    table = table.assign(name=["/".join(part for part in row if isinstance(part, str)) for row in parts])
+    groups = table.sort_values("step").groupby(["trial_id", "name"], observed=True)
+    return {key: list(zip(rows["step"], rows["value"], strict=True)) for key, rows in groups}
+
+
+def test_what_is_logged_is_what_is_stored(recorder: Recorder, tmp_path: Path) -> None:
+    results = run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=InProcess())
+    stored = curves(results)
+    assert len(stored) > 10 * len(results.trials)
+    for (trial_id, metric), points in stored.items():
+        assert recorder.curve(trial_id, metric) == points
+    metrics = {
+        (trial.id, metric)
+        for what, trial, some in recorder.seen
+        if what == "log"
+        for _, row in some.items()
+        for metric in row
+    }
+    assert metrics == set(stored)
+    ends = recorder.ends()
+    assert set(ends) == set(results.trials["trial_id"])
+    losses = dict(zip(results.trials["trial_id"], results.trials["validation_loss_nats"], strict=True))
+    assert {key: final.values["validation_loss_nats"] for key, final in ends.items()} == losses
+
+
+def test_points_arrive_while_the_trial_trains(recorder: Recorder, tmp_path: Path) -> None:
+    arrived = threading.Event()
+    recorder.before = lambda what: arrived.set() if what == "log" else None
+    waited: list[bool] = []
+
+    def look(_: Stack, event: Event, __: RunCounts) -> None:
+        if isinstance(event, Progress) and not waited:
+            waited.append(arrived.wait(30.0))
+
+    run(write_tiny(tmp_path, LOGGED, FEW), results=tmp_path, executor=InProcess(), on_event=look)
+    assert waited == [True]
+    assert "close" not in recorder.asked()[: recorder.asked().index("log")]
+
+
+def test_stored_trials_are_not_logged_again(recorder: Recorder, tmp_path: Path) -> None:
+    run(write_tiny(tmp_path, FEW), results=tmp_path, executor=Made())
+    assert recorder.seen == []
+    results = run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=InProcess())
+    assert set(recorder.ends()) == set(results.trials.loc[results.trials["seed"] == 1, "trial_id"])
+    again = len(recorder.seen)
+    run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=InProcess())
+    assert len(recorder.seen) == again
+
+
+def test_names_hold_the_round_of_the_search(recorder: Recorder, tmp_path: Path) -> None:
+    search = ("seeds: 2", "seeds: 1\nsearch: {kind: refine}")
+    results = run(write_tiny(tmp_path, LOGGED, search), results=tmp_path, executor=InProcess())
+    opened = {trial.id: trial for what, trial, _ in recorder.seen if what == "open"}
+    assert set(opened) == set(results.trials["trial_id"])
+    assert len({trial.name for trial in opened.values()}) == len(opened)
+    rounds = {trial.config["round"] for trial in opened.values()}
+    assert {1, 2} <= rounds
+    for trial in opened.values():
+        assert f"/round={trial.config['round']}/" in trial.name
+
+
+def test_an_interrupted_trial_is_closed_as_such_and_opened_again_by_the_next_run(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    def interrupt(_: Stack, event: Event, __: RunCounts) -> None:
+        if isinstance(event, Progress) and event.step == 3:
+            raise KeyboardInterrupt
+
+    sweep = write_tiny(tmp_path, LOGGED, FEW)
+    with pytest.raises(KeyboardInterrupt):
+        run(sweep, results=tmp_path, executor=InProcess(), on_event=interrupt)
+    ends = recorder.ends()
+    assert {final.status for final in ends.values()} == {"interrupted"}
+    assert len(ends) == 2
+    recorder.seen.clear()
+    results = run(sweep, results=tmp_path, executor=InProcess())
+    assert {final.status for final in recorder.ends().values()} == {"finished"}
+    for trial_id in ends:
+        assert recorder.curve(trial_id, "train_loss_nats") == curves(results)[trial_id, "train_loss_nats"]
+
+
+@pytest.mark.parametrize("at", ["open", "log", "close"])
+def test_a_logger_that_fails_fails_no_run(
+    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    def fail(what: str) -> None:
+        if what == at:
+            raise ConnectionError("the server is gone")
+
+    recorder.before = fail
+    with caplog.at_level(logging.WARNING):
+        results = run(write_tiny(tmp_path, LOGGED, FEW), results=tmp_path, executor=InProcess())
+    assert set(results.trials["status"]) == {"finished"}
+    said = [record.getMessage() for record in caplog.records if "loggers" in record.name]
+    assert len(said) == 1
+    assert said[0].startswith("resources.loggers: mine failed and is left out from here on: the server is gone")
+
+
+def test_a_logger_that_hangs_holds_up_no_run(
+    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    recorder.before = lambda what: [go.wait(30.0)].clear()
+    monkeypatch.setattr(feed.Feed.finish, "__defaults__", (0.2, None))
+    with caplog.at_level(logging.WARNING):
+        results = run(write_tiny(tmp_path, LOGGED, FEW), results=tmp_path, executor=InProcess())
+    assert recorder.seen == []
+    go.set()
+    assert set(results.trials["status"]) == {"finished"}
+    assert "mine failed and is left out from here on: it did not end in time" in caplog.text
+
+
+def test_a_logger_that_cannot_log_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    def require() -> None:
+        raise HpxferError("resources.loggers: mine must have an account")
+
+    executor = InProcess()
+    with LOGGERS.registered(LoggerKind(name="mine", require=require, make=lambda place: Recorder())):
+        with pytest.raises(HpxferError, match=r"tiny\.yaml:\d+: resources\.loggers: mine must have an account"):
+            run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=executor)
+        assert executor.given == []
+        assert not (tmp_path / "tiny").exists()

@@ -1,0 +1,109 @@
+"""Names: each trial of a sweep has its own, it says what the trial is, and it is a legal path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_results import DATA, trials_of
+from sweep_text import edited
+
+from hpxfer.loggers.logger import LoggedTrial
+from hpxfer.loggers.names import ID_CHARACTERS, Names
+from hpxfer.spec import parse_sweep
+from hpxfer.spec.precision import with_precision
+from hpxfer.trial import Expansion
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+
+
+def named(text: str) -> list[LoggedTrial]:
+    expansion = Expansion(parse_sweep(text), DATA)
+    names = Names(expansion)
+    return [names.describe(trial) for trial in expansion.trials()]
+
+
+def test_a_name_says_table_shape_hps_and_seed() -> None:
+    found = [
+        trial.name
+        for trial in named(edited(("lr: [0.01]", "lr: {log2: [-7, -6.5], step: 0.5}"), ("seeds: 2", "seeds: [1]")))
+    ]
+    assert sorted(found) == [
+        "base/lr=2^-6.5/seed=1",
+        "base/lr=2^-7/seed=1",
+        "completep-moe/width=64/lr=2^-6.5/seed=1",
+        "completep-moe/width=64/lr=2^-7/seed=1",
+        "sp/width=64/lr=2^-6.5/seed=1",
+        "sp/width=64/lr=2^-7/seed=1",
+    ]
+
+
+def test_the_table_of_a_trial_has_its_hps_shape_and_length() -> None:
+    trial = named(edited(("router_bias_lr: 0.01", "multipliers: {router.lr_mult: 4}")))[-1]
+    expected = {"sweep": "small", "parameterization": "sp", "lr": 0.01, "router.lr_mult": 4.0, "seed": 1}
+    expected |= {"shape/width": 64, "shape/expert_width": 64, "steps": 200, "batch_tokens": 512, "trial_id": trial.id}
+    assert {key: trial.config.get(key) for key in expected} == expected
+
+
+def test_conventions_are_part_of_the_name() -> None:
+    text = edited(("[completep-moe, sp]", "[{name: completep-moe, conventions: {expert_out_init: fan_in}}, sp]"))
+    assert "completep-moe[expert_out_init=fan_in]/width=64/lr=0.01/seed=0" in {trial.name for trial in named(text)}
+
+
+def test_a_variant_and_a_round_are_part_of_the_name() -> None:
+    text = edited(("grid:", "variants: {default: {}, tuned: {hps: {multipliers: {router.lr_mult: 4}}}}\ngrid:"))
+    found = {trial.name for trial in named(text)}
+    assert {"sp/width=64/lr=0.01/seed=0", "sp/tuned/width=64/lr=0.01/seed=0", "tuned/base/lr=0.01/seed=1"} <= found
+    expansion = Expansion(parse_sweep(text), DATA)
+    last = Names(expansion).describe(list(expansion.trials())[-1], 3)
+    assert last.name == "sp/tuned/width=64/round=3/lr=0.01/seed=1"
+    assert (last.config["round"], last.config["variant"]) == (3, "tuned")
+
+
+def test_variants_that_only_balance_otherwise_are_told_apart() -> None:
+    balance = "{default: {}, none: {balance: {bias: none}}}"
+    found = [trial.name for trial in named(edited(("grid:", f"variants: {balance}\ngrid:")))]
+    assert len(set(found)) == len(found)
+    assert "sp/none/width=64/lr=0.01/seed=0" in found
+
+
+def test_shapes_that_one_scale_does_not_tell_apart_are_named_by_all_that_changes() -> None:
+    both = "{shapes: [{width: 64, depth: 4}, {width: 128, depth: 8}]}"
+    axes = f"axes:\n  width: [32, 64]\n  both: {both}\n  deep: {{shapes: [{{depth: 4}}]}}"
+    found = {trial.name.partition("/lr")[0] for trial in named(edited(("axes:\n  width: [32, 64]", axes)))}
+    assert {"sp/width=64", "sp/depth=4", "sp/width=64,depth=4,expert_width=64", "base"} <= found
+
+
+def test_a_rounded_value_ends_with_the_id() -> None:
+    text = edited(("lr: [0.01]", "lr: [0.0123456781, 0.0123456782]"))
+    found = named(text)
+    assert len({trial.name for trial in found}) == len(found)
+    for trial in found:
+        assert trial.name.endswith(f"-{trial.id[:ID_CHARACTERS]}")
+        assert "lr=0.0123457/" in trial.name
+
+
+@pytest.mark.parametrize("hostile", ["../../etc", "a b", "a\\b", ".hidden", "x" * 300, "ü", "a:b*?", "\x00"])
+def test_a_hostile_label_makes_a_legal_name(hostile: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trial, names = trials_of()[-1], Names(Expansion(parse_sweep(edited()), DATA))
+    assert trial.parameterization is not None
+    monkeypatch.setattr(type(trial.parameterization), "label", lambda self: hostile)
+    name = names.describe(trial).name
+    parts = name.split("/")
+    assert name.isascii()
+    assert name.endswith(trial.id[:ID_CHARACTERS])
+    assert all(part and not part.startswith(".") and len(part) <= 120 for part in parts)
+    assert len(parts) == 4
+    (tmp_path / name).mkdir(parents=True)
+    assert (tmp_path / name).resolve().is_relative_to(tmp_path.resolve())
+
+
+@pytest.mark.parametrize(
+    "file", sorted({*SWEEPS.rglob("*.yaml")} - {*SWEEPS.glob("cluster/*")}), ids=lambda path: path.stem
+)
+def test_every_trial_of_every_example_has_its_own_name(file: Path) -> None:
+    spec = parse_sweep(file.read_text(encoding="utf-8"))
+    expansion = Expansion(with_precision(spec, "float32"), DATA)
+    names = Names(expansion)
+    found = [names.describe(trial).name for trial in expansion.trials()]
+    assert len({name.lower() for name in found}) == len(found)
