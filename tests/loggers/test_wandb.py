@@ -30,6 +30,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
 
 
 def files(place: Place) -> list[Path]:
+    wandb.teardown()  # its service may still be writing
     return sorted(place.folder.glob("wandb/wandb/offline-run-*/*.wandb"))
 
 
@@ -67,6 +68,7 @@ class TestWandb(LoggerSuite):
         monkeypatch.setenv("WANDB_PROJECT", "ours")
         monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))
         kind.make(place).open(trial_named("sp/width=64/lr=2^-7/seed=3")).close(FINISHED)
+        wandb.teardown()
         (file,) = (tmp_path / "elsewhere").glob("wandb/offline-run-*/*.wandb")
         assert wandb_file.read(file)[0]["project"] == "ours"
         assert files(place) == []
