@@ -1,7 +1,7 @@
 """Blocks: the parts of a source that processes read, in an order that depends on nothing but the source.
 
 A block is a range of bytes of a plain file, a row group of a Parquet file, some record batches of a saved data set, or
-a whole compressed file, which can only be read from its start. A piece is what is tokenized at once: a block, or the
+a whole compressed file, which can only be read from its start. A segment is what is tokenized at once: a block, or the
 next few megabytes of a compressed file. No size depends on the number of processes.
 """
 
@@ -40,7 +40,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class Segment:
     """What is tokenized at once. `content` holds whole lines that were read already, or nothing was."""
 
     block: Block
@@ -50,7 +50,7 @@ class Piece:
 
     @cached_property
     def texts(self) -> list[str]:
-        """The texts of the piece: one per document, or the part of a file of text that it holds.
+        """The texts of the segment: one per document, or the part of a file of text that it holds.
 
         Raises HpxferError, with file and line, for what cannot be read.
         """
@@ -95,15 +95,15 @@ def blocks_of(kind: Kind, path: str, num_bytes: int, field: str | None) -> list[
     ]
 
 
-def pieces_of(block: Block, skip: int = 0) -> Iterator[Piece]:
-    """Yield the pieces of a block but for the first `skip`."""
+def segments_of(block: Block, skip: int = 0) -> Iterator[Segment]:
+    """Yield the segments of a block but for the first `skip`."""
     if block.codec is None:
         if not skip:
-            yield Piece(block=block, is_first=block.begin == 0, is_last=block.is_last)
+            yield Segment(block=block, is_first=block.begin == 0, is_last=block.is_last)
         return
     for index, (content, is_last) in enumerate(_with_last(_inflated(block))):
         if index >= skip:
-            yield Piece(block=block, content=content, is_first=index == 0, is_last=is_last)
+            yield Segment(block=block, content=content, is_first=index == 0, is_last=is_last)
 
 
 def _with_last(items: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:

@@ -1,4 +1,4 @@
-"""Engines: what tokenizes the pieces of a source, processes of this machine or Ray Data.
+"""Engines: what tokenizes the segments of a source, processes of this machine or Ray Data.
 
 Both yield the same numbers in the order of the source, whatever the number of processes.
 """
@@ -17,32 +17,32 @@ from typing import Any
 import numpy as np
 
 from hpxfer.errors import HpxferError
-from hpxfer.prepare.blocks import Block, Piece, pieces_of
+from hpxfer.prepare.blocks import Block, Segment, segments_of
 from hpxfer.prepare.tokenize import Job, Tokenized, tokenized
 
-# (block, piece): the place of a piece in the source.
+# (block, segment): the place of a segment in the source.
 Place = tuple[int, int]
 
 
-def places(blocks: Sequence[Block], start: Place) -> Iterator[tuple[Place, Piece]]:
-    """Yield the pieces of a source from a place on, each with its place."""
+def places(blocks: Sequence[Block], start: Place) -> Iterator[tuple[Place, Segment]]:
+    """Yield the segments of a source from a place on, each with its place."""
     for number in range(start[0], len(blocks)):
         skip = start[1] if number == start[0] else 0
-        for index, piece in enumerate(pieces_of(blocks[number], skip), skip):
-            yield (number, index), piece
+        for index, segment in enumerate(segments_of(blocks[number], skip), skip):
+            yield (number, index), segment
 
 
 def in_processes(blocks: Sequence[Block], job: Job, *, workers: int, start: Place) -> Iterator[tuple[Place, Tokenized]]:
-    """Yield what each piece gives, tokenized by processes of this machine."""
+    """Yield what each segment gives, tokenized by processes of this machine."""
     if workers == 1:
-        for place, piece in places(blocks, start):
-            yield place, tokenized(piece, job)
+        for place, segment in places(blocks, start):
+            yield place, tokenized(segment, job)
         return
     waiting: deque[tuple[Place, Future[Tokenized]]] = deque()
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_ctrl_c)
     try:
-        for place, piece in places(blocks, start):
-            waiting.append((place, pool.submit(tokenized, piece, job)))
+        for place, segment in places(blocks, start):
+            waiting.append((place, pool.submit(tokenized, segment, job)))
             if len(waiting) > 2 * workers:
                 yield _result(*waiting.popleft())
         while waiting:
@@ -69,7 +69,7 @@ def _result(place: Place, found: Future[Tokenized]) -> tuple[Place, Tokenized]:
 def on_ray(
     blocks: Sequence[Block], job: Job, *, address: str, workers: int | None, start: Place
 ) -> Iterator[tuple[Place, Tokenized]]:
-    """Yield what each piece gives, tokenized by Ray Data on the cluster at `address`. All nodes must see the files."""
+    """Yield what each segment gives, tokenized by Ray Data on a cluster whose nodes all see the files."""
     from hpxfer.executors.ray_data import mapped
 
     rows_of = partial(_rows, blocks=blocks, job=job, start=start)
@@ -78,12 +78,12 @@ def on_ray(
 
 
 def _rows(batch: dict[str, Any], blocks: Sequence[Block], job: Job, start: Place) -> Iterator[dict[str, Any]]:
-    """Yield a row for each piece of the blocks that a batch numbers. An error is a row too, which ends the block."""
+    """Yield a row for each segment of the blocks that a batch numbers. An error is a row too, which ends the block."""
     for number in batch["number"].tolist():
         skip = start[1] if number == start[0] else 0
-        for index, piece in enumerate(pieces_of(blocks[number], skip), skip):
+        for index, segment in enumerate(segments_of(blocks[number], skip), skip):
             try:
-                yield _to_row((number, index), tokenized(piece, job))
+                yield _to_row((number, index), tokenized(segment, job))
             except HpxferError as error:
                 yield {**_to_row((number, index), _NOTHING), "error": [str(error)]}
                 return
@@ -102,7 +102,7 @@ _NOTHING = Tokenized(
 def _to_row(place: Place, found: Tokenized) -> dict[str, Any]:
     return {
         "number": [place[0]],
-        "piece": [place[1]],
+        "segment": [place[1]],
         "ids": [found.ids.tobytes()],
         "token_bytes": [found.ids.itemsize],
         "lengths": [found.lengths.tobytes()],
@@ -117,7 +117,7 @@ def _to_row(place: Place, found: Tokenized) -> dict[str, Any]:
 def _from_row(row: dict[str, Any]) -> tuple[Place, Tokenized]:
     if row["error"]:
         raise HpxferError(row["error"])
-    return (int(row["number"]), int(row["piece"])), Tokenized(
+    return (int(row["number"]), int(row["segment"])), Tokenized(
         ids=np.frombuffer(row["ids"], f"<u{row['token_bytes']}"),
         lengths=np.frombuffer(row["lengths"], np.int64),
         held_out=np.frombuffer(row["held_out"], bool),

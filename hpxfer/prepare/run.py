@@ -123,9 +123,9 @@ def _tokenize(
         found = in_processes(blocks, job, workers=workers or num_cpus(), start=writer.next)
     else:
         found = on_ray(blocks, job, address=address, workers=workers, start=writer.next)
-    for (block, piece), tokens in found:
+    for (block, segment), tokens in found:
         is_over = tokens.num_bytes > 0 or blocks[block].codec is None
-        writer.add(tokens, (block + 1, 0) if is_over else (block, piece + 1))
+        writer.add(tokens, (block + 1, 0) if is_over else (block, segment + 1))
         done += tokens.num_bytes
         written = sum(shard.tokens for shard in writer.shards) + writer.train.size + writer.val.size
         on_progress(

@@ -1,4 +1,4 @@
-"""Tokenize: from the texts of a piece to token ids, with the package `tokenizers`.
+"""Tokenize: from the texts of a segment to token ids, with the package `tokenizers`.
 
 Every document's ids are followed by the end-of-document token. No other special token is added, because windows of
 training data start anywhere. A long text is cut at line ends before it is encoded, which a tokenizer could tell only by
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hpxfer.errors import HpxferError, cut, first_line, shown
 from hpxfer.host.files import read_bytes
-from hpxfer.prepare.blocks import Piece
+from hpxfer.prepare.blocks import Segment
 
 # A tokenizer takes about 100 bytes of memory per character of a text.
 MOST_CHARS = 2**20
@@ -66,7 +66,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenized:
-    """The ids of a piece. `lengths` are those of its documents, or of its part of one, with the last token."""
+    """The ids of a segment. `lengths` are those of its documents, or of its part of one, with the last token."""
 
     ids: NDArray[Any]
     lengths: NDArray[np.int64]
@@ -168,16 +168,16 @@ def _stated_eos(files: dict[str, bytes]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def tokenized(piece: Piece, job: Job) -> Tokenized:
-    """Return the ids of a piece."""
-    texts = piece.texts
-    is_text = piece.block.kind == "text"
+def tokenized(segment: Segment, job: Job) -> Tokenized:
+    """Return the ids of a segment."""
+    texts = segment.texts
+    is_text = segment.block.kind == "text"
     encoded = _encoded(job.tokenizer_file, texts)
     end = [] if job.eos_id is None else [job.eos_id]
     parts, lengths, held_out = [], [], []
     for text, ids in zip(texts, encoded, strict=True):
-        closes = not is_text or piece.is_last
-        if not ids and not (is_text and closes and not piece.is_first):
+        closes = not is_text or segment.is_last
+        if not ids and not (is_text and closes and not segment.is_first):
             continue
         parts.append(np.array(ids + end if closes else ids, f"<u{job.token_bytes}"))
         lengths.append(len(parts[-1]))
@@ -187,21 +187,21 @@ def tokenized(piece: Piece, job: Job) -> Tokenized:
         lengths=np.array(lengths, np.int64),
         held_out=np.array(held_out, bool),
         num_empty=len(texts) - len(lengths),
-        goes_on=is_text and not piece.is_first,
-        num_bytes=piece.block.num_bytes if piece.content is None or piece.is_last else 0,
+        goes_on=is_text and not segment.is_first,
+        num_bytes=segment.block.num_bytes if segment.content is None or segment.is_last else 0,
     )
 
 
 def _encoded(file: str, texts: Sequence[str]) -> Iterator[list[int]]:
     """Yield the ids of each text. Halves of surrogate pairs, which are no characters, become U+FFFD."""
     tokenizer = _loaded(file)
-    cut_up = [list(_segments(text.encode("utf-8", "replace").decode("utf-8"))) for text in texts]
-    flat = iter(tokenizer.encode_batch_fast([part for parts in cut_up for part in parts], add_special_tokens=False))
-    for parts in cut_up:
+    parts_of = [list(_cut_up(text.encode("utf-8", "replace").decode("utf-8"))) for text in texts]
+    flat = iter(tokenizer.encode_batch_fast([part for parts in parts_of for part in parts], add_special_tokens=False))
+    for parts in parts_of:
         yield [id_ for _ in parts for id_ in next(flat).ids]
 
 
-def _segments(text: str) -> Iterator[str]:
+def _cut_up(text: str) -> Iterator[str]:
     """Yield a text in parts of at most MOST_CHARS, cut after a line if there is one."""
     while len(text) > MOST_CHARS:
         at = text.rfind("\n", 0, MOST_CHARS) + 1 or MOST_CHARS

@@ -1,6 +1,6 @@
 """Writer: token shards, complete or not at all, and the state from which a stopped preparation goes on.
 
-A shard is closed after the piece with which it reaches its size. Then the shard, the held-out tokens so far and the
+A shard is closed after the segment with which it reaches its size. Then the shard, the held-out tokens so far and the
 state go to the disk together. What a stopped run had beyond that is made again, with the same bytes.
 """
 
@@ -55,7 +55,7 @@ class Tokens:
 
 
 class Writer:
-    """The shards of a folder. `next` is the (block, piece) from which a run goes on."""
+    """The shards of a folder. `next` is the (block, segment) from which a run goes on."""
 
     def __init__(self, folder: Path, version: llmc.Version, shard_tokens: int, val_tokens: int, request: Any) -> None:
         self.folder, self.version, self.shard_tokens = folder, version, shard_tokens
@@ -75,7 +75,7 @@ class Writer:
             self.val = self._read(ShardEntry.model_validate(state["val"]))
 
     def add(self, found: Tokenized, following: tuple[int, int]) -> None:
-        """Add the documents of a piece. `following` is the place of the piece after it."""
+        """Add the documents of a segment. `following` is the place of the segment after it."""
         self.num_empty += found.num_empty
         ends = np.cumsum(found.lengths)
         starts = ends - found.lengths

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import typer
@@ -19,12 +18,10 @@ from docs_markdown import blocks, code_words
 from own_model import ROLES, OwnGPT
 
 import hpxfer
-from hpxfer.data import data_ref
-from hpxfer.errors import HpxferError
+from hpxfer.data.sources import open_dataset
 from hpxfer.recipe import OtherModelWarning
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
-from hpxfer.spec.sweep import DataSpec
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml, write_yaml
 
 # Typer carries a click of its own: the class is found through what Typer exports.
@@ -166,39 +163,10 @@ def test_the_recipe_of_the_docs_applies_to_a_model(name: str, monkeypatch: pytes
     assert len({group["lr"] for group in space["optimizer"].param_groups}) > 1
 
 
-def test_the_converter_writes_shards_that_are_read(tmp_path: Path) -> None:
-    (block,) = [block for block in blocks(text_of("docs/data.md"), "python") if "def write_shard" in block]
-    space: dict[str, Any] = {}
-    exec(compile(block, "docs/data.md", "exec"), space)
-    ids = np.random.default_rng(0).integers(0, 32_000, 5_000)
-    space["write_shard"](tmp_path / "train-0.bin", ids.tolist())
-    space["write_shard"](tmp_path / "train-1.bin", [0, 31_999, 65_535])
-    assert data_ref(DataSpec(source=f"tokens:{tmp_path}/train-*.bin", vocab_size=65_536)).vocab_size == 65_536
-    with pytest.raises(HpxferError, match="must be below the vocabulary of 32000, got 65535"):
-        data_ref(DataSpec(source=f"tokens:{tmp_path}/train-1.bin", vocab_size=32_000))
-    found = np.memmap(tmp_path / "train-0.bin", "<u2", mode="r", offset=1024)
-    assert found.tolist() == ids.tolist()
-    for bad in ([65_536], np.array([70_000]), np.array([-1])):
-        with pytest.raises(ValueError, match="ids must be from 0 to 65535"):
-            space["write_shard"](tmp_path / "bad.bin", bad)
-    assert not (tmp_path / "bad.bin").exists()
-
-
-def test_the_converter_runs_as_it_stands_in_a_folder_with_text_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    words = {"[UNK]": 0, "a": 1, "b": 2}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+def test_ids_that_numpy_saved_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = blocks(text_of("docs/data.md"), "python")
     monkeypatch.chdir(tmp_path)
-    made.save("tokenizer.json")
-    Path("corpus").mkdir()
-    Path("corpus/one.txt").write_text("a b a")
-    Path("corpus/two.txt").write_text("b c")
-    space: dict[str, Any] = {}
-    for block in blocks(text_of("docs/data.md"), "python"):
-        exec(compile(block, "docs/data.md", "exec"), space)
-    found = [np.fromfile(path, "<u2", offset=1024).tolist() for path in sorted(Path("shards").iterdir())]
-    assert found == [[1, 2, 1], [2, 0]]
-    assert data_ref(DataSpec(source=f"tokens:{tmp_path}/shards/train-*.bin", vocab_size=3)).vocab_size == 3
+    exec(compile(block, "docs/data.md", "exec"), {})
+    dataset = open_dataset(f"tokens:{tmp_path}/shards/*.npy")
+    assert dataset is not None
+    assert dataset.parts[0].read(0, 3).tolist() == [3, 1, 2]
