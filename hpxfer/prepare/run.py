@@ -88,7 +88,8 @@ def prepare_data(
     with locked(out, exclusive=True):
         if (out / MANIFEST_FILE).exists() and not (out / PROGRESS_FILE).exists():
             return _known(out, request)
-        remove_half_written(out)
+        for folder in (out, out / TOKENIZER_FOLDER):
+            remove_half_written(folder)
         state = _stored_state(out, request)
         writer = Writer(out, version, shard_tokens, val_tokens, request)
         if state is not None:
