@@ -17,6 +17,7 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.data import points_with_data
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.store.location import local_results
@@ -96,6 +97,7 @@ class Results:
             tokenizer=tokenizer,
             vocab_size=vocab_size,
             validation_digest=data.validation_digest,
+            others=tuple((own.source, own.digest or "") for _, _, own in points_with_data(self.spec)),
         )
 
     @cached_property

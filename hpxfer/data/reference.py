@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hpxfer.data.digest import digest
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.check_shapes import AT_BASE, keyed_shapes
-from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.data import own_data, points_with_data
+from hpxfer.spec.sweep import DataSpec, PointData
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.spec.yaml_file import spell
 from hpxfer.trial import DataRef
@@ -16,28 +19,29 @@ from hpxfer.trial import DataRef
 KEYS = {"source": "digest", "validation": "validation_digest"}
 
 
-def data_ref(spec: DataSpec) -> DataRef:
+def data_ref(spec: DataSpec, points: Iterable[PointData] = ()) -> DataRef:
     """Return the identity of a sweep's data: digests (see `hpxfer.data.digest`), tokenizer, size of the vocabulary.
 
     Where data is not on this machine, the digest that `spec` gives is taken. Raise HpxferError if there is neither data
-    nor digest, or if the data has another digest.
+    nor digest, or if the data has another digest. `points` are the data of single points of the sweep.
     """
     tokenizer, vocab_size = vocabulary(spec)
-    found = _digest(spec, "source", vocab_size)
-    assert found is not None
-    held_out = _digest(spec, "validation", vocab_size)
-    return DataRef(digest=found, tokenizer=tokenizer, vocab_size=vocab_size, validation_digest=held_out)
+    held_out = spec.validation and _digest("validation", spec.validation, spec.validation_digest, vocab_size)
+    return DataRef(
+        digest=_digest("source", spec.source, spec.digest, vocab_size),
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        validation_digest=held_out,
+        others=tuple((own.source, _digest("source", own.source, own.digest, vocab_size)) for own in points),
+    )
 
 
-def _digest(spec: DataSpec, key: str, vocab_size: int) -> str | None:
-    """Return the digest of the data that a key names, or None if the key names none."""
-    name, given = getattr(spec, key), getattr(spec, KEYS[key])
-    if name is None:
-        return None
+def _digest(key: str, name: str, given: str | None, vocab_size: int) -> str:
+    """Return the digest of the data that a key names."""
     if given is None:
         _require(key, name)
     dataset = open_dataset(name, key)
-    found: str | None = given
+    found = given or ""
     if dataset is not None:
         found = digest(dataset, vocab_size if source_of(name).holds_ids else None)
     if given not in (None, found):
@@ -48,11 +52,13 @@ def _digest(spec: DataSpec, key: str, vocab_size: int) -> str | None:
     return found
 
 
-def require_data(spec: DataSpec) -> None:
+def require_data(spec: SweepSpec) -> None:
     """Raise HpxferError unless the data is on this machine."""
     for key in KEYS:
-        if (name := getattr(spec, key)) is not None:
+        if (name := getattr(spec.data, key)) is not None:
             _require(key, name)
+    for _, _, own in points_with_data(spec):
+        _require("source", own.source)
 
 
 def _require(key: str, name: str) -> None:
@@ -69,11 +75,16 @@ def check_length(spec: SweepSpec) -> None:
     held_out = spec.data.validation and open_dataset(spec.data.validation, "validation")
     if dataset is None or (spec.data.validation is not None and not held_out):
         return
+    own = own_data(spec)
     for at, shape in keyed_shapes(spec):
+        name = own[shape].source if shape in own else spec.data.source
+        found = dataset if name == spec.data.source else open_dataset(name)
+        if found is None:
+            continue
         try:
             require_length(
-                name=spec.data.source,
-                num_tokens=dataset.num_tokens,
+                name=name,
+                num_tokens=found.num_tokens,
                 held_out=(str(spec.data.validation), held_out.num_tokens) if held_out else None,
                 steps=shape.steps,
                 batch_tokens=shape.batch_tokens,
@@ -84,9 +95,9 @@ def check_length(spec: SweepSpec) -> None:
         except HpxferError as error:
             if at == AT_BASE:
                 raise
-            axis, name, _, index = at
+            axis, label, _, index = at
             key, _, rest = str(error).partition(": ")
-            raise HpxferError(f"{key}: at {spell((axis, name, index))}: {rest}") from None
+            raise HpxferError(f"{key}: at {spell((axis, label, index))}: {rest}") from None
 
 
 def windows_of(num_tokens: int, validation_tokens: int, context: int, *, own_tail: bool) -> int:

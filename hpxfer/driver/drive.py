@@ -84,7 +84,7 @@ def run(
         if prepared.missing and executor is None:
             require_kernels(prepared.spec, prepared.real.device, address)
         if prepared.missing and address is None:
-            require_data(prepared.spec.data)  # a plan, and a cluster whose nodes have the data, need only its digest
+            require_data(prepared.spec)  # a plan, and a cluster whose nodes have the data, need only its digest
         trains = bool(prepared.missing or prepared.reuse.wanted)
         loggers = logger_kinds(prepared.spec.resources.loggers if trains else ())
     # An executor of the caller's may train in this process, which has every row that it registered.

@@ -31,6 +31,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.search.stored import known_outcomes
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.data import points_with_data, with_point_data
 from hpxfer.spec.overrides import with_overrides
 from hpxfer.spec.precision import with_precision
 from hpxfer.spec.sweep import ResourcesSpec
@@ -123,9 +124,11 @@ def prepare(
     spec = without_defaults(overridden(given, executor, early_stopping))
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file, overrides):
-        data = data_ref(spec.data)
+        data = data_ref(spec.data, [own for _, _, own in points_with_data(spec)])
         check_length(spec)
     spec = spec.model_copy(update={"data": spec.data.model_copy(update={"validation_digest": data.validation_digest})})
+    digests = dict(data.others)
+    spec = with_point_data(spec, lambda own: own.model_copy(update={"digest": digests[own.source]}))
     location = open_location(results or spec.storage or _root_of_stored(file, spec.name) or RESULTS, spec.name)
     device = _device(spec.resources, address)
     precision = precision_of(spec, device, location, address)

@@ -25,8 +25,9 @@ from hpxfer.errors import HpxferError, last_line
 from hpxfer.executors.ray_cluster import on_node, require_plugins
 from hpxfer.jobs.request import Request, where
 from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec.data import points_with_data
 from hpxfer.spec.plugins import plugin_files
-from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.sweep import DataSpec, PointData
 from hpxfer.storage.uri import parse_root
 from hpxfer.trial import TRAINER_VERSION
 
@@ -100,8 +101,9 @@ def node_answers(spec: SweepSpec, *, triton: bool) -> list[dict[str, Any]]:
     """Return what each live node that can train reports about itself and the data. `triton`: whether it needs it."""
     task = ray.remote(num_cpus=0, max_retries=1)(_node_answer)
     data = spec.data.model_dump(mode="json")
+    points = [own.model_dump(mode="json") for _, _, own in points_with_data(spec)]
     nodes = capable_nodes(ray.nodes(), spec)  # type: ignore[no-untyped-call]
-    asked = [(node, on_node(task, node["NodeID"]).remote(data, triton)) for node in nodes]
+    asked = [(node, on_node(task, node["NodeID"]).remote(data, points, triton)) for node in nodes]
     return [{"host": node["NodeManagerHostname"], "node": node["NodeID"], **_result(answer)} for node, answer in asked]
 
 
@@ -121,18 +123,18 @@ def capable_nodes(nodes: list[dict[str, Any]], spec: SweepSpec) -> list[dict[str
     return found
 
 
-def _node_answer(data: dict[str, Any], triton: bool) -> dict[str, Any]:
+def _node_answer(data: dict[str, Any], points: list[dict[str, Any]], triton: bool) -> dict[str, Any]:
     """Return this node's versions, and the digests of its copy of the data, or None if it lacks some.
 
     A node that needs triton and lacks it says so instead.
     """
     if triton and importlib.util.find_spec("triton") is None:
         return {**versions(), "error": "triton is not installed; pip install 'hpxfer[triton]'"}
-    spec = DataSpec.model_validate(data)
+    spec, others = DataSpec.model_validate(data), [PointData.model_validate(point) for point in points]
     try:
-        names = {"source": spec.source, "validation": spec.validation}
-        has_data = all(name is None or open_dataset(name, key) is not None for key, name in names.items())
-        return {**versions(), "digest": data_ref(spec).digests if has_data else None}
+        names = [spec.source, *([] if spec.validation is None else [spec.validation]), *(own.source for own in others)]
+        has_data = all(open_dataset(name) is not None for name in names)
+        return {**versions(), "digest": data_ref(spec, others).digests if has_data else None}
     except HpxferError as error:
         return {**versions(), "error": str(error)}
 

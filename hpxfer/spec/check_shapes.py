@@ -92,6 +92,7 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
         yield ("axes",), "must name at least one axis"
     choices = choices_of(spec)
     schedules: dict[Shape, tuple[str, ScheduleSpec]] = {spec.base_shape: ("the base", spec.training.schedule)}
+    data: dict[Shape, tuple[str, str]] = {spec.base_shape: ("the base", spec.data.source)}
     for name, axis in spec.axes.items():
         if problem := _axis_problem(name, axis):
             yield ("axes", name, *problem[0]), problem[1]
@@ -113,6 +114,10 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
                     f"must be the schedule of {other}, which is the same shape {shape.label(schedule=True)}; give this "
                     "point other steps, or both the same schedule",
                 )
+            source = entry.data.source if isinstance(entry, ShapeChange) and entry.data else spec.data.source
+            other, its_source = data.setdefault(shape, (spell(at), source))
+            if source != its_source:
+                yield at, f"must have the data of {other}, which is the same shape, got {source}; give it other steps"
 
 
 def _axis_problem(name: str, axis: AxisSpec) -> Problem | None:

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpxfer.errors import shown
+from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.axes import entries, shape_at
 from hpxfer.spec.manifest import read_manifest
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.sweep import DataSpec, SweepSpec
+from hpxfer.spec.sweep import DataSpec, PointData, ShapeChange, SweepSpec
+from hpxfer.spec.yaml_file import KeyPath
 
 
 def data_problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every broken rule of the section. No rule touches the data."""
     data = spec.data
-    broken = list(_source_problems("source", data.source))
+    broken = list(_source_problems(("data", "source"), data.source))
     if data.validation is not None:
-        broken += _source_problems("validation", data.validation)
+        broken += _source_problems(("data", "validation"), data.validation)
     yield from broken
     if not broken:
         yield from _vocabulary_problems(data)
+    for at, _, own in points_with_data(spec):
+        yield from _source_problems((*at, "data", "source"), own.source)
+        if data.validation is None:
+            rule = "needs data.validation, so that the losses of all shapes are those of the same tokens, got none"
+            yield (*at, "data"), rule
+        if (own.digest is None) != (data.digest is None):
+            yield (*at, "data", "digest"), "must be given with data.digest: all digests stand in for data, or none does"
     if data.validation is None and data.validation_digest is not None:
         yield ("data", "validation_digest"), "goes with data.validation, got none"
     if (data.digest is None) != (data.validation_digest is None) and data.validation is not None:
@@ -38,16 +49,16 @@ def data_problems(spec: SweepSpec) -> Iterator[Problem]:
         yield ("data", "eos_id"), "goes with documents: masked, got joined; take one of the two out"
 
 
-def _source_problems(key: str, name: str) -> Iterator[Problem]:
+def _source_problems(at: KeyPath, name: str) -> Iterator[Problem]:
     sources = registry("data source")
     kind, colon, rest = name.partition(":")
     if kind not in sources or not colon:
         *usages, last = (source.usage for source in sources.rows())
-        yield ("data", key), f"must be {', '.join(usages)} or {last}, got {shown(name)}"
+        yield at, f"must be {', '.join(usages)} or {last}, got {shown(name)}"
     elif not rest:
-        yield ("data", key), f"must name a path after {kind}:, got {shown(name)}"
+        yield at, f"must name a path after {kind}:, got {shown(name)}"
     elif (why := sources.get(kind).problem(rest)) is not None:
-        yield ("data", key), why
+        yield at, why
 
 
 def _vocabulary_problems(data: DataSpec) -> Iterator[Problem]:
@@ -79,11 +90,46 @@ def _vocabulary_problems(data: DataSpec) -> Iterator[Problem]:
             )
 
 
-def absolute(data: DataSpec, folder: Path) -> DataSpec:
-    """Return the section with paths that start at the root instead of at `folder`, the folder of the sweep file."""
-    names = {"source": data.source, "validation": data.validation}
+def points_with_data(spec: SweepSpec) -> Iterator[tuple[KeyPath, str, PointData]]:
+    """Yield (key path, axis, data) of the points that have data of their own."""
+    for name, axis in spec.axes.items():
+        for below, entry in entries(axis):
+            if isinstance(entry, ShapeChange) and entry.data is not None:
+                yield ("axes", name, *below), name, entry.data
+
+
+def own_data(spec: SweepSpec) -> dict[Shape, PointData]:
+    """Return the shapes whose points have data of their own, with it. Points without a shape are left out."""
+    out = {}
+    for name, axis in spec.axes.items():
+        for _, entry in entries(axis):
+            if isinstance(entry, ShapeChange) and entry.data is not None:
+                with suppress(HpxferError):
+                    out[shape_at(spec, name, axis, entry)] = entry.data
+    return out
+
+
+def with_point_data(spec: SweepSpec, change: Callable[[PointData], PointData]) -> SweepSpec:
+    """Return the sweep with the data of its points changed."""
+    if next(points_with_data(spec), None) is None:
+        return spec
+
+    def changed(entry: ShapeChange) -> ShapeChange:
+        return entry if entry.data is None else entry.model_copy(update={"data": change(entry.data)})
+
+    axes = {
+        name: axis if axis.shapes is None else axis.model_copy(update={"shapes": tuple(map(changed, axis.shapes))})
+        for name, axis in spec.axes.items()
+    }
+    return spec.model_copy(update={"axes": axes})
+
+
+def absolute(spec: SweepSpec, folder: Path) -> SweepSpec:
+    """Return the sweep with paths to data that start at the root instead of at `folder`, that of the sweep file."""
+    names = {"source": spec.data.source, "validation": spec.data.validation}
     changed = {key: _absolute(name, folder) for key, name in names.items() if name is not None}
-    return data.model_copy(update=changed)
+    spec = spec.model_copy(update={"data": spec.data.model_copy(update=changed)})
+    return with_point_data(spec, lambda own: own.model_copy(update={"source": _absolute(own.source, folder)}))
 
 
 def _absolute(name: str, folder: Path) -> str:

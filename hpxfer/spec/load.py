@@ -44,7 +44,7 @@ def load_sweep(
     """
     file, folder = with_overrides(read_yaml(path), overrides), Path(path).resolve().parent
     spec = _checked(file, folder, trusted, plugins)
-    return spec.model_copy(update={"data": absolute(spec.data, folder)})
+    return absolute(spec, folder)
 
 
 def parse_sweep(text: str, name: str = "<sweep>", *, plugins: Sequence[str] = (), trusted: bool = True) -> SweepSpec:

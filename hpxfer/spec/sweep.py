@@ -160,6 +160,15 @@ class ScheduleSpec(Section):
         return {new if (new := _OLD_LENGTHS.get(key, key)) not in given else key: value for key, value in given.items()}
 
 
+class PointData(Section):
+    """The training data of one point. A bare name is short for `{source: NAME}`."""
+
+    source: str
+    """The data, named as in `data.source` and with the same vocabulary."""
+    digest: str | None = None
+    """Its digest. It stands in for data that is not on this machine, and is compared with data that is."""
+
+
 class ShapeChange(Section):
     """One point of an axis: what differs from the base.
 
@@ -202,6 +211,11 @@ class ShapeChange(Section):
     schedule: ScheduleSpec | None = None
     """The learning rate over the runs of this shape. It replaces the sweep's schedule whole, so what it leaves out has
     its default. Its lengths in steps are steps of these runs. Points of one shape must agree on the schedule."""
+    data: Annotated[PointData, BeforeValidator(into("source", str), json_schema_input_type=str | PointData)] | None = (
+        None
+    )
+    """Other training data for the runs of this shape, e.g. more of it for a long run. It needs data.validation, so that
+    the losses of all shapes are those of the same tokens. Points of one shape must agree on the data."""
 
 
 class BalanceSpec(Section):

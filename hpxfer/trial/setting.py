@@ -15,6 +15,7 @@ from hpxfer.scaling.table import Column
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.balance import Balance
 from hpxfer.spec.base_values import base_values
+from hpxfer.spec.data import own_data
 from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import planned_at, schedule_at
 from hpxfer.spec.sweep import Norm, QKNorm
@@ -125,11 +126,13 @@ class DataRef:
     tokenizer: str
     vocab_size: int
     validation_digest: str | None = None  # of data of its own
+    others: tuple[tuple[str, str], ...] = ()  # (source, digest) of the points with data of their own
 
     @property
     def digests(self) -> str:
         """All digests in words."""
-        return " and ".join(found for found in (self.digest, self.validation_digest) if found is not None)
+        found = (self.digest, self.validation_digest, *(digest for _, digest in self.others))
+        return " and ".join(digest for digest in found if digest is not None)
 
 
 def setting_of(
@@ -143,6 +146,7 @@ def setting_of(
     at = shape or spec.base_shape
     phases = planned_at(spec, at)
     planned = phases.schedule
+    own = own_data(spec).get(at)
     schedules = registry("schedule")
     # A stored sweep may name a schedule of a plug-in that is not loaded.
     decays = planned.decay not in schedules or schedules.get(planned.decay).decay is not None
@@ -151,8 +155,8 @@ def setting_of(
         "top_groups": spec.model.top_groups or 0,
         "balance": spec.model.balance.setting(),
         "ties": ties_at(spec, choice, at),
-        "data_source": spec.data.source,
-        "data_digest": data.digest,
+        "data_source": own.source if own else spec.data.source,
+        "data_digest": dict(data.others).get(own.source, data.digest) if own else data.digest,
         "tokenizer": data.tokenizer,
         "vocab_size": data.vocab_size,
         "validation_source": spec.data.validation,
