@@ -10,6 +10,7 @@ import importlib.util
 import os
 import platform
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def node_answers(spec: SweepSpec, *, triton: bool) -> list[dict[str, Any]]:
     data = spec.data.model_dump(mode="json")
     points = [own.model_dump(mode="json") for _, _, own in points_with_data(spec)]
     nodes = capable_nodes(ray.nodes(), spec)  # type: ignore[no-untyped-call]
-    asked = [(node, on_node(task, node["NodeID"]).remote(data, points, triton)) for node in nodes]
+    asked = [(node, on_node(task, node["NodeID"]).remote(data, triton, points)) for node in nodes]
     return [{"host": node["NodeManagerHostname"], "node": node["NodeID"], **_result(answer)} for node, answer in asked]
 
 
@@ -123,7 +124,7 @@ def capable_nodes(nodes: list[dict[str, Any]], spec: SweepSpec) -> list[dict[str
     return found
 
 
-def _node_answer(data: dict[str, Any], points: list[dict[str, Any]], triton: bool) -> dict[str, Any]:
+def _node_answer(data: dict[str, Any], triton: bool, points: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """Return this node's versions, and the digests of its copy of the data, or None if it lacks some.
 
     A node that needs triton and lacks it says so instead.
