@@ -13,6 +13,7 @@ from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.data.sources.dataset import Dataset, check_ids, spans
 from hpxfer.spec.sweep import DataSpec
 from hpxfer.spec.vocabulary import vocabulary
+from hpxfer.storage.uri import is_uri
 
 # Planning reads at most so many tokens, 128 MiB of shards: 0.1 s from memory (one core of an AMD EPYC, 2026-11), about
 # a second from a slow disk.
@@ -72,8 +73,8 @@ def vocabulary_cautions(spec: DataSpec) -> tuple[str, ...]:
     """
     source = source_of(spec.source)
     dataset = open_dataset(spec.source)
-    if not source.holds_ids or dataset is None:
-        return ()
+    if not source.holds_ids or dataset is None or is_uri(spec.source.partition(":")[2]):
+        return ()  # of data in storage, the digest checks a sample of the ids
     tokenizer, vocab_size = vocabulary(spec)
     held_out = spec.validation and open_dataset(spec.validation, "validation")
     if held_out:

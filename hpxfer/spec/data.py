@@ -16,6 +16,7 @@ from hpxfer.spec.manifest import read_manifest
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.sweep import DataSpec, PointData, ShapeChange, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
+from hpxfer.storage.uri import is_uri
 
 
 def data_problems(spec: SweepSpec) -> Iterator[Problem]:
@@ -135,7 +136,7 @@ def absolute(spec: SweepSpec, folder: Path) -> SweepSpec:
 def _absolute(name: str, folder: Path) -> str:
     kind, _, rest = name.partition(":")
     sources = registry("data source")
-    if kind not in sources or not sources.get(kind).is_path or Path(rest).is_absolute():
+    if kind not in sources or not sources.get(kind).is_path or Path(rest).is_absolute() or is_uri(rest):
         return name
     return f"{kind}:{Path(glob.escape(str(folder))) / rest}"
 

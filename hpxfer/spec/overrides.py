@@ -16,6 +16,7 @@ from typing import Any
 from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, spell
+from hpxfer.storage.uri import is_uri
 
 OPTION = "--set"
 _KEYS_HAVE_DOTS = ("grid", "multipliers")
@@ -56,6 +57,8 @@ def _value(path: KeyPath, text: str) -> Any:
         return value
     kind, colon, rest = value.partition(":") if _PATHS[path] else ("", "", value)
     if _PATHS[path] and (kind not in registry("data source") or not registry("data source").get(kind).is_path):
+        return value
+    if is_uri(rest):
         return value
     return f"{kind}{colon}{Path.cwd() / rest}"
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hpxfer.data.sources.remote import is_uri, local_copy, remote_bytes, remote_size
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import open_regular
 
@@ -57,7 +58,8 @@ class DataFile:
 
     def mapped(self) -> NDArray[Any]:
         """Return all tokens of the file, memory-mapped."""
-        whole = np.memmap(self.path, self.dtype, mode="r")  # with its header: a map of no bytes is an error
+        path = local_copy(self.path) if is_uri(self.path) else self.path
+        whole = np.memmap(path, self.dtype, mode="r")  # with its header: a map of no bytes is an error
         return whole[len(self.header) // whole.itemsize :]
 
 
@@ -109,7 +111,9 @@ def check_ids(ids: NDArray[Any], vocab_size: int, path: str, position: int) -> N
 
 
 def file_size(path: str) -> int:
-    """Return the bytes of a regular file. Raise HpxferError for anything else."""
+    """Return the bytes of a regular file, or of one in storage. Raise HpxferError for anything else."""
+    if is_uri(path):
+        return remote_size(path)
     try:
         found = os.stat(path)
     except OSError as error:
@@ -121,6 +125,8 @@ def file_size(path: str) -> int:
 
 def read_bytes(path: str, offset: int, num_bytes: int) -> bytes:
     """Return up to `num_bytes` bytes of a file from `offset` on. Raise HpxferError if it cannot be read."""
+    if is_uri(path):
+        return remote_bytes(path, offset, num_bytes)
     try:
         with open_regular(path) as file:
             file.seek(offset)

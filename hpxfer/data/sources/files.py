@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hpxfer.data.sources.remote import is_uri, matching_uris
 from hpxfer.errors import HpxferError, cut, shown
 
 # A plan looks at each file, and so many take about a second. So many names are read from the disk in about one.
@@ -25,6 +26,8 @@ def matching_files(pattern: str, key: str = "data.source") -> list[str]:
     if "\0" in pattern or len(pattern) > MAX_PATTERN:
         rule = f"must be a path of at most {MAX_PATTERN} characters, none of them zero"
         raise HpxferError(f"{key}: {rule}, got {shown(pattern)} of {len(pattern)}")
+    if is_uri(pattern):
+        return matching_uris(pattern)
     matches = [pattern] if os.path.lexists(pattern) else sorted(set(_Glob(pattern, key).paths()))
     files = [path for path in matches if not os.path.isdir(path)]
     if matches and not files:
