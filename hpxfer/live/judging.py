@@ -20,7 +20,7 @@ from hpxfer.live.snapshot import Snapshot, Stamps
 from hpxfer.storage.uri import spelled
 
 # While a driver runs, the process rests so many times as long as its last report took, and at least these seconds. It
-# has the lowest priority as well, but memory and caches know no priority.
+# has a low priority as well, but memory and caches know no priority.
 REST = 4
 LEAST_S = 5.0
 _END_S = 5.0

@@ -17,7 +17,7 @@ from made_runs import Clock
 from report_cases import write_store
 
 from hpxfer.live import judging as module
-from hpxfer.live.judge import LOWEST, answer
+from hpxfer.live.judge import NICE, answer
 from hpxfer.live.judging import LEAST_S, REST, Judging
 
 POLLS = 20_000
@@ -218,16 +218,16 @@ def test_a_bug_is_called_one(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_the_process_has_the_lowest_priority_and_ends_with_its_input(tmp_path: Path) -> None:
+def test_the_process_has_a_low_priority_and_ends_with_its_input(tmp_path: Path) -> None:
     process = module._start()
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps({"folder": str(tmp_path), "where": "x", "is_running": True, "problems": []}) + "\n")
     process.stdin.flush()
     assert json.loads(process.stdout.readline()) == {"why_not": "no trial has a result yet"}
-    assert os.getpriority(os.PRIO_PROCESS, process.pid) == LOWEST
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == NICE
     group = Path(f"/proc/{process.pid}/autogroup")
-    assert not group.exists() or group.read_text().endswith(f" nice {LOWEST}\n")
+    assert not group.exists() or group.read_text().endswith(f" nice {NICE}\n")
     assert os.getsid(process.pid) == process.pid  # so that no other process is slowed with it
     process.stdin.close()
     assert process.wait(300) == 0

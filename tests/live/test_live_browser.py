@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,6 +25,8 @@ from hpxfer.trial.events import Ended, Progress, Started
 
 pytestmark = needs_chromium
 LIMIT_S = 300
+# The process that judges, at the priority of any other: a test on a busy machine has no time to give way.
+JUDGE = "from hpxfer.live import judge; judge._give_way = lambda: None; judge.main()"
 
 
 class Over(Exception):
@@ -51,11 +55,17 @@ class Gated:
             self.ends.put(True)
 
 
+def started(code: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+
+
 @pytest.fixture
 def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """The live page of a sweep that has not begun."""
     monkeypatch.setattr("hpxfer.live.judging.REST", 0)
     monkeypatch.setattr("hpxfer.live.judging.LEAST_S", 0.1)
+    monkeypatch.setattr("hpxfer.live.judging._start", lambda: started(JUDGE))
     over = threading.Event()
 
     def sleep(seconds: float) -> None:

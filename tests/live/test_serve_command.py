@@ -25,7 +25,7 @@ from hpxfer.live.serve import served
 from hpxfer.progress.file import write
 from hpxfer.store.location import location_at
 
-POLLS = 2_000
+POLLS = 6_000
 LIMIT_S = 300
 
 
