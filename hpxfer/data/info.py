@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpxfer.data.digest import digest
-from hpxfer.data.formats import HEAD_BYTES, TEXT_SUFFIXES, arrow, is_text
+from hpxfer.data.formats import HEAD_BYTES, PACKED_SUFFIXES, TEXT_SUFFIXES, arrow, is_text
 from hpxfer.data.largest_id import largest_id
 from hpxfer.data.sources import open_dataset
 from hpxfer.data.sources.dataset import Dataset, read_bytes
@@ -53,27 +55,40 @@ class DataInfo:
 
 def info(path: str) -> DataInfo:
     """Return what the file, folder or glob at `path` is. Raise HpxferError if there is nothing, or it is broken."""
-    folder = folder_at(path)
-    if folder is not None and (manifest := read_manifest(folder)) is not None:
-        return _of_prepared(folder, manifest)
-    if folder is not None and not arrow.is_folder(folder):
-        raise HpxferError(
-            f"{path}: must be a file, a glob, or a folder that `hpxfer data prepare` or `datasets` made, got another "
-            f"folder; name the files, e.g. '{cut(os.path.join(folder, '*'), 300)}'"
-        )
-    files = [] if folder is not None else matching_files(path, "PATH")
-    if folder is None and not files:
+    if (folder := folder_at(path)) is not None:
+        return _of_folder(path, folder)
+    files = matching_files(path, "PATH")
+    if not files:
         raise HpxferError(f"{path}: must name data, got nothing of that name; correct the path")
-    if files and (files[0].endswith(TEXT_SUFFIXES) or is_text(read_bytes(files[0], 0, HEAD_BYTES))):
+    if files[0].endswith(TEXT_SUFFIXES) or is_text(read_bytes(files[0], 0, HEAD_BYTES)):
         return _of_text(path, files)
     try:
         dataset = open_dataset(f"tokens:{path}")
     except HpxferError as error:
-        if files and "states its format" in str(error):
+        if "states its format" in str(error):
             return _of_bare(path, files)
-        if folder is not None and "hpxfer data prepare" in str(error):
-            return DataInfo(path=path, what="a data set of text that `datasets` saved", fix=_prepare(path))
         raise
+    assert dataset is not None
+    return _of_tokens(path, dataset)
+
+
+def _of_folder(path: str, folder: str) -> DataInfo:
+    if (manifest := read_manifest(folder)) is not None:
+        return _of_prepared(folder, manifest)
+    if not arrow.is_folder(folder):
+        files = sorted(str(file) for file in Path(folder).rglob("*") if file.name.endswith(TEXT_SUFFIXES))
+        if files:
+            return DataInfo(path=path, what=f"a folder of text, {len(files)} files", fix=_prepare(path))
+        raise HpxferError(
+            f"{path}: must be a file, a glob, or a folder of text or of a data set, got another folder; name the "
+            f"files, e.g. '{cut(os.path.join(folder, '*'), 300)}'"
+        )
+    try:
+        dataset = open_dataset(f"tokens:{path}")
+    except HpxferError as error:
+        if "hpxfer data prepare" not in str(error):
+            raise
+        return DataInfo(path=path, what="a data set of text that `datasets` saved", fix=_prepare(path))
     assert dataset is not None
     return _of_tokens(path, dataset)
 
@@ -111,9 +126,9 @@ def _of_tokens(path: str, dataset: Dataset) -> DataInfo:
 def _of_text(path: str, files: list[str]) -> DataInfo:
     num_bytes = sum(os.path.getsize(file) for file in files)
     facts = {"files": len(files), "bytes": num_bytes}
-    plain = all(file.endswith((".txt", ".md", ".py", ".html")) for file in files)
+    plain = not any(file.endswith(PACKED_SUFFIXES) for file in files)
     use = {"source": f"text:{path}"} if plain else {}
-    what = "text" if plain else f"text in {os.path.basename(files[0]).partition('.')[2]} files"
+    what = "text" if plain else f"text in {''.join(Path(files[0]).suffixes[-2:])} files"
     more = f"with `text:` every byte is a token; for ids of a tokenizer: {_prepare(path)}"
     return DataInfo(path=path, what=what, facts=facts, use=use, fix=more if plain else _prepare(path))
 
@@ -142,9 +157,11 @@ def _of_bare(path: str, files: list[str]) -> DataInfo:
             "states its format, or name the text that it was made from: " + _prepare("TEXT"),
         )
     name, largest = likely[-1]
+    # Any bytes are numbers of 16 bits. Few vocabularies use the highest ones.
+    sure = "perhaps" if name == "uint16" and largest >= 2**16 - 16 else "most likely"
     use = {"source": f"{name}:{path}", "vocab_size": f"{largest + 1}  # or more, as its tokenizer has"}
-    return DataInfo(path=path, what=f"most likely bare ids of {name}, without a header", facts=facts, use=use)
+    return DataInfo(path=path, what=f"{sure} bare ids of {name}, without a header", facts=facts, use=use)
 
 
 def _prepare(path: str) -> str:
-    return f"hpxfer data prepare {path} --tokenizer tokenizer.json --out DIR"
+    return f"hpxfer data prepare {shlex.quote(path)} --tokenizer tokenizer.json --out DIR"

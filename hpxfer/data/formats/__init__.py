@@ -15,7 +15,9 @@ from hpxfer.data.sources.dataset import DataFile, file_size, read_bytes
 from hpxfer.errors import HpxferError, cut
 
 HEAD_BYTES = 1024
-TEXT_SUFFIXES = (".txt", ".jsonl", ".json", ".md", ".csv", ".gz", ".zst", ".parquet", ".py", ".html", ".xml")
+# Files whose text is packed into something else, and all files of text.
+PACKED_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".gz", ".zst", ".parquet")
+TEXT_SUFFIXES = (".txt", ".md", ".py", ".html", ".xml", *PACKED_SUFFIXES)
 
 
 def open_file(path: str) -> tuple[str, DataFile]:

@@ -12,7 +12,7 @@ from hpxfer.data.formats import arrow
 from hpxfer.data.sources.dataset import DataFile, Dataset
 from hpxfer.data.sources.files import folder_at, matching_files
 from hpxfer.data.sources.row import DataSource
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, cut
 from hpxfer.scaling.shape import MAX_DIM
 from hpxfer.spec.manifest import Manifest, read_manifest
 
@@ -23,6 +23,12 @@ def _open(path: str) -> Dataset | None:
             return _prepared(folder, manifest)
         if arrow.is_folder(folder):
             return arrow.open_folder(folder)
+        shards = cut(os.path.join(folder, "*.bin"), 300)
+        raise HpxferError(
+            "data.source: must name files of token ids, or a folder that `hpxfer data prepare` or `datasets` made, got "
+            f"the folder {cut(folder, 300)}; for token files in it: tokens:{shards}; for text in it, prepare it first: "
+            "hpxfer data prepare FOLDER --tokenizer tokenizer.json --out DIR"
+        )
     return file_dataset(matching_files(path))
 
 
