@@ -1,8 +1,9 @@
 """Bowl: where a fitted surface is lowest, how surely, and whether its optimum slides along a ridge.
 
 The region of the optimum is an ellipse: to first order, the optimum moves by -H^-1 per unit of the gradient there
-(delta method). A ridge is a direction along which the loss bends so little that the optimum slides: along a + s b = const. It
-needs a curvature across it that is surely above zero, and along it one that is surely below 1/RIDGE_RATIO of that.
+(delta method). A ridge is a direction along which the loss bends so little that the optimum slides: along a + s b =
+const. It needs a curvature across it that is surely above zero, and along it one that is surely below 1/RIDGE_RATIO of
+that.
 """
 
 from __future__ import annotations

@@ -33,12 +33,13 @@ def refine_plane(start: Plane, until: float, max_octaves: float) -> Strategy:
             grown, said = _grown(look, max_octaves)
             if grown is None:
                 bound = _bound(look)
-                if look.best is None or (not look.sides and before is not None and look.agrees(before, until)):
+                # A side that may not be moved is tried once more: the points of the last round may change it.
+                is_stuck = before is not None and bool(look.sides) and before.sides == look.sides
+                is_known = before is not None and not look.sides and look.agrees(before, until)
+                if look.best is None or is_stuck or is_known:
                     return _end(look, bound)
                 if refined == MOST_ROUNDS:
-                    return _end(
-                        look, f"{bound}; {FIRST + POINTS * MOST_ROUNDS} points are all that it tries in one box"
-                    )
+                    return _end(look, bound, f"it tries no more than {FIRST + POINTS * MOST_ROUNDS} points in one box")
                 refined += 1
             before, plane = look, plane if grown is None else grown
             points = _below_all(look, plane) if look.best is None else next_points(plane, look.surface, look.bowl, step)

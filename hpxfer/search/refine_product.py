@@ -74,11 +74,12 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     number = len(spec.grid)
     if number != 2:
         coefficients = (number + 1) * (number + 2) // 2
-        why = f"fits a quadratic surface over two HPs, which nine points determine; {number} have {coefficients} coefficients"
-        fix = (
-            "take product out" if number < 2 else "name the two that depend on each other, and search the others apart"
+        why = f"its quadratic has 6 coefficients over two HPs, and {coefficients} over {number}"
+        fix = "name the two that depend on each other, and search the others by themselves"
+        yield (
+            ("grid",),
+            f"must have two HPs to refine with product, as {why}; {'take product out' if number < 2 else fix}",
         )
-        yield ("grid",), f"must have two HPs: refine with product {why}; {fix}"
         return
     more = 1 if spec.search.where == "all" else 0
     yield from on_log_scale(spec)
