@@ -76,8 +76,8 @@ def contours_info(found: Sequence[JointOptimum]) -> ContoursInfo | str:
         title=listed([_result(one) for one in kept], 2),
         caption="Dots: mean loss over seeds, dark at the best point of the arm. A cross means that a seed diverged. "
         f"Lines: the fitted surface at {', '.join(f'{share:g}' for share in SHARES)} times the regret limit above its "
-        "lowest value in the panel. Star: the best measured point. Ellipse: the 95% region of the lowest point. A band along "
-        "a line marks a ridge: along it the loss stays within the regret limit."
+        "lowest value in the panel. Star: the best measured point. Ellipse: the 95% region of the lowest point. A "
+        "band marks a ridge: along it the loss stays within the regret limit."
         + (f" {left_out} more arms are in the data." if left_out > 0 else ""),
         first=kept[0].first,
         second=kept[0].second,
