@@ -19,7 +19,7 @@ from hpxfer.figures import style
 from hpxfer.figures.heatmap import draw_star, top_rise
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import control_last, listed, octaves_of, why_none
+from hpxfer.figures.text import control_last, octaves_of, why_none
 from hpxfer.results import Results
 from hpxfer.search.quadratic import Floats
 
@@ -73,7 +73,7 @@ def contours_info(found: Sequence[JointOptimum]) -> ContoursInfo | str:
     kept = [one for is_base in (True, False) for one in _of(kept, is_base)]
     left_out = len(kept) - MOST_PANELS
     return ContoursInfo(
-        title=listed([_result(one) for one in kept], 2),
+        title=". ".join(one.sentence for one in kept[:2]),
         caption="Dots: mean loss over seeds, dark at the best point of the arm. A cross means that a seed diverged. "
         f"Lines: the fitted surface at {', '.join(f'{share:g}' for share in SHARES)} times the regret limit above its "
         "lowest value in the panel. Star: the best measured point. Ellipse: the 95% region of the lowest point. A "
@@ -96,21 +96,6 @@ def _of(found: Sequence[JointOptimum], is_base: bool) -> list[JointOptimum]:
 def _rises(one: JointOptimum) -> list[float | None]:
     best = one.best_nats or 0.0
     return [None if point.loss is None else max(point.loss - best, 0.0) for point in one.points]
-
-
-def _result(one: JointOptimum) -> str:
-    where = f"{one.parameterization} at {one.shape}"
-    if one.form == "ridge":
-        more = "at least " if one.ridge_is_longer else ""
-        return f"{where}: a ridge of {more}{one.ridge_octaves:.1f} octaves, {one.ridge}"
-    if one.bound:
-        return f"{where}: a bound, the loss still falls towards {one.bound}"
-    if one.log2_first is None or one.half_first is None:
-        return f"{where}: no sure optimum yet"
-    assert one.log2_second is not None
-    assert one.half_second is not None
-    parts = ((one.first, one.log2_first, one.half_first), (one.second, one.log2_second, one.half_second))
-    return f"{where}: " + ", ".join(f"{name} 2^({at:.2f} ± {half:.2f})" for name, at, half in parts)
 
 
 def draw_contours(info: ContoursInfo) -> Figure:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.bowl import Bowl
@@ -23,6 +22,9 @@ from hpxfer.search.replay import replayed
 from hpxfer.search.rounds import ArmHistory, mean
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.verdict.rules import Rules
+
+if TYPE_CHECKING:
+    from hpxfer.results import Results
 
 NOT_KNOWN = "the points do not determine a surface yet: six that finished are needed, not all on two lines"
 
@@ -91,6 +93,31 @@ class JointOptimum:
     surface: JointSurface | None = None
     points: tuple[JointPoint, ...] = ()
     why_not: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in one sentence."""
+        where = f"{self.parameterization} at {self.shape}"
+        if self.best_first is None or self.best_second is None:
+            return f"{where}: {self.why_not}"
+        found = self._found()
+        best = f"best measured {self.first} {self.best_first:.4g}, {self.second} {self.best_second:.4g}"
+        error = "" if self.regret_se_nats is None else f" ± {self.regret_se_nats:.2g}"
+        regret = (
+            "" if self.regret_nats is None else f"; the base's best point gives up {self.regret_nats:.2g}{error} nats"
+        )
+        return f"{where}: {found}; {best}{regret}{'' if self.has_ended else '; the search has not ended'}"
+
+    def _found(self) -> str:
+        if self.form == "ridge":
+            more = "at least " if self.ridge_is_longer else ""
+            return f"a ridge of {more}{self.ridge_octaves:.1f} octaves, {self.ridge}"
+        if self.bound:
+            return f"a bound, the loss still falls towards {self.bound}"
+        if self.log2_first is None or self.log2_second is None or self.half_first is None or self.half_second is None:
+            return "no sure optimum yet"
+        parts = ((self.first, self.log2_first, self.half_first), (self.second, self.log2_second, self.half_second))
+        return "optimum " + ", ".join(f"{name} 2^({at:.2f} ± {half:.2f})" for name, at, half in parts)
 
 
 def joint_optimum(played: ArmHistory, start: Plane, rules: Rules, shape: str, moved: ArmHistory | None) -> JointOptimum:
@@ -234,9 +261,8 @@ def _surface(surface: Quadratic, bowl: Bowl) -> JointSurface:
     )
 
 
-def _joint_optima(inputs: Inputs) -> list[JointOptimum]:
-    """Return the optimum of every arm, the base first."""
-    results = inputs.results
+def joint_optima(results: Results) -> list[JointOptimum]:
+    """Return the optimum of every arm, the base first; [] of a sweep that refines no two HPs together."""
     spec = results.spec
     if kind_of(spec).shows != "contours":
         return []
@@ -265,5 +291,5 @@ JOINT_OPTIMA = Statistic(
     "region in octaves. On a ridge the loss bends less than a tenth as much along one direction as across it, so that "
     "the two HPs may move together: along the ridge the loss stays within the regret limit for so many octaves. Where "
     "the loss still falls at a side, the optimum is a bound. Regret is what the base's best point gives up.",
-    compute=_joint_optima,
+    compute=lambda inputs: joint_optima(inputs.results),
 )
