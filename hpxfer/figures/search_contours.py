@@ -19,7 +19,7 @@ from hpxfer.figures import style
 from hpxfer.figures.heatmap import draw_star, top_rise
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import control_last, octaves_of, why_none
+from hpxfer.figures.text import control_last, listed, octaves_of, why_none
 from hpxfer.results import Results
 from hpxfer.search.quadratic import Floats
 
@@ -73,7 +73,7 @@ def contours_info(found: Sequence[JointOptimum]) -> ContoursInfo | str:
     kept = [one for is_base in (True, False) for one in _of(kept, is_base)]
     left_out = len(kept) - MOST_PANELS
     return ContoursInfo(
-        title=". ".join(one.sentence for one in kept[:2]),
+        title=listed([one.finding for one in kept], 2),
         caption="Dots: mean loss over seeds, dark at the best point of the arm. A cross means that a seed diverged. "
         f"Lines: the fitted surface at {', '.join(f'{share:g}' for share in SHARES)} times the regret limit above its "
         "lowest value in the panel. Star: the best measured point. Ellipse: the 95% region of the lowest point. A "

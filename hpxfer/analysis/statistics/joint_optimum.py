@@ -95,18 +95,22 @@ class JointOptimum:
     why_not: str | None = None
 
     @property
+    def finding(self) -> str:
+        """The optimum or the ridge, in words."""
+        where = f"{self.parameterization} at {self.shape}"
+        return f"{where}: {self.why_not if self.best_first is None else self._found()}"
+
+    @property
     def sentence(self) -> str:
         """What was found, in one sentence."""
-        where = f"{self.parameterization} at {self.shape}"
         if self.best_first is None or self.best_second is None:
-            return f"{where}: {self.why_not}"
-        found = self._found()
+            return self.finding
         best = f"best measured {self.first} {self.best_first:.4g}, {self.second} {self.best_second:.4g}"
         error = "" if self.regret_se_nats is None else f" ± {self.regret_se_nats:.2g}"
         regret = (
             "" if self.regret_nats is None else f"; the base's best point gives up {self.regret_nats:.2g}{error} nats"
         )
-        return f"{where}: {found}; {best}{regret}{'' if self.has_ended else '; the search has not ended'}"
+        return f"{self.finding}; {best}{regret}{'' if self.has_ended else '; the search has not ended'}"
 
     def _found(self) -> str:
         if self.form == "ridge":
