@@ -31,7 +31,7 @@ CLIPPED = 0.9205  # the mean of min(Z^2, HUBER^2) of a normal Z
 SHRINK = 6.0  # degrees of freedom that the noise of all points counts for at each point
 FLOOR = 3e-5  # of the loss: no loss of a training run says more
 ITERATIONS = 12
-# The median of a chi-squared variable over its degrees of freedom k is about (1 - 2 / (9 k))^3 (Wilson and Hilferty).
+TINY = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,7 +131,9 @@ def _noise(losses: Floats) -> tuple[Floats, float]:
     apart = apart - np.median(apart, axis=0)
     apart = apart - apart.mean(axis=1, keepdims=True)
     own = (apart**2).sum(axis=1) / (seeds - 1)
-    of_all = float(np.median(own)) / (1 - 2 / (9 * (seeds - 1))) ** 3
+    # A point far off is clipped, so that it does not make all others uncertain.
+    expected = points * (1 - (1 - CLIPPED) / (seeds - 1) ** 2)  # of own / variance, clipped: exact for two, three seeds
+    of_all = _root(lambda at: float(np.minimum(own / max(at, TINY), HUBER**2).sum()) - expected, 0.0, float(own.sum()))
     shrunk = (SHRINK * of_all + (seeds - 1) * own) / (SHRINK + seeds - 1)
     return np.asarray(shrunk / seeds), float((points - 1) * (seeds - 1))
 
