@@ -12,7 +12,7 @@ from hpxfer.search.plane import Plane, Point
 from hpxfer.search.plane_design import lowest_in_box, trusted
 from hpxfer.search.quadratic import Floats, Quadratic, slopes
 
-FALLS = 1.0  # standard errors by which a surface must fall at a side of the box for the box to grow
+FALLS = 0.5  # standard errors by which a surface must fall at a side of the box for the box to grow
 AXIS_SHARE = 0.1  # a ridge whose direction has a smaller share of one HP runs along the other
 
 

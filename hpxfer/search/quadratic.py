@@ -10,6 +10,10 @@ variance of a point is the sum of three:
 - the misfit: the scatter that no share explains, equal for all points.
 
 A point that still lies more than HUBER standard deviations off the surface weighs less in proportion (Huber, 1964).
+
+Basins are skewed too, and a parabola through distant points then finds the wrong place. So the fit has four cubic terms
+about the optimum, with mean zero and a standard deviation of SKEW. They are no part of the surface: what they leave
+open widens the errors of its coefficients.
 """
 
 from __future__ import annotations
@@ -31,6 +35,9 @@ CLIPPED = 0.9205  # the mean of min(Z^2, HUBER^2) of a normal Z
 SHRINK = 6.0  # degrees of freedom that the noise of all points counts for at each point
 FLOOR = 3e-5  # of the loss: no loss of a training run says more
 ITERATIONS = 12
+SKEW = 0.15  # per octave: the standard deviation of a cubic coefficient of a basin over its quadratic one
+LEAST_SHARE = 0.02  # of the larger curvature: a basin may be as skewed along a ridge as if it bent so much
+NEAR = 2.0  # octaves: a fitted optimum that is farther from the lowest point is not expanded about
 TINY = 1e-300
 
 
@@ -76,6 +83,16 @@ def terms(u: Floats) -> Floats:
     return np.stack([np.ones_like(a), a, b, a * a, a * b, b * b], axis=-1)
 
 
+def skews(u: Floats, frame: Floats) -> Floats:
+    """Return the four cubic terms (..., 4) at points (..., 2) about the center, in their standard deviations.
+
+    `frame` turns u to the directions of the two curvatures, and scales each by the cube root of the cubic coefficient
+    that a basin may have there.
+    """
+    p, q = np.moveaxis(u @ frame, -1, 0)
+    return np.stack([p**3, p * p * q, p * q * q, q**3], axis=-1)
+
+
 def slopes(u: Floats) -> Floats:
     """Return the rows (2, 6) that give the gradient at a point (2,) about the center."""
     a, b = (float(value) for value in u)
@@ -103,23 +120,40 @@ def fit_quadratic(x: Floats, losses: Floats) -> Quadratic | None:
     # A lucky point must not weigh more for its luck, so a rise within the noise is none.
     rise = np.maximum(means - means[lowest] - 2 * math.sqrt(2 * float(np.median(noise))), 0.0)
     huber, share, misfit = np.ones(len(x)), TOLERANCE[0], 0.0
+    center, frame = x[lowest], None
     for _ in range(ITERATIONS):
+        design = terms(x - center)
+        cubic = np.zeros((len(x), 4)) if frame is None else skews(x - center, frame)
         variance = noise + (share * rise) ** 2 + misfit
-        found, covariance = _solved(design, means, huber / variance)
-        residual = means - design @ found
+        found, covariance, residual = _solved(design, cubic, means, huber / variance)
         share, misfit = _explained(residual, noise, rise, len(x) - COEFFICIENTS)
         away = np.abs(residual) / np.sqrt(noise + (share * rise) ** 2 + misfit)
         huber = np.minimum(1.0, HUBER / np.maximum(away, 1e-12))
-    return Quadratic(
-        center=x[lowest],
-        coefficients=found,
-        covariance=covariance,
-        freedom=max(1.0, freedom + len(x) - COEFFICIENTS),
-        noise_nats=math.sqrt(float(np.median(noise[rise <= 0]))),
-        tolerance=share,
-        misfit_nats=math.sqrt(misfit),
-        lowest_nats=float(means[lowest]),
-    )
+        surface = Quadratic(
+            center=center,
+            coefficients=found,
+            covariance=covariance,
+            freedom=max(1.0, freedom + len(x) - COEFFICIENTS),
+            noise_nats=math.sqrt(float(np.median(noise[rise <= 0]))),
+            tolerance=share,
+            misfit_nats=math.sqrt(misfit),
+            lowest_nats=float(means[lowest]),
+        )
+        center, frame = _expanded(surface, x[lowest])
+    return surface
+
+
+def _expanded(surface: Quadratic, near: Floats) -> tuple[Floats, Floats | None]:
+    """Return the point to expand the basin about, its optimum if that is near the lowest point, and its frame."""
+    values, vectors = np.linalg.eigh(surface.hessian)
+    if values[1] <= 0:
+        return near, None
+    curvatures = np.maximum(values, values[1] * LEAST_SHARE)
+    frame = np.asarray(vectors * np.cbrt(SKEW * curvatures / 2))
+    if values[0] <= 0:
+        return near, frame
+    at = surface.center - np.linalg.solve(surface.hessian, surface.coefficients[1:3])
+    return (at if float(np.abs(at - near).max()) <= NEAR else near), frame
 
 
 def _noise(losses: Floats) -> tuple[Floats, float]:
@@ -138,11 +172,14 @@ def _noise(losses: Floats) -> tuple[Floats, float]:
     return np.asarray(shrunk / seeds), float((points - 1) * (seeds - 1))
 
 
-def _solved(design: Floats, means: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Return the coefficients and their covariance."""
-    root = np.sqrt(weights)
-    inverse = np.linalg.pinv(design * root[:, None], rcond=1e-12)  # (6, P)
-    return inverse @ (root * means), inverse @ inverse.T
+def _solved(design: Floats, cubic: Floats, means: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the coefficients (6,), their covariance (6, 6), and the residuals (P,) of surface and cubic terms."""
+    root = np.sqrt(weights)[:, None]
+    prior = np.hstack([np.zeros((4, COEFFICIENTS)), np.eye(4)])
+    whole = np.hstack([design, cubic])
+    inverse = np.linalg.pinv(np.vstack([whole * root, prior]), rcond=1e-12)  # (10, P + 4)
+    found = inverse[:, : len(means)] @ (root[:, 0] * means)
+    return found[:COEFFICIENTS], (inverse @ inverse.T)[:COEFFICIENTS, :COEFFICIENTS], means - whole @ found
 
 
 def _explained(residual: Floats, noise: Floats, rise: Floats, freedom: int) -> tuple[float, float]:
