@@ -147,9 +147,9 @@ def test_the_recipe_has_both_hps_of_the_best_point(made) -> None:  # type: ignor
 def test_a_search_that_has_only_begun_says_what_is_missing(made) -> None:  # type: ignore[no-untyped-def]
     begun = made("bowl", 4)
     assert {one.why_not for one in joint_optima(begun)} == {"no round has ended"}
-    half = made("bowl", 40)
+    half = made("bowl", 56)
     assert not any(one.has_ended for one in joint_optima(half) if not one.is_base)
-    assert "the search has not ended" in joint_optima(half)[-1].sentence
+    assert any("the search has not ended" in one.sentence for one in joint_optima(half))
 
 
 def test_another_search_has_no_joint_optimum(tmp_path: Path) -> None:

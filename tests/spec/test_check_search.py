@@ -129,7 +129,11 @@ def test_what_is_refused_and_how_it_is_said(search: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("search", "edits", "said"),
     [
-        ("{kind: random, points: 2}", (TWO, ("seeds: 2", "product: true\nseeds: 2")), "product: is of the searches grid and refine, got random"),
+        (
+            "{kind: random, points: 2}",
+            (TWO, ("seeds: 2", "product: true\nseeds: 2")),
+            "product: is of the searches grid and refine, got random",
+        ),
         ("{kind: coordinate}", (("seeds: 2", "seeds: 1"),), "needs at least 2, got 1"),
         ("{kind: coordinate}", (TWO, ("hps:", "hps:\n  lr: 0.01")), "grid.init_scale: coordinate scans only lr"),
         ("{kind: staged-grid, multipliers: [init_scale]}", (*NO_GRID, ("seeds", "grid: {eps: [1e-8]}\nseeds")), "grid"),
