@@ -139,7 +139,7 @@ class Results:
             raise HpxferError(f"loss: unknown loss {shown(loss)}; {nearest(loss, LOSS_COLUMNS)}")
         cells = self.cells
         rows = cells["line"].isin([hp, PRODUCT])
-        if self.spec.product:
+        if self.spec.product and self.why_no_line(hp) is None:
             for other in self.spec.grid:
                 if other != hp:
                     base = {label: self._base_value(part.spec, other, hp) for label, (part, _) in self._arms.items()}

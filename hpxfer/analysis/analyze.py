@@ -124,7 +124,9 @@ def _lines(results: Results, loss: str) -> tuple[list[JudgedLine], list[str]]:
             notes.append(f"{hp}: {error}")
             continue
         if line.empty:
-            notes.append(f"{hp}: no trial lies on a line of it, so nothing can be said about its transfer")
+            why = results.why_no_line(hp)
+            more = "" if why is None else f": {why}"
+            notes.append(f"{hp}: no trial lies on a line of it, so nothing can be said about its transfer{more}")
         else:
             out.append(judge_line(line, sweep=results.name, hp=hp, loss=loss, rules=rules_of(spec)))
     return out, notes

@@ -223,7 +223,7 @@ def _then(on_event: OnEvent | None, log: Callable[[Stack, Event], None] | None) 
 
 def _stopping(spec: SweepSpec) -> Stopping | None:
     asha = spec.early_stopping.asha
-    varied = spec.search.row.hps(spec)
+    varied = spec.search_row.hps(spec)
     return None if asha is None else Stopping(asha.grace_steps, asha.reduction_factor, varied)
 
 

@@ -191,7 +191,7 @@ def _ready(
     reuse = reuse.asked_by(search, outcomes)
     done = {**outcomes, **reuse.wanted}
     known = measured(store, cuda=device.cuda, precision=spec.precision) if outcomes else {}
-    counts = grid_counts(expansion, done) if spec.search.row.lists_trials else _counts(search, done)
+    counts = grid_counts(expansion, done) if spec.search_row.lists_trials else _counts(search, done)
     warnings = (*cautions, *_warnings(spec, device, store, location, precision))
 
     def planned(hardware: Hardware | None) -> Plan:

@@ -97,6 +97,7 @@ FIGURES: Registry[FigureKind] = Registry(
         "search-best": "hpxfer.figures.search_best:SEARCH_BEST",
         "search-steps": "hpxfer.figures.search_steps:SEARCH_STEPS",
         "search-refine": "hpxfer.figures.search_refine:SEARCH_REFINE",
+        "search-contours": "hpxfer.figures.search_contours:SEARCH_CONTOURS",
         "doubt": "hpxfer.figures.doubt:DOUBT",
         "search-heatmaps": "hpxfer.figures.search_heatmaps:SEARCH_HEATMAPS",
         "loss-parameters": "hpxfer.figures.parameters:LOSS_PARAMETERS",

@@ -21,6 +21,7 @@ from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.text import control_last, listed, octaves_of, why_none, with_interval
 from hpxfer.results import Results
+from hpxfer.search.kinds import kind_of
 
 NOTHING = "no two HPs are scanned together (product: true)"
 MOST_PANELS = 6  # per figure
@@ -153,6 +154,8 @@ def _draw_contours(axes: Axes, surface: Surface) -> None:
 
 
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
+    if kind_of(results.spec).shows == "contours":
+        return {}  # the search has surfaces of its own
     found = analysis.found("surfaces")
     pairs = dict.fromkeys((surface.first, surface.second) for surface in found)
     if not pairs:

@@ -36,7 +36,7 @@ def base_point_cautions(expansion: Expansion) -> Iterator[str]:
 
 def _of_part(expansion: Expansion) -> Iterator[str]:
     spec = expansion.spec
-    if spec.search.row.is_box:
+    if spec.search_row.is_box or any(spec.search_row.why_no_line(spec, name) for name in spec.grid):
         return
     base = {name: base_values(spec).get(name, 1.0) for name in spec.grid}
     points = {name: values.numbers() for name, values in spec.grid.items()}
@@ -49,7 +49,7 @@ def _of_part(expansion: Expansion) -> Iterator[str]:
         place, is_near = _place(name, base[name], points[name], near)
         where = f"{_key(name)}: {base[name]!r} {place}"
         if not others:
-            if spec.search.row.tunes == "lines" and base[name] != _default(name):
+            if spec.search_row.tunes == "lines" and base[name] != _default(name):
                 yield f"{where}: no other line runs through it, so it has no effect; take it out"
             continue
         if spec.product:
@@ -60,7 +60,7 @@ def _of_part(expansion: Expansion) -> Iterator[str]:
             continue
         lines = f"the {'lines' if len(others) > 1 else 'line'} of {' and '.join(others)}"
         runs = f"{lines} {'run' if len(others) > 1 else 'runs'} through it{_cost(expansion, name, near, meeting)}"
-        free = " at no further cost" if meeting and spec.search.row.lists_trials else ""
+        free = " at no further cost" if meeting and spec.search_row.lists_trials else ""
         add = "" if is_near else f"add {base[name]!r} to grid.{name}{free}, or "
         yield f"{where}: {runs}; {add}write {_spelling(name, near)}"
 
@@ -78,7 +78,7 @@ def _default(name: str) -> Any:
 def _cost(expansion: Expansion, name: str, near: float, meeting: list[str]) -> str:
     """Return how many trials the base value costs. The lines whose base values are on their grids share one point."""
     spec = expansion.spec
-    if not spec.search.row.lists_trials:
+    if not spec.search_row.lists_trials:
         return ""
     if not meeting:
         return f", which shares no trial with the line of {name}"

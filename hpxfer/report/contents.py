@@ -159,8 +159,8 @@ def _section(source: Source, name: str) -> Section:
     others = [report for report in analysis.reports if report.hp != analysis.hp]
     return Section(
         name=name,
-        headline=headline(analysis.hp, judged[0].findings if judged else (), is_running=source.is_running),
-        question=f"Does {analysis.hp} transfer? Judged by {loss_name(analysis.loss)}.",
+        headline=_headline(analysis, judged, is_running=source.is_running),
+        question=_question(analysis),
         next_step=next_step(results, judged[0] if judged else None, results.folder.name, is_running=source.is_running),
         cards=_cards(judged, analysis),
         other_cards=_cards(others, analysis),
@@ -175,6 +175,21 @@ def _section(source: Source, name: str) -> Section:
         sweep_yaml=dump_sweep(results.spec),
         source=source,
     )
+
+
+def _headline(analysis: Analysis, judged: Sequence[TransferReport], *, is_running: bool) -> str:
+    """Return what was found on the judged HP, or on two HPs that were refined together."""
+    joint = analysis.found("joint_optima")
+    if joint:
+        return ". ".join(one.sentence for one in joint)
+    return headline(analysis.hp, judged[0].findings if judged else (), is_running=is_running)
+
+
+def _question(analysis: Analysis) -> str:
+    judged_by = f"Judged by {loss_name(analysis.loss)}."
+    for one in analysis.found("joint_optima"):
+        return f"Where is the optimum of {one.first} and {one.second} together? {judged_by}"
+    return f"Does {analysis.hp} transfer? {judged_by}"
 
 
 def _cards(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Card, ...]:

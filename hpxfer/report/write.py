@@ -41,6 +41,7 @@ class Written:
     """
 
     reports: tuple[TransferReport, ...]
+    summaries: tuple[str, ...]  # one per folder: the verdicts, or the optima of two HPs that were refined together
     full_texts: tuple[str, ...]  # one per folder where it was asked for: reasons, shapes, statistics
     next_steps: tuple[str, ...]
     files: tuple[Path, ...]  # in the order written
@@ -49,7 +50,7 @@ class Written:
 
     def text(self) -> str:
         """Return the verdicts as text for a terminal; all that was found, where `full` asked for it."""
-        return "\n".join(self.full_texts or [report.summary() for report in self.reports])
+        return "\n".join(self.full_texts or self.summaries)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data: the report of a single folder itself, or a list of the reports of several."""
@@ -166,6 +167,7 @@ def _write_report(
             not_written.append(str(error))
     return Written(
         reports=reports,
+        summaries=tuple(_summary(results, report) for results, report in zip(sweeps, reports, strict=True)),
         full_texts=tuple(_full_text(source, report) for source, report in zip(sources, reports, strict=True))
         if full
         else (),
@@ -174,6 +176,14 @@ def _write_report(
         warnings=tuple(warnings),
         not_written=tuple(not_written),
     )
+
+
+def _summary(results: Results, report: TransferReport) -> str:
+    """Return the verdicts on the judged HP, or the optima of two HPs that were refined together."""
+    from hpxfer.analysis.statistics.joint_optimum import joint_optima
+
+    joint = joint_optima(results) if not report.findings else []
+    return "\n".join(one.sentence for one in joint) + "\n" if joint else report.summary()
 
 
 def _full_text(source: Source, report: TransferReport) -> str:

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated
-
-from pydantic import Field
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import check_hp_value
@@ -23,21 +20,14 @@ from hpxfer.search.bracket import Bracket, MeasuredLine, bracket_of
 from hpxfer.search.checks import buys, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.lr_line import end_steps
+from hpxfer.search.refine_product import REFINE_PRODUCT
+from hpxfer.search.refine_settings import RefineSettings
 from hpxfer.search.rounds import ArmStrategy, End, Losses, Round, RoundSearch, Strategy, mean
+from hpxfer.search.transferred import transferred
 from hpxfer.search.values import at_exponent
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import Section
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.trial import Expansion, base_hps
-
-
-class RefineSettings(Section):
-    """The keys of a refine search."""
-
-    until_octaves: Annotated[float, Field(gt=0, le=100)] = 0.5  # a 0.25% basin is about one octave wide
-    """refine: the search ends when the optimum is known to this width, in octaves."""
-    max_octaves: Annotated[float, Field(ge=0, le=100)] = 4.0
-    """refine: how far the line may be widened beyond either end, in octaves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,20 +120,9 @@ def refine_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     lines = {arm: dict(_lines(spec, arm)) for arm in arms}
     strategies = [strategy for of in lines.values() for strategy in of.values()]
     bases = {label: arm for arm in arms if arm.is_base for label in arm.labels}
-    seeds = len(spec.seeds)
     for arm in arms:
         if not arm.is_base:
-            strategies += [
-                ArmStrategy(
-                    arm=arm,
-                    name=f"{hp} from the base",
-                    start=_transferred(hp),
-                    budget=seeds,
-                    most=seeds,
-                    after=lines[bases[arm.labels[0]]][hp],
-                )
-                for hp in spec.grid
-            ]
+            strategies += [transferred(spec, arm, (hp,), after=lines[bases[arm.labels[0]]][hp]) for hp in spec.grid]
     return RoundSearch(expansion, strategies)
 
 
@@ -171,17 +150,6 @@ def _lines(spec: SweepSpec, arm: Arm) -> Iterator[tuple[str, ArmStrategy]]:
                 most=most * seeds,
             ),
         )
-
-
-def _transferred(hp: str) -> Callable[[End | None], Strategy]:
-    def start(base: End | None) -> Strategy:
-        assert base is not None, "it starts after the base's line has ended"
-        assert base.best is not None, "it does not start if that line found nothing"
-        why = f"the base's best {hp} {base.best.get(hp):.4g}, for its regret here"
-        yield Round(points=(base.best,), why=why)
-        return End(why="measured", best=None)
-
-    return start
 
 
 def refine_size(spec: SweepSpec, name: str) -> int:
@@ -236,4 +204,5 @@ REFINE = SearchKind(
     make=refine_search,
     tunes="lines",
     shows="brackets",
+    with_product=REFINE_PRODUCT,
 )

@@ -55,7 +55,14 @@ Strategy = Generator[Round, Losses, End]
 
 
 class OutOfBudget(Exception):
-    """Thrown into a strategy whose round the budget does not buy. The strategy may return what it has found."""
+    """Thrown into a strategy whose round the budget does not buy. The strategy may return what it has found.
+
+    `rounds` are all that have ended, also the part of a round that the budget did buy.
+    """
+
+    def __init__(self, rounds: tuple[EndedRound, ...]) -> None:
+        super().__init__()
+        self.rounds = rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +161,7 @@ class _Replay:
         """End a strategy whose budget is spent, with what it makes of that, or else with the best point."""
         self._open(None)
         try:
-            self.played.throw(OutOfBudget)
+            self.played.throw(OutOfBudget(tuple(self.rounds)))
         except StopIteration as stop:
             self.end = stop.value
         except OutOfBudget:

@@ -15,10 +15,10 @@ from hpxfer.spec.yaml_file import KeyPath
 
 def search_problems(spec: SweepSpec, *, broken: bool, why_not: WhyNot) -> Iterator[Problem]:
     """Yield every broken rule of `search` and `early_stopping`. `broken` says whether the HPs that they scan are."""
-    kind = spec.search.row
+    kind = spec.search_row
     found = list(_unread(spec.search))
-    if spec.product and not kind.lists_trials:
-        found.append((("product",), f"is of a grid search, got {kind.name}; take it out"))
+    if spec.product and kind is spec.search.row and not kind.lists_trials:
+        found.append((("product",), f"is of the searches grid and refine, got {kind.name}; take it out"))
     yield from found
     yield from _early_stopping(spec)
     if not found and not broken:
@@ -54,7 +54,7 @@ def _early_stopping(spec: SweepSpec) -> Iterator[Problem]:
     if asha is None:
         return
     at: KeyPath = ("early_stopping", "asha")
-    if not spec.search.row.can_stop_early:
+    if not spec.search_row.can_stop_early:
         yield at, f"cannot be with search {spec.search.kind}, which decides by the loss at the end of every trial"
     if asha.grace_steps >= spec.steps:
         yield (*at, "grace_steps"), f"must be less than the run's {spec.steps} steps, got {asha.grace_steps}"

@@ -188,7 +188,7 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     others = [name for name in spec.grid if name != "lr"]
     if hps.lr is None and "lr" not in spec.grid:
         yield ("hps", "lr"), "must be given, because the grid does not scan lr"
-    elif hps.lr is None and others and not spec.product and not spec.search.row.is_box:
+    elif hps.lr is None and others and not spec.product and not spec.search_row.is_box:
         yield ("hps", "lr"), f"must be given: the line of {others[0]} runs through it"
 
 
@@ -279,7 +279,7 @@ def _value(at: KeyPath, name: str, value: float) -> Iterator[Problem]:
 
 
 def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
-    if not spec.grid and spec.search.row.needs_grid:
+    if not spec.grid and spec.search_row.needs_grid:
         yield ("grid",), "must scan at least one HP"
     for name, values in spec.grid.items():
         at: KeyPath = ("grid", name)
@@ -307,7 +307,7 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
 
 def _product_without_base(spec: SweepSpec) -> Iterator[Problem]:
     """Yield the HPs whose base value the product lacks. The line of the judged HP runs through these values."""
-    if not spec.product or spec.judged_hp not in spec.grid:
+    if not spec.product or spec.judged_hp not in spec.grid or spec.search_row.why_no_line(spec, spec.judged_hp):
         return
     base = base_values(spec)
     for name, values in spec.grid.items():

@@ -82,7 +82,7 @@ def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]
         spec = spec.model_copy(update={"data": spec.data.model_copy(update=more)})
     if not are_registered(names):
         return as_stored(spec)  # it was checked when it was stored, and its rules need the code
-    settings = spec.search.row.settings
+    settings = spec.search_row.settings
     own = {key: value for key, value in spec.search.given.items() if key in settings.model_fields}
     validated(settings, file, own, at=("search",))
     if broken := joined(_line(file, spec, path, message) for path, message in problems(spec)):

@@ -680,7 +680,8 @@ class SweepSpec(Section):
     """What is scanned, by HP: `lr`, `init_scale`, `residual_scale`, `router_bias_lr`, `aux_weight`, `z_weight`,
     `weight_decay`, `eps`, `beta1`, `beta2`, `momentum`, or a dotted multiplier."""
     product: bool = False
-    """Scan every combination of the grid. By default each HP is one line through the base values of the others."""
+    """Scan every combination of the grid. By default each HP is one line through the base values of the others. A
+    refine search then moves two HPs together."""
     seeds: Seeds = (0,)
     """A count, or a list of seeds. A seed decides init and data order. A verdict needs at least two."""
     judge: JudgeSpec = JudgeSpec()
@@ -742,6 +743,12 @@ class SweepSpec(Section):
     def stack_size(self) -> int | None:
         """The trials per stack: 1 if trials may stop early, and None if the planner chooses."""
         return self.resources.stack_size if self.early_stopping.asha is None else 1
+
+    @property
+    def search_row(self) -> Any:
+        """The row of the search: a `hpxfer.search.kinds.SearchKind`. A kind may have another row for a product."""
+        row = self.search.row
+        return row.with_product if self.product and row.with_product is not None else row
 
     @property
     def judged_hp(self) -> str:

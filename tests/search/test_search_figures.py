@@ -30,6 +30,7 @@ KINDS = {
     "optuna": expansion_of(*TWO, search="{kind: optuna, sampler: RandomSampler, budget: 24}"),
     "random": expansion_of(*TWO, search="{kind: random, points: 12}"),
     "refine": expansion_of(LR, search="{kind: refine, until_octaves: 0.5}"),
+    "refine of a product": expansion_of(*TWO, search="{kind: refine, budget: 26}", more="product: true\n"),
     "coordinate": expansion_of(
         LR, SEEDS, search="{kind: coordinate, multipliers: [router.lr_mult, embedding.lr_mult]}"
     ),
@@ -41,6 +42,7 @@ FIGURES = {
     "optuna": {"search-best"},
     "random": {"search-best"},
     "refine": {"search-best", "search-refine-lr", "doubt"},
+    "refine of a product": {"search-best", "search-contours-lr-init_scale"},
     "verdict": {"doubt"},
     "coordinate": {"search-best", "search-steps-completep-moe_sp-w32_d2_E4A1_h32"},
     "staged-grid": {
