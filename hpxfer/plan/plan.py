@@ -96,6 +96,7 @@ class Plan:
     chosen: Precision | None = None  # where the precision comes from
     saving: Saving | None = None  # what bfloat16 would take instead
     balance: tuple[str, ...] = ()  # what keeps the experts equally busy
+    active: tuple[str, ...] = ()  # active parameters of MoE shapes relative to a dense one, one line per dense shape
     schedules: tuple[str, ...] = ()  # the phases of each run in steps, where the file has other forms of lengths
     preset: tuple[str, ...] = ()  # what the model's preset sets, what the file has otherwise, and what neither has
     unfit: tuple[str, ...] = ()  # the shapes of which not even one trial fits into memory, one line each
@@ -179,6 +180,7 @@ class Plan:
             "measured_over_rate": self.ratio,
             "preset": list(self.preset),
             "balance": list(self.balance),
+            "active": list(self.active),
             "schedules": list(self.schedules),
             "cautions": list(self.cautions),
             "unfit": list(self.unfit),

@@ -92,8 +92,7 @@ def test_shortest_data_that_is_long_enough(tmp_path: Path, make_sweep: Make) -> 
     assert "must hold at least 162 tokens for 3 steps of 32, 64 for validation and 2 last targets" in str(error.value)
     assert (
         f"got 161 at text:{path}; add data, set data.epochs: 2 to read it so often, or lower training.steps "
-        "(at most 2 fit)"
-        in str(error.value)
+        "(at most 2 fit)" in str(error.value)
     )
 
 
