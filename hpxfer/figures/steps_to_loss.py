@@ -6,14 +6,15 @@ reference back to the arm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
 from hpxfer.analysis.statistics.same_loss import LossCurve, Reached
 from hpxfer.analysis.statistics.steps_to_loss import StepsToLoss
@@ -23,9 +24,12 @@ from hpxfer.figures.style import INK, SMALL
 from hpxfer.figures.text import along, listed, why_none
 
 NOTHING = "no two arms to compare"
-SHOWN = 50  # the last so many parts of the longest run: before them, near the start, all arms look alike
+SHOWN = 10  # x starts at this part of the longest run: before it all arms look alike
+BEFORE = 3  # or at this part of the first arrow's end
 ARROWS = 3  # per reference: those of the fastest arms
 LABEL_POINTS = 12  # from one arrow's text to the next one's, as they lie at one loss
+ROOM = 0.22  # of the range of losses, below them
+STYLES: dict[str, Literal["-", "--"]] = {"arm": "-", "reference": "-", "elsewhere": "--"}
 Unit = Literal["steps", "tokens"]
 
 
@@ -48,7 +52,6 @@ class SameLossPanel:
     parameterization: str
     curves: tuple[LossCurve, ...]  # references, arms by scale, curves from elsewhere
     arrows: tuple[Arrow, ...]
-    factors: dict[str, float]  # arm -> its factor against another arm of the sweep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +113,17 @@ def _unit(curves: Sequence[LossCurve]) -> Unit:
 
 
 def _fastest(answer: StepsToLoss, unit: Unit) -> str:
-    rows = [row for row in answer.rows if _factor(row, unit) is not None]
-    if not rows:
-        return f"{answer.parameterization} has no arm that reaches it"
-    best = max(rows, key=lambda row: _factor(row, unit) or 0.0)
-    return f"{answer.parameterization} {best.arm} {_factor(best, unit):.3g}x fewer than {best.reference}"
+    """Return the largest factor of a panel: against arms of the sweep or, without any, curves from elsewhere."""
+    own = [row for row in answer.rows if row.reference not in _elsewhere(answer)] or answer.rows
+    known = [(factor, row) for row in own if (factor := _factor(row, unit)) is not None]
+    if not known:
+        return f"{answer.parameterization} never has it"
+    factor, best = max(known, key=lambda found: found[0])
+    return f"{answer.parameterization} up to {factor:.3g}x fewer than {best.reference}"
+
+
+def _elsewhere(answer: StepsToLoss) -> set[str]:
+    return {curve.name for curve in answer.curves if curve.kind == "elsewhere"}
 
 
 def _factor(row: Reached, unit: Unit) -> float | None:
@@ -122,7 +131,6 @@ def _factor(row: Reached, unit: Unit) -> float | None:
 
 
 def _panel(answer: StepsToLoss, unit: Unit) -> SameLossPanel:
-    elsewhere = {curve.name for curve in answer.curves if curve.kind == "elsewhere"}
     arrows: list[Arrow] = []
     for reference in dict.fromkeys(row.reference for row in answer.rows):
         known = [found for row in answer.rows if row.reference == reference and (found := _arrow(row, unit))]
@@ -131,11 +139,6 @@ def _panel(answer: StepsToLoss, unit: Unit) -> SameLossPanel:
         parameterization=answer.parameterization,
         curves=tuple(curve for curve in answer.curves if positions(curve, unit)),
         arrows=tuple(arrows),
-        factors={
-            row.arm: factor
-            for row in answer.rows
-            if row.reference not in elsewhere and (factor := _factor(row, unit)) is not None
-        },
     )
 
 
@@ -148,70 +151,95 @@ def _arrow(row: Reached, unit: Unit) -> Arrow | None:
 
 
 def draw_steps_to_loss(info: SameLossInfo) -> Figure:
-    """Return the figure: one panel per parameterization, all with the same limits."""
+    """Return the figure: one panel per parameterization, all with the same limits and colors."""
     with style.look():
-        figure, grid = style.panels(info.title, len(info.panels), height=3.6)
-        end = max(positions(curve, info.unit)[-1] for panel in info.panels for curve in panel.curves)
-        shown = [
-            height
-            for panel in info.panels
-            for curve in panel.curves
-            for x, *heights in zip(positions(curve, info.unit), curve.low, curve.high, strict=True)
-            if x >= end / SHOWN
-            for height in heights
-        ]
-        margin = 0.05 * (max(shown) - min(shown)) or 0.1
+        figure, grid = style.panels(info.title, len(info.panels), height=3.4, foot=0.9)
+        lines = {curve.name: curve for panel in info.panels for curve in panel.curves}
+        color_of = _colors(lines.values())
+        start, end, low, high = _limits(info)
         for axes, panel in zip(grid, info.panels, strict=True):
-            _draw_panel(axes, info, panel)
-            axes.set_xlim(end / SHOWN, end * 1.1)
-            axes.set_ylim(min(shown) - margin, max(shown) + margin)
+            _draw_panel(axes, info, panel, color_of)
+            axes.set_xlim(start, end)
+            axes.set_ylim(low, high)
+        handles = [
+            Line2D([], [], color=color_of[name], linestyle=STYLES[curve.kind], label=name)
+            for name, curve in lines.items()
+        ]
+        style.legend_below(figure, handles, columns=3)
     return figure
 
 
-def _draw_panel(axes: Axes, info: SameLossInfo, panel: SameLossPanel) -> None:
+def _colors(curves: Iterable[LossCurve]) -> dict[str, str]:
+    """Return the color of each curve: ink for references, by scale for arms, and others for curves from elsewhere."""
+    by_kind: dict[str, list[str]] = {}
+    for curve in curves:
+        by_kind.setdefault(curve.kind, []).append(curve.name)
+    arms, elsewhere = by_kind.get("arm", []), by_kind.get("elsewhere", [])
+    marks = [color for color, _ in style.MARKS[2:]]
+    return {
+        **dict.fromkeys(by_kind.get("reference", []), INK),
+        **dict(zip(arms, style.ramp(len(arms)), strict=True)),
+        **{name: marks[i % len(marks)] for i, name in enumerate(elsewhere)},
+    }
+
+
+def _limits(info: SameLossInfo) -> tuple[float, float, float, float]:
+    """Return the limits of x and y. Below the curves there is room for the factors."""
+    end = max(positions(curve, info.unit)[-1] for panel in info.panels for curve in panel.curves)
+    stops = [arrow.stop for panel in info.panels for arrow in panel.arrows]
+    start = min([end / SHOWN, *(stop / BEFORE for stop in stops)])
+    heights = [
+        height
+        for panel in info.panels
+        for curve in panel.curves
+        for x, *ends in zip(positions(curve, info.unit), curve.low, curve.high, strict=True)
+        if x >= start
+        for height in ends
+    ]
+    span = max(heights) - min(heights) or 0.1
+    return start, end * 1.1, min(heights) - ROOM * span, max(heights) + 0.05 * span
+
+
+def _draw_panel(axes: Axes, info: SameLossInfo, panel: SameLossPanel, color_of: Mapping[str, str]) -> None:
     axes.set_title(panel.parameterization)
-    arms = [curve.name for curve in panel.curves if curve.kind == "arm"]
-    color_of = dict(zip(arms, style.ramp(len(arms)), strict=True))
-    elsewhere = [curve.name for curve in panel.curves if curve.kind == "elsewhere"]
-    color_of |= {name: style.MARKS[(i + 2) % len(style.MARKS)][0] for i, name in enumerate(elsewhere)}
     for curve in panel.curves:
-        color, x = color_of.get(curve.name, INK), positions(curve, info.unit)
-        factor = panel.factors.get(curve.name)
-        label = curve.name + ("" if factor is None else f": {factor:.3g}x")
+        color, x = color_of[curve.name], positions(curve, info.unit)
         axes.fill_between(x, curve.low, curve.high, color=color, alpha=0.16, linewidth=0)
-        axes.plot(
-            x, curve.mean, color=color, linewidth=1.6, linestyle="--" if curve.name in elsewhere else "-", label=label
-        )
-    _draw_arrows(axes, panel, color_of)
+        axes.plot(x, curve.mean, color=color, linewidth=1.5, linestyle=STYLES[curve.kind])
+    place: dict[str, int] = {}
+    for arrow in panel.arrows:
+        place[arrow.reference] = place.get(arrow.reference, 0) + 1
+        _draw_arrow(axes, arrow, color_of[arrow.arm], place[arrow.reference])
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_major_formatter(
+        EngFormatter(sep="") if info.unit == "tokens" else FuncFormatter(lambda x, _: f"{x:g}")
+    )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(f"{info.unit} (log scale)")
     axes.set_ylabel("training loss (nats)")
-    axes.legend(loc="upper right", alignment="left")
 
 
-def _draw_arrows(axes: Axes, panel: SameLossPanel, color_of: dict[str, str]) -> None:
-    rank: dict[str, int] = {}
-    for arrow in panel.arrows:
-        color = color_of.get(arrow.arm, INK)
-        axes.plot([arrow.start, arrow.stop], [arrow.loss_nats] * 2, linestyle=":", linewidth=1.3, color=color)
-        pointer = {"arrowstyle": "->", "color": color, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
-        near = arrow.stop * (arrow.start / arrow.stop) ** 0.15
-        axes.annotate("", (arrow.stop, arrow.loss_nats), (near, arrow.loss_nats), arrowprops=pointer)
-        axes.plot(arrow.stop, arrow.loss_nats, marker="o", markersize=4, color=color)
-        place = rank[arrow.reference] = rank.get(arrow.reference, 0) + 1
-        axes.annotate(
-            f"{arrow.factor:.3g}x",
-            (arrow.stop, arrow.loss_nats),
-            (-4, -LABEL_POINTS * place),
-            textcoords="offset points",
-            color=color,
-            fontsize=SMALL,
-            fontweight="bold",
-            ha="right",
-        )
+def _draw_arrow(axes: Axes, arrow: Arrow, color: str, place: int) -> None:
+    """Draw the dotted line from the end of a reference to an arm, and its factor, the `place`-th below the line."""
+    axes.plot([arrow.start, arrow.stop], [arrow.loss_nats] * 2, linestyle=":", linewidth=1.3, color=color)
+    axes.plot(arrow.stop, arrow.loss_nats, marker="o", markersize=4, color=color)
+    axes.annotate(
+        "",
+        (arrow.stop, arrow.loss_nats),
+        (arrow.stop * (arrow.start / arrow.stop) ** 0.15, arrow.loss_nats),
+        arrowprops={"arrowstyle": "->", "color": color, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0},
+    )
+    axes.annotate(
+        f"{arrow.factor:.3g}x",
+        (arrow.stop, arrow.loss_nats),
+        (-4, -LABEL_POINTS * place),
+        textcoords="offset points",
+        color=color,
+        fontsize=SMALL,
+        fontweight="bold",
+        ha="right",
+    )
 
 
 STEPS_TO_LOSS = HPFigure(
