@@ -59,12 +59,16 @@ class Results:
         base, as the factors of a parameterization compose: the best value at width 64 is handed to all larger widths.
         `hpxfer.verdict.bases` says why.
         """
-        shapes = [
+        return replace(self, base=find_shape(self.axis_shapes, spelled, f"{self.folder}: base"))
+
+    @property
+    def axis_shapes(self) -> list[AxisShape]:
+        """Every shape of every axis, by the names that a user may give it."""
+        return [
             AxisShape(axis=axis.name, scale_name=axis.scale_name, scale=point.scale, shape=axis.label(point.shape))
             for axis in self.expansion.axes
             for point in axis.points
         ]
-        return replace(self, base=find_shape(shapes, spelled, f"{self.folder}: base"))
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.analysis.diverged import all_diverged
 from hpxfer.analysis.followup import FollowUp, followup_sweep
+from hpxfer.analysis.references import References
 from hpxfer.analysis.statistics import STATISTICS, Inputs
 from hpxfer.analysis.statistics.answers import answers_of
+from hpxfer.analysis.statistics.reference_arm import chosen_arm
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.output import json_ready
 from hpxfer.search.verdict_rules import rules_of
@@ -70,17 +72,21 @@ class Analysis:
         return out
 
 
-def analyze(results: Results, loss: str | None = None) -> Analysis:
+def analyze(results: Results, loss: str | None = None, references: References | None = None) -> Analysis:
     """Return all reports and statistics of a sweep.
 
     `results` comes from `load_results`, and may be partial: what cannot be computed says why. `loss` is validation or
-    final_window, by default the one that the sweep is judged by.
+    final_window, by default the one that the sweep is judged by. `references` are what the arms are compared with over
+    their whole runs. Raises HpxferError if they name an arm that the sweep does not have.
     """
+    references = references or References()
+    if references.arm is not None:
+        chosen_arm(results, references.arm)
     loss = loss or results.spec.judge.loss
     lines, notes = _lines(results, loss)
     if results.base is not None and results.left_out:
         notes.insert(0, f"judged from {results.base.name}, a shape that {', '.join(results.left_out)} do not have")
-    inputs = Inputs(results=results, loss=loss, lines=tuple(lines))
+    inputs = Inputs(results=results, loss=loss, lines=tuple(lines), references=references)
     statistics: dict[str, tuple[Any, ...]] = {}
     for statistic in STATISTICS.rows():
         try:

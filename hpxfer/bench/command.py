@@ -62,17 +62,24 @@ def _measured(name: str, device: torch.device, parts: Sequence[Part], output: Pa
 def _parts(name: str, device: torch.device) -> list[Part]:
     """Return the parts of one benchmark. Code for a GPU is imported only for a GPU."""
     if device.type == "cuda":
-        from hpxfer.bench import kernels_cuda, sweep, trainer_cuda
+        from hpxfer.bench import kernels_cuda, moe, sweep, trainer_cuda
 
-        parts_of = {"trainer": trainer_cuda.parts, "kernels": kernels_cuda.parts, "sweep": sweep.parts}
+        parts_of = {
+            "trainer": trainer_cuda.parts,
+            "kernels": kernels_cuda.parts,
+            "moe": moe.parts,
+            "sweep": sweep.parts,
+        }
         return parts_of[name](device)
-    from hpxfer.bench import kernels_cpu, sweep, sweep_ray, sweep_store, trainer_cpu, whole_machine
+    from hpxfer.bench import kernels_cpu, moe, sweep, sweep_ray, sweep_store, trainer_cpu, whole_machine
 
     match name:
         case "trainer":
             return [*whole_machine.parts(), *trainer_cpu.parts()]
         case "kernels":
             return kernels_cpu.parts()
+        case "moe":
+            return moe.parts(device)
         case _:
             return [
                 *sweep.parts(device),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpxfer.bench.moe_sizes import sizes
 from hpxfer.plan.speeds import Kind, Row
 
 # The size of a trial in every CPU row: two blocks, four experts of which one is active, 512 tokens per step, one
@@ -61,6 +62,18 @@ CUDA_KERNELS = (
     Goal("adamw", "AdamW of 64 trials, 28 bytes a parameter", "of copy bandwidth"),
     Goal("routing", "routing of 64k tokens to 4 experts", "us"),
 )
+# Of Sonic DCMoE on an H100, over a dense SwiGLU FFN of 81.0 ms (2605.23893, Fig. 7).
+_FIG_7 = {"cuda-capacity-8": 1.08, "cuda-capacity-256": 1.20, "cuda-granularity-2": 1.04, "cuda-granularity-64": 1.67}
+
+
+def _moe(device: Kind) -> tuple[Goal, ...]:
+    """Return the rows of the latency of a MoE layer. None has a goal."""
+    return tuple(
+        Goal(size.key, size.what, "x", reference=f"{_FIG_7[size.key]}: Sonic DCMoE, H100" if size.key in _FIG_7 else "")
+        for size in sizes(device)
+    )
+
+
 _TABLES: Mapping[tuple[str, Kind], tuple[Goal, ...]] = {
     ("trainer", "cpu"): (
         *(
@@ -77,6 +90,8 @@ _TABLES: Mapping[tuple[str, Kind], tuple[Goal, ...]] = {
     ("trainer", "cuda"): CUDA_TRAINER,
     ("kernels", "cpu"): tuple(Goal(f"experts-{w}", f"width {w}: {_EXPERTS}", "x") for w in WIDTHS),
     ("kernels", "cuda"): CUDA_KERNELS,
+    ("moe", "cpu"): _moe("cpu"),
+    ("moe", "cuda"): _moe("cuda"),
     ("sweep", "cpu"): (
         Goal("sweep-cpu", f"8 trials of width 32 and 200 steps: {_WORKER}", "x"),
         Goal("sweep-cpu-2000", "the same, extrapolated to 2,000 steps", "x"),

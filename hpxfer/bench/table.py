@@ -10,7 +10,7 @@ from hpxfer.bench.goals import goals
 from hpxfer.host.output import aligned
 from hpxfer.plan.speeds import Kind, Record, latest
 
-BENCHES = ("trainer", "kernels", "sweep")
+BENCHES = ("trainer", "kernels", "moe", "sweep")
 UNMEASURED = "unmeasured"
 _HEADINGS = ("what", "measured", "goal", "elsewhere")
 _TITLES = {
@@ -18,6 +18,8 @@ _TITLES = {
     ("trainer", "cuda"): "The trainer on a GPU",
     ("kernels", "cpu"): "Kernels on a CPU",
     ("kernels", "cuda"): "Kernels on a GPU",
+    ("moe", "cpu"): "A MoE layer on a CPU",
+    ("moe", "cuda"): "A MoE layer on a GPU",
     ("sweep", "cpu"): "A sweep on a CPU",
     ("sweep", "cuda"): "A sweep on a GPU",
 }

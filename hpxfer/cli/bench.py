@@ -41,7 +41,7 @@ def bench(
       hpxfer bench trainer --device cpu
     """
     if context.invoked_subcommand is None:
-        _bench(("trainer", "kernels", "sweep"), output, device, as_json)
+        _bench(("trainer", "kernels", "moe", "sweep"), output, device, as_json)
     elif (output, device, as_json) != (BENCH_FOLDER, "auto", False):
         raise HpxferError(
             f"options stand after the benchmark's name: hpxfer bench {context.invoked_subcommand} [OPTIONS]"
@@ -71,6 +71,33 @@ def kernels(
       hpxfer bench kernels --row experts-32 --device cpu
     """
     _bench(("kernels",), output, device, as_json, rows)
+
+
+@bench_app.command()
+def moe(
+    axis: Annotated[
+        str | None, typer.Option("--axis", help="capacity: more experts; granularity: more and smaller ones.")
+    ] = None,
+    rows: Rows = None,
+    output: BenchOutput = BENCH_FOLDER,
+    device: BenchDevice = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure the latency of a MoE layer beside a dense FFN of equal active width, as its experts become more.
+
+    \b
+    Examples:
+      hpxfer bench moe
+      hpxfer bench moe --axis granularity --device cpu
+    """
+    if axis is not None and rows:
+        raise HpxferError("--axis, --row: must be one of them, got both; leave one out")
+    if axis is not None:
+        from hpxfer.bench.machine import bench_device
+        from hpxfer.bench.moe_sizes import keys_along
+
+        rows = list(keys_along(axis, "cuda" if bench_device(device).type == "cuda" else "cpu"))
+    _bench(("moe",), output, device, as_json, rows)
 
 
 @bench_app.command(name="sweep")

@@ -40,6 +40,22 @@ def report(
             help="Write the sweep that would decide an undecided verdict, or add a control, to this new file."
         ),
     ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARM",
+            help="Count the steps to the loss of this arm: a shape, a parameterization or both, e.g. w64, sp or "
+            "'sp w64'; default: the dense shape with as many active parameters, else the control.",
+        ),
+    ] = None,
+    reference_curves: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw these loss curves beside the arms, and count the steps to their losses: a CSV file with the "
+            "columns name, step or tokens, and loss.",
+        ),
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     full: Annotated[
         bool, typer.Option("--full", help="Print all that was found: reasons, every shape, every statistic.")
@@ -57,8 +73,10 @@ def report(
       hpxfer report results/width results/depth --output report
       hpxfer report results/width --write-followup sweeps/more.yaml
       hpxfer report results/width --base w64
+      hpxfer report results/long_horizon --reference-curves gpt2.csv
       hpxfer report results/width --plugin ./my_statistics.py --full
     """
+    from hpxfer.analysis.references import References, read_reference_curves
     from hpxfer.report.write import write_report
     from hpxfer.storage.uri import is_uri
     from hpxfer.store.location import local_results
@@ -67,8 +85,18 @@ def report(
     folders = [local_results(folder) for folder in results]
     if output is None and any(map(is_uri, results)):
         output = OUTPUT  # results on an object store are read, never written
+    curves = () if reference_curves is None else read_reference_curves(reference_curves)
     found = write_report(
-        folders, output=output, hp=hp, loss=loss, base=base, form=form, followup=write_followup, show=show, full=full
+        folders,
+        output=output,
+        hp=hp,
+        loss=loss,
+        base=base,
+        form=form,
+        followup=write_followup,
+        show=show,
+        full=full,
+        references=References(arm=reference, curves=curves),
     )
     warn(found.warnings)
     if as_json:

@@ -89,6 +89,7 @@ FIGURES: Registry[FigureKind] = Registry(
         "base-choice": "hpxfer.figures.base_choice:BASE_CHOICE",
         "stability": "hpxfer.figures.stability:STABILITY",
         "training": "hpxfer.figures.training:TRAINING",
+        "steps-to-loss": "hpxfer.figures.steps_to_loss:STEPS_TO_LOSS",
         "collapse": "hpxfer.figures.collapse:COLLAPSE",
         "normalized-collapse": "hpxfer.figures.collapse:NORMALIZED_COLLAPSE",
         "balance": "hpxfer.figures.balance:BALANCE",

@@ -8,6 +8,8 @@ from hpxfer.model.families import FAMILIES
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
+_EMBEDDINGS = ("embedding", "position", "readout")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParamCount:
@@ -22,6 +24,16 @@ def count_params(shape: Shape, setting: Setting) -> ParamCount:
     family = FAMILIES.get(setting.family)
     total = sum(spec.numel * spec.layers for spec in family.parameters(shape, setting))
     return ParamCount(total=total, active=family.active_params(shape, setting))
+
+
+def active_without_embeddings(shape: Shape, setting: Setting) -> int:
+    """Return the number of parameters that one token meets without embeddings and an untied readout.
+
+    These grow with the vocabulary and the context, and are the same for a dense and a MoE model.
+    """
+    family = FAMILIES.get(setting.family)
+    tables = sum(spec.numel * spec.layers for spec in family.parameters(shape, setting) if spec.role in _EMBEDDINGS)
+    return family.active_params(shape, setting) - tables
 
 
 def flops_per_token(shape: Shape, setting: Setting) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpxfer.host.machine import num_cpus
 from hpxfer.model.cost import count_params, train_flops
+from hpxfer.plan.active import active_lines
 from hpxfer.plan.cautions import cautions
 from hpxfer.plan.footprint import Way, footprint
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
@@ -117,6 +118,7 @@ def make_plan(
         preset=preset_lines(spec.model.like, spec.model),
         recipe=() if spec.hps.recipe is None else spec.hps.recipe.lines(),
         balance=tuple(_balance_lines(expansion)),
+        active=active_lines(expansion),
         schedules=schedule_lines(spec),
         unfit=unfit(plan, spec.resources),
     )

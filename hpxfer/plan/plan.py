@@ -96,6 +96,7 @@ class Plan:
     chosen: Precision | None = None  # where the precision comes from
     saving: Saving | None = None  # what bfloat16 would take instead
     balance: tuple[str, ...] = ()  # what keeps the experts equally busy
+    active: tuple[str, ...] = ()  # active parameters of MoE shapes relative to a dense one, one line per dense shape
     schedules: tuple[str, ...] = ()  # the phases of each run in steps, where the file has other forms of lengths
     recipe: tuple[str, ...] = ()  # what comes from the recipe that the sweep starts from, and what does not
     preset: tuple[str, ...] = ()  # what the model's preset sets, what the file has otherwise, and what neither has
@@ -181,6 +182,7 @@ class Plan:
             "recipe": list(self.recipe),
             "preset": list(self.preset),
             "balance": list(self.balance),
+            "active": list(self.active),
             "schedules": list(self.schedules),
             "cautions": list(self.cautions),
             "unfit": list(self.unfit),

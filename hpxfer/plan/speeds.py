@@ -32,7 +32,7 @@ class Row:
 class Record:
     """Rows of one run of one benchmark on one kind of device. Records of one run differ in their rows alone."""
 
-    name: str  # kernels | trainer | sweep
+    name: str  # kernels | trainer | moe | sweep
     device: Kind
     date: str  # UTC, ISO 8601
     command: str

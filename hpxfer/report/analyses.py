@@ -13,7 +13,7 @@ from hpxfer.report.tables import Table, table_of
 
 REASONS = ("why_not", "why_no_hp", "why_no_loss", "why_no_optimum")
 # The fields that tell the answers of a statistic apart.
-LABELS = ("axis", "parameterization", "hp", "first", "second", "shape", "count", "dense_shape", "moe_shape")
+LABELS = ("axis", "parameterization", "hp", "first", "second", "shape", "count")
 
 
 def analysis_tables(analysis: Analysis) -> tuple[Table, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from hpxfer.analysis import TransferReport, analyze, transfer_report
+from hpxfer.analysis.references import References
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
 from hpxfer.host.files import write_files
@@ -70,6 +71,7 @@ def write_report(
     followup: Path | None = None,
     show: bool = False,
     full: bool = False,
+    references: References | None = None,
     option: str = "--output",
 ) -> Written:
     """Write the report of one or several results folders and return what was found.
@@ -78,7 +80,8 @@ def write_report(
     where it cannot be written, that is a warning unless `output` is given. `hp` and `loss` judge by others than the
     sweep does, and `base` judges from another shape, see `Results.from_base`. `followup` is where to write the sweep
     that undecided verdicts ask for. `show` opens the report in a browser. `full` makes the text hold all that was
-    found. `option` is the option that names another folder, for messages. Raises HpxferError where the input is at
+    found. `references` are what arms are compared with over their whole runs; a format on one page has no room for
+    that. `option` is the option that names another folder, for messages. Raises HpxferError where the input is at
     fault. Files that cannot be written are in `not_written` of what it returns.
     """
     if form not in FORMATS:
@@ -87,6 +90,11 @@ def write_report(
         raise HpxferError("--open: must have a file to open, got --format text; leave one of them out")
     if form == "png" and len(folders) > 1:
         raise HpxferError("--format png: must have one results folder, got several; give one, or choose pdf")
+    if references is not None and references.given and (form in PAGES or (form == "text" and not full)):
+        raise HpxferError(
+            f"--reference, --reference-curves: go with a report that has tables, got --format {form}; "
+            f"{'add --full' if form == 'text' else 'choose html, md or json'}"
+        )
     if followup is not None and len(folders) > 1:
         raise HpxferError("--write-followup: must have one results folder, got several; give one")
     target = output or _default_output(folders)
@@ -102,6 +110,7 @@ def write_report(
             target,
             followup,
             option,
+            references=references,
             full=full,
             needs_figure=form != "text" or output is not None,
         )
@@ -136,13 +145,13 @@ def _write_report(
     followup: Path | None,
     option: str,
     *,
+    references: References | None,
     full: bool,
     needs_figure: bool,
 ) -> Written:
     sweeps = [_judged_by(load_results(folder), hp, loss, base) for folder in folders]
-    sources = (
-        [] if form == "text" and followup is None and not full else [source_of(results, form) for results in sweeps]
-    )
+    is_brief = form == "text" and followup is None and not full
+    sources = [] if is_brief else [source_of(results, form, references) for results in sweeps]
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
     next_steps = [
         next_step(results, report, str(results.folder)) for results, report in zip(sweeps, reports, strict=True)
@@ -222,9 +231,11 @@ def _judged_by(results: Results, hp: str | None, loss: str | None, base: str | N
     return replace(results, spec=results.spec.model_copy(update={"judge": judge})) if named else results
 
 
-def source_of(results: Results, form: str = "html", *, is_running: bool = False) -> Source:
+def source_of(
+    results: Results, form: str = "html", references: References | None = None, *, is_running: bool = False
+) -> Source:
     """Return a folder as a report of this format reads it: analyzed, with its figures drawn."""
-    analysis = analyze(results)
+    analysis = analyze(results, references=references)
     figures, not_drawn = ([], []) if form in PAGES else all_figures(results, analysis)
     return Source(results=results, analysis=analysis, figures=figures, not_drawn=not_drawn, is_running=is_running)
 

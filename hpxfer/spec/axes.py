@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.scaling.shape import Shape, check_trainable, heads_of
+from hpxfer.scaling.shape import EXPERT_DIMS, Shape, check_trainable, heads_of
 from hpxfer.spec.blocks import Blocks, has_dense
 from hpxfer.spec.scale import scale_of
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
@@ -116,11 +116,13 @@ def _whole(value: float, name: str, at: str) -> int:
 def moved(base: Shape, change: ShapeChange, blocks: Blocks) -> Shape:
     """Return `base` with `change` applied. By default num_active follows num_experts, and hidden sizes the width.
 
-    A dense size is there where some block has a dense FFN. Shared experts are as wide as the base's or, if it has none,
-    as its routed experts or its dense FFN.
+    A change to no experts gives a dense shape, without shared experts and groups. A dense size is there where some
+    block has a dense FFN. Shared experts are as wide as the base's or, if it has none, as its routed experts or its
+    dense FFN.
     """
     width = change.width or base.width
-    num_shared = base.num_shared if change.num_shared is None else change.num_shared
+    is_dense = change.num_experts == 0
+    num_shared = change.num_shared if change.num_shared is not None else 0 if is_dense else base.num_shared
     shared = (base.shared_width or base.expert_width or base.dense_width) if num_shared else 0
     shape = replace(
         base,
@@ -130,7 +132,7 @@ def moved(base: Shape, change: ShapeChange, blocks: Blocks) -> Shape:
         **_experts(base, change),
         num_shared=num_shared,
         shared_width=_size("shared", change, width, shared / base.width),
-        num_groups=change.num_groups or base.num_groups,
+        num_groups=change.num_groups or (1 if is_dense else base.num_groups),
         batch_tokens=change.batch_tokens or base.batch_tokens,
         steps=change.steps or base.steps,
     )
@@ -158,6 +160,10 @@ def _heads(base: Shape, change: ShapeChange, width: int) -> dict[str, int]:
 def _experts(base: Shape, change: ShapeChange) -> dict[str, int]:
     """Return num_experts, num_active and expert_width. Raise HpxferError if they cannot follow the change."""
     size = change.expert_ratio or change.expert_width
+    if change.num_experts == 0:
+        if change.num_active or size:
+            raise HpxferError("num_experts 0 makes a dense shape, which has no active experts; take their sizes out")
+        return dict.fromkeys(EXPERT_DIMS, 0)
     given = [bool(dim) for dim in (change.num_experts, change.num_active, size)]
     if not base.num_experts and any(given) and not all(given):
         raise HpxferError(
@@ -179,9 +185,13 @@ def _experts(base: Shape, change: ShapeChange) -> dict[str, int]:
 
 
 def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Blocks) -> dict[str, int]:
-    """Return dense_width: 0 if no block of `shape` has a dense FFN. Raise HpxferError if it is given all the same."""
+    """Return dense_width: 0 if no block of `shape` has a dense FFN. Raise HpxferError if it is given all the same.
+
+    By default it keeps the ratio of the base or, of a base without a dense FFN, of what a token uses of its experts.
+    """
     if has_dense(shape, blocks):
-        return {"dense_width": _size("dense", change, shape.width, base.dense_ratio)}
+        ratio = (base.dense_width or base.active_width) / base.width
+        return {"dense_width": _size("dense", change, shape.width, ratio)}
     if change.dense_width or change.dense_ratio:
         raise HpxferError("no block has a dense FFN at this shape (see moe_every and dense_first); take its size out")
     return {"dense_width": 0}

@@ -143,7 +143,7 @@ def _point_problems(
         yield from (f"{key} {problem}" for key, problem in batch_problems(spec, shape.batch_tokens))
     holding = [choice.name for choice in choices if "kappa" in choice.table.fixed]
     if shape.kappa != base.kappa and holding and not axis.allow_kappa_change:
-        got = f"{shape.num_active}/{shape.num_experts}"
+        got = f"{shape.num_active}/{shape.num_experts}" if shape.num_experts else "1, as of any dense shape"
         yield (
             f"kappa = num_active/num_experts must stay {base.kappa:g} under {holding[0]}, got {got}; transfer is not "
             "expected along such an axis, set allow_kappa_change: true on it to run it all the same"

@@ -184,8 +184,9 @@ class ShapeChange(Section):
     """Attention heads."""
     kv_heads: Count | None = None
     """Heads of keys and values."""
-    num_experts: Count | None = None
-    """Routed experts per MoE layer."""
+    num_experts: CountOrNone | None = None
+    """Routed experts per MoE layer. 0 makes the point dense. Its FFN is as wide as what a token uses of the base's
+    experts, unless dense_width or dense_ratio says otherwise: the active parameters are equal but for the router."""
     num_active: Count | None = None
     """Routed experts per token."""
     expert_ratio: Ratio | None = None

@@ -56,7 +56,7 @@ def test_the_joint_drift_names_the_dimension_that_moves_it(whole: Analysis) -> N
 
 def test_every_analysis_is_there_for_every_axis_and_parameterization(whole: Analysis) -> None:
     keys = {(axis, label) for axis in ("width", "depth", "granularity") for label in ("completep-moe", "sp")}
-    for name in ("improvement", "collapse", "balance", "held_out", "speed_ups"):
+    for name in ("improvement", "collapse", "balance", "held_out", "steps_to_loss"):
         assert {(answer.axis, answer.parameterization) for answer in whole.found(name)} == keys
     for name in ("fast", "stability"):
         assert {(answer.hp, answer.axis, answer.parameterization) for answer in whole.found(name)} == {
@@ -111,28 +111,6 @@ def test_a_product_has_surfaces_and_its_base_once(tmp_path: Path) -> None:
     base = next(answer for answer in found.found("surfaces") if answer.is_base)
     assert base.interaction == pytest.approx(0.0, abs=0.1)
     assert {answer.hp for answer in found.reports} == {"lr", "init_scale"}
-
-
-def test_a_dense_base_has_a_speed_up(tmp_path: Path) -> None:
-    dense = (
-        "base: {width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32}",
-        "base: {width: 32, depth: 2, dense_ratio: 2, head_dim: 32}",
-    )
-    moe = ("width: [32, 64]", "moe:\n    - {num_experts: 4, num_active: 2, expert_ratio: 1}")
-    grid = ("lr: [0.01]", "lr: {log2: [-9, -4]}")
-    found = made(
-        tmp_path,
-        dense,
-        moe,
-        grid,
-        ("completep-moe, sp", "complete-mue, sp"),
-        ("  context: 64", "  context: 64\n  gate: normalized_sigmoid\n  ffn: swiglu"),
-    )
-    answer = found.found("speed_ups")[0]
-    assert (answer.why_not, answer.num_seeds) == (None, 2)
-    assert answer.speed_up is not None
-    assert answer.speed_up > 1
-    assert answer.active_ratio is not None
 
 
 PARTS: dict[str, Callable[[Trial], bool]] = {

@@ -57,8 +57,13 @@ def test_one_benchmark_prints_its_tables_and_appends(capsys: pytest.CaptureFixtu
 def test_alone_it_runs_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = bench(capsys, "--device", "cpu", "--output", tmp_path, "--json")
     assert code == 0
-    assert [record["name"] for record in json.loads(out)] == ["trainer", "kernels", "sweep"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels.jsonl", "sweep.jsonl", "trainer.jsonl"]
+    assert [record["name"] for record in json.loads(out)] == ["trainer", "kernels", "moe", "sweep"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "kernels.jsonl",
+        "moe.jsonl",
+        "sweep.jsonl",
+        "trainer.jsonl",
+    ]
 
 
 def test_on_a_gpu_cublas_gets_its_workspace_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -160,7 +165,7 @@ def test_an_unknown_row_names_the_legal_ones(capsys: pytest.CaptureFixture[str],
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["trainer", "kernels", "sweep"])
+@pytest.mark.parametrize("name", ["trainer", "kernels", "moe", "sweep"])
 def test_the_parts_have_the_rows_of_the_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     keys = {key for part in command._parts(name, torch.device("cpu")) for key in part.keys}

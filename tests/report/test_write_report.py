@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from report_cases import Stub, write_store
 
+from hpxfer.analysis.references import ReferenceCurve, References
 from hpxfer.cli import main
 from hpxfer.errors import HpxferError
 from hpxfer.report.write import FORMATS, write_report
@@ -105,6 +106,16 @@ def test_another_hp_or_loss_is_judged_when_asked_for(store: Path, tmp_path: Path
     assert data["sweeps"][0]["analysis"]["loss"] == "final_window"
 
 
+def test_reference_curves_are_in_the_table_and_in_the_figure(store: Path, tmp_path: Path) -> None:
+    curve = ReferenceCurve(name="gpt2", losses=(5.0, 4.0, 3.5), steps=(10.0, 50.0, 5000.0))
+    found = write_report([store], output=tmp_path, form="json", full=True, references=References(curves=(curve,)))
+    answers = json.loads((tmp_path / "report.json").read_text())["sweeps"][0]["analysis"]["steps_to_loss"]
+    assert all("gpt2" in {row["reference"] for row in answer["rows"]} for answer in answers)
+    assert "Steps to the same loss" in found.text()
+    assert "gpt2" in found.text()
+    assert any("gpt2" in path.read_text() for path in (tmp_path / "figures").glob("steps-to-loss-*.csv"))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -112,6 +123,12 @@ def test_another_hp_or_loss_is_judged_when_asked_for(store: Path, tmp_path: Path
         ({"form": "text", "show": True}, "--open: must have a file to open"),
         ({"hp": "init_scale"}, "hp: must be scanned by the sweep, got 'init_scale'"),
         ({"loss": "train"}, "loss: unknown loss 'train'; legal: final_window, validation"),
+        ({"references": References(arm="w48")}, "reference: must be a shape of the sweep, got 'w48'; the shapes are"),
+        (
+            {"references": References(arm="w64"), "form": "pdf"},
+            "--reference, --reference-curves: go with a report that has tables, got --format pdf; choose html, md",
+        ),
+        ({"references": References(arm="w64"), "form": "text"}, "got --format text; add --full"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_nothing_is_written(

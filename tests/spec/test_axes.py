@@ -63,6 +63,15 @@ def test_moved(change: dict[str, Any], dims: dict[str, int]) -> None:
             "take another head_dim, or give num_heads",
         ),
         ({"num_active": 5}, "num_active must be at most num_experts, got 5 of 4"),
+        (
+            {"num_experts": 0, "expert_ratio": 1},
+            "num_experts 0 makes a dense shape, which has no active experts; take their sizes out",
+        ),
+        (
+            {"num_experts": 0, "num_shared": 1},
+            "shared experts and groups belong to a MoE layer, got no num_experts; give experts, or leave them out",
+        ),
+        ({"num_experts": 0, "dense_ratio": 1, "dense_width": 8}, "give one of dense_ratio and dense_width, got both"),
     ],
 )
 def test_moved_refuses(change: dict[str, Any], message: str) -> None:
@@ -72,6 +81,11 @@ def test_moved_refuses(change: dict[str, Any], message: str) -> None:
 
 
 MIXED = dataclasses.replace(BASE, num_shared=1, shared_width=16, dense_width=96)
+SHARED = dataclasses.replace(BASE, num_active=2, num_shared=1, shared_width=16, num_groups=2)
+NO_EXPERTS = {
+    **dict.fromkeys(("num_experts", "num_active", "expert_width", "num_shared", "shared_width"), 0),
+    "num_groups": 1,
+}
 DENSE = Shape(width=32, depth=2, head_dim=16, dense_width=64)
 EVERY_OTHER = PLAIN.model_copy(update={"moe_every": 2})
 TO_MOE = {"num_experts": 8, "num_active": 2, "expert_width": 16}
@@ -85,6 +99,12 @@ MOE_DIMS = {**TO_MOE, "dense_width": 0}
         (MIXED, EVERY_OTHER, {"num_shared": 0}, {"num_shared": 0, "shared_width": 0}),
         (MIXED, EVERY_OTHER, {"num_shared": 3, "shared_ratio": 1}, {"num_shared": 3, "shared_width": 32}),
         (MIXED, EVERY_OTHER, {"dense_ratio": 1}, {"dense_width": 32}),
+        (BASE, PLAIN, {"num_experts": 0}, {**NO_EXPERTS, "dense_width": 64}),  # as wide as the one active expert
+        (SHARED, PLAIN, {"num_experts": 0}, {**NO_EXPERTS, "dense_width": 2 * 64 + 16}),
+        (SHARED, PLAIN, {"num_experts": 0, "width": 64}, {**NO_EXPERTS, "width": 64, "dense_width": 288}),
+        (SHARED, PLAIN, {"num_experts": 0, "dense_ratio": 4}, {**NO_EXPERTS, "dense_width": 128}),
+        (MIXED, EVERY_OTHER, {"num_experts": 0}, NO_EXPERTS),  # every block has the dense FFN that some had
+        (DENSE, PLAIN, {"num_experts": 0}, {}),
         (BASE, PLAIN, {"num_shared": 2}, {"num_shared": 2, "shared_width": 64}),  # as wide as a routed one
         (BASE, PLAIN, {"num_active": 2, "num_groups": 2}, {"num_active": 2, "num_groups": 2}),
         (BASE, PLAIN, {"batch_tokens": 64, "steps": 9}, {"batch_tokens": 64, "steps": 9}),

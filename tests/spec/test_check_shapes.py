@@ -197,6 +197,12 @@ def test_kappa_may_move_where_no_table_holds_it() -> None:
     )
     parse_sweep(edited(*dense_to_moe, (TABLES, "[complete-mue, sp]")))
     parse_sweep(edited((AXIS, "  capacity: [8, 16]"), (TABLES, "[complete-mue, sp]")))
+    moe_to_dense = (AXIS, "  dense: [{num_experts: 0}]")
+    assert message_of(moe_to_dense).startswith(
+        "s.yaml:16: axes.dense[0]: kappa = num_active/num_experts must stay 0.25 under completep-moe, got 1, as of any "
+        "dense shape; "
+    )
+    parse_sweep(edited((AXIS, "  dense: {shapes: [{num_experts: 0}], allow_kappa_change: true}")))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ STATISTICS: Registry[Statistic] = Registry(
         "loss_fits": "hpxfer.analysis.statistics.scaling_fit:LOSS_FITS",
         "power_laws": "hpxfer.analysis.statistics.scaling_fit:POWER_LAWS",
         "experts_size": "hpxfer.analysis.statistics.experts_size:EXPERTS_SIZE",
-        "speed_ups": "hpxfer.analysis.statistics.speed_up:SPEED_UPS",
+        "steps_to_loss": "hpxfer.analysis.statistics.steps_to_loss:STEPS_TO_LOSS",
         "held_out": "hpxfer.analysis.statistics.held_out:HELD_OUT",
     },
 )

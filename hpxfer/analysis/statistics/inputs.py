@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from hpxfer.analysis.references import References
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import axes_of
 from hpxfer.verdict.report import JudgedLine
@@ -25,6 +26,7 @@ class Inputs:
     results: Results  # the cells, trials and curves of the sweep
     loss: str  # the loss that it is judged by: validation | final_window
     lines: tuple[JudgedLine, ...]  # one per HP that the sweep scans, the judged HP first
+    references: References = field(default_factory=References)  # what arms are compared with, as far as it is given
     _known: dict[Callable[[Inputs], Any], Any] = field(default_factory=dict)
 
     @property

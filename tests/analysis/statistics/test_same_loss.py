@@ -1,0 +1,142 @@
+"""Arms against references: paired seeds, other batches, divergence, missing seeds, and curves from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpxfer.analysis.references import ReferenceCurve
+from hpxfer.analysis.statistics.curves import Curve
+from hpxfer.analysis.statistics.same_loss import ArmRun, against_arm, against_curve, curve_from, curve_of
+
+STEPS = np.arange(1000)
+
+
+def falling(rate: float, seed: int, noise: float = 0.02) -> Curve:
+    """Return a power law that goes `rate` times as fast; the batches of a seed are the same at any rate."""
+    luck = noise * np.random.default_rng(seed).standard_normal(STEPS.size)
+    return STEPS, 2 + (rate * (STEPS + 1) / 20.0) ** -0.5 + luck
+
+
+def run(rate: float, seeds: Sequence[int] = (0, 1, 2), diverged: Collection[int] = (), **given: Any) -> ArmRun:
+    planned = frozenset(given.pop("planned", (*seeds, *diverged)))
+    curves = {seed: falling(rate, seed) for seed in seeds}
+    return ArmRun(name=f"arm {rate:g}", curves=curves, diverged=frozenset(diverged), planned=planned, **given)
+
+
+@pytest.mark.parametrize("rate", [1.5, 3.0])
+def test_the_planted_rate_is_found(rate: float) -> None:
+    found = against_arm(run(1.0), run(rate))
+    assert found.speed_up == pytest.approx(rate, rel=0.1)
+    assert found.steps == pytest.approx(1000 / rate, rel=0.1)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.speed_up <= found.high
+    assert (found.num_seeds, found.num_reached, found.reference_steps) == (3, 3, 1000)
+    assert found.in_brief.startswith(
+        f"{found.speed_up:.3g}x fewer steps ({found.low:.3g} to {found.high:.3g}), 3 seeds"
+    )
+
+
+def test_an_arm_that_ends_above_has_not_reached_the_loss() -> None:
+    found = against_arm(run(1.0), run(0.5))
+    assert (found.steps, found.speed_up, found.tokens, found.fewer_tokens, found.num_reached) == (None,) * 4 + (0,)
+    assert found.in_brief == "not reached in 1000 steps by any of 3 seeds"
+    assert found.arm_end_nats is not None
+    assert found.loss_nats is not None
+    assert found.arm_end_nats > found.loss_nats
+
+
+def test_a_longer_run_may_reach_the_loss_later_than_the_reference() -> None:
+    short = ArmRun(name="short", curves={0: (STEPS[:400], falling(1.0, 0, 0.0)[1][:400])}, planned=frozenset({0}))
+    longer = ArmRun(name="longer", curves={0: falling(0.8, 0, 0.0)}, planned=frozenset({0}))
+    found = against_arm(short, longer)
+    assert found.speed_up == pytest.approx(0.8, rel=0.01)
+    assert found.in_brief == "1.25x more steps, 1 seed"
+
+
+def test_tokens_and_flops_follow_from_batches_and_costs() -> None:
+    dense = run(1.0, batch_tokens=512, flops_per_token=6e4, active=1000)
+    moe = run(2.0, batch_tokens=1024, flops_per_token=9e4, active=1500)
+    found = against_arm(dense, moe)
+    assert found.speed_up is not None
+    assert found.tokens == pytest.approx(1024 * (found.steps or 0))
+    assert found.fewer_tokens == pytest.approx(found.speed_up / 2)
+    assert found.fewer_flops == pytest.approx(found.speed_up / 2 * 6 / 9)
+    assert found.reference_flops == pytest.approx(1000 * 512 * 6e4)
+    assert found.active_ratio == pytest.approx(1.5)
+    assert found.in_brief.endswith("; it has 1.5 times the active parameters")
+    unknown = against_arm(run(1.0), run(2.0))
+    assert (unknown.flops, unknown.fewer_flops, unknown.active_ratio) == (None, None, None)
+
+
+def test_a_seed_that_diverged_has_not_reached_the_loss() -> None:
+    one = against_arm(run(1.0), run(2.0, seeds=(0, 1), diverged=(2,)))
+    assert (one.num_seeds, one.num_reached, one.num_diverged, one.low) == (3, 2, 1, None)
+    assert one.speed_up is not None
+    assert one.in_brief.endswith("x fewer steps, not reached by 1 of 3 seeds, 1 diverged")
+    most = against_arm(run(1.0), run(2.0, seeds=(0,), diverged=(1, 2)))
+    assert (most.num_reached, most.speed_up) == (1, None)
+    assert most.in_brief == "not reached in 1000 steps by 2 of 3 seeds, 2 diverged"
+    every = against_arm(run(1.0), run(2.0, seeds=(), diverged=(0, 1, 2)))
+    assert (every.arm_end_nats, every.in_brief) == (None, "not reached by any of 3 seeds, 3 diverged")
+
+
+def test_only_seeds_that_both_have_are_paired() -> None:
+    found = against_arm(run(1.0, seeds=(1, 2)), run(2.0, seeds=(0, 1), planned=(0, 1, 2)))
+    assert (found.num_seeds, found.num_missing) == (1, 2)
+    alone = against_arm(run(1.0, seeds=(1,)), run(2.0, seeds=(1,)))
+    assert found.steps == alone.steps
+    none = against_arm(run(1.0, seeds=(5,)), run(2.0))
+    assert (none.in_brief, none.speed_up, none.num_missing) == ("no seed has a whole loss curve of both", None, 3)
+
+
+def test_the_luck_of_a_seed_cancels_as_seeds_are_paired() -> None:
+    luck = (0.0, 0.1, -0.1)
+
+    def lucky(rate: float, order: Sequence[int]) -> ArmRun:
+        own = {seed: (STEPS, falling(rate, 0, 0.0)[1] + luck[i]) for seed, i in enumerate(order)}
+        return ArmRun(name="lucky", curves=own, planned=frozenset(own))
+
+    paired = against_arm(lucky(1.0, (0, 1, 2)), lucky(2.0, (0, 1, 2)))
+    assert paired.low == pytest.approx(2.0, rel=0.01)
+    assert paired.high == pytest.approx(2.0, rel=0.01)
+    shuffled = against_arm(lucky(1.0, (0, 1, 2)), lucky(2.0, (2, 0, 1)))
+    assert shuffled.num_reached < 3
+
+
+AT = tuple(float(x) for x in range(10, 1001, 10))
+LOSSES = tuple(2 + (x / 20) ** -0.5 for x in AT)
+
+
+def test_a_curve_from_elsewhere_is_a_reference_for_every_seed() -> None:
+    by_steps = ReferenceCurve(name="gpt2", losses=LOSSES, steps=AT)
+    found = against_curve(by_steps, run(2.0, diverged=(7,), batch_tokens=512))
+    assert found.speed_up == pytest.approx(2.0, rel=0.1)
+    assert (found.num_seeds, found.num_reached, found.reference_tokens, found.fewer_tokens) == (4, 3, None, None)
+    by_tokens = ReferenceCurve(name="gpt2", losses=LOSSES, tokens=tuple(512 * x for x in AT))
+    tokens = against_curve(by_tokens, run(2.0, batch_tokens=1024))
+    assert tokens.speed_up == pytest.approx(1.0, rel=0.1)  # half the steps, each of twice the tokens
+    assert tokens.fewer_tokens == pytest.approx(tokens.speed_up)
+    assert "tokens" in tokens.in_brief
+    both = against_curve(
+        ReferenceCurve(name="gpt2", losses=LOSSES, steps=AT, tokens=tuple(512 * x for x in AT)),
+        run(2.0, batch_tokens=1024),
+    )
+    assert both.speed_up == pytest.approx(2.0, rel=0.1)
+    assert both.fewer_tokens == pytest.approx(1.0, rel=0.1)
+    assert against_curve(by_steps, run(2.0, seeds=())).in_brief == "no seed has a whole loss curve"
+
+
+def test_drawn_curves_have_few_points_and_both_ends() -> None:
+    drawn = curve_of(run(1.0, batch_tokens=4), "arm")
+    assert drawn is not None
+    assert (drawn.steps[0], drawn.steps[-1], drawn.tokens[-1]) == (1.0, 1000.0, 4000.0)
+    assert len(drawn.steps) <= 98
+    assert all(low <= mean <= high for low, mean, high in zip(drawn.low, drawn.mean, drawn.high, strict=True))
+    assert curve_of(run(1.0, seeds=()), "arm") is None
+    elsewhere = curve_from(ReferenceCurve(name="gpt2", losses=LOSSES, tokens=AT))
+    assert (elsewhere.steps, elsewhere.tokens[-1], elsewhere.kind) == ((), 1000.0, "elsewhere")
