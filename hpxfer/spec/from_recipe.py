@@ -15,8 +15,9 @@ from typing import Any
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
+from hpxfer.spec import presets
 from hpxfer.spec.recipe_file import RecipeFile, read_recipe
-from hpxfer.spec.sweep import HPsSpec
+from hpxfer.spec.sweep import HPsSpec, ModelSpec
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, read_yaml, spell
 
 AT: KeyPath = ("hps", "recipe")
@@ -195,11 +196,12 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
 
 def _differing(data: Mapping[str, Any], recipe: RecipeFile) -> Iterator[tuple[KeyPath, Any, Any]]:
     """Yield (key path, value of the sweep, value of the recipe) of what a recipe states and does not fill in."""
-    model, training = _section(data, "model"), _section(data, "training")
+    model, training = presets.resolved(_section(data, "model")), _section(data, "training")
     for name in _FACTS:
         wanted = getattr(recipe.model, name)
-        if name in model and wanted is not None and model[name] != wanted:
-            yield ("model", name), model[name], wanted
+        own = model.get(name, ModelSpec.model_fields[name].get_default())
+        if wanted is not None and own != wanted:
+            yield ("model", name), own, wanted
     for name in _OF_SHAPE:
         wanted = recipe.base_shape.get(name)
         if wanted is not None and name in training and training[name] != wanted:

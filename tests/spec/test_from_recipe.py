@@ -61,6 +61,7 @@ def test_what_the_file_sets_wins_and_is_said(tmp_path: Path) -> None:
         "hps.multipliers.router.lr_mult: 2, in the recipe 0.25",
         "model.embedding_std: 0.1, in the recipe 0.5",
         "training.steps: 100, in the recipe 200",
+        "model.tied_embeddings: True, in the recipe False",  # a default of sweeps, not of the recipe's model
     ):
         assert line in recipe.instead
     assert any("in the recipe 0.25" in line and "router" in line for line in recipe.lines())
