@@ -25,6 +25,7 @@ _SUFFIXES: dict[str, Kind] = {
     ".txt": "text",
     ".md": "text",
 }
+_NAMED_ONLY = (".json", ".md")
 _NAMES = "NAME.jsonl, .jsonl.gz, .jsonl.zst, .parquet or .txt"
 
 
@@ -56,7 +57,7 @@ def open_source(given: str, field: str) -> TextSource:
             raise HpxferError(f"{folder}: must be one split, got a folder of several; name one of the folders in it")
         if arrow.is_folder(folder):
             return _saved(given, folder, field)
-        paths = sorted(str(path) for path in Path(folder).rglob("*") if path.is_file() and kind_of(str(path)))
+        paths = sorted(str(path) for path in Path(folder).rglob("*") if path.is_file() and _is_taken(path))
         if not paths:
             raise HpxferError(f"{given}: must hold files of text, {_NAMES}, got a folder without any; name another")
     else:
@@ -74,6 +75,11 @@ def open_source(given: str, field: str) -> TextSource:
                 f"{paths[0]}; name one kind, e.g. '{os.path.dirname(path) or '.'}/*{Path(path).suffix}'"
             )
     return _of_files(given, first, paths, field)
+
+
+def _is_taken(path: Path) -> bool:
+    """Return whether a file of a folder is read. A tokenizer.json or a README.md beside the data is not."""
+    return kind_of(str(path)) is not None and not path.name.lower().endswith(_NAMED_ONLY) and path.name[0] != "."
 
 
 def kind_of(path: str) -> Kind | None:

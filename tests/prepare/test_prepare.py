@@ -252,6 +252,17 @@ def test_a_finished_folder_is_left_alone(tmp_path: Path, tokenizer: Path) -> Non
         made(source, tokenizer, tmp_path / "mine")
 
 
+def test_what_lies_beside_the_data_is_not_read(tmp_path: Path, tokenizer: Path) -> None:
+    """A tokenizer, a README and the folder that is made, all in the folder of the JSONL files."""
+    jsonl(tmp_path / "in" / "a.jsonl", TEXTS[:3])
+    (tmp_path / "in" / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    (tmp_path / "in" / "README.md").write_text("read me")
+    (tmp_path / "in" / ".hidden.jsonl").write_text("{")
+    made(tmp_path / "in", tmp_path / "in" / "tokenizer.json", tmp_path / "in" / "made")
+    made(tmp_path / "in", tmp_path / "in" / "tokenizer.json", tmp_path / "in" / "made")
+    assert ids_of(tmp_path / "in" / "made").tolist() == [id_ for ids in expected(tokenizer, TEXTS[:3]) for id_ in ids]
+
+
 def test_large_vocabularies_are_uint32(tmp_path: Path) -> None:
     """A word-level tokenizer of 70,000 words: ids beyond uint16."""
     tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
