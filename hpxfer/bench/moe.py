@@ -134,7 +134,7 @@ def _jobs(size: MoeSize, device: torch.device) -> dict[str, Job]:
 
 
 def latency(size: MoeSize, times: Times) -> Row:
-    """Return the row of a size from the seconds of its jobs, round by round."""
+    """Return the row of a size from the seconds of its jobs, round by round: medians, and ranges in brackets."""
     numbers = {}
     for name in times:
         numbers[f"{name}_ms"] = 1000 * median(times, name)
@@ -142,8 +142,8 @@ def latency(size: MoeSize, times: Times) -> Row:
         numbers[f"{name}_high_ms"] = 1000 * max(times[name])
     forward = ratio(times, "moe_forward", "dense_forward")
     note = (
-        f"forward and backward {_spread(numbers, 'moe')}, dense {_spread(numbers, 'dense')}; forward alone "
-        f"{_spread(numbers, 'moe_forward')}, {forward:.2f}x of dense"
+        f"{_spread(numbers, 'moe')} over {_spread(numbers, 'dense')}; forward alone {_spread(numbers, 'moe_forward')}, "
+        f"{forward:.2f}x"
     )
     return measured(size.key, ratio(times, "moe", "dense"), note=note, numbers=numbers | {"forward_ratio": forward})
 

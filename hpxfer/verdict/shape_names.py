@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpxfer.errors import HpxferError, shown
@@ -49,8 +49,12 @@ def find_shape(shapes: Sequence[AxisShape], spelled: str, where: str) -> AxisSha
     return found[0]
 
 
-def _listed(shapes: Iterable[AxisShape]) -> str:
-    return ", ".join(dict.fromkeys(shape.name for shape in shapes))
+def _listed(shapes: Sequence[AxisShape]) -> str:
+    """Return the names of shapes; the whole name of a shape whose scale another one has too."""
+    wholes: dict[str, set[str]] = {}
+    for shape in shapes:
+        wholes.setdefault(shape.name, set()).add(shape.shape)
+    return ", ".join(dict.fromkeys(shape.shape if len(wholes[shape.name]) > 1 else shape.name for shape in shapes))
 
 
 def _plain(text: str) -> str:

@@ -129,10 +129,7 @@ def test_a_row_has_medians_ranges_and_ratios_of_its_rounds() -> None:
     assert row.numbers["moe_ms"] == pytest.approx(30)
     assert (row.numbers["moe_low_ms"], row.numbers["moe_high_ms"]) == (pytest.approx(20), pytest.approx(60))
     assert row.numbers["forward_ratio"] == pytest.approx(2.5)
-    assert row.note == (
-        "forward and backward 30.0 ms (20.0 to 60.0), dense 10.0 ms (10.0 to 20.0); forward alone 5.0 ms (4.0 to 6.0), "
-        "2.50x of dense"
-    )
+    assert row.note == "30.0 ms (20.0 to 60.0) over 10.0 ms (10.0 to 20.0); forward alone 5.0 ms (4.0 to 6.0), 2.50x"
 
 
 def test_the_rows_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_a_record_of_before_is_a_whole_run(tmp_path: Path) -> None:
     assert latest(tmp_path, "trainer", "cpu") == RECORD
 
 
-@pytest.mark.parametrize("name", ["trainer", "kernels", "sweep"])
+@pytest.mark.parametrize("name", ["trainer", "kernels", "moe", "sweep"])
 def test_the_committed_records_are_read(name: str) -> None:
     folder = Path(__file__).parents[2] / "results" / "bench"
     last = json.loads((folder / f"{name}.jsonl").read_text().splitlines()[-1])

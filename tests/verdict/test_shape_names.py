@@ -56,3 +56,12 @@ def test_a_shape_that_is_not_there_lists_those_that_are() -> None:
 def test_a_spelling_of_several_shapes_asks_for_the_whole_name() -> None:
     with pytest.raises(HpxferError, match="got 'e8', which names several; give w32 d2 E8A2 h32 or w32 d2 E4A1 h256"):
         find_shape(SHAPES, "e8", "--base")
+
+
+def test_shapes_of_one_scale_are_listed_by_their_whole_names() -> None:
+    def arm(scale: float, shape: str) -> AxisShape:
+        return AxisShape(axis="moe", scale_name="hidden weights", scale=scale, shape=shape)
+
+    shapes = [arm(8, "D128"), arm(16, "E8A4 h32"), arm(16, "E16A8 h16")]
+    with pytest.raises(HpxferError, match=r"the shapes are hidden weights 8, E8A4 h32, E16A8 h16$"):
+        find_shape(shapes, "w96", "--base")
