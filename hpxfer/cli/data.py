@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 LINE_S = 10.0
 
-data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Prepare token shards, and say what data is.")
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+@data_app.callback()
+def data() -> None:
+    """Prepare token shards, and say what data is.
+
+    \b
+    Examples:
+      hpxfer data info corpus/
+      hpxfer data prepare corpus/ --tokenizer tokenizer.json --out data/mine
+    """
 
 
 @data_app.command()

@@ -33,7 +33,7 @@ def legacy_folder(folder: Path) -> Path:
 
 def made_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the digest in the sweep file stand for its data: the results were made up, and no data has this digest."""
-    monkeypatch.setattr("hpxfer.driver.prepared.data_ref", lambda _: DATA)
+    monkeypatch.setattr("hpxfer.driver.prepared.data_ref", lambda *_: DATA)
 
 
 def files(folder: Path) -> dict[str, bytes]:
