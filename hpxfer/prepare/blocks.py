@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hpxfer.data.formats.arrow import record_batches
+from hpxfer.data.formats.arrow import record_batches, whole_column
 from hpxfer.errors import HpxferError, cut, shown
 from hpxfer.host.files import open_regular, reason
 
@@ -127,7 +127,7 @@ def _inflated(block: Block) -> Iterator[bytes]:
                 if newline:
                     yield content + newline
                 rest = tail
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         why = str(error).splitlines()[0]
         raise HpxferError(
             f"{block.path}: must be a complete {block.codec} file, got a broken one: {cut(why, 200)}; copy it again"
@@ -207,7 +207,7 @@ def _decoded(content: bytes, path: str) -> str:
 def _parquet(path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, memory_map=True)
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         why = str(error).splitlines()[0]
         raise HpxferError(f"{path}: must be a Parquet file, got a broken one: {cut(why, 200)}; copy it again") from None
 
@@ -217,10 +217,10 @@ def _of_parquet(block: Block) -> list[str]:
     _require_text(file.schema_arrow, block)
     try:
         table = file.read_row_groups(list(range(block.begin, block.end)), columns=[block.field])
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         why = str(error).splitlines()[0]
         raise HpxferError(f"{block.path}: cannot be read: {cut(why, 200)}; copy it again") from None
-    return [text or "" for text in table.column(0).to_pylist()]
+    return _texts_of(block, table.column(0))
 
 
 def _of_batches(block: Block) -> list[str]:
@@ -228,7 +228,19 @@ def _of_batches(block: Block) -> list[str]:
     if batches:
         _require_text(batches[0].schema, block)
     chosen = batches[block.begin : block.end]
-    return [text or "" for batch in chosen for text in batch.column(block.field).to_pylist()]
+    assert block.field is not None
+    columns = [whole_column(batch, block.field, block.path) for batch in chosen]
+    return [text for column in columns for text in _texts_of(block, column)]
+
+
+def _texts_of(block: Block, column: Any) -> list[str]:
+    try:
+        return [text or "" for text in column.to_pylist()]
+    except UnicodeDecodeError as error:
+        got = error.object[error.start : error.start + 4]
+        raise HpxferError(
+            f"{block.path}: {block.field}: must be UTF-8 text, got {got!r}; write the file again"
+        ) from None
 
 
 def _require_text(schema: pa.Schema, block: Block) -> None:

@@ -223,3 +223,20 @@ def test_a_file_without_a_header_names_what_it_may_be(tmp_path: Path, content: b
     (tmp_path / "a.bin").write_bytes(content)
     with pytest.raises(HpxferError, match=message):
         open_dataset(f"tokens:{tmp_path}/a.bin")
+
+
+def test_damaged_files_end_in_words(tmp_path: Path) -> None:
+    """Found by a fuzzer: numpy's parser raised a TokenError, and Arrow ended the process."""
+    np.save(tmp_path / "a.npy", IDS)
+    raw = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(raw.replace(b"(700,)", b"\xd5700,)"))
+    with pytest.raises(HpxferError, match=r"a\.npy: must be an array of `numpy\.save`, got a broken header"):
+        open_dataset(f"tokens:{tmp_path}/a.npy")
+    saved(tmp_path / "ids", [[7, 7, 7]] * 40)
+    file = next((tmp_path / "ids").glob("*.arrow"))
+    whole = file.read_bytes()
+    offsets = struct.pack("<4i", 0, 3, 6, 9)
+    assert offsets in whole
+    file.write_bytes(whole.replace(offsets, struct.pack("<4i", 0, 3, 6000, 9)))
+    with pytest.raises(HpxferError, match=r"arrow: must be a file of `datasets`, got a broken one"):
+        open_dataset(f"tokens:{tmp_path}/ids")

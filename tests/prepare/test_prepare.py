@@ -344,6 +344,7 @@ def test_half_a_character_becomes_a_replacement(tmp_path: Path, tokenizer: Path)
         ("numbers.parquet", r"numbers\.parquet: text: must be a column of text, got int64; name another with --field"),
         ("other.parquet", r"other\.parquet: must have the column 'text', got body; name another with --field"),
         ("cut.jsonl.gz", r"cut\.jsonl\.gz: must be a complete gzip file, got a broken one"),
+        ("bytes.parquet", r"bytes\.parquet: text: must be UTF-8 text, got b'\\xe9x'; write the file again"),
         ("latin.txt", r"latin\.txt: must be UTF-8 text, got b'\\xe9"),
     ],
 )
@@ -355,6 +356,7 @@ def test_bad_sources(tmp_path: Path, tokenizer: Path, source: str, message: str)
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "numbers.parquet")
     pq.write_table(pa.table({"body": ["x"]}), tmp_path / "other.parquet")
+    pq.write_table(pa.table({"text": pa.array([b"\xe9x"]).view(pa.string())}), tmp_path / "bytes.parquet")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1") * 3)
     whole = jsonl(tmp_path / "cut.jsonl.gz", TEXTS).read_bytes()
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])

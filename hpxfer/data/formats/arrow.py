@@ -91,14 +91,25 @@ def record_batches(path: str) -> tuple[pa.RecordBatch, ...]:
     try:
         with pa.memory_map(path) as source:
             return tuple(pa.ipc.open_stream(source))
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         why = str(error).splitlines()[0]
         raise HpxferError(f"{path}: must be a file of `datasets`, got a broken one: {why}; save it again") from None
 
 
+def whole_column(batch: pa.RecordBatch, name: str, path: str) -> Any:
+    """Return a column of a record batch. Raise HpxferError if it is damaged, on which Arrow would end the process."""
+    column = batch.column(name)
+    try:
+        column.validate(full=True)
+    except pa.ArrowException as error:
+        why = str(error).splitlines()[0]
+        raise HpxferError(f"{path}: must be a file of `datasets`, got a broken one: {why}; save it again") from None
+    return column
+
+
 def _ids(batch: pa.RecordBatch, path: str) -> NDArray[Any]:
     column = _column(batch.schema, path)
-    lists = batch.column(column)
+    lists = whole_column(batch, column, path)
     values = lists.flatten()
     if lists.null_count or values.null_count:
         raise HpxferError(f"{path}: {column} must have ids in every row, got an empty entry; save the data set again")

@@ -25,7 +25,7 @@ def opened(path: str, head: bytes, num_bytes: int) -> tuple[str, DataFile]:
     stream = io.BytesIO(head)
     try:
         shape, _, dtype = _READERS[np.lib.format.read_magic(stream)](stream)
-    except (KeyError, ValueError):
+    except Exception:  # of numpy's parser, which passes on whatever Python's tokenizer raises
         raise HpxferError(f"{path}: must be an array of `numpy.save`, got a broken header; write it again") from None
     if len(shape) != 1 or dtype.kind not in "ui" or (dtype.byteorder == ">" and dtype.itemsize > 1):
         got = f"an array of {dtype} of {len(shape)} dimension{'s' * (len(shape) != 1)}"
