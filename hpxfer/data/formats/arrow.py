@@ -89,9 +89,10 @@ class ArrowFile:
 def record_batches(path: str) -> tuple[pa.RecordBatch, ...]:
     """Return the record batches of a file, memory-mapped. Raise HpxferError if it is none of Arrow's, or cut off."""
     try:
-        with pa.memory_map(path) as source:
-            return tuple(pa.ipc.open_stream(source))
-    except (OSError, pa.ArrowException) as error:
+        with pa.memory_map(path) as source, pa.ipc.open_stream(source) as stream:
+            _ = stream.schema.names  # which need not be text
+            return tuple(stream)
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         why = str(error).splitlines()[0]
         raise HpxferError(f"{path}: must be a file of `datasets`, got a broken one: {why}; save it again") from None
 
