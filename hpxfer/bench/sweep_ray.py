@@ -74,7 +74,7 @@ def ours(count: int) -> Spent:
     """Return the seconds of our executor."""
     from hpxfer.executors.placement import Placement
     from hpxfer.executors.ray import RayExecutor
-    from hpxfer.spec.sweep import ResourcesSpec
+    from hpxfer.spec.resources_section import ResourcesSpec
 
     placement = Placement(resources=ResourcesSpec(device="cpu"))
     with TemporaryDirectory() as folder:

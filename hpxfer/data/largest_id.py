@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.data.sources.dataset import Dataset, check_ids, spans
-from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.data_section import DataSpec
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.storage.uri import is_uri
 

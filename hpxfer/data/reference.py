@@ -10,7 +10,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.check_shapes import AT_BASE, keyed_shapes
 from hpxfer.spec.data import own_data, points_with_data
-from hpxfer.spec.sweep import DataSpec, PointData
+from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.spec.yaml_file import spell
 from hpxfer.trial import DataRef

@@ -9,7 +9,7 @@ from pathlib import Path
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.sweep import Ties
+from hpxfer.spec.model_section import Ties
 from hpxfer.spec.ties import choice_of, resolved, ties_of
 from hpxfer.store import Store
 from hpxfer.store.sweep_file import load_stored

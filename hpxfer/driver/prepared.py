@@ -34,7 +34,7 @@ from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import points_with_data, with_point_data
 from hpxfer.spec.overrides import with_overrides
 from hpxfer.spec.precision import with_precision
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.ties import resolved
 from hpxfer.spec.yaml_file import read_yaml
 from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store

@@ -9,7 +9,7 @@ from hpxfer.executors.stopping import Stopping
 from hpxfer.plan.packing import Measured
 from hpxfer.registry import PluginFile
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 
 
 @dataclass(frozen=True, kw_only=True)

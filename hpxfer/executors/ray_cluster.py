@@ -20,7 +20,7 @@ from hpxfer.host.machine import gpu_bytes
 from hpxfer.plan.hardware import filled
 from hpxfer.plan.packing import Device
 from hpxfer.registry import PluginFile, load_plugin
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 
 # How long the planner waits for a node to report the memory of its GPUs.
 _ASK_S = 30.0

@@ -27,8 +27,8 @@ from hpxfer.executors.ray_cluster import on_node, require_plugins
 from hpxfer.jobs.request import Request, where
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.data import points_with_data
+from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.plugins import plugin_files
-from hpxfer.spec.sweep import DataSpec, PointData
 from hpxfer.storage.uri import parse_root
 from hpxfer.trial import TRAINER_VERSION
 

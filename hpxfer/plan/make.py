@@ -27,8 +27,9 @@ from hpxfer.spec.budget import budget_text
 from hpxfer.spec.check_shapes import legal_pieces
 from hpxfer.spec.keep import kept_steps
 from hpxfer.spec.presets import preset_lines
+from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.schedule import schedule_lines
-from hpxfer.spec.sweep import ResourcesSpec, SweepSpec
+from hpxfer.spec.sweep import SweepSpec
 from hpxfer.trial import Expansion, Setting
 
 

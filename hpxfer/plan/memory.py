@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hpxfer.errors import HpxferError
 from hpxfer.plan.packing import HOST_SHARE, WORKER_BYTES
 from hpxfer.plan.plan import Plan, ShapePlan
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 
 UNMEASURED = "by a model of memory that was never measured on a GPU"
 SURE_EXCESS = 2.0  # the excess above which even an unmeasured model is believed

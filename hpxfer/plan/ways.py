@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from hpxfer.plan.footprint import ONE, Way, can_recompute, most_trials, stack_bytes
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.check_shapes import divisors
-from hpxfer.spec.sweep import Recompute, ResourcesSpec
+from hpxfer.spec.resources_section import Recompute, ResourcesSpec
 from hpxfer.trial import Setting
 
 

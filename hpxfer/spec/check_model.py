@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import presets
+from hpxfer.spec.model_section import BalanceSpec, ModelSpec
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.sweep import BalanceSpec, ModelSpec, SweepSpec
+from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
 
 KeyedShape = tuple[KeyPath, Shape]

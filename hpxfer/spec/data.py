@@ -12,9 +12,10 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import entries, shape_at
+from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.manifest import read_manifest
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.sweep import DataSpec, PointData, ShapeChange, SweepSpec
+from hpxfer.spec.sweep import ShapeChange, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.storage.uri import is_uri
 

@@ -16,8 +16,9 @@ from typing import Any
 from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
 from hpxfer.spec import presets
+from hpxfer.spec.model_section import ModelSpec
 from hpxfer.spec.recipe_file import RecipeFile, read_recipe
-from hpxfer.spec.sweep import HPsSpec, ModelSpec
+from hpxfer.spec.sweep import HPsSpec
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, read_yaml, spell
 
 AT: KeyPath = ("hps", "recipe")

@@ -7,14 +7,13 @@ types. `checks.py` checks the rules that join several keys.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from hpxfer.scaling.resolve import BaseInit
-from hpxfer.scaling.shape import MAX_DEPTH, Shape, heads_of
-from hpxfer.spec import around, presets
-from hpxfer.spec.balance import Balance, BalanceLoss, BiasRule, LoadOf
+from hpxfer.scaling.shape import Shape, heads_of
+from hpxfer.spec import around
+from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.fields import (
     Count,
     CountOrNone,
@@ -28,15 +27,10 @@ from hpxfer.spec.fields import (
     Values,
     into,
 )
-from hpxfer.spec.keep import Keep
+from hpxfer.spec.model_section import BalanceSpec, Depth, ModelSpec, Ratio
+from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 
-Norm = Literal["layernorm", "rmsnorm"]
-QKNorm = Literal["none", "head", "all"]
-Recompute = Literal["auto", "none", "blocks"]
-Ties = Literal["index", "random", "fixed_bias"]
-Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
-Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)]
 MAX_SEEDS = 100_000
 
 
@@ -45,56 +39,6 @@ def _spelled_infinity(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: "inf" if isinstance(entry, float) and entry == math.inf else entry for key, entry in value.items()}
-
-
-def _ties(value: Any) -> Any:
-    """Refuse what is no value of `ties`, with one message for both of its forms."""
-    given = value.values() if isinstance(value, dict) else [value]
-    if value is None or (given and all(one in get_args(Ties) for one in given)):
-        return value
-    raise ValueError(f"{', '.join(get_args(Ties))}, or a mapping of tables to one of them")
-
-
-TiesOfTables = Annotated[Ties | dict[str, Ties], BeforeValidator(_ties, json_schema_input_type=Ties | dict[str, Ties])]
-
-
-class ShapeSpec(Section):
-    """The base shape, at which the HPs are tuned.
-
-    Without num_experts, num_active and an expert size the model is dense. A hidden size is given once: as a ratio to
-    the width or as a width.
-    """
-
-    width: Count
-    """The model's width, n_embd. A multiple of head_dim."""
-    depth: Depth
-    """The number of blocks. Each block has attention and a MoE layer or a dense FFN."""
-    num_experts: Count | None = None
-    """Routed experts per MoE layer. Leave all keys of experts out for a dense model."""
-    num_active: Count | None = None
-    """Routed experts per token. kappa is num_active / num_experts."""
-    head_dim: Count
-    """The size of an attention head."""
-    num_heads: Count | None = None
-    """Attention heads. The default is width / head_dim. heads * head_dim may differ from the width."""
-    kv_heads: Count | None = None
-    """Heads of keys and values. Each serves a group of num_heads / kv_heads heads. The default is num_heads."""
-    expert_ratio: Ratio | None = None
-    """The hidden size of an expert, in units of the width. Give this or expert_width."""
-    expert_width: Count | None = None
-    """The hidden size of an expert."""
-    num_shared: CountOrNone = 0
-    """Shared experts per MoE layer. Every token uses them."""
-    shared_ratio: Ratio | None = None
-    """The hidden size of one shared expert, in units of the width. Goes with num_shared."""
-    shared_width: Count | None = None
-    """The hidden size of one shared expert. Goes with num_shared."""
-    num_groups: Count = 1
-    """The groups that the experts are split into. The router chooses within each group."""
-    dense_ratio: Ratio | None = None
-    """The hidden size of a dense FFN, in units of the width. Given exactly where some block has a dense FFN."""
-    dense_width: Count | None = None
-    """The hidden size of a dense FFN. Given exactly where some block has a dense FFN."""
 
 
 class Length(Section):
@@ -160,15 +104,6 @@ class ScheduleSpec(Section):
         return {new if (new := _OLD_LENGTHS.get(key, key)) not in given else key: value for key, value in given.items()}
 
 
-class PointData(Section):
-    """The training data of one point. A bare name is short for `{source: NAME}`."""
-
-    source: str
-    """The data, named as in `data.source` and with the same vocabulary."""
-    digest: str | None = None
-    """Its digest. It stands in for data that is not on this machine, and is compared with data that is."""
-
-
 class ShapeChange(Section):
     """One point of an axis: what differs from the base.
 
@@ -217,149 +152,6 @@ class ShapeChange(Section):
     )
     """Other training data for the runs of this shape, e.g. more of it for a long run. It needs data.validation, so that
     the losses of all shapes are those of the same tokens. Points of one shape must agree on the data."""
-
-
-class BalanceSpec(Section):
-    """How the experts are kept equally busy. The numbers are HPs: router_bias_lr, aux_weight and z_weight."""
-
-    bias: BiasRule = "proportional"
-    """The rule that moves a bias by which experts are chosen: by router_bias_lr times kappa minus the load, or times
-    the sign of that."""
-    aux: BalanceLoss = "none"
-    """The loss that is added with the weight aux_weight. `switch` (arXiv 2101.03961) and `sequence`, the same of every
-    sequence by itself, are 1 at perfect balance. `transformers` is that library's: num_active at balance, with all
-    layers counted together."""
-    load: LoadOf = "batch"
-    """Whose loads the loss takes: those of the `batch`, of the `last_step`, or of each `piece` of the batch."""
-
-    def setting(self) -> Balance:
-        return Balance(bias=self.bias, aux=self.aux, load=self.load)
-
-
-class ModelSpec(Section):
-    """The base model. An option that the source paper leaves at nanoGPT's value defaults to that value."""
-
-    family: Annotated[str, Registered("family")]
-    """The architecture: `gpt` is a decoder-only transformer with a norm before each branch."""
-    like: Annotated[str, AfterValidator(presets.known)] | None = None
-    """A model that people pre-train: nanogpt, mixtral, qwen3-moe, olmoe or glm4-moe. It sets the options below as that
-    model has them, where the file does not give them. `hpxfer plan` prints what it sets."""
-    base: ShapeSpec
-    """The base shape."""
-    context: Count
-    """Tokens per sequence."""
-    gate: Annotated[str, Registered("gate")] = "sigmoid"
-    """How router logits become the weights of the active experts."""
-    route_scale: Positive = 1.0
-    """A further factor on the weights of the routed experts."""
-    top_groups: Count | None = None
-    """The groups of experts that a token may use: those whose two best experts have the largest sum of score and bias.
-    By default a token uses as many experts of each group."""
-    balance: BalanceSpec = BalanceSpec()
-    """How the experts are kept equally busy."""
-    learned_router_bias: bool = False
-    """Whether the optimizer trains a bias that is added to the router's logits."""
-    shared_expert_gate: bool = False
-    """Whether each shared expert is multiplied by the sigmoid of a learned map of its input."""
-    ffn: Literal["gelu", "relu", "swiglu"] = "gelu"
-    """The form of experts, shared experts and dense FFNs alike."""
-    ties: TiesOfTables | None = None
-    """Which of equal experts a router chooses: the lowest `index`; the first in a `random` order that the seed draws
-    for every token and layer; or, with `fixed_bias`, the one of largest bias, after a random bias of std 0.02 that is
-    never trained was added to the logits. One value, or one per table, such as `{mssp-i: random}`. The default is
-    random under a table whose routers start at zero, and index under the others."""
-    moe_every: Count = 1
-    """Above the first dense_first blocks every moe_every-th block has experts. The others have a dense FFN."""
-    dense_first: CountOrNone = 0
-    """The number of blocks at the bottom that have a dense FFN."""
-    attention_scale: Literal["1/d_head", "1/sqrt(d_head)"] = "1/d_head"
-    """The factor of the attention logits."""
-    qkv_biases: bool = False
-    """Whether queries, keys and values have biases, where the other hidden matrices have none."""
-    attention_gate: bool = False
-    """Whether the output of attention is multiplied, feature by feature, by the sigmoid of a learned map of its input.
-    """
-    positions: Literal["learned", "rope", "none"] = "learned"
-    """How attention knows positions: a learned embedding, rotated queries and keys (RoPE), or not at all."""
-    rope_theta: Positive = 10_000.0
-    """The base of the rotation's wavelengths. Goes with positions `rope`."""
-    rope_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of the features of each head that is rotated. Goes with positions `rope`."""
-    tied_embeddings: bool = True
-    """Whether the readout shares the matrix of the embedding."""
-    norm: Norm = "layernorm"
-    """The norm before each branch and before the readout."""
-    norm_eps: Positive = 1e-5
-    """What every norm adds to the variance, or to the mean square, before the root."""
-    qk_norm: QKNorm = "none"
-    """Whether queries and keys are normed: each `head` by itself, or `all` heads at once."""
-    qk_norm_kind: Norm = "rmsnorm"
-    """The norm of queries and keys. Goes with qk_norm."""
-    norm_gains: bool = True
-    """Whether a norm has a trained gain."""
-    biases: bool = False
-    """Whether the hidden matrices and layer norms have biases."""
-    init: Literal["fan_in", "constant"] = "fan_in"
-    """The init std of matrices at the base: 1/sqrt(fan-in), or the constant matrix_std."""
-    matrix_std: Positive = 0.02
-    """The init std of matrices at the base where init is `constant`."""
-    embedding_std: NotNegative = 0.02
-    """The init std of the token embedding at the base."""
-    position_std: NotNegative = 0.02
-    """The init std of the position embedding at the base."""
-    init_scale_of: Literal["matrices", "all"] = "matrices"
-    """What `init_scale` multiplies: the init std of the matrices, or of `all`: embedding and position too."""
-    init_draw: Literal["generator", "counter"] = "generator"
-    """How the seed draws the initial parameters. `generator` draws them with torch's generator, on one thread of the
-    CPU. `counter` computes them side by side where the trials train, with the same bits on a CPU and a GPU. Choose it
-    where a GPU would wait for billions of numbers. It draws other numbers, and is part of the trials' ids."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _preset(cls, given: Any) -> Any:
-        return presets.resolved(given)
-
-    def base_init(self) -> BaseInit:
-        return BaseInit(
-            matrices=self.init,
-            matrix_std=self.matrix_std if self.init == "constant" else BaseInit.matrix_std,
-            embedding_std=self.embedding_std,
-            position_std=self.position_std,
-            scale_of=self.init_scale_of,
-        )
-
-
-class DataSpec(Section):
-    """Where the tokens come from. A relative path starts at the folder of the sweep file."""
-
-    source: str
-    """`builtin:stdlib`, `text:PATH`, `tokens:PATH`, `uint16:PATH` or `uint32:PATH`. A path may be a glob such as
-    `data/*.bin`. `tokens:` also reads a folder that `hpxfer data prepare` or `datasets` made."""
-    tokenizer: str | None = None
-    """The vocabulary: ascii (128 ids), bytes (256) or gpt2 (50257, padded to 50304).
-
-    The default is ascii for `builtin:`, bytes for `text:` and gpt2 for `tokens:`. `tokens:` data is never ascii or
-    bytes, the others are never gpt2."""
-    vocab_size: Count | None = None
-    """Token ids only: the size of another tokenizer's vocabulary. It replaces tokenizer. `uint16:` and `uint32:` need
-    it. A folder that `hpxfer data prepare` made states it.
-
-    Without both, `hpxfer plan` reads the largest id of the data and warns if gpt2 cannot have written it."""
-    digest: str | None = None
-    """The digest of the data. It stands in for data that is not on this machine, and is compared with data that is."""
-    validation: str | None = None
-    """The held-out data, named as in `source` and with the same vocabulary. Its first validation_tokens are read. The
-    default is the validation split of a folder that `hpxfer data prepare` made, else the end of `source`."""
-    validation_digest: str | None = None
-    """The digest of `validation`, as `digest` is that of `source`."""
-    epochs: Count = 1
-    """How often a run may read the data. Each epoch has an order of its own. It is a limit and changes no number."""
-    documents: Literal["joined", "masked"] = "joined"
-    """joined: a window goes on across the ends of documents. masked: a token attends to its own document only, and
-    positions start again at 0 with each document. A document ends with the token eos_id."""
-    eos_id: CountOrNone | None = None
-    """The id of the token that ends a document. Goes with documents `masked`. A folder that `hpxfer data prepare` made
-    states it."""
 
 
 class TrainingSpec(Section):
@@ -538,79 +330,6 @@ class JudgeSpec(Section):
     """The loss on the held-out tokens, or the training loss over the final window."""
     regret_limit: RegretLimit = RegretLimit(loss=0.01)
     """The largest regret that counts as none. The default is `{loss: 0.01}`, 1% of the shape's best loss."""
-
-
-def _auto(value: Any) -> Any:
-    """Read `auto` as the default."""
-    return None if value == "auto" else value
-
-
-def _whole(value: float) -> float:
-    """Refuse what is neither a share nor a whole number."""
-    if value > 1 and value != int(value):
-        raise ValueError("a share of a GPU up to 1, or a whole number of GPUs")
-    return value
-
-
-LEAST_SHARE = 1e-4  # of a CPU or a GPU. Ray counts both in ten-thousandths
-MOST_GPUS = 4096
-_Gpus = Annotated[float, Field(ge=LEAST_SHARE, le=MOST_GPUS), AfterValidator(_whole)]
-_InSchema = (
-    Annotated[float, Field(ge=LEAST_SHARE, le=1)] | Annotated[int, Field(ge=2, le=MOST_GPUS)] | Literal["auto"] | None
-)
-GpusOrAuto = Annotated[_Gpus | None, BeforeValidator(_auto, json_schema_input_type=_InSchema)]
-
-
-class ResourcesSpec(Section):
-    """Where and how wide to run. Never part of a trial's identity."""
-
-    executor: Annotated[str, Registered("executor")] = "ray"
-    """What runs the stacks: Ray, or processes of this machine without Ray."""
-    workers: Count | None = None
-    """The worker processes. The default is as many as there is room for: one per core, or one per GPU share."""
-    stack_size: Count | None = None
-    """The trials per stack. The planner chooses by default. A size that does not fit into memory is cut."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where a worker trains."""
-    kernels: Literal["auto", "torch", "triton"] = "auto"
-    """The kernels. auto is triton on CUDA and torch elsewhere. On CUDA, torch is a debugging aid: slow, never measured,
-    and only with `determinism: fast`."""
-    cpus_per_stack: Annotated[float, Field(ge=LEAST_SHARE, le=4096)] = 1.0
-    """The CPUs that Ray sets aside per stack, or per rank of a stack of several ranks."""
-    gpus_per_stack: GpusOrAuto = None
-    """The share of a GPU per stack, or a whole number of GPUs. auto is the smallest of 1/8, 1/4, 1/2 and 1 that holds
-    the stack's memory and tokens per step.
-
-    Of several GPUs each has a process of its own, a rank, and as many of the `training.accumulation_lanes` as the
-    others. On CPUs there are as many ranks. The number changes no bit."""
-    micro_batch_tokens: Count | None = None
-    """The most tokens of a trial that are computed at once: a multiple of accumulation_tokens. The planner chooses by
-    default. It changes memory and speed, and no bit."""
-    recompute: Recompute = "auto"
-    """What the backward pass computes again, and the forward pass does not keep: nothing, or the inside of each block.
-    It changes memory and speed, and no bit. auto computes blocks again where a larger stack then fits, or any."""
-    rank_timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 900.0
-    """How long a rank waits for the others of its stack. Then the stack counts as lost, and is trained again."""
-    gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
-    """Ray's name of the accelerator, such as `H100`."""
-    loggers: Seq[Annotated[str, Registered("logger")]] = ()
-    """Where curves are shown while trials train: tensorboard, wandb and mlflow. Each is an extra of its name, such as
-    `pip install 'hpxfer[tensorboard]'`."""
-    checkpoint_s: Annotated[float, Field(ge=0, le=1e6)] = 120.0
-    """The seconds between two checkpoints of a stack. 0 writes none."""
-    keep: Keep = "none"
-    """Which weights stay in the results folder, for `hpxfer weights`: those of every trial after its `last` step, or
-    `all`: after the steps 1, 2, 4, 8 and so on too. Others come back by training the trial again."""
-
-    @property
-    def ranks(self) -> int:
-        """The processes that train a stack together."""
-        return max(1, int(self.gpus_per_stack or 1))
-
-    @property
-    def gpu_share(self) -> float | None:
-        """The share of a GPU that a stack has, or each of its ranks. None leaves it to the planner."""
-        return None if self.gpus_per_stack is None else min(1.0, self.gpus_per_stack)
 
 
 def _axis(value: Any) -> Any:

@@ -16,7 +16,8 @@ from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec.axes import axes_of
-from hpxfer.spec.sweep import ParameterizationSpec, SweepSpec, Ties
+from hpxfer.spec.model_section import Ties
+from hpxfer.spec.sweep import ParameterizationSpec, SweepSpec
 
 
 def choice_of(chosen: ParameterizationSpec) -> Parameterization:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpxfer.registry import registry
-from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.data_section import DataSpec
 
 ANY_IDS = "ids"  # the tokenizer of data for which a sweep gives only a vocab_size
 

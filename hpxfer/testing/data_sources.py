@@ -18,7 +18,7 @@ from hpxfer.data.corpus import load_corpus
 from hpxfer.data.digest import digest
 from hpxfer.data.reference import data_ref
 from hpxfer.data.sources import SOURCES, Dataset, DataSource, open_dataset, source_of
-from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.data_section import DataSpec
 
 FEWEST_TOKENS = 200
 

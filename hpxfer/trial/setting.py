@@ -16,9 +16,9 @@ from hpxfer.spec import SweepSpec
 from hpxfer.spec.balance import Balance
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.data import own_data
+from hpxfer.spec.model_section import Norm, QKNorm
 from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import planned_at, schedule_at
-from hpxfer.spec.sweep import Norm, QKNorm
 from hpxfer.spec.ties import ties_at
 
 _INIT = BaseInit()

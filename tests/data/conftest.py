@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpxfer.spec import SweepSpec, parse_sweep
-from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.data_section import DataSpec
 
 SWEEP = """
 name: small

@@ -13,7 +13,7 @@ from hpxfer.data import check_length, data_ref
 from hpxfer.data.reference import require_length
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.data_section import DataSpec
 
 Write = Callable[..., Path]
 Make = Callable[..., SweepSpec]

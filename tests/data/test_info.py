@@ -14,7 +14,7 @@ from hpxfer.data import data_ref
 from hpxfer.data.info import info
 from hpxfer.errors import HpxferError
 from hpxfer.prepare.run import prepare_data
-from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.data_section import DataSpec
 
 IDS = np.random.default_rng(1).integers(0, 50_000, 3000)
 

@@ -13,7 +13,7 @@ from tiny import write_tiny
 from hpxfer.data import largest_id, vocabulary_cautions
 from hpxfer.data.largest_id import pieces
 from hpxfer.errors import HpxferError
-from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.data_section import DataSpec
 
 Write = Callable[..., Path]
 

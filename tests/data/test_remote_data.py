@@ -13,7 +13,7 @@ from hpxfer.data.corpus import load_corpus
 from hpxfer.data.sources import open_dataset, remote, source_of
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import cache_folder
-from hpxfer.spec.sweep import DataSpec
+from hpxfer.spec.data_section import DataSpec
 
 IDS = np.random.default_rng(3).integers(0, 5000, 4000).astype("<u2")
 

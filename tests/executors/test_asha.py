@@ -20,7 +20,7 @@ from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.tune import TuneExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.testing.executor import ExecutorSuite, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Progress

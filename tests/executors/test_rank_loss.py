@@ -19,7 +19,7 @@ from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.placement import Placement
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.executors.worker import MEMBER, TrainStack
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.testing.executor import tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Progress

@@ -19,7 +19,7 @@ from hpxfer.executors.ray import RayExecutor
 from hpxfer.executors.ray_cluster import cluster_device
 from hpxfer.plan.packing import GPU_STEP_TOKENS, Measured
 from hpxfer.spec import load_sweep
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.testing.executor import FINE, GO, LOST_ONCE, WAITS, ExecutorSuite, Misbehave, Reported, collect, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Started

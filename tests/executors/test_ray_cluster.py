@@ -22,7 +22,7 @@ from hpxfer.executors.executor import once
 from hpxfer.executors.placement import Placement
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.results import load_results
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.testing.executor import GO, WAITS, Misbehave, Reported, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Event, Started

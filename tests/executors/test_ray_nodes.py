@@ -17,7 +17,7 @@ from hpxfer.executors.ray_cluster import Bundle, Node, listing, most_workers
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.host.interrupts import Interrupted, interrupts
 from hpxfer.spec.precision import precision_on
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 
 HEAD = Node(id="a", has={"CPU": 2.0, "memory": 8e9, "node:10.0.0.1": 1.0})
 BIG = Node(id="b", has={"CPU": 16.0, "GPU": 4.0, "accelerator_type:H100": 1.0})

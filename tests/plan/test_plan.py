@@ -20,7 +20,7 @@ from hpxfer.plan.packing import CPU, CPU_STACK_BYTES, GPU_SHARE, WORKER_BYTES, D
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.plan.text import plan_text
 from hpxfer.search import Progress
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.trial import Expansion
 
 

@@ -24,8 +24,8 @@ from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
 from hpxfer.prepare.run import prepare_data
+from hpxfer.spec.data_section import DataSpec
 from hpxfer.spec.manifest import Manifest, read_manifest
-from hpxfer.spec.sweep import DataSpec
 
 TEXTS = documents(90)
 VAL = 2048

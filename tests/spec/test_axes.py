@@ -14,7 +14,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.spec import Axis, SweepSpec, axes_of, parse_sweep
 from hpxfer.spec.axes import moved
-from hpxfer.spec.sweep import ModelSpec, ShapeChange, ShapeSpec
+from hpxfer.spec.model_section import ModelSpec, ShapeSpec
+from hpxfer.spec.sweep import ShapeChange
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=64, head_dim=16)
 PLAIN = ModelSpec(family="gpt", base=ShapeSpec(width=32, depth=2, head_dim=16), context=64)

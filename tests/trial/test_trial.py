@@ -17,7 +17,7 @@ from sweep_text import SWEEP, edited
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import GlobalValues
 from hpxfer.spec import SweepSpec, parse_sweep
-from hpxfer.spec.sweep import ResourcesSpec
+from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.trial import TRAINER_VERSION, Cell, DataRef, Expansion, base_hps, hp_points
 from hpxfer.trial import expansion as trial_module

@@ -1,0 +1,49 @@
+"""The section `data` of a sweep file, key by key. The text below a field documents its key."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hpxfer.spec.fields import Count, CountOrNone, Section
+
+
+class PointData(Section):
+    """The training data of one point. A bare name is short for `{source: NAME}`."""
+
+    source: str
+    """The data, named as in `data.source` and with the same vocabulary."""
+    digest: str | None = None
+    """Its digest. It stands in for data that is not on this machine, and is compared with data that is."""
+
+
+class DataSpec(Section):
+    """Where the tokens come from. A relative path starts at the folder of the sweep file."""
+
+    source: str
+    """`builtin:stdlib`, `text:PATH`, `tokens:PATH`, `uint16:PATH` or `uint32:PATH`. A path may be a glob such as
+    `data/*.bin`. `tokens:` also reads a folder that `hpxfer data prepare` or `datasets` made."""
+    tokenizer: str | None = None
+    """The vocabulary: ascii (128 ids), bytes (256) or gpt2 (50257, padded to 50304).
+
+    The default is ascii for `builtin:`, bytes for `text:` and gpt2 for `tokens:`. `tokens:` data is never ascii or
+    bytes, the others are never gpt2."""
+    vocab_size: Count | None = None
+    """Token ids only: the size of another tokenizer's vocabulary. It replaces tokenizer. `uint16:` and `uint32:` need
+    it. A folder that `hpxfer data prepare` made states it.
+
+    Without both, `hpxfer plan` reads the largest id of the data and warns if gpt2 cannot have written it."""
+    digest: str | None = None
+    """The digest of the data. It stands in for data that is not on this machine, and is compared with data that is."""
+    validation: str | None = None
+    """The held-out data, named as in `source` and with the same vocabulary. Its first validation_tokens are read. The
+    default is the validation split of a folder that `hpxfer data prepare` made, else the end of `source`."""
+    validation_digest: str | None = None
+    """The digest of `validation`, as `digest` is that of `source`."""
+    epochs: Count = 1
+    """How often a run may read the data. Each epoch has an order of its own. It is a limit and changes no number."""
+    documents: Literal["joined", "masked"] = "joined"
+    """joined: a window goes on across the ends of documents. masked: a token attends to its own document only, and
+    positions start again at 0 with each document. A document ends with the token eos_id."""
+    eos_id: CountOrNone | None = None
+    """The id of the token that ends a document. Goes with documents `masked`. A folder that `hpxfer data prepare` made
+    states it."""

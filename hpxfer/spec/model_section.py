@@ -1,0 +1,179 @@
+"""The section `model` of a sweep file: the base model, key by key. The text below a field documents its key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from hpxfer.scaling.resolve import BaseInit
+from hpxfer.scaling.shape import MAX_DEPTH
+from hpxfer.spec import presets
+from hpxfer.spec.balance import Balance, BalanceLoss, BiasRule, LoadOf
+from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Registered, Section
+
+Norm = Literal["layernorm", "rmsnorm"]
+QKNorm = Literal["none", "head", "all"]
+Ties = Literal["index", "random", "fixed_bias"]
+Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
+Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)]
+
+
+def _ties(value: Any) -> Any:
+    """Refuse what is no value of `ties`, with one message for both of its forms."""
+    given = value.values() if isinstance(value, dict) else [value]
+    if value is None or (given and all(one in get_args(Ties) for one in given)):
+        return value
+    raise ValueError(f"{', '.join(get_args(Ties))}, or a mapping of tables to one of them")
+
+
+TiesOfTables = Annotated[Ties | dict[str, Ties], BeforeValidator(_ties, json_schema_input_type=Ties | dict[str, Ties])]
+
+
+class ShapeSpec(Section):
+    """The base shape, at which the HPs are tuned.
+
+    Without num_experts, num_active and an expert size the model is dense. A hidden size is given once: as a ratio to
+    the width or as a width.
+    """
+
+    width: Count
+    """The model's width, n_embd. A multiple of head_dim."""
+    depth: Depth
+    """The number of blocks. Each block has attention and a MoE layer or a dense FFN."""
+    num_experts: Count | None = None
+    """Routed experts per MoE layer. Leave all keys of experts out for a dense model."""
+    num_active: Count | None = None
+    """Routed experts per token. kappa is num_active / num_experts."""
+    head_dim: Count
+    """The size of an attention head."""
+    num_heads: Count | None = None
+    """Attention heads. The default is width / head_dim. heads * head_dim may differ from the width."""
+    kv_heads: Count | None = None
+    """Heads of keys and values. Each serves a group of num_heads / kv_heads heads. The default is num_heads."""
+    expert_ratio: Ratio | None = None
+    """The hidden size of an expert, in units of the width. Give this or expert_width."""
+    expert_width: Count | None = None
+    """The hidden size of an expert."""
+    num_shared: CountOrNone = 0
+    """Shared experts per MoE layer. Every token uses them."""
+    shared_ratio: Ratio | None = None
+    """The hidden size of one shared expert, in units of the width. Goes with num_shared."""
+    shared_width: Count | None = None
+    """The hidden size of one shared expert. Goes with num_shared."""
+    num_groups: Count = 1
+    """The groups that the experts are split into. The router chooses within each group."""
+    dense_ratio: Ratio | None = None
+    """The hidden size of a dense FFN, in units of the width. Given exactly where some block has a dense FFN."""
+    dense_width: Count | None = None
+    """The hidden size of a dense FFN. Given exactly where some block has a dense FFN."""
+
+
+class BalanceSpec(Section):
+    """How the experts are kept equally busy. The numbers are HPs: router_bias_lr, aux_weight and z_weight."""
+
+    bias: BiasRule = "proportional"
+    """The rule that moves a bias by which experts are chosen: by router_bias_lr times kappa minus the load, or times
+    the sign of that."""
+    aux: BalanceLoss = "none"
+    """The loss that is added with the weight aux_weight. `switch` (arXiv 2101.03961) and `sequence`, the same of every
+    sequence by itself, are 1 at perfect balance. `transformers` is that library's: num_active at balance, with all
+    layers counted together."""
+    load: LoadOf = "batch"
+    """Whose loads the loss takes: those of the `batch`, of the `last_step`, or of each `piece` of the batch."""
+
+    def setting(self) -> Balance:
+        return Balance(bias=self.bias, aux=self.aux, load=self.load)
+
+
+class ModelSpec(Section):
+    """The base model. An option that the source paper leaves at nanoGPT's value defaults to that value."""
+
+    family: Annotated[str, Registered("family")]
+    """The architecture: `gpt` is a decoder-only transformer with a norm before each branch."""
+    like: Annotated[str, AfterValidator(presets.known)] | None = None
+    """A model that people pre-train: nanogpt, mixtral, qwen3-moe, olmoe or glm4-moe. It sets the options below as that
+    model has them, where the file does not give them. `hpxfer plan` prints what it sets."""
+    base: ShapeSpec
+    """The base shape."""
+    context: Count
+    """Tokens per sequence."""
+    gate: Annotated[str, Registered("gate")] = "sigmoid"
+    """How router logits become the weights of the active experts."""
+    route_scale: Positive = 1.0
+    """A further factor on the weights of the routed experts."""
+    top_groups: Count | None = None
+    """The groups of experts that a token may use: those whose two best experts have the largest sum of score and bias.
+    By default a token uses as many experts of each group."""
+    balance: BalanceSpec = BalanceSpec()
+    """How the experts are kept equally busy."""
+    learned_router_bias: bool = False
+    """Whether the optimizer trains a bias that is added to the router's logits."""
+    shared_expert_gate: bool = False
+    """Whether each shared expert is multiplied by the sigmoid of a learned map of its input."""
+    ffn: Literal["gelu", "relu", "swiglu"] = "gelu"
+    """The form of experts, shared experts and dense FFNs alike."""
+    ties: TiesOfTables | None = None
+    """Which of equal experts a router chooses: the lowest `index`; the first in a `random` order that the seed draws
+    for every token and layer; or, with `fixed_bias`, the one of largest bias, after a random bias of std 0.02 that is
+    never trained was added to the logits. One value, or one per table, such as `{mssp-i: random}`. The default is
+    random under a table whose routers start at zero, and index under the others."""
+    moe_every: Count = 1
+    """Above the first dense_first blocks every moe_every-th block has experts. The others have a dense FFN."""
+    dense_first: CountOrNone = 0
+    """The number of blocks at the bottom that have a dense FFN."""
+    attention_scale: Literal["1/d_head", "1/sqrt(d_head)"] = "1/d_head"
+    """The factor of the attention logits."""
+    qkv_biases: bool = False
+    """Whether queries, keys and values have biases, where the other hidden matrices have none."""
+    attention_gate: bool = False
+    """Whether the output of attention is multiplied, feature by feature, by the sigmoid of a learned map of its input.
+    """
+    positions: Literal["learned", "rope", "none"] = "learned"
+    """How attention knows positions: a learned embedding, rotated queries and keys (RoPE), or not at all."""
+    rope_theta: Positive = 10_000.0
+    """The base of the rotation's wavelengths. Goes with positions `rope`."""
+    rope_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of the features of each head that is rotated. Goes with positions `rope`."""
+    tied_embeddings: bool = True
+    """Whether the readout shares the matrix of the embedding."""
+    norm: Norm = "layernorm"
+    """The norm before each branch and before the readout."""
+    norm_eps: Positive = 1e-5
+    """What every norm adds to the variance, or to the mean square, before the root."""
+    qk_norm: QKNorm = "none"
+    """Whether queries and keys are normed: each `head` by itself, or `all` heads at once."""
+    qk_norm_kind: Norm = "rmsnorm"
+    """The norm of queries and keys. Goes with qk_norm."""
+    norm_gains: bool = True
+    """Whether a norm has a trained gain."""
+    biases: bool = False
+    """Whether the hidden matrices and layer norms have biases."""
+    init: Literal["fan_in", "constant"] = "fan_in"
+    """The init std of matrices at the base: 1/sqrt(fan-in), or the constant matrix_std."""
+    matrix_std: Positive = 0.02
+    """The init std of matrices at the base where init is `constant`."""
+    embedding_std: NotNegative = 0.02
+    """The init std of the token embedding at the base."""
+    position_std: NotNegative = 0.02
+    """The init std of the position embedding at the base."""
+    init_scale_of: Literal["matrices", "all"] = "matrices"
+    """What `init_scale` multiplies: the init std of the matrices, or of `all`: embedding and position too."""
+    init_draw: Literal["generator", "counter"] = "generator"
+    """How the seed draws the initial parameters. `generator` draws them with torch's generator, on one thread of the
+    CPU. `counter` computes them side by side where the trials train, with the same bits on a CPU and a GPU. Choose it
+    where a GPU would wait for billions of numbers. It draws other numbers, and is part of the trials' ids."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, given: Any) -> Any:
+        return presets.resolved(given)
+
+    def base_init(self) -> BaseInit:
+        return BaseInit(
+            matrices=self.init,
+            matrix_std=self.matrix_std if self.init == "constant" else BaseInit.matrix_std,
+            embedding_std=self.embedding_std,
+            position_std=self.position_std,
+            scale_of=self.init_scale_of,
+        )
