@@ -12,6 +12,7 @@ import typer
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson
 from hpxfer.cli.output import INTERRUPTED, say, warn
+from hpxfer.prepare import SHARD_TOKENS
 
 if TYPE_CHECKING:
     from hpxfer.prepare.run import Progress
@@ -61,7 +62,7 @@ def prepare(
         str | None, typer.Option("--license", help="The license of the data, for the record.")
     ] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; default: one per core.")] = None,
-    shard_tokens: Annotated[int, typer.Option("--shard-tokens", min=1, help="Tokens per shard.")] = 100_000_000,
+    shard_tokens: Annotated[int, typer.Option("--shard-tokens", min=1, help="Tokens per shard.")] = SHARD_TOKENS,
     address: Annotated[
         str | None, typer.Option(help="Tokenize with Ray Data on this cluster: auto, HOST:PORT or ray://HOST:PORT.")
     ] = None,

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from hpxfer.data.digest import digest
-from hpxfer.data.formats import HEAD_BYTES, PACKED_SUFFIXES, TEXT_SUFFIXES, arrow, is_text
+from hpxfer.data.formats import HEAD_BYTES, PACKED_SUFFIXES, TEXT_SUFFIXES, NoFormat, arrow, is_text
 from hpxfer.data.largest_id import largest_id
 from hpxfer.data.sources import open_dataset
 from hpxfer.data.sources.dataset import Dataset, read_bytes
-from hpxfer.data.sources.files import folder_at, matching_files
+from hpxfer.data.sources.files import matching_files
 from hpxfer.errors import HpxferError, cut
+from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
 from hpxfer.spec.manifest import Manifest, read_manifest
 
@@ -64,10 +65,8 @@ def info(path: str) -> DataInfo:
         return _of_text(path, files)
     try:
         dataset = open_dataset(f"tokens:{path}")
-    except HpxferError as error:
-        if "states its format" in str(error):
-            return _of_bare(path, files)
-        raise
+    except NoFormat:
+        return _of_bare(path, files)
     assert dataset is not None
     return _of_tokens(path, dataset)
 
@@ -85,9 +84,7 @@ def _of_folder(path: str, folder: str) -> DataInfo:
         )
     try:
         dataset = open_dataset(f"tokens:{path}")
-    except HpxferError as error:
-        if "hpxfer data prepare" not in str(error):
-            raise
+    except arrow.NoIds:
         return DataInfo(path=path, what="a data set of text that `datasets` saved", fix=_prepare(path))
     assert dataset is not None
     return _of_tokens(path, dataset)

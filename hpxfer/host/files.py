@@ -96,6 +96,11 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def folder_at(path: str) -> str | None:
+    """Return the folder at a path whose special characters may be escaped as in a glob, or None."""
+    return next((each for each in (path, re.sub(r"\[([*?[])\]", r"\1", path)) if os.path.isdir(each)), None)
+
+
 def half_written(path: Path) -> Path:
     """Return the name under which this process writes a file before the file gets its own name."""
     return path.with_name(f"{path.name}.{_machine_tag()}.{os.getpid()}.tmp")

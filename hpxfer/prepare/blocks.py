@@ -68,9 +68,14 @@ class Segment:
         return _lines_of(self.block) if self.content is None else self.content
 
 
+def codec_of(path: str) -> str | None:
+    """Return how a file is compressed by its name, or None."""
+    return next((codec for suffix, codec in CODECS.items() if path.lower().endswith(suffix)), None)
+
+
 def blocks_of(kind: Kind, path: str, num_bytes: int, field: str | None) -> list[Block]:
     """Return the blocks of a file, in order. Raise HpxferError if it cannot be read."""
-    codec = next((name for suffix, name in CODECS.items() if path.endswith(suffix)), None)
+    codec = codec_of(path)
     whole = Block(kind=kind, path=path, field=field, begin=0, end=num_bytes, num_bytes=num_bytes, codec=codec)
     if kind == "parquet":
         number, steps = _parquet(path).metadata.num_row_groups, 1

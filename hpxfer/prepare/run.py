@@ -19,7 +19,8 @@ from hpxfer.data.sources.tokens import file_dataset
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import locked, read_text, reason, remove_half_written
 from hpxfer.host.machine import num_cpus
-from hpxfer.prepare.blocks import CODECS
+from hpxfer.prepare import SHARD_TOKENS
+from hpxfer.prepare.blocks import codec_of
 from hpxfer.prepare.engines import in_processes, on_ray
 from hpxfer.prepare.source import TextSource, open_source
 from hpxfer.prepare.tokenize import FILE, Job, Tokenizer, load_tokenizer
@@ -37,7 +38,6 @@ from hpxfer.spec.manifest import (
     read_manifest,
 )
 
-SHARD_TOKENS = 100_000_000
 TOKENIZER_FOLDER = "tokenizer"
 _CHANGED = "times of change"
 # Tokens have about four bytes of text each. Twice as many documents are offered to validation as it needs by that
@@ -93,7 +93,12 @@ def prepare_data(
         state = _stored_state(out, request)
         writer = Writer(out, version, shard_tokens, val_tokens, request)
         if state is not None:
-            writer.restore(state)
+            try:
+                writer.restore(state)
+            except HpxferError:
+                raise
+            except (KeyError, TypeError, ValueError):
+                raise _damaged(out) from None
         else:  # the state comes first: it makes the folder this command's
             start: dict[str, Any] = {"request": request, "shards": [], "val": None, "num_empty": 0, "next": (0, 0)}
             writer.write({out / PROGRESS_FILE: content_of(start)})
@@ -234,11 +239,15 @@ def _stored_state(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
         state = json.loads(read_text(path))
         stored = dict(state["request"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise HpxferError(
-            f"{path}: must be the state of a stopped run, got a damaged file; name another folder with --out"
-        ) from None
+        raise _damaged(out) from None
     _require_same(out, stored, request)
     return dict(state)
+
+
+def _damaged(out: Path) -> HpxferError:
+    return HpxferError(
+        f"{out / PROGRESS_FILE}: must be the state of a stopped run, got a damaged file; name another folder with --out"
+    )
 
 
 def _require_same(out: Path, stored: dict[str, Any], request: dict[str, Any]) -> None:
@@ -252,7 +261,7 @@ def _require_same(out: Path, stored: dict[str, Any], request: dict[str, Any]) ->
 
 def _held_out_share(text: TextSource, val_tokens: int) -> float:
     """Return the share of documents that validation is offered. It takes what it has room for, then no more."""
-    inflated = any(path.endswith(suffix) for path, _ in text.files for suffix in CODECS) or text.kind == "parquet"
+    inflated = text.kind == "parquet" or any(codec_of(path) for path, _ in text.files)
     tokens = max(1, text.num_bytes * (_INFLATED if inflated else 1) / _BYTES_PER_TOKEN)
     return min(0.5, _OFFERED * val_tokens / tokens)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.data.formats import arrow
-from hpxfer.data.sources.files import folder_at, matching_files
+from hpxfer.data.sources.files import matching_files
 from hpxfer.errors import HpxferError, cut, first_line, shown
-from hpxfer.host.files import read_text
+from hpxfer.host.files import folder_at, read_text
 from hpxfer.prepare.blocks import Block, Kind, blocks_of
 
 HUB = "hf:"

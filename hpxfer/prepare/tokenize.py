@@ -1,8 +1,8 @@
 """Tokenize: from the texts of a segment to token ids, with the package `tokenizers`.
 
 Every document's ids are followed by the end-of-document token. No other special token is added, because windows of
-training data start anywhere. A long text is cut at line ends before it is encoded, which a tokenizer could tell only by
-a token that crosses the cut.
+training data start anywhere. A long text is cut after a line, and its parts are encoded one by one. Only a token that
+would cross the cut comes out otherwise.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def tokenized(segment: Segment, job: Job) -> Tokenized:
 
 
 def _encoded(file: str, texts: Sequence[str]) -> Iterator[list[int]]:
-    """Yield the ids of each text. Halves of surrogate pairs, which are no characters, become U+FFFD."""
+    """Yield the ids of each text. Half a surrogate pair is no character, and becomes `?`."""
     tokenizer = _loaded(file)
     parts_of = [list(_cut_up(text.encode("utf-8", "replace").decode("utf-8"))) for text in texts]
     flat = iter(tokenizer.encode_batch_fast([part for parts in parts_of for part in parts], add_special_tokens=False))

@@ -187,7 +187,7 @@ class Writer:
         try:
             body = path.read_bytes()
             starts = np.load(listed, allow_pickle=False)
-        except (OSError, ValueError):
+        except (OSError, EOFError, ValueError):
             body, starts = b"", np.empty(0, np.int64)
         if hashlib.blake2b(body, digest_size=16).hexdigest() != entry.digest or len(starts) != entry.num_documents:
             raise HpxferError(f"{path}: was changed since it was written; prepare into another folder with --out")

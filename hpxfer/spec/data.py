@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError, shown
+from hpxfer.host.files import folder_at
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import entries, shape_at
@@ -148,17 +150,15 @@ def stated(data: DataSpec, folder: Path) -> dict[str, Any]:
     A relative source starts at `folder`. The result is empty if the source is no prepared folder on this machine.
     """
     kind, _, rest = data.source.partition(":")
-    root = folder / rest
-    if kind != "tokens" or not rest or "\0" in rest or not root.is_dir():
-        return {}
-    manifest = read_manifest(root)
-    if manifest is None:
+    root = folder_at(str(folder / rest)) if kind == "tokens" and rest and "\0" not in rest else None
+    manifest = None if root is None else read_manifest(root)
+    if root is None or manifest is None:
         return {}
     out: dict[str, Any] = {}
     if data.vocab_size is None and data.tokenizer is None:
         out["vocab_size"] = manifest.padded_vocab_size
     if data.validation is None and "val" in manifest.splits:
-        out["validation"] = f"tokens:{glob.escape(rest)}/val-*.bin"
+        out["validation"] = f"tokens:{glob.escape(os.path.abspath(root))}/val-*.bin"
     if data.documents == "masked" and data.eos_id is None and manifest.tokenizer.eos_id is not None:
         out["eos_id"] = manifest.tokenizer.eos_id
     return out

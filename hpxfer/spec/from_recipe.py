@@ -13,10 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
+from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.spec import presets
-from hpxfer.spec.model_section import ModelSpec
+from hpxfer.spec.model_section import ModelSpec, ShapeSpec
 from hpxfer.spec.recipe_file import RecipeFile, read_recipe
 from hpxfer.spec.sweep import HPsSpec
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, read_yaml, spell
@@ -101,27 +104,30 @@ def _check(recipe: RecipeFile, file: YamlFile, path: Path) -> None:
                 f"{file.where(at)}: must be {expected}, as in the recipe {path}, got {shown(given)}; its HPs mean "
                 "nothing for another one: name another recipe, or take hps.recipe out"
             )
-    base = model.get("base")
-    if not isinstance(base, dict):
+    if (own := _base_dims(model)) is None:
         return
-    width = base.get("width")
-    sizes = {
-        key: round(base[ratio] * width)
-        for key, ratio in (
-            ("expert_width", "expert_ratio"),
-            ("shared_width", "shared_ratio"),
-            ("dense_width", "dense_ratio"),
+    wanted = _dims(shape_from_mapping(recipe.base_shape, "the base"))
+    name = next((name for name in wanted | own if own.get(name) != wanted.get(name)), None)
+    if name is not None:
+        where = file.where(("model", "base", name))
+        raise HpxferError(
+            f"{where}: must be {wanted.get(name, 'left out')}, as in the recipe {path}, got {shown(own.get(name))}; "
+            "its HPs are those of its base: take the base out, and give other shapes as points of an axis"
         )
-        if isinstance(base.get(ratio), int | float) and isinstance(width, int)
-    }
-    for name, value in {**base, **sizes}.items():
-        wanted = recipe.base_shape.get(name)
-        if wanted is not None and value != wanted and name not in _OF_SHAPE:
-            raise HpxferError(
-                f"{file.where(('model', 'base', name))}: must be {wanted}, as in the recipe {path}, got "
-                f"{shown(value)}; its HPs are those of its base: take the base out, and give other shapes as points of "
-                "an axis"
-            )
+
+
+def _base_dims(model: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return the dimensions of the sweep's base, or None if it has none, or one for the schema to refuse."""
+    try:
+        return _dims(ShapeSpec.model_validate(model["base"]).shape()) if "base" in model else None
+    except ValidationError:
+        return None
+
+
+def _dims(shape: Shape) -> dict[str, int]:
+    """Return the dimensions of a shape without batch and steps, with its numbers of heads."""
+    heads = {"num_heads": shape.query_heads, "kv_heads": shape.key_heads}
+    return {name: size for name, size in (shape.dims() | heads).items() if name not in _OF_SHAPE}
 
 
 def _filled(file: YamlFile, named: Mapping[str, Any], recipe: RecipeFile, digest: str) -> YamlFile:
@@ -188,10 +194,13 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
         yield ("parameterizations",), [table]
     for name, field in HPsSpec.model_fields.items():
         value = getattr(recipe.hps, name, None)
-        if name in ("recipe", "multipliers") or value is None or value == field.default:
+        if name in ("recipe", "multipliers") or value is None:
             continue
+        if value == field.default and name not in _section(data, "hps"):
+            continue  # what a sweep has without it
         yield ("hps", name), value
-    for name, value in recipe.hps.multipliers.items():
+    own = _section(_section(data, "hps"), "multipliers")
+    for name, value in {**dict.fromkeys(own, 1.0), **recipe.hps.multipliers}.items():
         yield ("hps", "multipliers", name), value
 
 

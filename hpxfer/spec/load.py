@@ -9,6 +9,7 @@ from pydantic import ConfigDict
 
 from hpxfer.errors import HpxferError, joined
 from hpxfer.registry import registry
+from hpxfer.spec.around import centered
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.checks import problems
 from hpxfer.spec.data import absolute, stated
@@ -77,7 +78,7 @@ def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]
         loaded = (*import_plugins(file, given, folder), *(import_plugin(name, Path()) for name in plugins))
         given = tuple({plugin.name: plugin for plugin in loaded}.values())
     names = stored_names(given)
-    spec = validated(SweepSpec, file, stored=names).model_copy(update={"plugins": given or None})
+    spec = centered(validated(SweepSpec, file, stored=names).model_copy(update={"plugins": given or None}))
     if trusted and (more := stated(spec.data, folder)):
         spec = spec.model_copy(update={"data": spec.data.model_copy(update=more)})
     if not are_registered(names):

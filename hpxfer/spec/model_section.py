@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hpxfer.scaling.resolve import BaseInit
-from hpxfer.scaling.shape import MAX_DEPTH
+from hpxfer.scaling.shape import MAX_DEPTH, Shape, heads_of
 from hpxfer.spec import presets
 from hpxfer.spec.balance import Balance, BalanceLoss, BiasRule, LoadOf
 from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Registered, Section
@@ -67,6 +67,26 @@ class ShapeSpec(Section):
     """The hidden size of a dense FFN, in units of the width. Given exactly where some block has a dense FFN."""
     dense_width: Count | None = None
     """The hidden size of a dense FFN. Given exactly where some block has a dense FFN."""
+
+    def shape(self) -> Shape:
+        """Return the shape without batch and steps. `checks` refuses what the file leaves out or gives twice."""
+
+        def size(ratio: float | None, width: int | None) -> int:
+            return width or round((ratio or 0.0) * self.width)
+
+        return Shape(
+            width=self.width,
+            depth=self.depth,
+            num_experts=self.num_experts or 0,
+            num_active=self.num_active or 0,
+            expert_width=size(self.expert_ratio, self.expert_width),
+            head_dim=self.head_dim,
+            **heads_of(self.width, self.head_dim, self.num_heads, self.kv_heads),
+            num_shared=self.num_shared,
+            shared_width=size(self.shared_ratio, self.shared_width),
+            num_groups=self.num_groups,
+            dense_width=size(self.dense_ratio, self.dense_width),
+        )
 
 
 class BalanceSpec(Section):

@@ -7,6 +7,7 @@ folder, where the command is given, and not at the folder of the sweep file.
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from hpxfer.storage.uri import is_uri
 
 OPTION = "--set"
 _KEYS_HAVE_DOTS = ("grid", "multipliers")
-_PATHS = {("data", "source"): True, ("data", "validation"): True, ("hps", "recipe"): False}
+_PATHS = {("data", "source"): True, ("data", "validation"): True, ("hps", "recipe"): False}  # whether it names data
 
 
 def with_overrides(file: YamlFile, assignments: Sequence[str]) -> YamlFile:
@@ -60,7 +61,8 @@ def _value(path: KeyPath, text: str) -> Any:
         return value
     if is_uri(rest):
         return value
-    return f"{kind}{colon}{Path.cwd() / rest}"
+    here = str(Path.cwd())
+    return f"{kind}{colon}{Path(glob.escape(here) if _PATHS[path] else here) / rest}"
 
 
 def _assigned(data: Any, path: KeyPath, value: Any, above: KeyPath) -> Any:

@@ -1,18 +1,19 @@
 """SweepSpec: what a sweep file may say, key by key, with the default and the rule of each.
 
 The text below a field documents its key. `hpxfer schema` and `docs/sweep-file.md` are made from it. pydantic checks the
-types. `checks.py` checks the rules that join several keys.
+types. `checks.py` checks the rules that join several keys. The sections `model`, `data` and `resources` have files of
+their own.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from hpxfer.scaling.shape import Shape, heads_of
-from hpxfer.spec import around
+from hpxfer.scaling.shape import Shape
 from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.fields import (
     Count,
@@ -422,34 +423,10 @@ class SweepSpec(Section):
     storage: str | None = None
     """The folder or URI above the results. `--results` wins over it. Never part of a trial's identity."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _centered(cls, given: Any) -> Any:
-        return around.resolved(given)
-
     @property
     def base_shape(self) -> Shape:
         """The base with its batch and steps. `checks` refuses what the file leaves out or gives twice."""
-        base = self.model.base
-
-        def size(ratio: float | None, width: int | None) -> int:
-            return width or round((ratio or 0.0) * base.width)
-
-        return Shape(
-            width=base.width,
-            depth=base.depth,
-            num_experts=base.num_experts or 0,
-            num_active=base.num_active or 0,
-            expert_width=size(base.expert_ratio, base.expert_width),
-            head_dim=base.head_dim,
-            **heads_of(base.width, base.head_dim, base.num_heads, base.kv_heads),
-            num_shared=base.num_shared,
-            shared_width=size(base.shared_ratio, base.shared_width),
-            num_groups=base.num_groups,
-            dense_width=size(base.dense_ratio, base.dense_width),
-            batch_tokens=self.training.batch_tokens,
-            steps=self.steps,
-        )
+        return replace(self.model.base.shape(), batch_tokens=self.training.batch_tokens, steps=self.steps)
 
     @property
     def steps(self) -> int:

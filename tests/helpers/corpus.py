@@ -61,7 +61,7 @@ def jsonl(path: Path, texts: list[str], **more: Any) -> Path:
     content = "".join(
         json.dumps({"text": text, "id": index, **more}) + "\n" for index, text in enumerate(texts)
     ).encode()
-    codec = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    codec = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
     if codec is None:
         path.write_bytes(content)
         return path

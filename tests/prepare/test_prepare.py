@@ -23,7 +23,10 @@ import hpxfer.prepare.tokenize
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
+from hpxfer.prepare import SHARD_TOKENS, run
 from hpxfer.prepare.run import prepare_data
+from hpxfer.prepare.source import open_source
+from hpxfer.prepare.tokenize import load_tokenizer
 from hpxfer.spec.data_section import DataSpec
 from hpxfer.spec.manifest import Manifest, read_manifest
 
@@ -106,7 +109,7 @@ def test_validation_takes_whole_documents_and_exactly_its_tokens(tmp_path: Path,
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "A.JSONL.GZ"])
 def test_blocks_and_compression_change_no_bit(tmp_path: Path, tokenizer: Path, name: str) -> None:
     made(jsonl(tmp_path / name, TEXTS), tokenizer, tmp_path / "out")
     assert ids_of(tmp_path / "out").tolist() == [id_ for ids in expected(tokenizer, TEXTS) for id_ in ids]
@@ -238,6 +241,19 @@ def test_a_full_disk_leaves_what_is_complete(tmp_path: Path, tokenizer: Path, mo
     assert all(after[name] == content for name, content in complete.items() if name.endswith((".bin", ".npy")))
 
 
+@pytest.mark.parametrize("damage", [{"shards": [{"file": "../x"}]}, {"next": None}, {"shards": 3}, {"val": {}}])
+def test_a_damaged_state_is_named(tmp_path: Path, tokenizer: Path, damage: dict[str, Any]) -> None:
+    source, out = jsonl(tmp_path / "a.jsonl", TEXTS), tmp_path / "out"
+    request = run._request(open_source(str(source), "text"), load_tokenizer(str(tokenizer), None), 0, SHARD_TOKENS)
+    state = {"request": request, "shards": [], "val": None, "num_empty": 0, "next": [0, 0]}
+    out.mkdir()
+    (out / "preparing.json").write_text(json.dumps({**state, **damage}))
+    with pytest.raises(HpxferError, match=r"preparing\.json: must be the state of a stopped run, got a damaged file"):
+        made(source, tokenizer, out)
+    (out / "preparing.json").write_text(json.dumps(state))
+    made(source, tokenizer, out)
+
+
 def test_a_finished_folder_is_left_alone(tmp_path: Path, tokenizer: Path) -> None:
     source, out = jsonl(tmp_path / "a.jsonl", TEXTS), tmp_path / "out"
     first = made(source, tokenizer, out, val_tokens=VAL)
@@ -327,7 +343,7 @@ def test_bad_lines_are_named(tmp_path: Path, tokenizer: Path, content: bytes, me
         made(tmp_path / "a.jsonl", tokenizer, tmp_path / "out")
 
 
-def test_half_a_character_becomes_a_replacement(tmp_path: Path, tokenizer: Path) -> None:
+def test_half_a_character_becomes_a_question_mark(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "left \\ud800 right"}\n')
     made(tmp_path / "a.jsonl", tokenizer, tmp_path / "out")
     assert ids_of(tmp_path / "out").tolist() == expected(tokenizer, ["left ? right"])[0]

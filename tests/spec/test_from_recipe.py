@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recipe_data import data
+from recipe_data import BASE, data
 from sweep_text import edited
 
 from hpxfer.errors import HpxferError
@@ -47,7 +47,11 @@ def test_what_the_file_leaves_out_comes_from_the_recipe(tmp_path: Path) -> None:
 
 def test_what_the_file_sets_wins_and_is_said(tmp_path: Path) -> None:
     edits = (NO_BASE, ("steps: 200", "steps: 100\n  weight_decay: 0.3"), ("gpt\n", "gpt\n  embedding_std: 0.1\n"))
-    spec = loaded(tmp_path, *edits, hps="  lr: 0.5\n  multipliers: {router.lr_mult: 2, attn_q.lr_mult: 4}\n")
+    spec = loaded(
+        tmp_path,
+        *edits,
+        hps="  lr: 0.5\n  router_bias_lr: 0.02\n  multipliers: {router.lr_mult: 2, attn_q.lr_mult: 4}\n",
+    )
     values = base_values(spec)
     assert (values["lr"], values["weight_decay"], values["router.lr_mult"]) == (0.5, 0.3, 2)
     assert values["attn_q.lr_mult"] == 4
@@ -59,6 +63,8 @@ def test_what_the_file_sets_wins_and_is_said(tmp_path: Path) -> None:
         "hps.lr: 0.5, in the recipe 0.015625",
         "training.weight_decay: 0.3, in the recipe 0.1",
         "hps.multipliers.router.lr_mult: 2, in the recipe 0.25",
+        "hps.multipliers.attn_q.lr_mult: 4, in the recipe 1",
+        "hps.router_bias_lr: 0.02, in the recipe 0.01",
         "model.embedding_std: 0.1, in the recipe 0.5",
         "training.steps: 100, in the recipe 200",
         "model.tied_embeddings: True, in the recipe False",  # a default of sweeps, not of the recipe's model
@@ -100,6 +106,16 @@ def test_a_pinned_digest_is_compared(tmp_path: Path) -> None:
     ("edits", "changes", "message"),
     [
         ((), {}, r":4: model\.base\.head_dim: must be 16, as in the recipe .*got 32; its HPs are those of its base"),
+        (
+            ((NO_BASE[0], NO_BASE[0].replace("head_dim: 32", "head_dim: 16, num_groups: 2")),),
+            {},
+            r":4: model\.base\.num_groups: must be left out, as in the recipe .*got 2",
+        ),
+        (
+            ((NO_BASE[0], NO_BASE[0].replace("head_dim: 32", "head_dim: 16")),),
+            {"base_shape": {**BASE, "num_shared": 1, "shared_width": 32, "batch_tokens": 512, "steps": 200}},
+            r":4: model\.base\.num_shared: must be 1, as in the recipe .*got None",
+        ),
         ((NO_BASE, ("steps: 200", "steps: 200\n  optimizer: sgd")), {}, r"training\.optimizer: must be adamw, as in"),
         ((NO_BASE,), {"family": "mlp"}, r":\d+: hps\.recipe: .*family: must be a model family that this hpxfer knows"),
         ((NO_BASE,), {"hpxfer_recipe": 9}, r"hps\.recipe: .*hpxfer_recipe: must be at most 2, got 9"),

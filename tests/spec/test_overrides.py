@@ -53,10 +53,10 @@ def test_several_are_made_in_order(sweep: Path) -> None:
 def test_a_relative_path_starts_at_the_current_folder(
     sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here[0]").mkdir()
+    monkeypatch.chdir(tmp_path / "here[0]")
     spec = load_sweep(sweep, overrides=["data.source=tokens:a/*.bin"])
-    assert spec.data.source == f"tokens:{tmp_path}/here/a/*.bin"
+    assert spec.data.source == f"tokens:{tmp_path}/here[[]0]/a/*.bin"  # a glob, in which the folder is literal
     assert load_sweep(sweep, overrides=["data.source=builtin:stdlib"]).data.source == "builtin:stdlib"
 
 

@@ -20,6 +20,10 @@ PACKED_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".gz", ".zst", ".parque
 TEXT_SUFFIXES = (".txt", ".md", ".py", ".html", ".xml", *PACKED_SUFFIXES)
 
 
+class NoFormat(HpxferError):
+    """A file that states no format of token ids."""
+
+
 def open_file(path: str) -> tuple[str, DataFile]:
     """Return (format, part) of a file that states its format. Raise HpxferError if it states none, or is broken."""
     num_bytes, head = file_size(path), read_bytes(path, 0, HEAD_BYTES)
@@ -31,7 +35,7 @@ def open_file(path: str) -> tuple[str, DataFile]:
         raise HpxferError(f"{path}: is Megatron's index; name the file {path.removesuffix('.idx')}.bin beside it")
     if megatron.has_index(path):
         return megatron.opened(path, num_bytes)
-    raise HpxferError(_without_format(path, num_bytes, head))
+    raise NoFormat(_without_format(path, num_bytes, head))
 
 
 def _without_format(path: str, num_bytes: int, head: bytes) -> str:

@@ -25,6 +25,10 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 COLUMN = "input_ids"
 
 
+class NoIds(HpxferError):
+    """A saved data set without a column of token ids."""
+
+
 def is_folder(path: str) -> bool:
     """Return whether `datasets` saved this folder."""
     return any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS))
@@ -125,7 +129,7 @@ def _column(schema: pa.Schema, path: str) -> str:
     if len(lists) == 1:
         return lists[0]
     names = ", ".join(schema.names)
-    raise HpxferError(
+    raise NoIds(
         f"{path}: must have a column {COLUMN} of lists of whole numbers, got the columns {names}; for a column of "
         "text: hpxfer data prepare FOLDER --tokenizer tokenizer.json --out DIR"
     )

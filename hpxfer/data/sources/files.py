@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,11 +37,6 @@ def matching_files(pattern: str, key: str = "data.source") -> list[str]:
     if len(files) > MAX_FILES:
         raise _too_many(key, pattern, f"match at most {MAX_FILES} files, got {len(files)}")
     return files
-
-
-def folder_at(path: str) -> str | None:
-    """Return the folder at a path whose special characters may be escaped as in a glob, or None."""
-    return next((each for each in (path, re.sub(r"\[([*?[])\]", r"\1", path)) if os.path.isdir(each)), None)
 
 
 def _too_many(key: str, pattern: str, rule: str) -> HpxferError:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from hpxfer.data import formats
 from hpxfer.data.formats import arrow
 from hpxfer.data.sources.dataset import DataFile, Dataset
-from hpxfer.data.sources.files import folder_at, matching_files
+from hpxfer.data.sources.files import matching_files
 from hpxfer.data.sources.row import DataSource
 from hpxfer.errors import HpxferError, cut
+from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
 from hpxfer.spec.manifest import Manifest, read_manifest
 

@@ -27,6 +27,9 @@ def gpt_memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
     num_moe, tokens = len(moe_blocks(shape, setting)), setting.batch_tokens
     num_dense = shape.depth - num_moe
     attention = _attention(shape, setting, size, cuda)
+    if cuda and setting.document_eos is not None:
+        # The kernel that takes a mask there keeps logits and weights in float32 (derived: never run on a GPU).
+        attention += 2 * _FLOAT * shape.query_heads * setting.context
     moe, moe_passing = _moe(shape, setting, size, cuda)
     dense, dense_passing = _dense(shape, setting, size, cuda)
     # Beside the last norm: inputs, targets, losses and their gradients.
