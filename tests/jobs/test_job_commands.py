@@ -70,6 +70,22 @@ def test_the_precision_that_the_cluster_decided_is_the_jobs(tmp_path: Path) -> N
         assert parse_sweep(cluster.submitted[-1][1]).precision == offered.spec.precision == travels
 
 
+def test_what_is_set_and_what_a_recipe_gives_travel_with_the_sweep(tmp_path: Path) -> None:
+    """The cluster has neither the command line nor the recipe's file."""
+    sweep, recipe, cluster = tmp_path / "a.yaml", tmp_path / "recipe.yaml", _Answers()
+    sweep.write_text(SWEEP, encoding="utf-8")
+    recipe.write_bytes(
+        (Path(__file__).parents[2] / "results" / "published" / "quickstart" / "recipe.yaml").read_bytes()
+    )
+    given = offer(cluster, sweep, None, overrides=["training.steps=77", f"hps.recipe={recipe}"])  # type: ignore[arg-type]
+    submit(cluster, given)  # type: ignore[arg-type]
+    recipe.unlink()
+    for _, text in (*cluster.asked, *cluster.submitted):
+        there = parse_sweep(text)
+        assert (there.steps, there.hps.lr) == (77, 2.0**-6)
+        assert there.hps.recipe == given.spec.hps.recipe is not None
+
+
 @pytest.mark.parametrize("option", ["strict_memory", "retrain_missing_curves"])
 @pytest.mark.parametrize("value", [True, False])
 def test_a_switch_travels(option: str, value: bool, tmp_path: Path) -> None:
