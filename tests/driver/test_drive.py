@@ -224,7 +224,7 @@ def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
 
 def test_a_signal_waits_until_results_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = write_tiny(tmp_path, ("workers: 2", "workers: 2, stack_size: 5"))
-    append = Store.append
+    append, before = Store.append, signal.getsignal(signal.SIGTERM)
 
     def signaled(store: Store, pairs: Sequence[object]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -234,6 +234,6 @@ def test_a_signal_waits_until_results_are_stored(tmp_path: Path, monkeypatch: py
     with pytest.raises(Interrupted) as error:
         run(sweep, results=tmp_path, executor=Made())
     assert error.value.signal_number == signal.SIGTERM
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
     assert prepare(sweep, results=tmp_path).plan.num_done == 5
     assert not (tmp_path / "tiny" / LEASE_FILE).exists()
