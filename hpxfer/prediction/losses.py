@@ -107,10 +107,10 @@ def _why_not(blank: LossAnswer, at: str, noise: float | None) -> str | None:
     low, high = scales[0] / PREDICT_REACH, scales[-1] * PREDICT_REACH
     if blank.scale > high * (1 + ROUNDING):
         end = f"more than {PREDICT_REACH:g} times the largest measured one, {scale_text(scales[-1])}"
-        return f"{blank.name} is {end}; measure {shape_label(name, blank.scale / PREDICT_REACH)} first"
+        return f"{blank.name} is {end}; first measure {shape_label(name, blank.scale / PREDICT_REACH)} or more"
     if blank.scale < low * (1 - ROUNDING):
         end = f"less than 1/{PREDICT_REACH:g} of the smallest measured one, {scale_text(scales[0])}"
-        return f"{blank.name} is {end}; measure {shape_label(name, blank.scale * PREDICT_REACH)} first"
+        return f"{blank.name} is {end}; first measure {shape_label(name, blank.scale * PREDICT_REACH)} or less"
     beyond = not scales[0] * (1 - ROUNDING) <= blank.scale <= scales[-1] * (1 + ROUNDING)
     if beyond and blank.verdict == "drifts":
         return (

@@ -92,7 +92,10 @@ def _basis(loss: LossAnswer | None) -> Iterator[str]:
     ahead = loss.forecast
     if ahead is None:
         return
-    yield f"  gain per doubling {ahead.gain:.2g} nats, noise of one seed {ahead.noise:.2g} nats"
+    yield (
+        f"  gain per doubling {ahead.gain:.2g} nats (root mean square over neighbors), "
+        f"noise of one seed {ahead.noise:.2g} nats"
+    )
     yield ""
     yield f"The loss at {loss.name} by each law of the gain, with the interval of {ahead.level:.0%} of runs"
     laws = [("law", "weight", "loss", "interval")]

@@ -131,12 +131,13 @@ def with_point_data(spec: SweepSpec, change: Callable[[PointData], PointData]) -
 def absolute(spec: SweepSpec, folder: Path) -> SweepSpec:
     """Return the sweep with paths to data that start at the root instead of at `folder`, that of the sweep file."""
     names = {"source": spec.data.source, "validation": spec.data.validation}
-    changed = {key: _absolute(name, folder) for key, name in names.items() if name is not None}
+    changed = {key: from_folder(name, folder) for key, name in names.items() if name is not None}
     spec = spec.model_copy(update={"data": spec.data.model_copy(update=changed)})
-    return with_point_data(spec, lambda own: own.model_copy(update={"source": _absolute(own.source, folder)}))
+    return with_point_data(spec, lambda own: own.model_copy(update={"source": from_folder(own.source, folder)}))
 
 
-def _absolute(name: str, folder: Path) -> str:
+def from_folder(name: str, folder: Path) -> str:
+    """Return a source whose relative path starts at `folder`. A source that is no path, and a URI, stay."""
     kind, _, rest = name.partition(":")
     sources = registry("data source")
     if kind not in sources or not sources.get(kind).is_path or Path(rest).is_absolute() or is_uri(rest):

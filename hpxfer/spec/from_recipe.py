@@ -57,8 +57,8 @@ def with_recipe(file: YamlFile, folder: Path) -> YamlFile:
     where = file.where(AT)
     if not path.is_file():
         raise HpxferError(
-            f"{where}: must be a recipe.yaml, got {shown(named['file'])}, which is not there (a relative path starts "
-            "at the sweep file's folder); run the sweep that writes it first, or correct the path"
+            f"{where}: must be a recipe.yaml, got {shown(named['file'])}, which is not there (a relative path "
+            "in a sweep file starts at the file's folder); run the sweep that writes it first, or correct the path"
         )
     try:
         read = read_yaml(path)

@@ -1,13 +1,13 @@
 """Overrides: `--set training.steps=100` changes one key of a sweep file before the file is checked.
 
 The value is YAML. `null` takes the key out. Below `grid` and `multipliers`, whose keys have dots, the rest of the path
-is one key: `--set hps.multipliers.router.lr_mult=0.5`. A relative path to data or to a recipe starts at the current
-folder, where the command is given, and not at the folder of the sweep file.
+is one key: `--set hps.multipliers.router.lr_mult=0.5`. A relative path to data, to a recipe or to a plug-in starts at the
+current folder, where the command is given, and not at the folder of the sweep file. This holds for paths inside a larger
+value too, as in `--set 'data={source: "text:a.txt"}'`.
 """
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.registry import registry
+from hpxfer.spec.data import from_folder
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, spell
 from hpxfer.storage.uri import is_uri
 
 OPTION = "--set"
 _KEYS_HAVE_DOTS = ("grid", "multipliers")
-_PATHS = {("data", "source"): True, ("data", "validation"): True, ("hps", "recipe"): False}  # whether it names data
 
 
 def with_overrides(file: YamlFile, assignments: Sequence[str]) -> YamlFile:
@@ -53,16 +52,32 @@ def _path(name: str) -> KeyPath:
 
 
 def _value(path: KeyPath, text: str) -> Any:
-    value = parse_yaml(text, f"{OPTION} {spell(path)}").data
-    if path not in _PATHS or not isinstance(value, str):
+    return _from_here(path, parse_yaml(text, f"{OPTION} {spell(path)}").data)
+
+
+def _from_here(path: KeyPath, value: Any) -> Any:
+    """Return a value for a key, with its relative paths to data and files starting at the current folder."""
+    if isinstance(value, dict):
+        return {key: _from_here((*path, key), one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_from_here((*path, index), one) for index, one in enumerate(value)]
+    if not isinstance(value, str):
         return value
-    kind, colon, rest = value.partition(":") if _PATHS[path] else ("", "", value)
-    if _PATHS[path] and (kind not in registry("data source") or not registry("data source").get(kind).is_path):
-        return value
-    if is_uri(rest):
-        return value
-    here = str(Path.cwd())
-    return f"{kind}{colon}{Path(glob.escape(here) if _PATHS[path] else here) / rest}"
+    if _names_data(path):
+        return from_folder(value, Path.cwd())
+    return str(Path.cwd() / value) if _names_file(path, value) and not is_uri(value) else value
+
+
+def _names_data(path: KeyPath) -> bool:
+    if path[0] == "axes":  # a point's own data, in either of its forms
+        return path[-1] == "data" or path[-2:] == ("data", "source")
+    return path in (("data", "source"), ("data", "validation"))
+
+
+def _names_file(path: KeyPath, value: str) -> bool:
+    if path[0] == "plugins":
+        return value.endswith(".py")  # any other plug-in is a module
+    return path in (("hps", "recipe"), ("hps", "recipe", "file"))
 
 
 def _assigned(data: Any, path: KeyPath, value: Any, above: KeyPath) -> Any:

@@ -12,6 +12,7 @@ from sweep_text import SWEEP, edited
 
 from hpxfer.errors import HpxferError
 from hpxfer.spec import load_sweep, parse_sweep
+from hpxfer.spec.data import points_with_data
 from hpxfer.spec.overrides import with_overrides
 from hpxfer.spec.yaml_file import parse_yaml
 
@@ -58,6 +59,37 @@ def test_a_relative_path_starts_at_the_current_folder(
     spec = load_sweep(sweep, overrides=["data.source=tokens:a/*.bin"])
     assert spec.data.source == f"tokens:{tmp_path}/here[[]0]/a/*.bin"  # a glob, in which the folder is literal
     assert load_sweep(sweep, overrides=["data.source=builtin:stdlib"]).data.source == "builtin:stdlib"
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("data={source: 'text:a.txt', validation: 'text:../v.txt', tokenizer: bytes}", ["a.txt", "../v.txt"]),
+        (
+            "axes.width=[{width: 64, data: 'text:b.txt'}, {width: 128, data: {source: 'text:c.txt'}}]",
+            ["v.txt", "b.txt", "c.txt"],
+        ),
+        ("axes={width: {shapes: [{width: 64, data: 'text:b.txt'}]}}", ["v.txt", "b.txt"]),
+    ],
+)
+def test_paths_inside_a_larger_value_start_there_too(
+    override: str, named: list[str], sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    spec = load_sweep(sweep, overrides=["data.validation=text:v.txt", override])
+    found = [spec.data.source, spec.data.validation, *(own.source for _, _, own in points_with_data(spec))]
+    assert [name for name in found if name != "builtin:stdlib"] == [f"text:{tmp_path}/cwd/{name}" for name in named]
+
+
+def test_files_inside_a_larger_value_start_there_too(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    for override in ("hps={recipe: a.yaml}", "hps.recipe={file: a.yaml}", "plugins=[./a.yaml.py]"):
+        with pytest.raises(HpxferError, match=rf"{tmp_path}/cwd/a\.yaml"):
+            load_sweep(sweep, overrides=[override])
 
 
 @pytest.mark.parametrize(
