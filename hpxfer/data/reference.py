@@ -65,7 +65,8 @@ def _require(key: str, name: str) -> None:
     if open_dataset(name, key) is None:
         raise HpxferError(
             f"data.{key}: must name data on this machine, got {name}, which no file matches; correct the path "
-            f"(a relative one in a sweep file starts at the file's folder), or give data.{KEYS[key]} to plan without the data"
+            f"(a relative one in a sweep file starts at the file's folder), or give data.{KEYS[key]} to plan without "
+            "the data"
         )
 
 

@@ -92,7 +92,7 @@ def _rows(batch: dict[str, Any], blocks: Sequence[Block], job: Job, start: Place
 _NOTHING = Tokenized(
     ids=np.empty(0, "<u2"),
     lengths=np.empty(0, np.int64),
-    held_out=np.empty(0, bool),
+    offered=np.empty(0, bool),
     num_empty=0,
     goes_on=False,
     num_bytes=0,
@@ -106,7 +106,7 @@ def _to_row(place: Place, found: Tokenized) -> dict[str, Any]:
         "ids": [found.ids.tobytes()],
         "token_bytes": [found.ids.itemsize],
         "lengths": [found.lengths.tobytes()],
-        "held_out": [found.held_out.tobytes()],
+        "offered": [found.offered.tobytes()],
         "num_empty": [found.num_empty],
         "goes_on": [found.goes_on],
         "num_bytes": [found.num_bytes],
@@ -120,7 +120,7 @@ def _from_row(row: dict[str, Any]) -> tuple[Place, Tokenized]:
     return (int(row["number"]), int(row["segment"])), Tokenized(
         ids=np.frombuffer(row["ids"], f"<u{row['token_bytes']}"),
         lengths=np.frombuffer(row["lengths"], np.int64),
-        held_out=np.frombuffer(row["held_out"], bool),
+        offered=np.frombuffer(row["offered"], bool),
         num_empty=int(row["num_empty"]),
         goes_on=bool(row["goes_on"]),
         num_bytes=int(row["num_bytes"]),

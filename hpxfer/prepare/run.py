@@ -40,9 +40,9 @@ from hpxfer.spec.manifest import (
 
 TOKENIZER_FOLDER = "tokenizer"
 _CHANGED = "times of change"
-# Tokens have about four bytes of text each. Twice as many documents are offered to validation as it needs by that
-# estimate, and it takes what it has room for.
-_BYTES_PER_TOKEN, _OFFERED = 4, 2
+# Tokens have about four bytes of text each. Eight times as many documents are offered to validation as it needs by that
+# estimate, which columns beside the text make too small. All others need not wait.
+_BYTES_PER_TOKEN, _OFFERED = 4, 8
 # What a compressed text grows by.
 _INFLATED = 3
 
@@ -100,8 +100,7 @@ def prepare_data(
             except (KeyError, TypeError, ValueError):
                 raise _damaged(out) from None
         else:  # the state comes first: it makes the folder this command's
-            start: dict[str, Any] = {"request": request, "shards": [], "val": None, "num_empty": 0, "next": (0, 0)}
-            writer.write({out / PROGRESS_FILE: content_of(start)})
+            writer.write({out / PROGRESS_FILE: content_of(writer.state())})
         _make_folder(out / TOKENIZER_FOLDER)
         writer.write({out / TOKENIZER_FOLDER / name: _bytes(content) for name, content in made.files.items()})
         _tokenize(text, made, writer, val_tokens, workers, address, on_progress)
@@ -133,7 +132,7 @@ def _tokenize(
         is_over = tokens.num_bytes > 0 or blocks[block].codec is None
         writer.add(tokens, (block + 1, 0) if is_over else (block, segment + 1))
         done += tokens.num_bytes
-        written = sum(shard.tokens for shard in writer.shards) + writer.train.size + writer.val.size
+        written = sum(shard.tokens for shard in writer.shards) + writer.train.size + writer.held_out.size
         on_progress(
             Progress(num_bytes=done, total_bytes=text.num_bytes, num_tokens=written, num_shards=len(writer.shards))
         )
@@ -260,10 +259,10 @@ def _require_same(out: Path, stored: dict[str, Any], request: dict[str, Any]) ->
 
 
 def _held_out_share(text: TextSource, val_tokens: int) -> float:
-    """Return the share of documents that validation is offered. It takes what it has room for, then no more."""
+    """Return the share of documents that validation is offered."""
     inflated = text.kind == "parquet" or any(codec_of(path) for path, _ in text.files)
     tokens = max(1, text.num_bytes * (_INFLATED if inflated else 1) / _BYTES_PER_TOKEN)
-    return min(0.5, _OFFERED * val_tokens / tokens)
+    return min(1.0, _OFFERED * val_tokens / tokens)
 
 
 def _make_folder(path: Path) -> None:

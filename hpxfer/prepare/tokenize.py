@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from hpxfer.errors import HpxferError, cut, first_line, shown
 from hpxfer.host.files import read_bytes
 from hpxfer.prepare.blocks import Segment
+from hpxfer.prepare.held_out import NO_LIMIT, key_of
 
 # A tokenizer takes about 100 bytes of memory per character of a text.
 MOST_CHARS = 2**20
@@ -61,7 +62,7 @@ class Job:
     tokenizer_file: str
     eos_id: int | None
     token_bytes: int
-    held_out_share: float  # of the documents, which are chosen by a hash of their text
+    held_out_share: float  # of the documents, which are offered to validation by a hash of their tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class Tokenized:
 
     ids: NDArray[Any]
     lengths: NDArray[np.int64]
-    held_out: NDArray[np.bool_]
+    offered: NDArray[np.bool_]  # the documents that validation may choose from
     num_empty: int
     goes_on: bool  # the first length belongs to the document before
     num_bytes: int
@@ -174,18 +175,20 @@ def tokenized(segment: Segment, job: Job) -> Tokenized:
     is_text = segment.block.kind == "text"
     encoded = _encoded(job.tokenizer_file, texts)
     end = [] if job.eos_id is None else [job.eos_id]
-    parts, lengths, held_out = [], [], []
-    for text, ids in zip(texts, encoded, strict=True):
+    parts, lengths, offered = [], [], []
+    below = int(job.held_out_share * NO_LIMIT)
+    for ids in encoded:
         closes = not is_text or segment.is_last
         if not ids and not (is_text and closes and not segment.is_first):
             continue
         parts.append(np.array(ids + end if closes else ids, f"<u{job.token_bytes}"))
         lengths.append(len(parts[-1]))
-        held_out.append(not is_text and _chosen(text, job.held_out_share))
+        is_whole = not is_text or (segment.is_first and segment.is_last)
+        offered.append(is_whole and below > 0 and key_of(parts[-1]) < below)
     return Tokenized(
         ids=np.concatenate(parts) if parts else np.empty(0, f"<u{job.token_bytes}"),
         lengths=np.array(lengths, np.int64),
-        held_out=np.array(held_out, bool),
+        offered=np.array(offered, bool),
         num_empty=len(texts) - len(lengths),
         goes_on=is_text and not segment.is_first,
         num_bytes=segment.block.num_bytes if segment.content is None or segment.is_last else 0,
@@ -208,13 +211,6 @@ def _cut_up(text: str) -> Iterator[str]:
         yield text[:at]
         text = text[at:]
     yield text
-
-
-def _chosen(text: str, share: float) -> bool:
-    if share <= 0:
-        return False
-    number = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little")
-    return number < share * 2**64
 
 
 @lru_cache(maxsize=1)

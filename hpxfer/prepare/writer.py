@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hpxfer.data.formats import llmc
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import reason, write_files
+from hpxfer.prepare.held_out import HeldOut, key_of
 from hpxfer.prepare.tokenize import Tokenized
 from hpxfer.spec.manifest import PROGRESS_FILE, ShardEntry, Split
 
@@ -60,10 +61,10 @@ class Writer:
     def __init__(self, folder: Path, version: llmc.Version, shard_tokens: int, val_tokens: int, request: Any) -> None:
         self.folder, self.version, self.shard_tokens = folder, version, shard_tokens
         # The last target of validation is one token more.
-        self.val_tokens = val_tokens + 1 if val_tokens else 0
+        self.held_out = HeldOut(val_tokens + 1 if val_tokens else 0)
         self.request = request
         self.shards: list[ShardEntry] = []
-        self.train, self.val = Tokens(), Tokens()
+        self.train = Tokens()
         self.num_empty = 0
         self.next = (0, 0)
 
@@ -71,20 +72,23 @@ class Writer:
         """Go on from a stored state."""
         self.shards = [ShardEntry.model_validate(entry) for entry in state["shards"]]
         self.num_empty, self.next = state["num_empty"], tuple(state["next"])
+        self.held_out = HeldOut(self.held_out.wanted, int(state["limit"]))
         if state["val"] is not None:
-            self.val = self._read(ShardEntry.model_validate(state["val"]))
+            val = self._read(ShardEntry.model_validate(state["val"]))
+            for ids in np.split(val.parts[0], val.starts[0][1:]):
+                assert not list(self.held_out.add(ids, key_of(ids))), "nothing was too many when it was written"
 
     def add(self, found: Tokenized, following: tuple[int, int]) -> None:
         """Add the documents of a segment. `following` is the place of the segment after it."""
         self.num_empty += found.num_empty
         ends = np.cumsum(found.lengths)
         starts = ends - found.lengths
-        room = self.val_tokens - self.val.size
         kept = np.ones(len(ends), bool)
-        for index in np.flatnonzero(found.held_out).tolist():
-            if found.lengths[index] <= room:
-                self.val.add(found.ids[starts[index] : ends[index]], np.zeros(1, np.int64))
-                room -= int(found.lengths[index])
+        back: list[NDArray[Any]] = []
+        for index in np.flatnonzero(found.offered).tolist():
+            ids = found.ids[starts[index] : ends[index]]
+            if self.held_out.takes(ids, key := key_of(ids)):
+                back += self.held_out.add(ids.copy(), key)
                 kept[index] = False
         if not kept.all():
             ids = found.ids[np.repeat(kept, found.lengths)]
@@ -92,27 +96,41 @@ class Writer:
             self.train.add(ids, np.cumsum(lengths) - lengths)
         elif len(ends):
             self.train.add(found.ids, starts[1:] if found.goes_on else starts)
+        self._train_on(back)
         if self.train.size >= self.shard_tokens:
             self._close(following)
+
+    def _train_on(self, documents: Iterable[NDArray[Any]]) -> None:
+        for ids in documents:
+            self.train.add(ids, np.zeros(1, np.int64))
+
+    def _val(self) -> Tokens:
+        """Return what is held out so far."""
+        out = Tokens()
+        for ids in self.held_out.documents():
+            out.add(ids, np.zeros(1, np.int64))
+        return out
 
     def finish(self) -> tuple[list[ShardEntry], ShardEntry | None, dict[Path, Write]]:
         """Return the shards of both splits, and the files that are left to write.
 
         What validation lacks is taken from the end of the training tokens. Raises HpxferError if nothing is left.
         """
-        while self.val.size < self.val_tokens:
-            lacking = self.val_tokens - self.val.size
+        self._train_on(self.held_out.surplus())
+        held_out, wanted = self._val(), self.held_out.wanted
+        while held_out.size < wanted:
+            lacking = wanted - held_out.size
             if self.train.size == 0:
                 if not self.shards:
                     break
                 self.train = self._read(self.shards.pop())
             taken = self.train.take_last(min(lacking, self.train.size))
             if taken.size:
-                self.val.add(taken.parts[0], taken.starts[0])
+                held_out.add(taken.parts[0], taken.starts[0])
         left = sum(shard.tokens for shard in self.shards) + self.train.size
         if left < 2:
-            total = left + self.val.size
-            held = f" beside {self.val_tokens - 1} for validation" if self.val_tokens else ""
+            total = left + held_out.size
+            held = f" beside {wanted - 1} for validation" if wanted else ""
             raise HpxferError(
                 f"SOURCE: must leave tokens for training{held}, got {total} tokens in all, and {self.num_empty} "
                 "documents of no tokens; give more text, the right --field, or a smaller --val-tokens"
@@ -123,8 +141,8 @@ class Writer:
             self.shards.append(entry)
             files |= more
         val = None
-        if self.val.size:
-            val, more = self._entry("val", 0, self.val)
+        if held_out.size:
+            val, more = self._entry("val", 0, held_out)
             files |= more
         return self.shards, val, files
 
@@ -132,19 +150,23 @@ class Writer:
         """Write the open shard, the held-out tokens so far, and the state."""
         entry, files = self._entry("train", len(self.shards), self.train)
         val = None
-        if self.val.size:
-            val, more = self._entry("val", 0, self.val)
+        if self.held_out.size:
+            val, more = self._entry("val", 0, self._val())
             files |= more
         self.shards.append(entry)
         self.train, self.next = Tokens(), following
-        state = {
+        self.write({**files, self.folder / PROGRESS_FILE: content_of(self.state(val))})
+
+    def state(self, val: ShardEntry | None = None) -> dict[str, Any]:
+        """Return what `restore` goes on from. `val` is the shard of what is held out."""
+        return {
             "request": self.request,
             "shards": [shard.model_dump() for shard in self.shards],
             "val": None if val is None else val.model_dump(),
+            "limit": self.held_out.limit,
             "num_empty": self.num_empty,
-            "next": following,
+            "next": self.next,
         }
-        self.write({**files, self.folder / PROGRESS_FILE: content_of(state)})
 
     def write(self, files: dict[Path, Write]) -> None:
         """Write files. Raise HpxferError if the disk refuses them: what was closed before stays."""

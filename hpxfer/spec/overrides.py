@@ -1,9 +1,9 @@
 """Overrides: `--set training.steps=100` changes one key of a sweep file before the file is checked.
 
 The value is YAML. `null` takes the key out. Below `grid` and `multipliers`, whose keys have dots, the rest of the path
-is one key: `--set hps.multipliers.router.lr_mult=0.5`. A relative path to data, to a recipe or to a plug-in starts at the
-current folder, where the command is given, and not at the folder of the sweep file. This holds for paths inside a larger
-value too, as in `--set 'data={source: "text:a.txt"}'`.
+is one key: `--set hps.multipliers.router.lr_mult=0.5`. A relative path to data, to a recipe or to a plug-in starts at
+the current folder, where the command is given, and not at the folder of the sweep file. This holds for paths inside a
+larger value too, as in `--set 'data={source: "text:a.txt"}'`.
 """
 
 from __future__ import annotations

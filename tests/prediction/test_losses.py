@@ -48,7 +48,11 @@ def test_up_to_one_doubling_beyond_the_measured_shapes_the_loss_is_said(scale: f
 @pytest.mark.parametrize(
     ("rows", "scale", "why"),
     [
-        (falling(), 257, "width 257 is more than 2 times the largest measured one, 128; first measure width 128.5 or more"),
+        (
+            falling(),
+            257,
+            "width 257 is more than 2 times the largest measured one, 128; first measure width 128.5 or more",
+        ),
         (falling(), 15, "width 15 is less than 1/2 of the smallest measured one, 32; first measure width 30 or less"),
         (
             falling((32, 64)),

@@ -72,6 +72,11 @@ def starts_of(folder: Path, split: str = "train") -> list[int]:
     return out
 
 
+def documents_of(folder: Path, split: str) -> list[tuple[int, ...]]:
+    ids, starts = ids_of(folder, split), starts_of(folder, split)
+    return [tuple(ids[low:high].tolist()) for low, high in pairwise([*starts, len(ids)])]
+
+
 def expected(tokenizer: Path, texts: list[str]) -> list[list[int]]:
     import tokenizers
 
@@ -101,11 +106,33 @@ def test_validation_takes_whole_documents_and_exactly_its_tokens(tmp_path: Path,
     whole = [id_ for ids in expected(tokenizer, TEXTS) for id_ in ids]
     assert sorted([*train.tolist(), *val.tolist()]) == sorted(whole)
     known = {tuple(ids) for ids in expected(tokenizer, TEXTS)}
-    bounds = [*starts_of(tmp_path / "out", "val"), len(val)]
-    inside = [tuple(val[low:high].tolist()) for low, high in pairwise(bounds)]
+    inside = documents_of(tmp_path / "out", "val")
     # All but the document that the last tokens were cut from.
     assert sum(each in known for each in inside) >= len(inside) - 1
     assert len(inside) > 3
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "gz", "text"])
+def test_validation_is_spread_over_the_source_with_copies_on_one_side(
+    tmp_path: Path, tokenizer: Path, kind: str
+) -> None:
+    texts = [f"{text} {number}" for number, text in enumerate(TEXTS * 3)] * 2
+    if kind == "text":
+        (tmp_path / "in").mkdir()
+        for number, text in enumerate(texts):
+            (tmp_path / "in" / f"{number:05}.txt").write_text(text)
+    source = (
+        tmp_path / "in" if kind == "text" else jsonl(tmp_path / ("a.jsonl" + (".gz" if kind == "gz" else "")), texts)
+    )
+    num_tokens = sum(map(len, expected(tokenizer, texts)))
+    made(source, tokenizer, tmp_path / "out", val_tokens=num_tokens // 5)
+    documents = {split: documents_of(tmp_path / "out", split) for split in ("train", "val")}
+    assert len(set(documents["val"]) & set(documents["train"])) <= 2  # of the document that was cut
+    places = {tuple(ids): place for place, ids in enumerate(expected(tokenizer, texts[: len(texts) // 2]))}
+    held_out = sorted(places[ids] for ids in set(documents["val"]) & set(places))
+    fifths = [sum(place * 5 // len(places) == fifth for place in held_out) for fifth in range(5)]
+    assert min(fifths) >= len(held_out) // 20, fifths
+    assert len(held_out) > len(places) / 8
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -241,11 +268,13 @@ def test_a_full_disk_leaves_what_is_complete(tmp_path: Path, tokenizer: Path, mo
     assert all(after[name] == content for name, content in complete.items() if name.endswith((".bin", ".npy")))
 
 
-@pytest.mark.parametrize("damage", [{"shards": [{"file": "../x"}]}, {"next": None}, {"shards": 3}, {"val": {}}])
+@pytest.mark.parametrize(
+    "damage", [{"shards": [{"file": "../x"}]}, {"next": None}, {"shards": 3}, {"val": {}}, {"limit": "x"}]
+)
 def test_a_damaged_state_is_named(tmp_path: Path, tokenizer: Path, damage: dict[str, Any]) -> None:
     source, out = jsonl(tmp_path / "a.jsonl", TEXTS), tmp_path / "out"
     request = run._request(open_source(str(source), "text"), load_tokenizer(str(tokenizer), None), 0, SHARD_TOKENS)
-    state = {"request": request, "shards": [], "val": None, "num_empty": 0, "next": [0, 0]}
+    state = {"request": request, "shards": [], "val": None, "limit": 2**64, "num_empty": 0, "next": [0, 0]}
     out.mkdir()
     (out / "preparing.json").write_text(json.dumps({**state, **damage}))
     with pytest.raises(HpxferError, match=r"preparing\.json: must be the state of a stopped run, got a damaged file"):
