@@ -15,7 +15,7 @@ from hpxfer.data.sources.row import DataSource
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
-from hpxfer.spec.manifest import Manifest, read_manifest
+from hpxfer.spec.manifest import MANIFEST_FILE, Manifest, read_manifest
 
 
 def _open(path: str) -> Dataset | None:
@@ -34,8 +34,22 @@ def _open(path: str) -> Dataset | None:
 
 
 def _prepared(folder: str, manifest: Manifest) -> Dataset | None:
-    """Return the training split of a prepared folder."""
-    return file_dataset([os.path.join(folder, shard.file) for shard in manifest.splits["train"].shards])
+    """Return the training split of a prepared folder. Raise HpxferError for shards that are not as it states."""
+    shards = manifest.splits["train"].shards
+    paths = [os.path.join(folder, shard.file) for shard in shards]
+    if missing := [path for path in paths if not os.path.exists(path)]:
+        more = f" and {len(missing) - 1} more missing" if missing[1:] else ""
+        raise HpxferError(
+            f"{missing[0]}: must be in the folder, because its {MANIFEST_FILE} names it, got no such file{more}; copy the folder again, or prepare the data again"
+        )
+    dataset = file_dataset(paths)
+    for part, shard in zip(dataset.parts if dataset else (), shards, strict=True):
+        if part.num_tokens != shard.tokens:
+            raise HpxferError(
+                f"{part.path}: must have {shard.tokens} tokens, as {MANIFEST_FILE} beside it says, got "
+                f"{part.num_tokens}; copy the folder again, or prepare the data again"
+            )
+    return dataset
 
 
 def file_dataset(paths: list[str]) -> Dataset | None:

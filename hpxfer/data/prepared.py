@@ -1,0 +1,64 @@
+"""Prepared: what the manifest of a folder that `hpxfer data prepare` made says of data that a sweep names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+
+from hpxfer.data.sources.dataset import Dataset
+from hpxfer.errors import HpxferError
+from hpxfer.host.files import folder_at
+from hpxfer.spec.data_section import DataSpec, PointData
+from hpxfer.spec.manifest import MANIFEST_FILE, Manifest, SplitEntry, read_manifest
+from hpxfer.storage.uri import is_uri
+
+
+def manifest_of(name: str) -> tuple[str, Manifest] | None:
+    """Return (folder, manifest) of a source that is a prepared folder, or files in one. None: it is other data."""
+    kind, _, rest = name.partition(":")
+    if kind != "tokens" or is_uri(rest):
+        return None
+    if (folder := folder_at(rest)) is not None:
+        manifest = read_manifest(folder)
+        return None if manifest is None else (folder, manifest)
+    folder = folder_at(os.path.dirname(rest) or ".")
+    with suppress(HpxferError):  # the files are read for themselves, whatever lies beside them
+        if folder is not None and (manifest := read_manifest(folder)) is not None:
+            return folder, manifest
+    return None
+
+
+def check_tokenizers(spec: DataSpec, points: Iterable[PointData] = ()) -> None:
+    """Raise HpxferError if the data of a sweep was prepared with several tokenizers: an id would mean several texts."""
+    found = manifest_of(spec.source)
+    if found is None:
+        return
+    folder, first = found
+    others = [("data.validation", spec.validation or ""), *(("data.source of a point", own.source) for own in points)]
+    for key, name in others:
+        other = manifest_of(name)
+        if other is not None and other[1].tokenizer.digest != first.tokenizer.digest:
+            raise HpxferError(
+                f"{key}: must be prepared with the tokenizer of data.source, got {other[1].tokenizer.given} "
+                f"({other[1].tokenizer.digest}) for {other[0]}, and {first.tokenizer.given} "
+                f"({first.tokenizer.digest}) for {folder}; prepare both with one tokenizer"
+            )
+
+
+def check_digest(key: str, name: str, dataset: Dataset, found: str) -> None:
+    """Raise HpxferError if the data is a split of a prepared folder, and its digest is not the manifest's."""
+    known = manifest_of(name)
+    split = None if known is None else _split(known[1], dataset)
+    if known is not None and split is not None and split.digest != found:
+        raise HpxferError(
+            f"{key}: the shards in {known[0]} must be as they were prepared, with the digest {split.digest} of "
+            f"{MANIFEST_FILE}, got {found}; `hpxfer data info {known[0]}` says which one was changed; prepare the data "
+            "again"
+        )
+
+
+def _split(manifest: Manifest, dataset: Dataset) -> SplitEntry | None:
+    names = [os.path.basename(part.path) for part in dataset.parts]
+    splits = manifest.splits.values()
+    return next((split for split in splits if names == [shard.file for shard in split.shards]), None)
