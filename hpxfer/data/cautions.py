@@ -24,7 +24,7 @@ def data_cautions(spec: DataSpec) -> Iterator[str]:
     if spec.validation is not None and (shared := _shared(dataset, open_dataset(spec.validation, "validation"))):
         more = f" and {len(shared) - 1} more files" if shared[1:] else ""
         yield (
-            f"data.validation: {shared[0]}{more}: read for training too, "
+            f"data.validation: {shared[0]}{more} is read for training too, "
             "so the validation loss is that of tokens on which the models are trained; hold out other files"
         )
     if spec.documents == "masked" and spec.eos_id is not None and not is_uri(spec.source.partition(":")[2]):

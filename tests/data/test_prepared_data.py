@@ -20,8 +20,7 @@ Write = Callable[..., Path]
 def made(root: Path, name: str, vocab_size: int = 400) -> Path:
     corpus = jsonl(root / "a.jsonl", documents(30))
     tokenizer = tokenizer_file(root / f"{vocab_size}.json", vocab_size=vocab_size)
-    more = {"val_tokens": 64, "shard_tokens": 2000, "workers": 1}
-    prepare_data(str(corpus), tokenizer=str(tokenizer), out=root / name, **more)  # type: ignore[arg-type]
+    prepare_data(str(corpus), tokenizer=str(tokenizer), out=root / name, val_tokens=64, workers=1)
     return root / name
 
 
@@ -40,29 +39,29 @@ def spec(source: Path | str, **keys: object) -> DataSpec:
 
 
 def test_a_missing_shard_is_named_with_the_manifest(folder: Path) -> None:
-    (folder / "train-00001.bin").unlink()
-    with pytest.raises(HpxferError, match=r"train-00001\.bin: must be in the folder, because its manifest\.json names"):
+    (folder / "train-00000.bin").unlink()
+    with pytest.raises(HpxferError, match=r"train-00000\.bin: must be in the folder, because its manifest\.json names"):
         data_ref(spec(folder))
 
 
 def test_another_shard_under_the_name_is_refused(folder: Path) -> None:
-    shutil.copy(folder / "val-00000.bin", folder / "train-00001.bin")
-    with pytest.raises(HpxferError, match=r"train-00001\.bin: must have \d+ tokens, as manifest\.json beside it says"):
+    shutil.copy(folder / "val-00000.bin", folder / "train-00000.bin")
+    with pytest.raises(HpxferError, match=r"train-00000\.bin: must have \d+ tokens, as manifest\.json beside it says"):
         data_ref(spec(folder))
 
 
 @pytest.mark.parametrize("name", ["", "/train-*.bin"])
 def test_changed_tokens_are_refused(name: str, folder: Path) -> None:
     assert data_ref(spec(f"{folder}{name}")).digest
-    content = bytearray((folder / "train-00001.bin").read_bytes())
+    content = bytearray((folder / "train-00000.bin").read_bytes())
     content[-2] ^= 1
-    (folder / "train-00001.bin").write_bytes(content)
+    (folder / "train-00000.bin").write_bytes(content)
     with pytest.raises(
         HpxferError, match=r"data\.source: the shards in .* must be as they were prepared, with the dig"
     ):
         data_ref(spec(f"{folder}{name}"))
-    some = "/train-00001.bin"  # no split of the manifest, so nothing is known of it
-    assert data_ref(spec(f"{folder}{some}")).digest
+    both = "/*.bin"  # no split of the manifest, so nothing is known of it
+    assert data_ref(spec(f"{folder}{both}")).digest
 
 
 def test_data_of_two_tokenizers_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_data_of_two_tokenizers_is_refused(folder: Path, tmp_path: Path) -> None
 
 def test_validation_on_training_data_is_said(folder: Path) -> None:
     (line,) = data_cautions(spec(folder, validation=f"tokens:{folder}"))
-    assert "train-00000.bin and " in line
+    assert f"{folder}/train-00000.bin is read for training too" in line
     assert "so the validation loss is that of tokens on which the models are trained" in line
     assert not list(data_cautions(spec(folder, validation=f"tokens:{folder}/val-*.bin")))
 

@@ -40,7 +40,8 @@ def _prepared(folder: str, manifest: Manifest) -> Dataset | None:
     if missing := [path for path in paths if not os.path.exists(path)]:
         more = f" and {len(missing) - 1} more missing" if missing[1:] else ""
         raise HpxferError(
-            f"{missing[0]}: must be in the folder, because its {MANIFEST_FILE} names it, got no such file{more}; copy the folder again, or prepare the data again"
+            f"{missing[0]}: must be in the folder, because its {MANIFEST_FILE} names it, got no such file{more}; "
+            "copy the folder again, or prepare the data again"
         )
     dataset = file_dataset(paths)
     for part, shard in zip(dataset.parts if dataset else (), shards, strict=True):
