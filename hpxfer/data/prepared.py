@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from contextlib import suppress
 
-from hpxfer.data.sources.dataset import Dataset
+from hpxfer.data.formats import llmc
+from hpxfer.data.sources.dataset import Dataset, file_size, read_bytes
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import folder_at
 from hpxfer.spec.data_section import DataSpec, PointData
-from hpxfer.spec.manifest import MANIFEST_FILE, Manifest, SplitEntry, read_manifest
+from hpxfer.spec.manifest import MANIFEST_FILE, Manifest, ShardEntry, SplitEntry, read_manifest
 from hpxfer.storage.uri import is_uri
+
+# `hpxfer data info` hashes so many bytes of shards, which takes about two seconds. It says when it hashes none.
+_MOST_HASHED = 2**30
+_PIECE_BYTES = 2**24
 
 
 def manifest_of(name: str) -> tuple[str, Manifest] | None:
@@ -62,3 +68,46 @@ def _split(manifest: Manifest, dataset: Dataset) -> SplitEntry | None:
     names = [os.path.basename(part.path) for part in dataset.parts]
     splits = manifest.splits.values()
     return next((split for split in splits if names == [shard.file for shard in split.shards]), None)
+
+
+def damage(folder: str, manifest: Manifest) -> list[str]:
+    """Return what is wrong with the shards of a folder: missing ones, other sizes, other bytes (see `hashed`)."""
+    found = []
+    for shard in _shards(manifest):
+        path = os.path.join(folder, shard.file)
+        expected = llmc.HEADER_BYTES + manifest.token_bytes * shard.tokens
+        if not os.path.isfile(path):
+            found.append(f"{shard.file} is missing")
+        elif (size := file_size(path)) != expected:
+            found.append(f"{shard.file} must have {expected} bytes, got {size}")
+        elif _num_bytes(manifest) <= _MOST_HASHED and _hash(path) != shard.digest:
+            found.append(f"{shard.file} was changed: its bytes have another digest than {MANIFEST_FILE} states")
+    return found
+
+
+def hashed(manifest: Manifest) -> str:
+    """Return in words what `damage` compares with the manifest."""
+    if _num_bytes(manifest) <= _MOST_HASHED:
+        return "sizes and digests of all shards"
+    return f"sizes of all shards, and no digests, because they have more than {_MOST_HASHED / 2**30:g} GiB"
+
+
+def missing(folder: str, manifest: Manifest) -> list[str]:
+    """Return the other files of a folder that are missing, which a sweep does not read."""
+    names = [*(shard.documents for shard in _shards(manifest)), "tokenizer/tokenizer.json"]
+    return [name for name in names if not os.path.isfile(os.path.join(folder, name))]
+
+
+def _shards(manifest: Manifest) -> list[ShardEntry]:
+    return [shard for split in manifest.splits.values() for shard in split.shards]
+
+
+def _num_bytes(manifest: Manifest) -> int:
+    return manifest.token_bytes * sum(split.tokens for split in manifest.splits.values())
+
+
+def _hash(path: str) -> str:
+    state = hashlib.blake2b(digest_size=16)
+    for offset in range(0, file_size(path), _PIECE_BYTES):
+        state.update(read_bytes(path, offset, _PIECE_BYTES))
+    return state.hexdigest()

@@ -11,12 +11,18 @@ from command_line import hpxfer
 from corpus import documents, jsonl, tokenizer_file
 
 from hpxfer.data import data_ref
-from hpxfer.data.info import info
+from hpxfer.data.info import DataInfo
+from hpxfer.data.info import info as info_with
 from hpxfer.errors import HpxferError
 from hpxfer.prepare.run import prepare_data
+from hpxfer.prepare.source import open_source
 from hpxfer.spec.data_section import DataSpec
 
 IDS = np.random.default_rng(1).integers(0, 50_000, 3000)
+
+
+def info(path: str) -> DataInfo:
+    return info_with(path, open_source)
 
 
 @pytest.fixture
@@ -50,17 +56,18 @@ def test_what_it_says_can_be_used_is_used(folder: Path, name: str, what: str, so
     found = info(str(folder / name))
     assert what in found.what
     assert found.use["source"] == f"{source}:{folder / name}"
-    size = str(found.use.get("vocab_size", "")).partition(" ")[0]
-    data_ref(DataSpec(source=found.use["source"], vocab_size=int(size) if size else None))
-    if size:
+    size = found.use.get("vocab_size")
+    read = {"source": found.use["source"]}
+    data_ref(DataSpec.model_validate({**read, "vocab_size": size}))
+    if isinstance(size, int):
         with pytest.raises(HpxferError, match="the id must be below the vocabulary"):
-            data_ref(DataSpec(source=found.use["source"], vocab_size=int(size) - 1))
+            data_ref(DataSpec.model_validate({**read, "vocab_size": size - 1}))
 
 
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("corpus", "a folder of text, 2 files"),
+        ("corpus", "a folder of text in jsonl files"),
         ("corpus/a.jsonl", "text in .jsonl files"),
         ("corpus/b.jsonl.gz", "text in .jsonl.gz files"),
         ("noise.bin", "a file of no known format"),
@@ -81,7 +88,9 @@ def test_saved_data_sets(folder: Path) -> None:
     assert "hpxfer data prepare" in (info(str(folder / "texts")).fix or "")
 
 
-@pytest.mark.parametrize(("name", "message"), [("none", "got nothing of that name"), ("empty", "got another folder")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("none", "got nothing of that name"), ("empty", "got a folder without any")]
+)
 def test_nothing_is_named(folder: Path, name: str, message: str) -> None:
     with pytest.raises(HpxferError, match=message):
         info(str(folder / name))
