@@ -16,7 +16,7 @@ import numpy as np
 from hpxfer.data.digest import digest
 from hpxfer.data.formats import HEAD_BYTES, PACKED_SUFFIXES, TEXT_SUFFIXES, NoFormat, arrow, is_text
 from hpxfer.data.largest_id import largest_id
-from hpxfer.data.prepared import damage, hashed, missing
+from hpxfer.data.prepared import damage, hashed, missing, unknown
 from hpxfer.data.sources import SOURCES, open_dataset, source_of
 from hpxfer.data.sources.bare import pairs_of_uint32
 from hpxfer.data.sources.dataset import Dataset, read_bytes
@@ -163,6 +163,8 @@ def _of_prepared(folder: str, manifest: Manifest) -> DataInfo:
     facts["checked"] = hashed(manifest)
     if lacking := missing(folder, manifest):
         facts["missing, not needed by a sweep"] = ", ".join(lacking)
+    if others := unknown(folder, manifest):
+        facts["not in the manifest, not read"] = ", ".join(others)
     what = "a folder that `hpxfer data prepare` made"
     if broken := damage(folder, manifest):
         facts["damage"] = broken

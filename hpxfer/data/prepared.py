@@ -98,6 +98,12 @@ def missing(folder: str, manifest: Manifest) -> list[str]:
     return [name for name in names if not os.path.isfile(os.path.join(folder, name))]
 
 
+def unknown(folder: str, manifest: Manifest) -> list[str]:
+    """Return the shards in a folder that its manifest does not name, which a sweep reads only as files of a glob."""
+    known = {shard.file for shard in _shards(manifest)}
+    return sorted(name for name in os.listdir(folder) if name.endswith(".bin") and name not in known)
+
+
 def _shards(manifest: Manifest) -> list[ShardEntry]:
     return [shard for split in manifest.splits.values() for shard in split.shards]
 
