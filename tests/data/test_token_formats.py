@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpxfer.data import data_ref
 from hpxfer.data.digest import digest
 from hpxfer.data.sources import open_dataset
 from hpxfer.errors import HpxferError
+from hpxfer.spec.data_section import DataSpec
 from hpxfer.testing.data_sources import DataSourceSuite
 
 IDS = np.random.default_rng(0).integers(0, 60_000, 700)
