@@ -119,15 +119,19 @@ def prepare(
 
 @data_app.command(name="info")
 def data_info(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A file, a glob, or a folder.")], as_json: AsJson = False
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A file, a glob, a folder, or a source such as uint16:PATH.")
+    ],
+    as_json: AsJson = False,
 ) -> None:
     """Say what a file or folder of data is, and whether a sweep can use it.
 
     Example: hpxfer data info data/mine
     """
     from hpxfer.data.info import info
+    from hpxfer.prepare.source import open_source
 
-    found = info(path)
+    found = info(path, open_source)
     say(json.dumps(found.to_dict()) if as_json else found.text())
 
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import glob
+import json
 import os
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hpxfer.data.digest import digest
 from hpxfer.data.formats import HEAD_BYTES, PACKED_SUFFIXES, TEXT_SUFFIXES, NoFormat, arrow, is_text
 from hpxfer.data.largest_id import largest_id
-from hpxfer.data.sources import open_dataset
+from hpxfer.data.prepared import damage, hashed, missing, unknown
+from hpxfer.data.sources import SOURCES, open_dataset, source_of
+from hpxfer.data.sources.bare import pairs_of_uint32
 from hpxfer.data.sources.dataset import Dataset, read_bytes
-from hpxfer.data.sources.files import matching_files
+from hpxfer.data.sources.tokens import check_finished, pattern_in, token_files
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
 from hpxfer.spec.manifest import Manifest, read_manifest
+from hpxfer.storage.uri import is_uri
 
 _FORMATS = {
     "tokens": "token shards of uint16 (llm.c version 1)",
@@ -29,6 +35,22 @@ _FORMATS = {
 # No vocabulary is as large. Bare ids beyond it were written in another type.
 _MOST_IDS = 10**6
 _LOOKED_AT = 2**22  # bytes of a file without a header
+_MORE_IDS = "vocab_size is the largest id and one: write more if the tokenizer of the data has more ids"
+
+
+class TextFiles(Protocol):
+    """Files of text of one kind, as `hpxfer data prepare` reads them."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def files(self) -> tuple[tuple[str, int], ...]:
+        """(path, bytes) of each file."""
+
+
+# (path, field) -> the files of text that it names. It raises HpxferError where `hpxfer data prepare` would.
+OpenText = Callable[[str, str], TextFiles]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +60,7 @@ class DataInfo:
     path: str
     what: str
     facts: dict[str, Any] = field(default_factory=dict)
-    use: dict[str, Any] = field(default_factory=dict)
+    use: dict[str, str | int] = field(default_factory=dict)
     fix: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -46,119 +68,189 @@ class DataInfo:
 
     def text(self) -> str:
         lines = [f"{self.path}: {self.what}"]
-        lines += [f"  {name}: {value}" for name, value in self.facts.items()]
+        lines += [f"  {name}: {_in_words(value)}" for name, value in self.facts.items()]
         if self.use:
-            lines += ["a sweep can use it:", "  data:", *(f"    {key}: {value}" for key, value in self.use.items())]
+            lines += ["a sweep can use it:", "  data:"]
+            lines += [f"    {key}: {_as_yaml(value)}" for key, value in self.use.items()]
         if self.fix:
             lines.append(self.fix if self.use else f"a sweep cannot use it as it is: {self.fix}")
         return "\n".join(lines)
 
 
-def info(path: str) -> DataInfo:
-    """Return what the file, folder or glob at `path` is. Raise HpxferError if there is nothing, or it is broken."""
+def info(given: str, open_text: OpenText) -> DataInfo:
+    """Return what a file, a folder, a glob, or a source such as `uint16:PATH` is.
+
+    Raise HpxferError if there is nothing, or it is broken.
+    """
+    kind, _, path = given.partition(":")
+    if kind not in SOURCES or not path or os.path.lexists(given):
+        return _of_path(given, open_text)
+    if kind == "tokens":
+        return _of_path(path, open_text)
+    dataset = open_dataset(given)
+    if dataset is None:
+        raise _nothing(given)
+    if source_of(given).holds_ids:
+        return _of_tokens(given, given, dataset)
+    facts = {"files": len(dataset.parts), "bytes": dataset.num_tokens}
+    return DataInfo(path=given, what="text, every byte a token", facts=facts, use={"source": _from_root(given)})
+
+
+def _of_path(path: str, open_text: OpenText) -> DataInfo:
     if (folder := folder_at(path)) is not None:
-        return _of_folder(path, folder)
-    files = matching_files(path, "PATH")
+        return _of_folder(path, folder, open_text)
+    files = token_files(path, "PATH")
     if not files:
-        raise HpxferError(f"{path}: must name data, got nothing of that name; correct the path")
+        raise _nothing(path)
     if files[0].endswith(TEXT_SUFFIXES) or is_text(read_bytes(files[0], 0, HEAD_BYTES)):
-        return _of_text(path, files)
+        return _of_text(path, files, open_text)
     try:
         dataset = open_dataset(f"tokens:{path}")
     except NoFormat:
         return _of_bare(path, files)
     assert dataset is not None
-    return _of_tokens(path, dataset)
+    return _of_tokens(path, f"tokens:{path}", dataset)
 
 
-def _of_folder(path: str, folder: str) -> DataInfo:
+def _nothing(given: str) -> HpxferError:
+    return HpxferError(f"{given}: must name data, got nothing of that name; correct the path")
+
+
+def _of_folder(path: str, folder: str, open_text: OpenText) -> DataInfo:
     if (manifest := read_manifest(folder)) is not None:
         return _of_prepared(folder, manifest)
-    if not arrow.is_folder(folder):
-        files = sorted(str(file) for file in Path(folder).rglob("*") if file.name.endswith(TEXT_SUFFIXES))
-        if files:
-            return DataInfo(path=path, what=f"a folder of text, {len(files)} files", fix=_prepare(path))
-        raise HpxferError(
-            f"{path}: must be a file, a glob, or a folder of text or of a data set, got another folder; name the "
-            f"files, e.g. '{cut(os.path.join(folder, '*'), 300)}'"
-        )
+    if arrow.is_folder(folder):
+        try:
+            dataset = open_dataset(f"tokens:{path}")
+        except arrow.NoIds:
+            return DataInfo(path=path, what="a data set of text that `datasets` saved", fix=_prepare(path))
+        assert dataset is not None
+        return _of_tokens(path, f"tokens:{path}", dataset)
+    check_finished(folder)
+    pattern = pattern_in(folder)
     try:
-        dataset = open_dataset(f"tokens:{path}")
-    except arrow.NoIds:
-        return DataInfo(path=path, what="a data set of text that `datasets` saved", fix=_prepare(path))
-    assert dataset is not None
-    return _of_tokens(path, dataset)
+        found = open_text(path, "text")
+    except HpxferError:
+        if pattern is None:
+            raise
+        raise HpxferError(
+            f"{path}: must be a file, a glob, or a folder of text or of a data set, got a folder of other files; name "
+            f"them: '{cut(pattern, 300)}'"
+        ) from None
+    facts: dict[str, Any] = {"files": len(found.files), "bytes": sum(size for _, size in found.files)}
+    if pattern is not None:
+        facts["files that may hold token ids"] = pattern
+    what = f"a folder of {'text files' if found.kind == 'text' else f'text in {found.kind} files'}"
+    return DataInfo(path=path, what=what, facts=facts, fix=_prepare(path) if facts["bytes"] else "all files are empty")
 
 
 def _of_prepared(folder: str, manifest: Manifest) -> DataInfo:
     source, made = manifest.source, manifest.tokenizer
     facts: dict[str, Any] = {
-        name: f"{split.tokens} tokens, {split.num_documents} documents, {len(split.shards)} shards, digest "
-        f"{split.digest}"
+        name: {
+            "tokens": split.tokens,
+            "documents": split.num_documents,
+            "shards": len(split.shards),
+            "digest": split.digest,
+        }
         for name, split in manifest.splits.items()
     }
-    facts["tokenizer"] = f"{made.given}, {made.vocab_size} ids, documents end with {made.eos or 'nothing'}"
-    facts["source"] = f"{source.given}, {source.num_files} files, {source.num_bytes} bytes"
+    facts["tokenizer"] = {"given": made.given, "ids": made.vocab_size, "end of a document": made.eos or "none"}
+    facts["source"] = {"given": source.given, "files": source.num_files, "bytes": source.num_bytes}
     facts["license"] = source.license or "not stated"
     if manifest.empty_documents:
-        facts["left out"] = f"{manifest.empty_documents} documents of no tokens"
-    use = {"source": f"tokens:{folder}"}
+        facts["documents of no tokens, left out"] = manifest.empty_documents
+    facts["checked"] = hashed(manifest)
+    if lacking := missing(folder, manifest):
+        facts["missing, not needed by a sweep"] = ", ".join(lacking)
+    if others := unknown(folder, manifest):
+        facts["not in the manifest, not read"] = ", ".join(others)
+    what = "a folder that `hpxfer data prepare` made"
+    if broken := damage(folder, manifest):
+        facts["damage"] = broken
+        fix = "copy the folder again, or prepare the data again"
+        return DataInfo(path=folder, what=f"{what}, damaged", facts=facts, fix=fix)
+    use: dict[str, str | int] = {"source": _from_root(f"tokens:{folder}")}
     fix = f"the vocabulary is {manifest.padded_vocab_size} ids, whole tiles of 128, and is read from the folder"
-    return DataInfo(path=folder, what="a folder that `hpxfer data prepare` made", facts=facts, use=use, fix=fix)
+    return DataInfo(path=folder, what=what, facts=facts, use=use, fix=fix)
 
 
-def _of_tokens(path: str, dataset: Dataset) -> DataInfo:
+def _of_tokens(path: str, name: str, dataset: Dataset) -> DataInfo:
     found = largest_id(dataset, MAX_DIM)
     facts = {
         "files": len(dataset.parts),
         "tokens": dataset.num_tokens,
-        "largest id": f"{found.value} ({found.how_read()})",
+        "largest id": found.value,
+        "tokens read for it": found.num_read,
         "digest": digest(dataset),
     }
-    use = {"source": f"tokens:{path}", "vocab_size": f"{found.value + 1}  # or more, as its tokenizer has"}
     what = _FORMATS.get(dataset.format, f"token ids ({dataset.format.replace('_', ' of ')} bits)")
-    return DataInfo(path=path, what=what, facts=facts, use=use)
+    if not source_of(name).tokenizers:
+        what = f"bare ids of {dataset.format}, without a header"
+    use: dict[str, str | int] = {"source": _from_root(name), "vocab_size": found.value + 1}
+    return DataInfo(path=path, what=what, facts=facts, use=use, fix=_MORE_IDS)
 
 
-def _of_text(path: str, files: list[str]) -> DataInfo:
-    num_bytes = sum(os.path.getsize(file) for file in files)
-    facts = {"files": len(files), "bytes": num_bytes}
+def _of_text(path: str, files: list[str], open_text: OpenText) -> DataInfo:
+    facts = {"files": len(files), "bytes": sum(os.path.getsize(file) for file in files)}
     plain = not any(file.endswith(PACKED_SUFFIXES) for file in files)
-    use = {"source": f"text:{path}"} if plain else {}
     what = "text" if plain else f"text in {''.join(Path(files[0]).suffixes[-2:])} files"
-    more = f"with `text:` every byte is a token; for ids of a tokenizer: {_prepare(path)}"
-    return DataInfo(path=path, what=what, facts=facts, use=use, fix=more if plain else _prepare(path))
+    if not facts["bytes"]:
+        return DataInfo(path=path, what="an empty file of text", facts=facts, fix="name a file that holds text")
+    try:
+        open_text(path, "text")
+        fix = _prepare(path)
+    except HpxferError as error:
+        fix = f"`hpxfer data prepare` refuses it: {error}"
+    if not plain:
+        return DataInfo(path=path, what=what, facts=facts, fix=fix)
+    fix = f"with `text:` every byte is a token; for ids of a tokenizer: {fix}"
+    return DataInfo(path=path, what=what, facts=facts, use={"source": _from_root(f"text:{path}")}, fix=fix)
 
 
 def _of_bare(path: str, files: list[str]) -> DataInfo:
     """Return what a file without a header can be: the types of which its size is a multiple, and its largest ids."""
     facts: dict[str, Any] = {"files": len(files)}
-    likely: list[tuple[str, int]] = []
+    content = b"".join(read_bytes(file, 0, _LOOKED_AT // len(files) // 4 * 4) for file in files)
+    likely: dict[str, int] = {}
     for name, size in (("uint16", 2), ("uint32", 4)):
         if any(os.path.getsize(file) % size for file in files):
             facts[f"as {name}"] = "not possible, the size is no multiple"
             continue
-        ids = np.frombuffer(
-            b"".join(read_bytes(file, 0, _LOOKED_AT // len(files) // 4 * 4) for file in files), f"<u{size}"
-        )
+        ids = np.frombuffer(content[: len(content) // size * size], f"<u{size}")
         largest = int(ids.max(initial=0))
-        facts[f"as {name}"] = f"largest id {largest} of the first {len(ids)}"
-        if largest < _MOST_IDS and len(ids):
-            likely.append((name, largest))
+        facts[f"as {name}"] = {"largest id": largest, "ids read": len(ids)}
+        if largest < _MOST_IDS and len(ids) and (size == 2 or pairs_of_uint32(content)):
+            likely[name] = largest
     if not likely:
-        return DataInfo(
-            path=path,
-            what="a file of no known format",
-            facts=facts,
-            fix="write it again with a tool that "
-            "states its format, or name the text that it was made from: " + _prepare("TEXT"),
-        )
-    name, largest = likely[-1]
+        fix = "write it again with a tool that states its format, or name the text that it was made from: "
+        return DataInfo(path=path, what="a file of no known format", facts=facts, fix=fix + _prepare("TEXT"))
+    name, largest = list(likely.items())[-1]
     # Any bytes are numbers of 16 bits. Few vocabularies use the highest ones.
     sure = "perhaps" if name == "uint16" and largest >= 2**16 - 16 else "most likely"
-    use = {"source": f"{name}:{path}", "vocab_size": f"{largest + 1}  # or more, as its tokenizer has"}
-    return DataInfo(path=path, what=f"{sure} bare ids of {name}, without a header", facts=facts, use=use)
+    what = f"{sure} bare ids of {name}, without a header"
+    use: dict[str, str | int] = {"source": _from_root(f"{name}:{path}"), "vocab_size": largest + 1}
+    return DataInfo(path=path, what=what, facts=facts, use=use, fix=_MORE_IDS)
+
+
+def _from_root(name: str) -> str:
+    """Return a source whose path starts at the root, so that it holds in a sweep file of any folder."""
+    kind, _, path = name.partition(":")
+    if not source_of(name).is_path or is_uri(path):
+        return name
+    start = "" if os.path.lexists(path) else glob.escape(os.getcwd())
+    return f"{kind}:{os.path.join(start, path) if start else os.path.abspath(path)}"
 
 
 def _prepare(path: str) -> str:
     return f"hpxfer data prepare {shlex.quote(path)} --tokenizer tokenizer.json --out DIR"
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return "; ".join(value) if isinstance(value, list) else str(value)
+
+
+def _as_yaml(value: str | int) -> str:
+    return json.dumps(value) if isinstance(value, str) and (": " in value or " #" in value) else str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hpxfer.data.digest import digest
+from hpxfer.data.prepared import check_digest, check_tokenizers
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
@@ -26,6 +27,8 @@ def data_ref(spec: DataSpec, points: Iterable[PointData] = ()) -> DataRef:
     nor digest, or if the data has another digest. `points` are the data of single points of the sweep.
     """
     tokenizer, vocab_size = vocabulary(spec)
+    points = tuple(points)
+    check_tokenizers(spec, points)
     held_out = spec.validation and _digest("validation", spec.validation, spec.validation_digest, vocab_size)
     return DataRef(
         digest=_digest("source", spec.source, spec.digest, vocab_size),
@@ -44,6 +47,7 @@ def _digest(key: str, name: str, given: str | None, vocab_size: int) -> str:
     found = given or ""
     if dataset is not None:
         found = digest(dataset, vocab_size if source_of(name).holds_ids else None)
+        check_digest(f"data.{key}", name, dataset, found)
     if given not in (None, found):
         raise HpxferError(
             f"data.{KEYS[key]}: must be the digest of the data at {name}, {found}, got {given}; name the data "

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.data import check_length, data_ref, vocabulary_cautions
+from hpxfer.data import check_length, data_cautions, data_ref
 from hpxfer.driver.begun import begun, goes_on
 from hpxfer.driver.kernels import kernels_caution
 from hpxfer.driver.plugins import stored_plugins, without_defaults
@@ -304,7 +304,7 @@ def _warnings(
         yield f"{how_to_rekey(location.where)}; do so before a run"
     if why := damage(location.folder):
         yield why
-    yield from vocabulary_cautions(spec.data)
+    yield from data_cautions(spec.data)
     if spec.training.determinism == "fast" and not device.cuda:
         yield "training.determinism: on a CPU, fast runs the same code as strict, with the same bits in every stack"
     yield from goes_on(location.folder, location.where, spec)

@@ -18,6 +18,7 @@ from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.manifest import read_manifest
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.sweep import ShapeChange, SweepSpec
+from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.storage.uri import is_uri
 
@@ -30,7 +31,10 @@ def data_problems(spec: SweepSpec) -> Iterator[Problem]:
         broken += _source_problems(("data", "validation"), data.validation)
     yield from broken
     if not broken:
-        yield from _vocabulary_problems(data)
+        broken = list(_vocabulary_problems(data))
+        yield from broken
+    if not broken and data.eos_id is not None and data.eos_id >= (num_ids := vocabulary(data)[1]):
+        yield ("data", "eos_id"), f"must be an id of the vocabulary, at most {num_ids - 1}, got {data.eos_id}"
     for at, _, own in points_with_data(spec):
         yield from _source_problems((*at, "data", "source"), own.source)
         if data.validation is None:

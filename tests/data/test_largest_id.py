@@ -10,8 +10,8 @@ import pytest
 from command_line import hpxfer
 from tiny import write_tiny
 
-from hpxfer.data import largest_id, vocabulary_cautions
-from hpxfer.data.largest_id import pieces
+from hpxfer.data import largest_id
+from hpxfer.data.largest_id import pieces, vocabulary_cautions
 from hpxfer.errors import HpxferError
 from hpxfer.spec.data_section import DataSpec
 

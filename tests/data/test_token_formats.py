@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpxfer.data import data_ref
 from hpxfer.data.digest import digest
 from hpxfer.data.sources import open_dataset
 from hpxfer.errors import HpxferError
+from hpxfer.spec.data_section import DataSpec
 from hpxfer.testing.data_sources import DataSourceSuite
 
 IDS = np.random.default_rng(0).integers(0, 60_000, 700)
@@ -142,6 +144,15 @@ def test_shards_of_mixed_types_are_refused(tmp_path: Path) -> None:
         HpxferError, match=r"b\.bin: all files .* one format, got tokens_uint32 after tokens in .*a\.bin"
     ):
         open_dataset(f"tokens:{tmp_path}/*.bin")
+
+
+def test_a_pair_of_megatron_is_named_without_its_ending(tmp_path: Path) -> None:
+    megatron(tmp_path / "x_document", [LARGE])
+    known = data_ref(DataSpec(source=f"tokens:{tmp_path}/x_document.bin", vocab_size=200_000))
+    assert data_ref(DataSpec(source=f"tokens:{tmp_path}/x_document", vocab_size=200_000)) == known
+    (tmp_path / "y.bin").write_bytes(b"12")  # no index beside it
+    with pytest.raises(HpxferError, match="which no file matches"):
+        data_ref(DataSpec(source=f"tokens:{tmp_path}/y", vocab_size=200_000))
 
 
 @pytest.mark.parametrize(

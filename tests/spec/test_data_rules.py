@@ -83,6 +83,14 @@ def message_of(edit: tuple[str, str]) -> str:
             "that `hpxfer data prepare` made states it",
         ),
         (
+            "source: tokens:a\n  documents: masked\n  vocab_size: 300\n  eos_id: 300",
+            "10: data.eos_id: must be an id of the vocabulary, at most 299, got 300",
+        ),
+        (
+            "source: text:a\n  documents: masked\n  eos_id: 5000",
+            "9: data.eos_id: must be an id of the vocabulary, at most 255, got 5000",
+        ),
+        (
             "source: tokens:a\n  eos_id: 3",
             "8: data.eos_id: goes with documents: masked, got joined; take one of the two out",
         ),

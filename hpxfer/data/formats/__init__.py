@@ -10,7 +10,9 @@ Files without a header (nanoGPT, OLMo) are read by the sources `uint16:` and `ui
 
 from __future__ import annotations
 
-from hpxfer.data.formats import llmc, megatron, npy
+import os
+
+from hpxfer.data.formats import arrow, llmc, megatron, npy
 from hpxfer.data.sources.dataset import DataFile, file_size, read_bytes
 from hpxfer.errors import HpxferError, cut
 
@@ -20,6 +22,10 @@ PACKED_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".gz", ".zst", ".parque
 TEXT_SUFFIXES = (".txt", ".md", ".py", ".html", ".xml", *PACKED_SUFFIXES)
 
 
+# What `hpxfer data prepare` writes beside each shard: where documents start.
+DOCUMENTS_SUFFIX = ".documents.npy"
+
+
 class NoFormat(HpxferError):
     """A file that states no format of token ids."""
 
@@ -27,6 +33,15 @@ class NoFormat(HpxferError):
 def open_file(path: str) -> tuple[str, DataFile]:
     """Return (format, part) of a file that states its format. Raise HpxferError if it states none, or is broken."""
     num_bytes, head = file_size(path), read_bytes(path, 0, HEAD_BYTES)
+    if path.endswith(DOCUMENTS_SUFFIX):
+        raise HpxferError(
+            f"{path}: must hold token ids, got the positions where documents start, which `hpxfer data prepare` wrote; "
+            f"name the folder {os.path.dirname(path) or '.'}"
+        )
+    if arrow.is_one(head):
+        folder = os.path.dirname(path) or "."
+        fix = "" if arrow.is_folder(folder) else " that `datasets` saved with save_to_disk, which this one is not"
+        raise HpxferError(f"{path}: must be read with its folder, got a file of Arrow; name the folder {folder}{fix}")
     if llmc.is_one(head):
         return llmc.opened(path, head, num_bytes)
     if npy.is_one(head):

@@ -25,8 +25,17 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 COLUMN = "input_ids"
 
 
+_FILE_MAGIC, _STREAM_MARK = b"ARROW1", b"\xff\xff\xff\xff"
+
+
 class NoIds(HpxferError):
     """A saved data set without a column of token ids."""
+
+
+def is_one(head: bytes) -> bool:
+    """Return whether a file starts as Arrow's files do, or as its streams: a mark, then the size of the schema."""
+    size = int.from_bytes(head[4:8], "little")
+    return head.startswith(_FILE_MAGIC) or (head.startswith(_STREAM_MARK) and 0 < size < 2**24 and size % 8 == 0)
 
 
 def is_folder(path: str) -> bool:

@@ -104,6 +104,15 @@ def check_ids(ids: NDArray[Any], vocab_size: int, path: str, position: int) -> N
     if ids.max(initial=0) < vocab_size:
         return
     at = int(np.argmax(ids >= vocab_size))
+    bits = 8 * ids.itemsize
+    negative = int(ids[at]) - 2**bits
+    # Ids of 16 bits may well be large.
+    if negative >= (-(2 ** (bits - 1)) if bits > 16 else -128):
+        raise HpxferError(
+            f"{path}: token {position + at}: the id must be at least 0 and below the vocabulary of {vocab_size}, got "
+            f"{negative}{'' if bits > 16 else f', or {int(ids[at])} if it has no sign'}; write the data again with the "
+            "ids of its tokenizer"
+        )
     raise HpxferError(
         f"{path}: token {position + at}: the id must be below the vocabulary of {vocab_size}, got {int(ids[at])}; "
         f"set data.vocab_size to the size of the vocabulary that the data was written with"

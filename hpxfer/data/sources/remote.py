@@ -10,6 +10,7 @@ import fcntl
 import fnmatch
 import hashlib
 import os
+import time
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -64,7 +65,9 @@ def local_copy(uri: str) -> Path:
         if not copy.exists():
             _make_room(folder, stamp.size, uri)
             remote.waiting(lambda: remote.fetch(name, copy), "cannot be fetched", _FIX)
-        os.utime(copy)
+        # The clock of the system's own time stamps is coarse: two uses within milliseconds would count as one.
+        now = time.time_ns()
+        os.utime(copy, ns=(now, now))
     return copy
 
 

@@ -8,14 +8,15 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hpxfer.data import formats
-from hpxfer.data.formats import arrow
+from hpxfer.data.formats import arrow, megatron
 from hpxfer.data.sources.dataset import DataFile, Dataset
 from hpxfer.data.sources.files import matching_files
 from hpxfer.data.sources.row import DataSource
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
-from hpxfer.spec.manifest import Manifest, read_manifest
+from hpxfer.spec.manifest import MANIFEST_FILE, Manifest, read_manifest
+from hpxfer.storage.uri import is_uri
 
 
 def _open(path: str) -> Dataset | None:
@@ -24,18 +25,68 @@ def _open(path: str) -> Dataset | None:
             return _prepared(folder, manifest)
         if arrow.is_folder(folder):
             return arrow.open_folder(folder)
-        shards = cut(os.path.join(folder, "*.bin"), 300)
+        check_finished(folder)
+        shards = cut(pattern_in(folder) or os.path.join(folder, "*.bin"), 300)
         raise HpxferError(
             "data.source: must name files of token ids, or a folder that `hpxfer data prepare` or `datasets` made, got "
             f"the folder {cut(folder, 300)}; for token files in it: tokens:{shards}; for text in it, prepare it first: "
             "hpxfer data prepare FOLDER --tokenizer tokenizer.json --out DIR"
         )
-    return file_dataset(matching_files(path))
+    return file_dataset(token_files(path))
+
+
+def token_files(path: str, key: str = "data.source") -> list[str]:
+    """Return the files that a path or glob names. Megatron's tools name a pair of files without its ending."""
+    found = matching_files(path, key)
+    if not found and not is_uri(path) and path:
+        found = [each for each in matching_files(f"{path}.bin", key) if megatron.has_index(each)]
+    return found
+
+
+def check_finished(folder: str) -> None:
+    """Raise HpxferError for shards that `hpxfer data prepare` wrote to a folder without its manifest."""
+    if any(name.endswith(formats.DOCUMENTS_SUFFIX) for name in _names(folder)):
+        raise HpxferError(
+            f"{folder}: must have the {MANIFEST_FILE} that `hpxfer data prepare` writes last, got shards without it: "
+            "the folder is not finished, or was copied in part; copy it again, or prepare the data again"
+        )
+
+
+def pattern_in(folder: str) -> str | None:
+    """Return the glob of a folder's files that may hold token ids, of training where names say so, or None."""
+    names = [name for name in _names(folder) if name.endswith((".bin", ".npy")) and not name.startswith(".")]
+    if not names:
+        return None
+    train = [name for name in names if "train" in name]
+    ending = os.path.splitext((train or names)[0])[1]
+    return os.path.join(folder, f"*train*{ending}" if train else f"*{ending}")
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def _prepared(folder: str, manifest: Manifest) -> Dataset | None:
-    """Return the training split of a prepared folder."""
-    return file_dataset([os.path.join(folder, shard.file) for shard in manifest.splits["train"].shards])
+    """Return the training split of a prepared folder. Raise HpxferError for shards that are not as it states."""
+    shards = manifest.splits["train"].shards
+    paths = [os.path.join(folder, shard.file) for shard in shards]
+    if missing := [path for path in paths if not os.path.exists(path)]:
+        more = f" and {len(missing) - 1} more missing" if missing[1:] else ""
+        raise HpxferError(
+            f"{missing[0]}: must be in the folder, because its {MANIFEST_FILE} names it, got no such file{more}; "
+            "copy the folder again, or prepare the data again"
+        )
+    dataset = file_dataset(paths)
+    for part, shard in zip(dataset.parts if dataset else (), shards, strict=True):
+        if part.num_tokens != shard.tokens:
+            raise HpxferError(
+                f"{part.path}: must have {shard.tokens} tokens, as {MANIFEST_FILE} beside it says, got "
+                f"{part.num_tokens}; copy the folder again, or prepare the data again"
+            )
+    return dataset
 
 
 def file_dataset(paths: list[str]) -> Dataset | None:
