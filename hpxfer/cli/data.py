@@ -11,7 +11,7 @@ import typer
 
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson
-from hpxfer.cli.output import INTERRUPTED, say, warn
+from hpxfer.cli.output import say, warn
 from hpxfer.prepare import SHARD_TOKENS
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def prepare(
     """
     from rich.console import Console
 
+    from hpxfer.host.interrupts import Interrupted, interrupts
     from hpxfer.prepare.run import prepare_data
 
     console = Console(stderr=True)
@@ -93,22 +94,23 @@ def prepare(
             console.print(_line(progress), end="\r" if console.is_terminal else "\n", highlight=False, soft_wrap=True)
 
     try:
-        manifest = prepare_data(
-            source,
-            tokenizer=tokenizer,
-            out=out,
-            field=field,
-            val_tokens=val_tokens,
-            eos=eos,
-            license_name=license_name,
-            workers=workers,
-            shard_tokens=shard_tokens,
-            address=address,
-            on_progress=show,
-        )
-    except KeyboardInterrupt:
+        with interrupts():
+            manifest = prepare_data(
+                source,
+                tokenizer=tokenizer,
+                out=out,
+                field=field,
+                val_tokens=val_tokens,
+                eos=eos,
+                license_name=license_name,
+                workers=workers,
+                shard_tokens=shard_tokens,
+                address=address,
+                on_progress=show,
+            )
+    except Interrupted as end:
         say(f"\n{out}: stopped; the same command goes on from the last complete shard", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(128 + end.signal_number) from None
     if manifest.empty_documents:
         warn([f"{source}: {manifest.empty_documents} documents of no tokens were left out"])
     if as_json:

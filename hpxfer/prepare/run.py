@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,14 +129,15 @@ def _tokenize(
         found = in_processes(blocks, job, workers=workers or num_cpus(), start=writer.next)
     else:
         found = on_ray(blocks, job, address=address, workers=workers, start=writer.next)
-    for (block, segment), tokens in found:
-        is_over = tokens.num_bytes > 0 or blocks[block].codec is None
-        writer.add(tokens, (block + 1, 0) if is_over else (block, segment + 1))
-        done += tokens.num_bytes
-        written = sum(shard.tokens for shard in writer.shards) + writer.train.size + writer.val.size
-        on_progress(
-            Progress(num_bytes=done, total_bytes=text.num_bytes, num_tokens=written, num_shards=len(writer.shards))
-        )
+    with closing(found):
+        for (block, segment), tokens in found:
+            is_over = tokens.num_bytes > 0 or blocks[block].codec is None
+            writer.add(tokens, (block + 1, 0) if is_over else (block, segment + 1))
+            done += tokens.num_bytes
+            written = sum(shard.tokens for shard in writer.shards) + writer.train.size + writer.val.size
+            on_progress(
+                Progress(num_bytes=done, total_bytes=text.num_bytes, num_tokens=written, num_shards=len(writer.shards))
+            )
 
 
 def _complete(out: Path, text: TextSource, made: Tokenizer, writer: Writer, license_name: str | None) -> Manifest:

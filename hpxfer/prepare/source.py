@@ -140,8 +140,8 @@ def _split_folder(given: str, name: str, parts: list[str]) -> str:
     """Return the folder of a split in a folder that `datasets` saved. Raise HpxferError unless it has that split."""
     if len(parts) > 1:
         raise HpxferError(
-            f"{given}: must be hf:FOLDER or hf:FOLDER:SPLIT for a saved folder, which has no config, got two parts after "
-            f"{name}; leave out {shown(parts[0])}"
+            f"{given}: must be hf:FOLDER or hf:FOLDER:SPLIT for a saved folder, which has no config, got two parts "
+            f"after {name}; leave out {shown(parts[0])}"
         )
     if (names := arrow.split_names(name)) is not None:
         split = parts[0] if parts else "train"

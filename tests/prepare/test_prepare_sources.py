@@ -13,7 +13,7 @@ from hpxfer.prepare.source import open_source
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders that `datasets` saved: two splits, two splits without train, one data set, and one that names its split."""
+    """Folders that `datasets` saved: two with splits, one of them without train, and two without."""
     datasets = pytest.importorskip("datasets", reason="needs the extra hf")
     root = tmp_path_factory.mktemp("saved")
     rows = datasets.Dataset.from_dict({"text": ["a", "b"]})

@@ -36,8 +36,8 @@ def is_folder(path: str) -> bool:
 
 def data_files(folder: str) -> list[str]:
     """Return the files of a saved data set, in order. Raise HpxferError if the folder holds several splits."""
-    if (names := split_names(folder)) is not None:
-        example = os.path.join(folder, names[0]) if names else folder
+    if (splits := split_names(folder)) is not None:
+        example = os.path.join(folder, splits[0]) if splits else folder
         raise HpxferError(
             f"{folder}: must be one split, got a folder of {len(names)}: {', '.join(names)}; name one, e.g. {example}"
         )
@@ -53,11 +53,10 @@ def split_names(folder: str) -> list[str] | None:
     path = os.path.join(folder, SPLITS)
     if not os.path.isfile(path):
         return None
-    names = _json(path).get("splits")
-    if not isinstance(names, list) or any(
-        not isinstance(name, str) or os.path.basename(name) != name for name in names
-    ):
-        raise HpxferError(f"{path}: must name the splits, got {shown(names)}; save the data set again")
+    stated = _json(path).get("splits")
+    names = [name for name in stated or () if isinstance(name, str) and os.path.basename(name) == name]
+    if not isinstance(stated, list) or len(names) != len(stated):
+        raise HpxferError(f"{path}: must name the splits, got {shown(stated)}; save the data set again")
     return names
 
 
