@@ -59,6 +59,7 @@ class Job:
     """What every process needs to know."""
 
     tokenizer_file: str
+    tokenizer_digest: str
     eos_id: int | None
     token_bytes: int
     held_out_share: float  # of the documents, which are chosen by a hash of their text
@@ -172,7 +173,7 @@ def tokenized(segment: Segment, job: Job) -> Tokenized:
     """Return the ids of a segment."""
     texts = segment.texts
     is_text = segment.block.kind == "text"
-    encoded = _encoded(job.tokenizer_file, texts)
+    encoded = _encoded(job, texts)
     end = [] if job.eos_id is None else [job.eos_id]
     parts, lengths, held_out = [], [], []
     for text, ids in zip(texts, encoded, strict=True):
@@ -192,9 +193,9 @@ def tokenized(segment: Segment, job: Job) -> Tokenized:
     )
 
 
-def _encoded(file: str, texts: Sequence[str]) -> Iterator[list[int]]:
+def _encoded(job: Job, texts: Sequence[str]) -> Iterator[list[int]]:
     """Yield the ids of each text. Half a surrogate pair is no character, and becomes `?`."""
-    tokenizer = _loaded(file)
+    tokenizer = _loaded(job.tokenizer_file, job.tokenizer_digest)
     parts_of = [list(_cut_up(text.encode("utf-8", "replace").decode("utf-8"))) for text in texts]
     flat = iter(tokenizer.encode_batch_fast([part for parts in parts_of for part in parts], add_special_tokens=False))
     for parts in parts_of:
@@ -218,7 +219,8 @@ def _chosen(text: str, share: float) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _loaded(file: str) -> Any:
+def _loaded(file: str, _digest: str) -> Any:
+    # The digest is a part of the cache's key: the same path may hold another tokenizer later.
     # One thread a process: the processes share the machine already.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import tokenizers

@@ -260,7 +260,7 @@ def test_a_finished_folder_is_left_alone(tmp_path: Path, tokenizer: Path) -> Non
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert made(source, tokenizer, out, val_tokens=VAL) == first
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    with pytest.raises(HpxferError, match=r"out: was prepared with other val_tokens; name another folder"):
+    with pytest.raises(HpxferError, match=r"out: was prepared with --val-tokens 2048 \(now 2049\); name another"):
         made(source, tokenizer, out, val_tokens=VAL + 1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")

@@ -39,7 +39,7 @@ def data_files(folder: str) -> list[str]:
     if (splits := split_names(folder)) is not None:
         example = os.path.join(folder, splits[0]) if splits else folder
         raise HpxferError(
-            f"{folder}: must be one split, got a folder of {len(names)}: {', '.join(names)}; name one, e.g. {example}"
+            f"{folder}: must be one split, got a folder of {len(splits)}: {', '.join(splits)}; name one, e.g. {example}"
         )
     entries = _json(os.path.join(folder, STATE)).get("_data_files")
     names = [entry.get("filename") for entry in entries or () if isinstance(entry, dict)]
