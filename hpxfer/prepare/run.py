@@ -142,7 +142,7 @@ def _tokenize(
 
 def _complete(out: Path, text: TextSource, made: Tokenizer, writer: Writer, license_name: str | None) -> Manifest:
     """Write the last shards, then the manifest, which says that the folder is complete."""
-    shards, val, files = writer.finish()
+    shards, val, files = writer.finish(text.given)
     writer.write(files)
     last = {shard.file for shard in shards}
     for path in (*out.glob("train-*.bin"), *out.glob("train-*.documents.npy")):

@@ -112,6 +112,11 @@ def _files(given: str) -> dict[str, bytes]:
     path = Path(given)
     if path.is_dir():
         path = path / FILE
+        if not path.is_file():
+            raise HpxferError(
+                f"--tokenizer: the folder must hold a {FILE}, got {given} without one; name another folder, or save "
+                "the tokenizer with save_pretrained of transformers"
+            )
     if path.is_file():
         names = {FILE: path, **{name: path.with_name(name) for name in MORE_FILES}}
     elif path.suffix == ".json" or path.name == FILE or given.startswith((".", "/", "~")):
@@ -133,6 +138,9 @@ def _from_hub(name: str) -> dict[str, Path]:
     out = {}
     for file in (FILE, *MORE_FILES):
         try:
+            if not isinstance(huggingface_hub.try_to_load_from_cache(name, file), str):
+                # A download would try for a minute where there is no network. This fails at once.
+                huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, file))
             out[file] = Path(huggingface_hub.hf_hub_download(name, file))
         except Exception as error:  # of the hub or the network
             if file == FILE:
@@ -187,7 +195,8 @@ def tokenized(segment: Segment, job: Job) -> Tokenized:
         ids=np.concatenate(parts) if parts else np.empty(0, f"<u{job.token_bytes}"),
         lengths=np.array(lengths, np.int64),
         held_out=np.array(held_out, bool),
-        num_empty=len(texts) - len(lengths),
+        # A part of a longer text that gives no tokens is no empty document.
+        num_empty=0 if is_text and not (segment.is_first and segment.is_last) else len(texts) - len(lengths),
         goes_on=is_text and not segment.is_first,
         num_bytes=segment.block.num_bytes if segment.content is None or segment.is_last else 0,
     )

@@ -95,7 +95,7 @@ class Writer:
         if self.train.size >= self.shard_tokens:
             self._close(following)
 
-    def finish(self) -> tuple[list[ShardEntry], ShardEntry | None, dict[Path, Write]]:
+    def finish(self, source: str) -> tuple[list[ShardEntry], ShardEntry | None, dict[Path, Write]]:
         """Return the shards of both splits, and the files that are left to write.
 
         What validation lacks is taken from the end of the training tokens. Raises HpxferError if nothing is left.
@@ -113,9 +113,10 @@ class Writer:
         if left < 2:
             total = left + self.val.size
             held = f" beside {self.val_tokens - 1} for validation" if self.val_tokens else ""
+            fix = "a smaller --val-tokens" if self.val_tokens and total > 1 else "another --field if it is not the text"
             raise HpxferError(
-                f"SOURCE: must leave tokens for training{held}, got {total} tokens in all, and {self.num_empty} "
-                "documents of no tokens; give more text, the right --field, or a smaller --val-tokens"
+                f"{source}: must leave tokens for training{held}, got {total} tokens in all, and {self.num_empty} "
+                f"documents of no tokens; give more text, or {fix}"
             )
         files: dict[Path, Write] = {}
         if self.train.size:

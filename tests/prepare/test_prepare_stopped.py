@@ -123,7 +123,7 @@ def test_the_shards_of_another_command_stay(tmp_path: Path, monkeypatch: pytest.
     before = sorted(out.rglob("*"))
     os.utime(source, ns=(1, 1))
     message = (
-        r"got a preparation that was stopped, of --shard-tokens 1000 \(now 2000\), source files that were changed since; "
+        r"that was stopped, of --shard-tokens 1000 \(now 2000\), source files that were changed since; .*"
         "remove the folder, which holds no finished data, or name another folder"
     )
     with pytest.raises(HpxferError, match=message):

@@ -42,7 +42,7 @@ def data_files(folder: str) -> list[str]:
             f"{folder}: must be one split, got a folder of {len(splits)}: {', '.join(splits)}; name one, e.g. {example}"
         )
     entries = _json(os.path.join(folder, STATE)).get("_data_files")
-    names = [entry.get("filename") for entry in entries or () if isinstance(entry, dict)]
+    names: list[Any] = [entry.get("filename") for entry in entries or () if isinstance(entry, dict)]
     if not names or any(not isinstance(name, str) or os.path.basename(name) != name for name in names):
         raise HpxferError(f"{folder}: {STATE} must name the data files, got {shown(entries)}; save the data set again")
     return [os.path.join(folder, name) for name in names]
