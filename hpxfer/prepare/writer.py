@@ -116,7 +116,7 @@ class Writer:
             fix = "a smaller --val-tokens" if self.val_tokens and total > 1 else "another --field if it is not the text"
             raise HpxferError(
                 f"{source}: must leave tokens for training{held}, got {total} tokens in all, and {self.num_empty} "
-                f"documents of no tokens; give more text, or {fix}"
+                f"document{'' if self.num_empty == 1 else 's'} of no tokens; give more text, or {fix}"
             )
         files: dict[Path, Write] = {}
         if self.train.size:

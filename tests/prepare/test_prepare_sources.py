@@ -106,7 +106,7 @@ def test_a_bad_line_is_named_in_any_block(
 def test_an_empty_file_of_text_is_an_empty_document(tmp_path: Path, tokenizer: str, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(b"") if name.endswith(".gz") else b"")
     with pytest.raises(
-        HpxferError, match=rf"{name}: must leave tokens for training, got 0 .* 1 documents of no"
+        HpxferError, match=rf"{name}: must leave tokens for training, got 0 .* 1 document of no"
     ) as found:
         prepare_data(f"{tmp_path}/{name}", tokenizer=tokenizer, out=tmp_path / "none", workers=1)
     assert "--val-tokens" not in str(found.value)
