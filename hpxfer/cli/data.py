@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson
-from hpxfer.cli.output import INTERRUPTED, say, warn
+from hpxfer.cli.output import say, warn
 from hpxfer.prepare import SHARD_TOKENS
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def prepare(
         str | None, typer.Option("--license", help="The license of the data, for the record.")
     ] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; default: one per core.")] = None,
-    shard_tokens: Annotated[int, typer.Option("--shard-tokens", min=1, help="Tokens per shard.")] = SHARD_TOKENS,
+    shard_tokens: Annotated[
+        int, typer.Option("--shard-tokens", min=1, help="Tokens per shard, at least; the last one may have fewer.")
+    ] = SHARD_TOKENS,
     address: Annotated[
         str | None, typer.Option(help="Tokenize with Ray Data on this cluster: auto, HOST:PORT or ray://HOST:PORT.")
     ] = None,
@@ -80,37 +83,42 @@ def prepare(
     """
     from rich.console import Console
 
+    from hpxfer.host.interrupts import Interrupted, interrupts
     from hpxfer.prepare.run import prepare_data
 
     console = Console(stderr=True)
-    last = -LINE_S
+    last, latest = -LINE_S, None
 
     def show(progress: Progress) -> None:
-        nonlocal last
+        nonlocal last, latest
+        latest = progress
         pause = 0.2 if console.is_terminal else LINE_S
         if time.monotonic() - last >= pause:
             last = time.monotonic()
             console.print(_line(progress), end="\r" if console.is_terminal else "\n", highlight=False, soft_wrap=True)
 
     try:
-        manifest = prepare_data(
-            source,
-            tokenizer=tokenizer,
-            out=out,
-            field=field,
-            val_tokens=val_tokens,
-            eos=eos,
-            license_name=license_name,
-            workers=workers,
-            shard_tokens=shard_tokens,
-            address=address,
-            on_progress=show,
-        )
-    except KeyboardInterrupt:
+        with interrupts():
+            manifest = prepare_data(
+                source,
+                tokenizer=tokenizer,
+                out=out,
+                field=field,
+                val_tokens=val_tokens,
+                eos=eos,
+                license_name=license_name,
+                workers=workers,
+                shard_tokens=shard_tokens,
+                address=address,
+                on_progress=show,
+            )
+    except Interrupted as end:
         say(f"\n{out}: stopped; the same command goes on from the last complete shard", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    if manifest.empty_documents:
-        warn([f"{source}: {manifest.empty_documents} documents of no tokens were left out"])
+        raise typer.Exit(128 + end.signal_number) from None
+    if latest is not None:
+        console.print(_line(_ended(latest, manifest)), highlight=False, soft_wrap=True)
+    if number := manifest.empty_documents:
+        warn([f"{source}: {_counted(number, 'document')} of no tokens {'was' if number == 1 else 'were'} left out"])
     if as_json:
         say(manifest.model_dump_json())
     else:
@@ -140,14 +148,31 @@ def _line(progress: Progress) -> str:
     bar = "#" * round(30 * share)
     return (
         f"{bar:.<30} {share:4.0%}  {progress.num_bytes / 1e6:,.1f} of {progress.total_bytes / 1e6:,.1f} MB, "
-        f"{progress.num_tokens:,} tokens, {progress.num_shards} shards"
+        f"{_counted(progress.num_tokens, 'token')}, {_counted(progress.num_shards, 'shard')}"
     )
 
 
+def _ended(latest: Progress, manifest: Manifest) -> Progress:
+    """Return the progress of a preparation that is complete."""
+    splits = manifest.splits.values()
+    return replace(
+        latest,
+        num_bytes=latest.total_bytes,
+        num_tokens=sum(split.tokens for split in splits),
+        num_shards=sum(len(split.shards) for split in splits),
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _text(out: Path, manifest: Manifest) -> str:
-    lines = [f"{out}: complete"]
+    lines = [f"{out}: complete, from {_counted(manifest.source.num_files, 'file')}"]
     for name, split in manifest.splits.items():
-        lines.append(f"  {name}: {split.tokens} tokens of {split.num_documents} documents, digest {split.digest}")
+        lines.append(
+            f"  {name}: {split.tokens} tokens of {_counted(split.num_documents, 'document')}, digest {split.digest}"
+        )
     lines.append("use it in a sweep:")
     lines += ["  data:", f"    source: tokens:{out}"]
     if "val" in manifest.splits:

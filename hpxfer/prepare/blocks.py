@@ -22,6 +22,7 @@ from hpxfer.host.files import open_regular, reason
 
 Kind = Literal["jsonl", "parquet", "text", "datasets"]
 BLOCK_BYTES = 8 * 2**20
+_EXAMPLE = '{"text": "a document"}'
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -45,6 +46,7 @@ class Segment:
 
     block: Block
     content: bytes | None = None
+    lines_before: int = 0  # of the content, in its file
     is_first: bool = True  # of its file
     is_last: bool = True
 
@@ -56,9 +58,9 @@ class Segment:
         """
         match self.block.kind:
             case "jsonl":
-                return _of_lines(self.block, self._bytes())
+                return _of_lines(self, self._bytes())
             case "text":
-                return [_decoded(self._bytes(), self.block.path)]
+                return [_decoded(self, self._bytes())]
             case "parquet":
                 return _of_parquet(self.block)
             case "datasets":
@@ -86,7 +88,8 @@ def blocks_of(kind: Kind, path: str, num_bytes: int, field: str | None) -> list[
         return [whole]
     else:
         number, steps = num_bytes, BLOCK_BYTES
-    begins = range(0, number, steps)
+    # An empty file of text is an empty document, which is counted.
+    begins = range(0, max(number, 1) if kind == "text" else number, steps)
     share = num_bytes // max(1, len(begins))
     return [
         replace(
@@ -106,16 +109,16 @@ def segments_of(block: Block, skip: int = 0) -> Iterator[Segment]:
         if not skip:
             yield Segment(block=block, is_first=block.begin == 0, is_last=block.is_last)
         return
+    before = 0
     for index, (content, is_last) in enumerate(_with_last(_inflated(block))):
         if index >= skip:
-            yield Segment(block=block, content=content, is_first=index == 0, is_last=is_last)
+            yield Segment(block=block, content=content, lines_before=before, is_first=index == 0, is_last=is_last)
+        before += content.count(b"\n")
 
 
 def _with_last(items: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
     """Yield each item, and whether it is the last one."""
-    before = next(items, None)
-    if before is None:
-        return
+    before = next(items, b"")  # an empty file is one empty item
     for item in items:
         yield before, False
         before = item
@@ -162,50 +165,65 @@ def _line_start(file: Any, at: int) -> int:
     return int(file.tell())
 
 
-def _of_lines(block: Block, content: bytes) -> list[str]:
+def _of_lines(segment: Segment, content: bytes) -> list[str]:
     lines = content.split(b"\n")
-    return [_of_line(block, index, line) for index, line in enumerate(lines) if line.strip()]
+    return [_of_line(segment, index, line) for index, line in enumerate(lines) if line.strip()]
 
 
-def _of_line(block: Block, index: int, line: bytes) -> str:
-    """Return the text of a line, the index-th of what was read at once."""
+def _of_line(segment: Segment, index: int, line: bytes) -> str:
+    """Return the text of a line, the index-th of the segment."""
+    field = segment.block.field
     try:
         row = json.loads(line)
+    except UnicodeDecodeError as error:
+        problem = _not_utf8(error)
     except (ValueError, RecursionError) as error:
         what = str(error).partition(":")[0]
-        problem = f"must be JSON, one value per line, got {shown(line.decode('utf-8', 'replace'))} ({what})"
+        problem = (
+            f"must be JSON, one value per line, got {shown(line.decode('utf-8', 'replace'))} ({what}); "
+            "write one object per line, or take the line out"
+        )
     else:
         if not isinstance(row, dict):
-            problem = f"must be a JSON object per line, got {type(row).__name__}"
-        elif block.field not in row:
-            problem = f"must have the field {shown(block.field)}, got {_names(row)}; name another with --field"
-        elif not isinstance(row[block.field], str | None):
-            problem = f"{block.field}: must be text, got {shown(row[block.field])}; name another with --field"
+            problem = f"must be a JSON object per line, got {type(row).__name__}; write lines as {_EXAMPLE}"
+        elif field not in row:
+            problem = f"must have the field {shown(field)}, got {_names(row)}; name another with --field"
+        elif not isinstance(row[field], str | None):
+            problem = f"{field}: must be text, got {shown(row[field])}; name another with --field"
         else:
-            return row[block.field] or ""
-    raise HpxferError(f"{block.path}:{_line_number(block, index)}: {problem}")
+            return row[field] or ""
+    raise HpxferError(f"{segment.block.path}:{_line_number(segment, index)}: {problem}")
 
 
-def _line_number(block: Block, index: int) -> str:
-    """Return the number of a line in its file, which is read again for it."""
-    if block.codec is not None:
-        return " a line"
+def _line_number(segment: Segment, index: int) -> int:
+    """Return the number of a segment's line in its file. A plain file is read again for it."""
+    block = segment.block
+    if segment.content is not None:
+        return segment.lines_before + index + 1
     with open_regular(block.path) as file:
         left = _line_start(file, block.begin)
         file.seek(0)
         before = 0
         while left and (part := file.read(min(BLOCK_BYTES, left))):
             before, left = before + part.count(b"\n"), left - len(part)
-    return str(before + index + 1)
+    return before + index + 1
 
 
-def _decoded(content: bytes, path: str) -> str:
+def _decoded(segment: Segment, content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise HpxferError(
-            f"{path}: must be UTF-8 text, got {error.object[error.start : error.start + 4]!r}; convert the file"
-        ) from None
+        index, line_start = content.count(b"\n", 0, error.start), content.rfind(b"\n", 0, error.start) + 1
+        where = f"{segment.block.path}:{_line_number(segment, index)}"
+        raise HpxferError(f"{where}: {_not_utf8(error, line_start)}") from None
+
+
+def _not_utf8(error: UnicodeDecodeError, line_start: int = 0) -> str:
+    got = error.object[error.start : error.start + 4]
+    return (
+        f"must be UTF-8 text, got {got!r} at byte {error.start - line_start + 1} of the line; convert the file, e.g. "
+        "iconv -f latin1 -t utf-8"
+    )
 
 
 @lru_cache(maxsize=4)

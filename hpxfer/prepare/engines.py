@@ -5,13 +5,17 @@ Both yield the same numbers in the order of the source, whatever the number of p
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,8 @@ from hpxfer.prepare.tokenize import Job, Tokenized, tokenized
 
 # (block, segment): the place of a segment in the source.
 Place = tuple[int, int]
+# What each segment gives. Closing it ends the processes.
+Found = Generator[tuple[Place, Tokenized], None, None]
 
 
 def places(blocks: Sequence[Block], start: Place) -> Iterator[tuple[Place, Segment]]:
@@ -32,14 +38,16 @@ def places(blocks: Sequence[Block], start: Place) -> Iterator[tuple[Place, Segme
             yield (number, index), segment
 
 
-def in_processes(blocks: Sequence[Block], job: Job, *, workers: int, start: Place) -> Iterator[tuple[Place, Tokenized]]:
+def in_processes(blocks: Sequence[Block], job: Job, *, workers: int, start: Place) -> Found:
     """Yield what each segment gives, tokenized by processes of this machine."""
     if workers == 1:
         for place, segment in places(blocks, start):
             yield place, tokenized(segment, job)
         return
     waiting: deque[tuple[Place, Future[Tokenized]]] = deque()
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_ctrl_c)
+    context = get_context("spawn")
+    far_end, lifeline = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(far_end,))
     try:
         for place, segment in places(blocks, start):
             waiting.append((place, pool.submit(tokenized, segment, job)))
@@ -47,13 +55,29 @@ def in_processes(blocks: Sequence[Block], job: Job, *, workers: int, start: Plac
                 yield _result(*waiting.popleft())
         while waiting:
             yield _result(*waiting.popleft())
+    except BaseException:
+        lifeline.close()  # what the processes still work on is of no use
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        lifeline.close()
+        far_end.close()
 
 
-def _ignore_ctrl_c() -> None:
-    """Leave Ctrl-C to the process that the user started."""
+def _begin(lifeline: Connection) -> None:
+    """Leave Ctrl-C to the process that the user started, and end when that process closes the lifeline or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+
+
+def _end_with(lifeline: Connection) -> None:
+    """End this process as soon as the other end of a pipe is closed, as SIGKILL of its owner does too.
+
+    Without this a pool's processes wait for ever: each holds a writing end of the pipe that it reads its tasks from.
+    """
+    with suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)
 
 
 def _result(place: Place, found: Future[Tokenized]) -> tuple[Place, Tokenized]:
@@ -66,9 +90,7 @@ def _result(place: Place, found: Future[Tokenized]) -> tuple[Place, Tokenized]:
         ) from None
 
 
-def on_ray(
-    blocks: Sequence[Block], job: Job, *, address: str, workers: int | None, start: Place
-) -> Iterator[tuple[Place, Tokenized]]:
+def on_ray(blocks: Sequence[Block], job: Job, *, address: str, workers: int | None, start: Place) -> Found:
     """Yield what each segment gives, tokenized by Ray Data on a cluster whose nodes all see the files."""
     from hpxfer.executors.ray_data import mapped
 

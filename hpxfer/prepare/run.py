@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ import hpxfer
 from hpxfer.data.digest import digest
 from hpxfer.data.formats import llmc
 from hpxfer.data.sources.tokens import file_dataset
-from hpxfer.errors import HpxferError, cut
-from hpxfer.host.files import locked, read_text, reason, remove_half_written
+from hpxfer.errors import HpxferError
+from hpxfer.host.files import locked, reason, remove_half_written
 from hpxfer.host.machine import num_cpus
 from hpxfer.prepare import SHARD_TOKENS
 from hpxfer.prepare.blocks import codec_of
 from hpxfer.prepare.engines import in_processes, on_ray
 from hpxfer.prepare.source import TextSource, open_source
+from hpxfer.prepare.stopped import CHANGED, TOKENIZER_FOLDER, damaged, differences, stored_state
 from hpxfer.prepare.tokenize import FILE, Job, Tokenizer, load_tokenizer
 from hpxfer.prepare.writer import Write, Writer, content_of
 from hpxfer.spec.manifest import (
@@ -38,8 +39,6 @@ from hpxfer.spec.manifest import (
     read_manifest,
 )
 
-TOKENIZER_FOLDER = "tokenizer"
-_CHANGED = "times of change"
 # Tokens have about four bytes of text each. Eight times as many documents are offered to validation as it needs by that
 # estimate, which columns beside the text make too small. All others need not wait.
 _BYTES_PER_TOKEN, _OFFERED = 4, 8
@@ -90,7 +89,7 @@ def prepare_data(
             return _known(out, request)
         for folder in (out, out / TOKENIZER_FOLDER):
             remove_half_written(folder)
-        state = _stored_state(out, request)
+        state = stored_state(out, request)
         writer = Writer(out, version, shard_tokens, val_tokens, request)
         if state is not None:
             try:
@@ -98,7 +97,7 @@ def prepare_data(
             except HpxferError:
                 raise
             except (KeyError, TypeError, ValueError):
-                raise _damaged(out) from None
+                raise damaged(out) from None
         else:  # the state comes first: it makes the folder this command's
             writer.write({out / PROGRESS_FILE: content_of(writer.state())})
         _make_folder(out / TOKENIZER_FOLDER)
@@ -118,6 +117,7 @@ def _tokenize(
 ) -> None:
     job = Job(
         tokenizer_file=str((writer.folder / TOKENIZER_FOLDER / FILE).resolve()),
+        tokenizer_digest=made.digest,
         eos_id=made.eos_id,
         token_bytes=made.token_bytes,
         held_out_share=_held_out_share(text, val_tokens),
@@ -128,19 +128,20 @@ def _tokenize(
         found = in_processes(blocks, job, workers=workers or num_cpus(), start=writer.next)
     else:
         found = on_ray(blocks, job, address=address, workers=workers, start=writer.next)
-    for (block, segment), tokens in found:
-        is_over = tokens.num_bytes > 0 or blocks[block].codec is None
-        writer.add(tokens, (block + 1, 0) if is_over else (block, segment + 1))
-        done += tokens.num_bytes
-        written = sum(shard.tokens for shard in writer.shards) + writer.train.size + writer.held_out.size
-        on_progress(
-            Progress(num_bytes=done, total_bytes=text.num_bytes, num_tokens=written, num_shards=len(writer.shards))
-        )
+    with closing(found):
+        for (block, segment), tokens in found:
+            is_over = tokens.num_bytes > 0 or blocks[block].codec is None
+            writer.add(tokens, (block + 1, 0) if is_over else (block, segment + 1))
+            done += tokens.num_bytes
+            written = sum(shard.tokens for shard in writer.shards) + writer.train.size + writer.held_out.size
+            on_progress(
+                Progress(num_bytes=done, total_bytes=text.num_bytes, num_tokens=written, num_shards=len(writer.shards))
+            )
 
 
 def _complete(out: Path, text: TextSource, made: Tokenizer, writer: Writer, license_name: str | None) -> Manifest:
     """Write the last shards, then the manifest, which says that the folder is complete."""
-    shards, val, files = writer.finish()
+    shards, val, files = writer.finish(text.given)
     writer.write(files)
     last = {shard.file for shard in shards}
     for path in (*out.glob("train-*.bin"), *out.glob("train-*.documents.npy")):
@@ -200,7 +201,7 @@ def _request(text: TextSource, made: Tokenizer, val_tokens: int, shard_tokens: i
         "eos": made.eos,
         "val_tokens": val_tokens,
         "shard_tokens": shard_tokens,
-        _CHANGED: _hash([os.stat(path).st_mtime_ns for path, _ in text.files]),
+        CHANGED: _hash([os.stat(path).st_mtime_ns for path, _ in text.files]),
     }
 
 
@@ -210,7 +211,7 @@ def _hash(data: Any) -> str:
 
 def _lasting(request: dict[str, Any]) -> dict[str, Any]:
     """Return a request without the times at which files were changed, which a copy of them does not keep."""
-    return {key: value for key, value in request.items() if key != _CHANGED}
+    return {key: value for key, value in request.items() if key != CHANGED}
 
 
 def _known(out: Path, request: dict[str, Any]) -> Manifest:
@@ -224,37 +225,10 @@ def _known(out: Path, request: dict[str, Any]) -> Manifest:
     return found
 
 
-def _stored_state(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the state of a run that was stopped, or None if there is none. Raise HpxferError for another request."""
-    path = out / PROGRESS_FILE
-    if not path.exists():
-        if others := sorted(entry.name for entry in out.iterdir()):
-            raise HpxferError(
-                f"--out: {out}: must be an empty folder, or one that this command made, got "
-                f"{cut(', '.join(others), 200)}; name another"
-            )
-        return None
-    try:
-        state = json.loads(read_text(path))
-        stored = dict(state["request"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise _damaged(out) from None
-    _require_same(out, stored, request)
-    return dict(state)
-
-
-def _damaged(out: Path) -> HpxferError:
-    return HpxferError(
-        f"{out / PROGRESS_FILE}: must be the state of a stopped run, got a damaged file; name another folder with --out"
-    )
-
-
 def _require_same(out: Path, stored: dict[str, Any], request: dict[str, Any]) -> None:
-    differing = [key for key in request if stored.get(key) != request[key]]
-    if differing:
+    if found := differences(stored, request):
         raise HpxferError(
-            f"--out: {out}: was prepared with other {', '.join(differing)}; name another folder, or give what it was "
-            "prepared from"
+            f"--out: {out}: was prepared with {found}; name another folder, or give what it was prepared from"
         )
 
 

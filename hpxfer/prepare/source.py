@@ -53,11 +53,9 @@ def open_source(given: str, field: str) -> TextSource:
     if given.startswith(HUB):
         return _of_hub(given, field)
     if (folder := folder_at(given)) is not None:
-        if os.path.isfile(os.path.join(folder, arrow.SPLITS)):
-            raise HpxferError(f"{folder}: must be one split, got a folder of several; name one of the folders in it")
         if arrow.is_folder(folder):
             return _saved(given, folder, field)
-        paths = sorted(str(path) for path in Path(folder).rglob("*") if path.is_file() and _is_taken(path))
+        paths = sorted(str(path) for path in Path(folder).rglob("*") if _is_taken(path, folder))
         if not paths:
             raise HpxferError(f"{given}: must hold files of text, {_NAMES}, got a folder without any; name another")
     else:
@@ -77,9 +75,11 @@ def open_source(given: str, field: str) -> TextSource:
     return _of_files(given, first, paths, field)
 
 
-def _is_taken(path: Path) -> bool:
-    """Return whether a file of a folder is read. A tokenizer.json or a README.md beside the data is not."""
-    return kind_of(str(path)) is not None and not path.name.lower().endswith(_NAMED_ONLY) and path.name[0] != "."
+def _is_taken(path: Path, folder: str) -> bool:
+    """Return whether a file below a folder is read. A tokenizer.json, a README.md or a hidden folder is not."""
+    is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    named_only = path.name.lower().endswith(_NAMED_ONLY)
+    return not is_hidden and not named_only and kind_of(str(path)) is not None and path.is_file()
 
 
 def kind_of(path: str) -> Kind | None:
@@ -115,13 +115,10 @@ def _of_hub(given: str, field: str) -> TextSource:
     name, *parts = given.removeprefix(HUB).split(":")
     if not name or len(parts) > 2:
         raise HpxferError(f"SOURCE: must be hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, got {shown(given)}")
+    if os.path.isdir(name) and arrow.is_folder(name):
+        return _saved(given, _split_folder(given, name, parts), field)
     config = None if len(parts) < 2 and (not parts or parts[0] in SPLITS) else parts[0]
     split = parts[-1] if len(parts) == 2 or (parts and config is None) else "train"
-    if os.path.isdir(name) and arrow.is_folder(name):
-        inside = os.path.join(name, split) if os.path.isfile(os.path.join(name, arrow.SPLITS)) else name
-        if not os.path.isdir(inside):
-            raise HpxferError(f"{name}: must have the split {shown(split)}, got {', '.join(sorted(os.listdir(name)))}")
-        return _saved(given, inside, field)
     try:
         import datasets
     except ImportError:
@@ -137,3 +134,27 @@ def _of_hub(given: str, field: str) -> TextSource:
     if not paths:
         raise HpxferError(f"{given}: must be a whole split that lies on the disk, got a part of one; name a split")
     return _of_files(given, "datasets", paths, field, found.info.license or None)
+
+
+def _split_folder(given: str, name: str, parts: list[str]) -> str:
+    """Return the folder of a split in a folder that `datasets` saved. Raise HpxferError unless it has that split."""
+    if len(parts) > 1:
+        raise HpxferError(
+            f"{given}: must be hf:FOLDER or hf:FOLDER:SPLIT for a saved folder, which has no config, got two parts "
+            f"after {name}; leave out {shown(parts[0])}"
+        )
+    if (names := arrow.split_names(name)) is not None:
+        split = parts[0] if parts else "train"
+        if split not in names:
+            raise HpxferError(
+                f"{given}: must name a split of {name}, {cut(', '.join(names), 300)}, got {shown(split)}; "
+                f"write hf:{name}:SPLIT"
+            )
+        return os.path.join(name, split)
+    stated = arrow.stated_split(name) or "train"
+    if parts and parts[0] not in (stated, stated.partition("[")[0]):
+        raise HpxferError(
+            f"{given}: must be one split, as datasets saved it ({stated}), got {shown(parts[0])}; "
+            f"{name} has no other splits: write hf:{name} to read all of it"
+        )
+    return name

@@ -60,6 +60,7 @@ class Job:
     """What every process needs to know."""
 
     tokenizer_file: str
+    tokenizer_digest: str
     eos_id: int | None
     token_bytes: int
     held_out_share: float  # of the documents, which are offered to validation by a hash of their tokens
@@ -112,6 +113,11 @@ def _files(given: str) -> dict[str, bytes]:
     path = Path(given)
     if path.is_dir():
         path = path / FILE
+        if not path.is_file():
+            raise HpxferError(
+                f"--tokenizer: the folder must hold a {FILE}, got {given} without one; name another folder, or save "
+                "the tokenizer with save_pretrained of transformers"
+            )
     if path.is_file():
         names = {FILE: path, **{name: path.with_name(name) for name in MORE_FILES}}
     elif path.suffix == ".json" or path.name == FILE or given.startswith((".", "/", "~")):
@@ -133,6 +139,9 @@ def _from_hub(name: str) -> dict[str, Path]:
     out = {}
     for file in (FILE, *MORE_FILES):
         try:
+            if not isinstance(huggingface_hub.try_to_load_from_cache(name, file), str):
+                # A download would try for a minute where there is no network. This fails at once.
+                huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, file))
             out[file] = Path(huggingface_hub.hf_hub_download(name, file))
         except Exception as error:  # of the hub or the network
             if file == FILE:
@@ -173,7 +182,7 @@ def tokenized(segment: Segment, job: Job) -> Tokenized:
     """Return the ids of a segment."""
     texts = segment.texts
     is_text = segment.block.kind == "text"
-    encoded = _encoded(job.tokenizer_file, texts)
+    encoded = _encoded(job, texts)
     end = [] if job.eos_id is None else [job.eos_id]
     parts, lengths, offered = [], [], []
     below = int(job.held_out_share * NO_LIMIT)
@@ -189,15 +198,16 @@ def tokenized(segment: Segment, job: Job) -> Tokenized:
         ids=np.concatenate(parts) if parts else np.empty(0, f"<u{job.token_bytes}"),
         lengths=np.array(lengths, np.int64),
         offered=np.array(offered, bool),
-        num_empty=len(texts) - len(lengths),
+        # A part of a longer text that gives no tokens is no empty document.
+        num_empty=0 if is_text and not (segment.is_first and segment.is_last) else len(texts) - len(lengths),
         goes_on=is_text and not segment.is_first,
         num_bytes=segment.block.num_bytes if segment.content is None or segment.is_last else 0,
     )
 
 
-def _encoded(file: str, texts: Sequence[str]) -> Iterator[list[int]]:
+def _encoded(job: Job, texts: Sequence[str]) -> Iterator[list[int]]:
     """Yield the ids of each text. Half a surrogate pair is no character, and becomes `?`."""
-    tokenizer = _loaded(file)
+    tokenizer = _loaded(job.tokenizer_file, job.tokenizer_digest)
     parts_of = [list(_cut_up(text.encode("utf-8", "replace").decode("utf-8"))) for text in texts]
     flat = iter(tokenizer.encode_batch_fast([part for parts in parts_of for part in parts], add_special_tokens=False))
     for parts in parts_of:
@@ -214,7 +224,8 @@ def _cut_up(text: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1)
-def _loaded(file: str) -> Any:
+def _loaded(file: str, _digest: str) -> Any:
+    # The digest is a part of the cache's key: the same path may hold another tokenizer later.
     # One thread a process: the processes share the machine already.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import tokenizers

@@ -111,7 +111,7 @@ class Writer:
             out.add(ids, np.zeros(1, np.int64))
         return out
 
-    def finish(self) -> tuple[list[ShardEntry], ShardEntry | None, dict[Path, Write]]:
+    def finish(self, source: str) -> tuple[list[ShardEntry], ShardEntry | None, dict[Path, Write]]:
         """Return the shards of both splits, and the files that are left to write.
 
         What validation lacks is taken from the end of the training tokens. Raises HpxferError if nothing is left.
@@ -131,9 +131,10 @@ class Writer:
         if left < 2:
             total = left + held_out.size
             held = f" beside {wanted - 1} for validation" if wanted else ""
+            fix = "a smaller --val-tokens" if wanted and total > 1 else "another --field if it is not the text"
             raise HpxferError(
-                f"SOURCE: must leave tokens for training{held}, got {total} tokens in all, and {self.num_empty} "
-                "documents of no tokens; give more text, the right --field, or a smaller --val-tokens"
+                f"{source}: must leave tokens for training{held}, got {total} tokens in all, and {self.num_empty} "
+                f"document{'' if self.num_empty == 1 else 's'} of no tokens; give more text, or {fix}"
             )
         files: dict[Path, Write] = {}
         if self.train.size:

@@ -289,7 +289,7 @@ def test_a_finished_folder_is_left_alone(tmp_path: Path, tokenizer: Path) -> Non
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert made(source, tokenizer, out, val_tokens=VAL) == first
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    with pytest.raises(HpxferError, match=r"out: was prepared with other val_tokens; name another folder"):
+    with pytest.raises(HpxferError, match=r"out: was prepared with --val-tokens 2048 \(now 2049\); name another"):
         made(source, tokenizer, out, val_tokens=VAL + 1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
@@ -362,7 +362,7 @@ def _bad_lines() -> Iterator[tuple[bytes, str]]:
     yield good + b"\n[1]\n", r"a\.jsonl:2: must be a JSON object per line, got list"
     yield good + b'\n\n{"body": "x", "id": 1}\n', r"a\.jsonl:3: must have the field 'text', got body, id; .*--field"
     yield b'{"text": 3}\n', r"a\.jsonl:1: text: must be text, got 3; name another with --field"
-    yield b'{"text": "\xff"}\n', r"a\.jsonl:1: must be JSON"
+    yield b'{"text": "\xff"}\n', r"a\.jsonl:1: must be UTF-8 text"
 
 
 @pytest.mark.parametrize(("content", "message"), list(_bad_lines()))
@@ -390,7 +390,7 @@ def test_half_a_character_becomes_a_question_mark(tmp_path: Path, tokenizer: Pat
         ("other.parquet", r"other\.parquet: must have the column 'text', got body; name another with --field"),
         ("cut.jsonl.gz", r"cut\.jsonl\.gz: must be a complete gzip file, got a broken one"),
         ("bytes.parquet", r"bytes\.parquet: text: must be UTF-8 text, got b'\\xe9x'; write the file again"),
-        ("latin.txt", r"latin\.txt: must be UTF-8 text, got b'\\xe9"),
+        ("latin.txt", r"latin\.txt:1: must be UTF-8 text, got b'\\xe9"),
     ],
 )
 def test_bad_sources(tmp_path: Path, tokenizer: Path, source: str, message: str) -> None:

@@ -45,18 +45,34 @@ def is_folder(path: str) -> bool:
 
 def data_files(folder: str) -> list[str]:
     """Return the files of a saved data set, in order. Raise HpxferError if the folder holds several splits."""
-    if os.path.isfile(os.path.join(folder, SPLITS)):
-        names = _json(os.path.join(folder, SPLITS)).get("splits", [])
-        example = os.path.join(folder, str(names[0])) if names else folder
+    if (splits := split_names(folder)) is not None:
+        example = os.path.join(folder, splits[0]) if splits else folder
         raise HpxferError(
-            f"{folder}: must be one split, got a folder of {len(names)}: {', '.join(map(str, names))}; "
-            f"name one, e.g. {example}"
+            f"{folder}: must be one split, got a folder of {len(splits)}: {', '.join(splits)}; name one, e.g. {example}"
         )
     entries = _json(os.path.join(folder, STATE)).get("_data_files")
-    names = [entry.get("filename") for entry in entries or () if isinstance(entry, dict)]
+    names: list[Any] = [entry.get("filename") for entry in entries or () if isinstance(entry, dict)]
     if not names or any(not isinstance(name, str) or os.path.basename(name) != name for name in names):
         raise HpxferError(f"{folder}: {STATE} must name the data files, got {shown(entries)}; save the data set again")
     return [os.path.join(folder, name) for name in names]
+
+
+def split_names(folder: str) -> list[str] | None:
+    """Return the names of the splits of a saved folder, or None if it holds one data set without splits."""
+    path = os.path.join(folder, SPLITS)
+    if not os.path.isfile(path):
+        return None
+    stated = _json(path).get("splits")
+    names = [name for name in stated or () if isinstance(name, str) and os.path.basename(name) == name]
+    if not isinstance(stated, list) or len(names) != len(stated):
+        raise HpxferError(f"{path}: must name the splits, got {shown(stated)}; save the data set again")
+    return names
+
+
+def stated_split(folder: str) -> str | None:
+    """Return the split that a saved data set says it is, e.g. `test`, or None if it says nothing."""
+    stated = _json(os.path.join(folder, STATE)).get("_split")
+    return stated if isinstance(stated, str) else None
 
 
 def open_folder(folder: str) -> Dataset:
