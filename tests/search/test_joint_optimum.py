@@ -152,6 +152,13 @@ def test_a_search_that_has_only_begun_says_what_is_missing(made) -> None:  # typ
     assert any("the search has not ended" in one.sentence for one in joint_optima(half))
 
 
+def test_what_was_run_counts_each_trial_once(made) -> None:  # type: ignore[no-untyped-def]
+    """The start is at the base value of init_scale, and other points may be: they are on no line of this search."""
+    cells = made("bowl").cells
+    assert set(cells["line"]) == {"refine"}
+    assert not cells.duplicated(["axis", "parameterization", "shape", "trial_id"]).any()
+
+
 def test_another_search_has_no_joint_optimum(tmp_path: Path) -> None:
     grid = expansion_of(("[0.01]", "[0.01, 0.02]"), search="grid")
     assert joint_optima(searched(grid, lambda trial: Outcome("finished", 3.0), tmp_path)) == []
