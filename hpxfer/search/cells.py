@@ -27,8 +27,8 @@ def searched_cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]
     """Yield one cell per trial, axis and line: for the stored trials of the sweep, and for those that come next.
 
     The line of a trial is the HP in which alone it differs from the base values. A trial without a difference is on
-    the line of every HP of the grid. A trial that differs in several HPs, or in a search without lines, is on a line that
-    is named after the search.
+    the line of every HP of the grid. A trial that differs in several HPs is on a line that is named after the search,
+    and so is every trial of a search that scans no line.
     """
     found: dict[object, dict[str, Trial]] = {}
     for trial in (*(trial for _, trial, _ in stored_trials(expansion, trials)), *_next(expansion, trials)):
