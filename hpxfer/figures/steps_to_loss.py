@@ -92,8 +92,9 @@ def steps_to_loss_info(found: Sequence[StepsToLoss], axis: str) -> SameLossInfo 
     caption = (
         "Training losses, as means over the last tenth of the steps so far; the band is the range of seeds. Arms have "
         "the HP transferred from the base, a reference has its own best one. A dotted line is at the loss that a "
-        "reference ends at, and leads from there to the arm that has it earlier or later; the number is how many times "
-        f"fewer {unit} the arm takes (median over paired seeds). The table says which arms do not reach the loss."
+        "reference ends at, and leads from there to the arm that has it earlier or later; the number is by what "
+        f"factor the arm takes fewer {unit}, or more where it says so (median over paired seeds). The table says which "
+        "arms do not reach the loss."
     )
     if lost:
         caption += f" Not drawn, as arms differ in their batches and these curves count no tokens: {', '.join(lost)}."
@@ -119,7 +120,8 @@ def _fastest(answer: StepsToLoss, unit: Unit) -> str:
     if not known:
         return f"{answer.parameterization} never has it"
     factor, best = max(known, key=lambda found: found[0])
-    return f"{answer.parameterization} up to {factor:.3g}x fewer than {best.reference}"
+    spelled = f"up to {factor:.3g}x fewer" if factor >= 1 else f"at best {1 / factor:.3g}x more"
+    return f"{answer.parameterization} {spelled} than {best.reference}"
 
 
 def _elsewhere(answer: StepsToLoss) -> set[str]:
@@ -231,7 +233,7 @@ def _draw_arrow(axes: Axes, arrow: Arrow, color: str, place: int) -> None:
         arrowprops={"arrowstyle": "->", "color": color, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0},
     )
     axes.annotate(
-        f"{arrow.factor:.3g}x",
+        f"{arrow.factor:.3g}x" if arrow.factor >= 1 else f"{1 / arrow.factor:.3g}x more",
         (arrow.stop, arrow.loss_nats),
         (-4, -LABEL_POINTS * place),
         textcoords="offset points",

@@ -23,6 +23,7 @@ from hpxfer.report.provenance import (
 from hpxfer.report.tables import NOTHING, Cell, Column, Table, text_table
 from hpxfer.results import Results
 from hpxfer.spec import dump_sweep
+from hpxfer.storage.uri import spelled
 from hpxfer.verdict.headline import headline
 from hpxfer.verdict.labels import loss_name
 from hpxfer.verdict.text import (
@@ -164,7 +165,9 @@ def _section(source: Source, name: str) -> Section:
         headline=_headline(analysis, judged, is_running=source.is_running),
         no_verdict=_no_verdict(results, judged),
         question=_question(analysis),
-        next_step=next_step(results, judged[0] if judged else None, results.folder.name, is_running=source.is_running),
+        next_step=next_step(
+            results, judged[0] if judged else None, spelled(str(results.folder)), is_running=source.is_running
+        ),
         cards=_cards(judged, analysis),
         other_cards=_cards(others, analysis),
         tables=analysis_tables(analysis),

@@ -62,6 +62,28 @@ def test_no_arm_that_has_the_loss_is_said_in_the_title() -> None:
     assert not found.panels[0].arrows
 
 
+def test_title_and_arrow_say_more_where_the_table_does() -> None:
+    """A longer run may reach the loss later than its reference, at a factor below 1."""
+    steps = np.arange(1000)
+    longer = ArmRun(
+        name="longer",
+        curves={0: (steps, 2 + (0.6 * (steps + 1) / 20.0) ** -0.5)},
+        planned=frozenset({0}),
+        batch_tokens=512,
+    )
+    short = ArmRun(name="dense", curves={0: (STEPS, 2 + ((STEPS + 1) / 20.0) ** -0.5)}, batch_tokens=512)
+    answer = compared([(short, None), (longer, short)], (), BLANK)
+    (row,) = answer.rows
+    assert row.speed_up is not None
+    assert row.speed_up < 1
+    said = f"{1 / row.speed_up:.3g}x more"
+    found = steps_to_loss_info([answer], "moe")
+    assert isinstance(found, SameLossInfo)
+    assert row.in_brief.startswith(f"{said} steps")
+    assert found.title == f"Steps to the same loss, moe: complete-mue at best {said} than dense"
+    assert said in drawn_texts(draw_steps_to_loss(found))
+
+
 def test_x_counts_tokens_where_batches_differ_or_a_curve_has_no_steps() -> None:
     assert info(arm("fast", 2.0)).unit == "steps"
     batches = info(arm("fast", 2.0, batch_tokens=1024))
