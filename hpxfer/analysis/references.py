@@ -109,18 +109,17 @@ def _number(where: str, cell: str, column: str) -> float:
 
 
 def _curve(path: Path, name: str, points: Sequence[Mapping[str, float]]) -> ReferenceCurve:
-    """Return a curve by ascending position, without points before the first step: a log axis has no place for 0."""
-    first = next(column for column in POSITIONS if column in points[0])
-    ordered = sorted(points, key=lambda point: point[first])
+    """Return a curve without points before the first step: a log axis has no place for 0. Positions must ascend."""
     columns = [column for column in POSITIONS if column in points[0]]
-    for before, after in pairwise(ordered):
+    for before, after in pairwise(points):
         for column in columns:
             if after[column] <= before[column]:
+                fix = "keep one of the rows" if after[column] == before[column] else "sort the rows, or correct them"
                 raise HpxferError(
                     f"{path}: line {after['line']:.0f}: column {column}: must ascend along the curve {shown(name)}, "
-                    f"got {after[column]:g} after {before[column]:g} of line {before['line']:.0f}; keep one of the rows"
+                    f"got {after[column]:g} after {before[column]:g} of line {before['line']:.0f}; {fix}"
                 )
-    kept = [point for point in ordered if all(point[column] > 0 for column in columns)]
+    kept = [point for point in points if all(point[column] > 0 for column in columns)]
     if len(kept) < LEAST_POINTS:
         raise HpxferError(
             f"{path}: the curve {shown(name)} must have at least {LEAST_POINTS} points above 0, got {len(kept)}"

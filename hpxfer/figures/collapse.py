@@ -104,7 +104,7 @@ def collapse_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
         "transferred from the base; each curve is a mean over seeds and windows of steps. Right: the standard "
         "deviation between these curves, and the one that seeds alone would cause. Lines mark the step from which "
         f"shapes differ by more than seeds do, and by more than {COLLAPSE_SHARE:.0%} of the loss. With two seeds the "
-        "noise is poorly known, so that only a large difference stands out from it.",
+        "noise is poorly known, so that only a large difference stands out from it." + _other_data(kept),
         axis=axis,
         scale_name=kept[0].scale_name,
         x_label="step",
@@ -131,7 +131,7 @@ def normalized_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
         caption="Compared are the training losses of all shapes at the HP transferred from the base, at the same share "
         "of training, as (loss - floor) / (final loss - floor) (arXiv 2507.02119). Right: the standard deviation "
         "between these curves over their mean, and the one that seeds alone would cause. The floor is "
-        f"{', '.join(floors)}.",
+        f"{', '.join(floors)}." + _other_data(kept),
         axis=axis,
         scale_name=kept[0].scale_name,
         x_label="share of training",
@@ -139,6 +139,14 @@ def normalized_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
         spread_label="relative deviation",
         rows=tuple(_normalized_row(curves) for curves in kept),
     )
+
+
+def _other_data(every: Sequence[Collapse]) -> str:
+    """Return which shapes are left out for their data, as a sentence after a caption; empty if there are none."""
+    names = dict.fromkeys(name for curves in every for name in curves.other_data)
+    if not names:
+        return ""
+    return f" Left out, as training losses on other data are not comparable: {', '.join(names)}."
 
 
 def _compared(curves: Collapse) -> str:

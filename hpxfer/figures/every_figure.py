@@ -29,7 +29,8 @@ class DrawnFigure:
     figure: Figure
     salt: str  # makes the ids in its SVG differ from those of other figures
     aside: bool  # whether it shows an HP that is not judged
-    verdict_axis: str | None = None  # the axis whose verdict it stands directly under; None: among the other figures
+    under_verdict: bool = False  # whether it stands directly under a verdict, or where verdicts would stand
+    verdict_axis: str | None = None  # the axis of that verdict; None: of the sweep as a whole
 
     @cached_property
     def svg(self) -> str:
@@ -42,8 +43,8 @@ class DrawnFigure:
         return to_png(self.figure)
 
 
-# Name, what is shown, how it is drawn, aside, and the axis whose verdict it stands under.
-_Found = tuple[str, Info | str, Callable[[Any], Figure], bool, str | None]
+# Name, what is shown, how it is drawn, aside, under the verdict, and the axis of that verdict.
+_Found = tuple[str, Info | str, Callable[[Any], Figure], bool, bool, str | None]
 
 
 def all_figures(results: Results, analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
@@ -53,7 +54,7 @@ def all_figures(results: Results, analysis: Analysis) -> tuple[list[DrawnFigure]
     `figures[0].figure`. A figure's `svg`, `png` and `csv` are made when they are asked for.
     """
     figures, missing = [], []
-    for unfit_name, info, draw, aside, verdict_axis in _found(results, analysis):
+    for unfit_name, info, draw, aside, under_verdict, verdict_axis in _found(results, analysis):
         name = _UNFIT.sub("_", unfit_name)
         if isinstance(info, str):
             missing.append(f"{name}: {info}")
@@ -67,6 +68,7 @@ def all_figures(results: Results, analysis: Analysis) -> tuple[list[DrawnFigure]
                 figure=draw(info),
                 salt=f"hpxfer {analysis.sweep} {name}",
                 aside=aside,
+                under_verdict=under_verdict,
                 verdict_axis=verdict_axis,
             )
         )
@@ -84,7 +86,8 @@ def _found(results: Results, analysis: Analysis) -> Iterator[_Found]:
     for kind in kinds:
         if isinstance(kind, SweepFigure):
             for end, info in kind.infos(results, analysis).items():
-                yield (f"{kind.name}-{end}" if end else kind.name), info, kind.draw, False, None
+                name = f"{kind.name}-{end}" if end else kind.name
+                yield name, info, kind.draw, False, kind.under_verdict, None
 
 
 def _of_hp(kinds: Sequence[HPFigure], given: HPInput) -> Iterator[_Found]:
@@ -96,4 +99,5 @@ def _of_hp(kinds: Sequence[HPFigure], given: HPInput) -> Iterator[_Found]:
             if axis in infos:
                 name = f"{kind.name}-{axis}" if kind.judged_only else f"{kind.name}-{hp}-{axis}"
                 aside = hp != given.analysis.hp
-                yield name, infos[axis], kind.draw, aside, axis if kind.under_verdict and not aside else None
+                under_verdict = kind.under_verdict and not aside
+                yield name, infos[axis], kind.draw, aside, under_verdict, axis if under_verdict else None

@@ -68,13 +68,15 @@ class SweepFigure:
     """A kind of figure about a sweep as a whole.
 
     `infos` returns the end of a figure's name -> what the figure shows, or why there is none. An empty end stands for a
-    kind with a single figure. An empty mapping says that the kind does not apply to this sweep.
+    kind with a single figure. An empty mapping says that the kind does not apply to this sweep. With `under_verdict` it
+    stands at the head of the report, where the verdicts of other sweeps stand.
     """
 
     name: str
     question: str
     infos: Callable[[Results, Analysis], Mapping[str, Info | str]]
     draw: Callable[[Any], Figure]
+    under_verdict: bool = False
 
 
 FigureKind = HPFigure | SweepFigure

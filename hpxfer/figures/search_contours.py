@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -103,14 +103,20 @@ def draw_contours(info: ContoursInfo) -> Figure:
     shown = info.panels[:MOST_PANELS]
     with style.look():
         figure, grid = style.panels(info.title, len(shown), height=3.4, foot=0.6)
-        for axes, panel in zip(grid, shown, strict=True):
-            base = " (base)" if panel.is_base else ""
-            axes.set_title(style.wrapped(f"{panel.shape}{base}, {panel.parameterization}", 46))
-            _draw_panel(axes, panel, info.top_nats)
-            axes.set_xlabel(octaves_of(info.first))
-            axes.set_ylabel(octaves_of(info.second))
-        style.legend_below(figure, list(_handles(shown, info.top_nats)), columns=4)
+        draw_contour_panels(figure, grid, info)
     return figure
+
+
+def draw_contour_panels(figure: FigureBase, grid: Sequence[Axes], info: ContoursInfo, characters: int = 46) -> None:
+    """Draw as many arms as there are axes, each under a title with so many characters in a line, and the legend."""
+    shown = info.panels[: len(grid)]
+    for axes, panel in zip(grid, shown, strict=True):
+        base = " (base)" if panel.is_base else ""
+        axes.set_title(style.wrapped(f"{panel.shape}{base}, {panel.parameterization}", characters))
+        _draw_panel(axes, panel, info.top_nats)
+        axes.set_xlabel(octaves_of(info.first))
+        axes.set_ylabel(octaves_of(info.second))
+    style.legend_below(figure, list(_handles(shown, info.top_nats)), columns=4)
 
 
 def _draw_panel(axes: Axes, panel: JointOptimum, top_nats: float) -> None:
@@ -183,5 +189,9 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
 
 
 SEARCH_CONTOURS = SweepFigure(
-    name="search-contours", question="Where is the optimum of the two HPs together?", infos=_infos, draw=draw_contours
+    name="search-contours",
+    question="Where is the optimum of the two HPs together?",
+    infos=_infos,
+    draw=draw_contours,
+    under_verdict=True,
 )

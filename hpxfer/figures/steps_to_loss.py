@@ -61,6 +61,7 @@ class SameLossInfo:
     title: str
     caption: str
     axis: str
+    other_data: frozenset[str]  # the arms that train on other data than their references
     unit: Unit
     panels: tuple[SameLossPanel, ...]
 
@@ -92,15 +93,21 @@ def steps_to_loss_info(found: Sequence[StepsToLoss], axis: str) -> SameLossInfo 
     caption = (
         "Training losses, as means over the last tenth of the steps so far; the band is the range of seeds. Arms have "
         "the HP transferred from the base, a reference has its own best one. A dotted line is at the loss that a "
-        "reference ends at, and leads from there to the arm that has it earlier or later; the number is how many times "
-        f"fewer {unit} the arm takes (median over paired seeds). The table says which arms do not reach the loss."
+        "reference ends at, and leads from there to the arm that has it earlier or later; the number is by what "
+        f"factor the arm takes fewer {unit}, or more where it says so (median over paired seeds). The table says which "
+        "arms do not reach the loss."
     )
+    uncompared = {row.arm: row.other_data for answer in kept for row in answer.rows if row.other_data is not None}
+    if uncompared:
+        arms = ", ".join(f"{arm} ({data})" for arm, data in uncompared.items())
+        caption += f" Not compared, as training losses on different data are not comparable: {arms}."
     if lost:
         caption += f" Not drawn, as arms differ in their batches and these curves count no tokens: {', '.join(lost)}."
     return SameLossInfo(
         title=f"{unit.capitalize()} to the same loss, {axis}: {listed([_fastest(answer, unit) for answer in kept])}",
         caption=caption,
         axis=axis,
+        other_data=frozenset(uncompared),
         unit=unit,
         panels=tuple(_panel(answer, unit) for answer in kept),
     )
@@ -116,10 +123,13 @@ def _fastest(answer: StepsToLoss, unit: Unit) -> str:
     """Return the largest factor of a panel: against arms of the sweep or, without any, curves from elsewhere."""
     own = [row for row in answer.rows if row.reference not in _elsewhere(answer)] or answer.rows
     known = [(factor, row) for row in own if (factor := _factor(row, unit)) is not None]
+    if own and all(row.other_data is not None for row in own):
+        return f"{answer.parameterization} not compared, as data differ"
     if not known:
         return f"{answer.parameterization} never has it"
     factor, best = max(known, key=lambda found: found[0])
-    return f"{answer.parameterization} up to {factor:.3g}x fewer than {best.reference}"
+    spelled = f"up to {factor:.3g}x fewer" if factor >= 1 else f"at best {1 / factor:.3g}x more"
+    return f"{answer.parameterization} {spelled} than {best.reference}"
 
 
 def _elsewhere(answer: StepsToLoss) -> set[str]:
@@ -162,11 +172,15 @@ def draw_steps_to_loss(info: SameLossInfo) -> Figure:
             axes.set_xlim(start, end)
             axes.set_ylim(low, high)
         handles = [
-            Line2D([], [], color=color_of[name], linestyle=STYLES[curve.kind], label=name)
+            Line2D([], [], color=color_of[name], linestyle=STYLES[curve.kind], label=_label(info, name))
             for name, curve in lines.items()
         ]
         style.legend_below(figure, handles, columns=3)
     return figure
+
+
+def _label(info: SameLossInfo, name: str) -> str:
+    return f"{name} (other data)" if name in info.other_data else name
 
 
 def _colors(curves: Iterable[LossCurve]) -> dict[str, str]:
@@ -231,7 +245,7 @@ def _draw_arrow(axes: Axes, arrow: Arrow, color: str, place: int) -> None:
         arrowprops={"arrowstyle": "->", "color": color, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0},
     )
     axes.annotate(
-        f"{arrow.factor:.3g}x",
+        f"{arrow.factor:.3g}x" if arrow.factor >= 1 else f"{1 / arrow.factor:.3g}x more",
         (arrow.stop, arrow.loss_nats),
         (-4, -LABEL_POINTS * place),
         textcoords="offset points",

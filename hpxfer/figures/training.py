@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,8 @@ from hpxfer.analysis.statistics.curves import Curve, curves_by_trial
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.text import along, listed, shape_name
+from hpxfer.results import Results
+from hpxfer.spec.data import own_data
 from hpxfer.verdict.labels import scale_text
 
 METRIC = "train_loss_nats"
@@ -211,7 +213,24 @@ def _draw_panel(axes: Axes, info: TrainingInfo, panel: TrainingPanel, color_of: 
 def _infos(given: HPInput) -> dict[str, Info | str]:
     best = best_cells(given.report, given.results.line(given.report.hp, given.report.loss))
     known = loss_curves(best, given.results.curves)
-    return {axis: training_info(given.report, axis, best, known) for axis in given.axes}
+    return {
+        axis: _with_data(training_info(given.report, axis, best, known), given.results, axis) for axis in given.axes
+    }
+
+
+def _with_data(info: TrainingInfo | str, results: Results, axis: str) -> TrainingInfo | str:
+    """Return the info with a caption that names the shapes that train on other data than the sweep's."""
+    own = {shape for shape, data in own_data(results.spec).items() if data.digest != results.spec.data.digest}
+    names = [
+        along.label(point.shape)
+        for along in results.expansion.axes
+        for point in along.points
+        if along.name == axis and point.shape in own
+    ]
+    if isinstance(info, str) or not names:
+        return info
+    on_other = f" Training losses on other data are not comparable with the rest: {', '.join(names)}."
+    return replace(info, caption=info.caption + on_other)
 
 
 TRAINING = HPFigure(

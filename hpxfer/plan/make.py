@@ -17,6 +17,7 @@ from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, 
 from hpxfer.plan.memory import memory_cautions, room_of, unfit
 from hpxfer.plan.packing import CPU, Device, Measured, as_computed, memory_of, share_of, stack_sizes, way_on
 from hpxfer.plan.plan import Batch, Plan, ShapePlan
+from hpxfer.plan.point_data import data_lines
 from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
 from hpxfer.plan.ways import How, largest_piece
 from hpxfer.registry import registry
@@ -121,6 +122,7 @@ def make_plan(
         balance=tuple(_balance_lines(expansion)),
         active=active_lines(expansion),
         schedules=schedule_lines(spec),
+        data=data_lines(spec),
         unfit=unfit(plan, spec.resources),
     )
 

@@ -98,6 +98,7 @@ class Plan:
     balance: tuple[str, ...] = ()  # what keeps the experts equally busy
     active: tuple[str, ...] = ()  # active parameters of MoE shapes relative to a dense one, one line per dense shape
     schedules: tuple[str, ...] = ()  # the phases of each run in steps, where the file has other forms of lengths
+    data: tuple[str, ...] = ()  # the training data of each shape, where points have data of their own
     recipe: tuple[str, ...] = ()  # what comes from the recipe that the sweep starts from, and what does not
     preset: tuple[str, ...] = ()  # what the model's preset sets, what the file has otherwise, and what neither has
     unfit: tuple[str, ...] = ()  # the shapes of which not even one trial fits into memory, one line each
@@ -184,6 +185,7 @@ class Plan:
             "balance": list(self.balance),
             "active": list(self.active),
             "schedules": list(self.schedules),
+            "data": list(self.data),
             "cautions": list(self.cautions),
             "unfit": list(self.unfit),
             "shapes": [{**asdict(row), "worker_s": row.worker_s, "shape": row.shape.dims()} for row in self.shapes],

@@ -19,7 +19,8 @@ def plan_text(plan: Plan) -> str:
     """Return the plan as an aligned table, then lines of totals, time, memory and price."""
     rows = aligned([_HEADINGS, *(_cells(plan, row) for row in plan.shapes)], right_from=1)
     schedules = [f"schedule of {line}" for line in plan.schedules]
-    said = (*plan.recipe, *plan.preset, *plan.balance, *schedules)
+    data = [f"data of {line}" for line in plan.data]
+    said = (*plan.recipe, *plan.preset, *plan.balance, *schedules, *data)
     return "\n".join([f"sweep {plan.sweep}", *said, *rows, *plan.active, *_totals(plan)])
 
 

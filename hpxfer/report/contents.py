@@ -10,6 +10,7 @@ import hpxfer
 from hpxfer.analysis import Finding, ShapeFinding, TransferReport
 from hpxfer.host.output import json_ready
 from hpxfer.report.analyses import analysis_tables, unknown
+from hpxfer.report.joint import joint_headline, joint_question, no_verdict
 from hpxfer.report.next_step import next_step
 from hpxfer.report.provenance import (
     Progress,
@@ -22,6 +23,7 @@ from hpxfer.report.provenance import (
 from hpxfer.report.tables import NOTHING, Cell, Column, Table, text_table
 from hpxfer.results import Results
 from hpxfer.spec import dump_sweep
+from hpxfer.storage.uri import spelled
 from hpxfer.verdict.headline import headline
 from hpxfer.verdict.labels import loss_name
 from hpxfer.verdict.text import (
@@ -108,6 +110,7 @@ class Section:
 
     name: str
     headline: str  # on the judged HP
+    no_verdict: str  # why there is no verdict on it, empty if there is one
     question: str
     next_step: str
     cards: tuple[Card, ...]  # of the judged HP
@@ -160,8 +163,11 @@ def _section(source: Source, name: str) -> Section:
     return Section(
         name=name,
         headline=_headline(analysis, judged, is_running=source.is_running),
+        no_verdict=_no_verdict(results, judged),
         question=_question(analysis),
-        next_step=next_step(results, judged[0] if judged else None, results.folder.name, is_running=source.is_running),
+        next_step=next_step(
+            results, judged[0] if judged else None, spelled(str(results.folder)), is_running=source.is_running
+        ),
         cards=_cards(judged, analysis),
         other_cards=_cards(others, analysis),
         tables=analysis_tables(analysis),
@@ -181,15 +187,21 @@ def _headline(analysis: Analysis, judged: Sequence[TransferReport], *, is_runnin
     """Return what was found on the judged HP, or on two HPs that were refined together."""
     joint = analysis.found("joint_optima")
     if joint:
-        return ". ".join(one.sentence for one in joint)
+        return joint_headline(joint)
     return headline(analysis.hp, judged[0].findings if judged else (), is_running=is_running)
 
 
+def _no_verdict(results: Results, judged: Sequence[TransferReport]) -> str:
+    """Return why there is no verdict: the search scans no line, or nothing on the line can be judged."""
+    if any(report.findings for report in judged):
+        return ""
+    return no_verdict(results) or "There is no verdict yet: nothing can be judged. What is missing is listed below."
+
+
 def _question(analysis: Analysis) -> str:
-    judged_by = f"Judged by {loss_name(analysis.loss)}."
-    for one in analysis.found("joint_optima"):
-        return f"Where is the optimum of {one.first} and {one.second} together? {judged_by}"
-    return f"Does {analysis.hp} transfer? {judged_by}"
+    if joint := analysis.found("joint_optima"):
+        return joint_question(joint, analysis.loss)
+    return f"Does {analysis.hp} transfer? Judged by {loss_name(analysis.loss)}."
 
 
 def _cards(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Card, ...]:
@@ -308,6 +320,7 @@ def _section_dict(section: Section) -> dict[str, Any]:
     return {
         "sweep": section.name,
         "headline": section.headline,
+        "no_verdict": section.no_verdict or None,
         "question": section.question,
         "next_step": section.next_step,
         "verdicts": [card.to_dict() for card in (*section.cards, *section.other_cards)],

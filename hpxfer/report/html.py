@@ -108,12 +108,12 @@ def _render(template: str, report: Report, trials: Sequence[TrialData], figures:
     environment = page_environment()
     style, script = (environment.get_template(f"report.{kind}").render() for kind in ("css", "js"))
     rows: dict[str, list[PageFigure]] = {}
-    under_verdict: dict[tuple[str, str], list[PageFigure]] = {}
+    under_verdict: dict[tuple[str, str | None], list[PageFigure]] = {}
     for figure in figures:
-        if figure.drawn.verdict_axis is None:
-            rows.setdefault(figure.drawn.name, []).append(figure)
-        else:
+        if figure.drawn.under_verdict:
             under_verdict.setdefault((figure.section, figure.drawn.verdict_axis), []).append(figure)
+        else:
+            rows.setdefault(figure.drawn.name, []).append(figure)
     return environment.get_template(template).render(
         report=report,
         trials=trials,

@@ -26,11 +26,11 @@ def to_markdown(report: Report, links: Mapping[tuple[str, str], str]) -> str:
 def _section(section: Section, links: Mapping[tuple[str, str], str]) -> Iterator[str]:
     yield from (f"## {_text(section.name)}", "", f"{_text(section.question)} {_text(section.progress)}", "")
     yield from (f"**{_text(section.headline)}**", "", _text(section.next_step), "")
+    if section.no_verdict:
+        yield from (_text(section.no_verdict), "")
     yield from _figures(section, links, under_verdict=True)
     for card in (*section.cards, *section.other_cards):
         yield from _card(card)
-    if not section.cards:
-        yield from ("There is no verdict yet: nothing can be judged.", "")
     yield from _listing("What is not known, and why", section.unknown)
     yield from _listing("Failed trials", section.failures)
     yield from _listing("Files that could not be read", section.source.results.problems)
@@ -48,7 +48,7 @@ def _section(section: Section, links: Mapping[tuple[str, str], str]) -> Iterator
 def _figures(section: Section, links: Mapping[tuple[str, str], str], *, under_verdict: bool) -> Iterator[str]:
     """Yield the figures that stand under the verdict, or those that follow it."""
     for figure in section.source.figures:
-        if (figure.verdict_axis is not None) != under_verdict:
+        if figure.under_verdict != under_verdict:
             continue
         yield from (f"### {_text(figure.title)}", "")
         if path := links.get((section.name, figure.name)):

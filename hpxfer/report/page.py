@@ -1,4 +1,7 @@
-"""The summary of a sweep on one page: headline, transfer figure, intervals, control, cost, date and version."""
+"""The summary of a sweep on one page: headline, main figure, intervals, control, cost, date and version.
+
+The main figure is the transfer figure, or the contours of two HPs that were refined together.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,14 @@ from matplotlib.lines import Line2D
 
 import hpxfer
 from hpxfer.figures import Panel, TransferInfo, style, transfer_info
+from hpxfer.figures.search_contours import MOST_PANELS, ContoursInfo, contours_info, draw_contour_panels
 from hpxfer.figures.style import FONT, SMALL
 from hpxfer.figures.transfer_draw import draw_rows, rows_of
 from hpxfer.host.output import aligned
 from hpxfer.report.contents import Card, Report, Section
+from hpxfer.report.joint import joint_table
 from hpxfer.verdict.findings import Finding, Verdict
+from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.text import (
     NOTHING,
     chance_text,
@@ -33,6 +39,8 @@ MARGIN = 0.35  # inches
 PANEL_INCHES = 3.1  # the height of a row of panels, at most
 LEGEND_INCHES = 0.9
 MOST_AXES = 3  # whose panels fit on the page
+COLUMNS = 3  # of contours
+CONTOUR_CHARACTERS = 30  # in a line of the title of one panel of contours
 MOST_CARDS = 12  # rows of the table
 HEADLINE_CHARACTERS = 74
 FACT_CHARACTERS = 138
@@ -49,24 +57,26 @@ BADGES: dict[Verdict, tuple[str, str]] = {
 
 def draw_page(section: Section, *, whole: bool = True) -> Figure:
     """Return the page on one sweep: a whole sheet, or one that ends where its content ends."""
-    info = _info(section)
-    shown = None if info is None or not info.panels else _most_telling(info)
+    shown = _shown(section)
     headline = style.wrapped(section.headline, HEADLINE_CHARACTERS).splitlines()
     facts = [line for fact in _facts(section, shown) for line in style.wrapped(fact, FACT_CHARACTERS).splitlines()]
-    table = _table(section.cards)
+    joint = section.source.analysis.found("joint_optima")
+    table = _indented(joint_table(joint)) if joint else _table(section.cards)
     points = min(TABLE, (WIDTH - 2 * MARGIN) * 72 / (MONO * max(map(len, table))))
     head = 0.3 + _inches(len(headline), HEADLINE) + 0.2
     foot = _inches(len(table), points) + 0.2 + _inches(len(facts), FACT)
     rest = HEIGHT - 2 * MARGIN - head - foot
-    middle = 0.2 if shown is None else min(rest, PANEL_INCHES * len(rows_of(shown)) + LEGEND_INCHES)
+    middle = 0.2 if shown is None else min(rest, PANEL_INCHES * _num_rows(shown) + LEGEND_INCHES)
     with style.look():
         heights = (MARGIN + head, middle, foot, MARGIN + (rest - middle if whole else 0.0))
         figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained", facecolor="white")
         parts = figure.subfigures(4, 1, height_ratios=heights, squeeze=False)[:, 0]
         _draw_text(parts[0], MARGIN, [f"hpxfer report: {section.name}"], SMALL)
         _draw_text(parts[0], MARGIN + 0.3, headline, HEADLINE, fontweight="bold")
-        if shown is not None:
+        if isinstance(shown, TransferInfo):
             _draw_transfer(parts[1], shown)
+        elif shown is not None:
+            _draw_contours(parts[1], shown)
         _draw_table(parts[2], table, section.cards, points)
         _draw_text(parts[2], _inches(len(table), points) + 0.2, facts, FACT)
     return figure
@@ -108,10 +118,20 @@ def to_pdf(report: Report) -> bytes:
     return out.getvalue()
 
 
-def _info(section: Section) -> TransferInfo | None:
+def _shown(section: Section) -> TransferInfo | ContoursInfo | None:
+    """Return what the main figure of the page shows, or None if there is nothing to show."""
     analysis, results = section.source.analysis, section.source.results
+    if joint := analysis.found("joint_optima"):
+        contours = contours_info(joint)
+        return None if isinstance(contours, str) else contours
     report = next((report for report in analysis.reports if report.hp == analysis.hp), None)
-    return None if report is None else transfer_info(report, results.line(report.hp, report.loss))
+    info = None if report is None else transfer_info(report, results.line(report.hp, report.loss))
+    return None if info is None or not info.panels else _most_telling(info)
+
+
+def _num_rows(info: TransferInfo | ContoursInfo) -> int:
+    """Return the number of rows of panels."""
+    return len(rows_of(info)) if isinstance(info, TransferInfo) else -(-min(len(info.panels), MOST_PANELS) // COLUMNS)
 
 
 def _most_telling(info: TransferInfo) -> TransferInfo:
@@ -133,6 +153,16 @@ def _draw_transfer(middle: SubFigure, info: TransferInfo) -> None:
     draw_rows(middle, grid, info)
 
 
+def _draw_contours(middle: SubFigure, info: ContoursInfo) -> None:
+    number = min(len(info.panels), MOST_PANELS)
+    grid = middle.subplots(_num_rows(info), min(number, COLUMNS), squeeze=False).flatten().tolist()
+    for axes in grid[number:]:
+        axes.remove()
+    for axes in grid[:number]:
+        style.set_up(axes)
+    draw_contour_panels(middle, grid[:number], info, CONTOUR_CHARACTERS)
+
+
 def _draw_table(part: SubFigure, lines: Sequence[str], cards: Sequence[Card], points: float) -> None:
     """Write the table, with the shape of each verdict before its row."""
     _draw_text(part, 0.0, lines, points, family="DejaVu Sans Mono")
@@ -149,7 +179,12 @@ def _table(cards: Sequence[Card]) -> list[str]:
     head = (*titles, "move, octaves, 95%", "loss given up, nats", "probability")
     rows = [head, *(_row(card.finding) for card in cards[:MOST_CARDS])]
     more = [f"and {len(cards) - MOST_CARDS} more verdicts"] if len(cards) > MOST_CARDS else []
-    return [f"   {line}" for line in (*aligned(rows), *more)]  # room for the shape of a verdict
+    return _indented([*aligned(rows), *more])
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a table with room for the shape of a verdict before them."""
+    return [f"   {line}" for line in lines]
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
@@ -168,14 +203,16 @@ def _row(finding: Finding) -> tuple[str, ...]:
     )
 
 
-def _facts(section: Section, info: TransferInfo | None) -> list[str]:
-    """Return the control, the cost, the date and the version, and how to read the page."""
+def _facts(section: Section, info: TransferInfo | ContoursInfo | None) -> list[str]:
+    """Return why there is no verdict, the control, the cost, the date and the version, and how to read the page."""
     known = {str(name): str(value) for name, value in section.provenance.rows}
-    controls = list(dict.fromkeys(card.finding.parameterization for card in section.cards if card.finding.is_control))
+    controls = [label for label in section.source.results.expansion.arms if is_control(label)]
     without = "none in this sweep, so that it is not known whether an axis moves any optimum"
-    left_out = len({card.finding.axis for card in section.cards}) - len(info.rows if info else ())
-    figures = f" {left_out} more axes are in report.html." if info and left_out else ""
+    rows = info.rows if isinstance(info, TransferInfo) else ()
+    left_out = len({card.finding.axis for card in section.cards}) - len(rows)
+    figures = f" {left_out} more axes are in report.html." if rows and left_out else ""
     return [
+        *([section.no_verdict] if section.no_verdict else []),
         f"Control: {', '.join(controls) or without}.",
         f"Cost: {section.progress} Training took {known['training time']}; device: {known.get('device', 'unknown')}.",
         f"Trained {known.get('trained', 'at an unknown date')}; data {known['data']}; hpxfer {hpxfer.__version__}.",

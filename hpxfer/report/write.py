@@ -15,12 +15,14 @@ from typing import IO, Any, Literal, get_args
 
 from hpxfer.analysis import TransferReport, analyze, transfer_report
 from hpxfer.analysis.references import References
+from hpxfer.analysis.statistics.joint_optimum import joint_optima
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
 from hpxfer.host.files import write_files
 from hpxfer.report.contents import Report, Source, make_report
 from hpxfer.report.followup import write_follow_up
 from hpxfer.report.html import to_html
+from hpxfer.report.joint import joint_text
 from hpxfer.report.markdown import to_markdown
 from hpxfer.report.next_step import next_step
 from hpxfer.report.page import to_pdf, to_png
@@ -77,12 +79,13 @@ def write_report(
     """Write the report of one or several results folders and return what was found.
 
     `form` is html, md, json, png or pdf for a summary on one page, or text, which writes the transfer figure alone:
-    where it cannot be written, that is a warning unless `output` is given. `hp` and `loss` judge by others than the
-    sweep does, and `base` judges from another shape, see `Results.from_base`. `followup` is where to write the sweep
-    that undecided verdicts ask for. `show` opens the report in a browser. `full` makes the text hold all that was
-    found. `references` are what arms are compared with over their whole runs; a format on one page has no room for
-    that. `option` is the option that names another folder, for messages. Raises HpxferError where the input is at
-    fault. Files that cannot be written are in `not_written` of what it returns.
+    where it cannot be written, that is a warning unless `output` is given. A search without a line of the judged HP
+    has no transfer figure. `hp` and `loss` judge by others than the sweep does, and `base` judges from another shape,
+    see `Results.from_base`. `followup` is where to write the sweep that undecided verdicts ask for. `show` opens the
+    report in a browser. `full` makes the text hold all that was found. `references` are what arms are compared with
+    over their whole runs; a format on one page has no room for that. `option` is the option that names another
+    folder, for messages. Raises HpxferError where the input is at fault. Files that cannot be written are in
+    `not_written` of what it returns.
     """
     if form not in FORMATS:
         raise HpxferError(f"--format: unknown format {shown(form)}; {nearest(form, FORMATS)}")
@@ -189,21 +192,23 @@ def _write_report(
 
 def _summary(results: Results, report: TransferReport) -> str:
     """Return the verdicts on the judged HP, or the optima of two HPs that were refined together."""
-    from hpxfer.analysis.statistics.joint_optimum import joint_optima
-
     joint = joint_optima(results) if not report.findings else []
-    return "\n".join(one.sentence for one in joint) + "\n" if joint else report.summary()
+    return joint_text(joint, results) if joint else report.summary()
 
 
 def _full_text(source: Source, report: TransferReport) -> str:
-    """Return the whole report on the judged HP, the reports on other HPs, the statistics, and what is not known."""
+    """Return the whole report on the judged HP, the reports on other HPs, the statistics, and what is not known.
+
+    Of a sweep without a line it starts as the summary does.
+    """
     from hpxfer.report.analyses import analysis_tables, unknown
 
     others = [other for other in source.analysis.reports if other.hp != report.hp]
     tables = [table.to_text() for table in analysis_tables(source.analysis)]
     reasons = [f"- {why}" for why in (*source.analysis.notes, *unknown(source.analysis))]
     missing = ["\n".join(["Not known:", *reasons]) + "\n"] if reasons else []
-    return "\n".join([report.to_text(), *(other.to_text() for other in others), *tables, *missing])
+    judged = report.to_text() if report.findings else _summary(source.results, report)
+    return "\n".join([judged, *(other.to_text() for other in others), *tables, *missing])
 
 
 def _verdict(results: Results, source: Source | None) -> TransferReport:
@@ -241,9 +246,11 @@ def source_of(
 
 
 def _draw(sweeps: Sequence[Results], reports: Sequence[TransferReport], target: Path, option: str) -> list[Path]:
+    """Write the transfer figure of each sweep that has one: a search may scan no line of the judged HP."""
     return [
         path
         for results, report, folder in zip(sweeps, reports, _output_folders(sweeps, target), strict=True)
+        if report.findings
         for path in save_transfer(transfer_info(report, results.line(report.hp, report.loss)), folder, option=option)
     ]
 

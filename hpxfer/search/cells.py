@@ -27,7 +27,8 @@ def searched_cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]
     """Yield one cell per trial, axis and line: for the stored trials of the sweep, and for those that come next.
 
     The line of a trial is the HP in which alone it differs from the base values. A trial without a difference is on
-    the line of every HP of the grid. A trial that differs in several HPs is on a line that is named after the search.
+    the line of every HP of the grid. A trial that differs in several HPs is on a line that is named after the search,
+    and so is every trial of a search that scans no line.
     """
     found: dict[object, dict[str, Trial]] = {}
     for trial in (*(trial for _, trial, _ in stored_trials(expansion, trials)), *_next(expansion, trials)):
@@ -50,11 +51,11 @@ def searched_cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]
 
 
 def lines_of(spec: SweepSpec, hps: HPs) -> tuple[str, ...]:
-    """Return the lines that a point of the sweep is on."""
-    base = base_hps(spec)
+    """Return the lines that a point of the sweep is on: of the HPs that the search scans a line of."""
+    base, kind = base_hps(spec), kind_of(spec)
     differ = [name for name in SCALARS if hps.get(name) != base.get(name)]
     differ += sorted(name for name, _ in set(hps.multipliers) ^ set(base.multipliers))
-    on = [name for name in spec.grid if set(differ) <= {name}]
+    on = [name for name in spec.grid if set(differ) <= {name} and kind.why_no_line(spec, name) is None]
     return tuple(on) or (spec.search.kind,)
 
 

@@ -50,11 +50,17 @@ def find_shape(shapes: Sequence[AxisShape], spelled: str, where: str) -> AxisSha
 
 
 def _listed(shapes: Sequence[AxisShape]) -> str:
-    """Return the names of shapes; the whole name of a shape whose scale another one has too."""
+    """Return the names of shapes; the whole name where the scale does not say which shape is meant.
+
+    That is where another shape has the same scale, or where the scale is no single dimension, such as hidden weights.
+    """
     wholes: dict[str, set[str]] = {}
     for shape in shapes:
         wholes.setdefault(shape.name, set()).add(shape.shape)
-    return ", ".join(dict.fromkeys(shape.shape if len(wholes[shape.name]) > 1 else shape.name for shape in shapes))
+    named = (" " in shape.scale_name or len(wholes[shape.name]) > 1 for shape in shapes)
+    return ", ".join(
+        dict.fromkeys(shape.shape if whole else shape.name for shape, whole in zip(shapes, named, strict=True))
+    )
 
 
 def _plain(text: str) -> str:

@@ -16,8 +16,8 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_curves_by_name_in_ascending_order(tmp_path: Path) -> None:
-    text = '\ufeffname,tokens,loss\r\n"a, b",2e3,3.5\r\nc,10,4\r\n\r\n"a, b",1000,4.5\r\nc,0,11\r\nc, 20 ,3\r\n'
+def test_curves_by_name_whose_rows_may_alternate(tmp_path: Path) -> None:
+    text = '\ufeffname,tokens,loss\r\n"a, b",1000,4.5\r\nc,0,11\r\n\r\n"a, b",2e3,3.5\r\nc,10,4\r\nc, 20 ,3\r\n'
     first, second = read_reference_curves(written(tmp_path, text))
     assert (first.name, first.tokens, first.losses, first.steps) == ("a, b", (1000.0, 2000.0), (4.5, 3.5), ())
     assert (second.name, second.tokens, second.losses) == ("c", (10.0, 20.0), (4.0, 3.0))  # 0 is on no log axis
@@ -50,8 +50,12 @@ HEAD = "name,step,loss\n"
         (HEAD + "a,1,0\n", "line 2: column loss: must be a number > 0, the cross entropy in nats, got '0'"),
         (HEAD + "a,5,4\na,5,3\n", "line 3: column step: must ascend along the curve 'a', got 5 after 5 of line 2"),
         (
+            HEAD + "a,20,4\nb,1,4\na,10,3\nb,2,4\n",
+            "line 4: column step: must ascend along the curve 'a', got 10 after 20 of line 2; sort the rows",
+        ),
+        (
             "name,step,tokens,loss\na,1,9,4\na,2,8,3\n",
-            "line 3: column tokens: must ascend along the curve 'a', got 8 after 9 of line 2; keep one of the rows",
+            "line 3: column tokens: must ascend along the curve 'a', got 8 after 9 of line 2; sort the rows",
         ),
         (HEAD + "a,0,4\na,1,3\n", "the curve 'a' must have at least 2 points above 0, got 1"),
         (HEAD + 'a,1,"4\n', "must be CSV, got "),

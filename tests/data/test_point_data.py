@@ -11,8 +11,11 @@ from sweep_text import SWEEP
 from hpxfer.data import check_length, data_ref, open_data, require_data
 from hpxfer.driver import prepare
 from hpxfer.errors import HpxferError
+from hpxfer.plan.make import make_plan
+from hpxfer.plan.point_data import data_lines
+from hpxfer.plan.text import plan_text
 from hpxfer.results import load_results
-from hpxfer.spec import SweepSpec, load_sweep
+from hpxfer.spec import SweepSpec, load_sweep, parse_sweep
 from hpxfer.spec.data import own_data, points_with_data
 from hpxfer.store import Store
 from hpxfer.trial import Expansion
@@ -46,6 +49,17 @@ def test_only_that_shape_trains_on_it(tmp_path: Path) -> None:
     assert len({trial.setting.validation_digest for trial in trials}) == 1
     (long,) = {trial.setting for trial in trials if trial.shape.steps == 400}
     assert open_data(long).num_tokens == 64 * 4000
+
+
+def test_the_plan_says_which_shape_trains_on_what(tmp_path: Path) -> None:
+    lines = data_lines(swept(tmp_path))
+    assert [line.split(": ", 1)[0] for line in lines] == ["w64 d2 E4A1 h64 b512 t400", "all other shapes"]
+    assert [Path(line).name for line in lines] == ["more.txt", "few.txt"]
+    swept(tmp_path)
+    job = prepare(tmp_path / "s.yaml", results=tmp_path / "results", executor="local")
+    text = plan_text(make_plan(job.expansion, ()))
+    assert all(f"data of {line}" in text.splitlines() for line in lines)
+    assert data_lines(parse_sweep(SWEEP)) == ()
 
 
 def test_a_stored_sweep_knows_all_digests(tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ AT = tuple(float(x) for x in range(5, 501, 5))
 LOSSES = tuple(2 + (x / 20) ** -0.5 for x in AT)
 
 
-def arm(name: str, rate: float, batch_tokens: int = 512) -> ArmRun:
+def arm(name: str, rate: float, batch_tokens: int = 512, data: str = "") -> ArmRun:
     luck = 0.01 * np.random.default_rng(0).standard_normal((2, STEPS.size))
     curves = {seed: (STEPS, 2 + (rate * (STEPS + 1) / 20.0) ** -0.5 + luck[seed]) for seed in range(2)}
-    return ArmRun(name=name, curves=curves, planned=frozenset((0, 1)), batch_tokens=batch_tokens)
+    return ArmRun(
+        name=name, curves=curves, planned=frozenset((0, 1)), batch_tokens=batch_tokens, data=data, data_digest=data
+    )
 
 
 def info(*arms: ArmRun, elsewhere: tuple[ReferenceCurve, ...] = ()) -> SameLossInfo:
@@ -60,6 +62,42 @@ def test_no_arm_that_has_the_loss_is_said_in_the_title() -> None:
     found = info(arm("slow", 0.5))
     assert found.title == "Steps to the same loss, moe: complete-mue never has it"
     assert not found.panels[0].arrows
+
+
+def test_title_and_arrow_say_more_where_the_table_does() -> None:
+    """A longer run may reach the loss later than its reference, at a factor below 1."""
+    steps = np.arange(1000)
+    longer = ArmRun(
+        name="longer",
+        curves={0: (steps, 2 + (0.6 * (steps + 1) / 20.0) ** -0.5)},
+        planned=frozenset({0}),
+        batch_tokens=512,
+    )
+    short = ArmRun(name="dense", curves={0: (STEPS, 2 + ((STEPS + 1) / 20.0) ** -0.5)}, batch_tokens=512)
+    answer = compared([(short, None), (longer, short)], (), BLANK)
+    (row,) = answer.rows
+    assert row.speed_up is not None
+    assert row.speed_up < 1
+    said = f"{1 / row.speed_up:.3g}x more"
+    found = steps_to_loss_info([answer], "moe")
+    assert isinstance(found, SameLossInfo)
+    assert row.in_brief.startswith(f"{said} steps")
+    assert found.title == f"Steps to the same loss, moe: complete-mue at best {said} than dense"
+    assert said in drawn_texts(draw_steps_to_loss(found))
+
+
+def test_arms_that_train_on_other_data_have_no_factor_and_are_named() -> None:
+    found = info(arm("fast", 4.0), arm("elsewhere", 8.0, data="text:b.txt"))
+    (panel,) = found.panels
+    assert [arrow.arm for arrow in panel.arrows] == ["fast"]
+    assert found.title.endswith(f"up to {panel.arrows[0].factor:.3g}x fewer than dense")
+    assert "training losses on different data are not comparable: elsewhere (text:b.txt)." in found.caption
+    texts = drawn_texts(draw_steps_to_loss(found))
+    assert "elsewhere (other data)" in texts
+    assert "fast" in texts
+    alone = info(arm("elsewhere", 8.0, data="text:b.txt"))
+    assert alone.title.endswith("complete-mue not compared, as data differ")
+    assert not alone.panels[0].arrows
 
 
 def test_x_counts_tokens_where_batches_differ_or_a_curve_has_no_steps() -> None:

@@ -45,6 +45,7 @@ class Stub:
     svg: str = SVG
     png: bytes = PNG
     aside: bool = False
+    under_verdict: bool = False
     verdict_axis: str | None = None
 
 

@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from landscape import expansion_of
+from matplotlib.text import Text
 from searched import searched
 
 from hpxfer.analysis import analyze
 from hpxfer.analysis.statistics.joint_optimum import JointOptimum, joint_optima
 from hpxfer.figures import all_figures
 from hpxfer.recipe import recipe_of
-from hpxfer.report.write import write_report
+from hpxfer.report import make_report
+from hpxfer.report.page import draw_page
+from hpxfer.report.write import source_of, write_report
 from hpxfer.results import Results
 from hpxfer.search import Outcome
 from hpxfer.trial import Trial
@@ -127,15 +130,67 @@ def test_text_page_and_json_say_it(made, tmp_path: Path) -> None:  # type: ignor
     results = made("ridge")
     written = write_report([results.folder], output=tmp_path / "md", form="md")
     assert "a ridge of at least" in written.text()
-    assert written.text().count("\n") == 3, "one line per arm"
+    headline, why, question, *arms = written.text().splitlines()
+    assert headline.startswith("At the base, completep-moe = sp at w")
+    assert "The base's best point gives up" in headline
+    assert "nats with sp at w" in headline
+    assert why.startswith("There is no transfer verdict: refine with product moves lr and init_scale together")
+    assert question.startswith("Where is the optimum of lr and init_scale together?")
+    assert len(arms) == 3
     page = (tmp_path / "md" / "report.md").read_text()
     assert "Two HPs refined together" in page
     assert "figures/search-contours-lr-init_scale.png" in page
-    assert "together: there is no line of lr to judge" in page
+    assert "There is no transfer verdict: refine with product" in page
+    assert "nothing can be judged" not in page
+    assert page.index("figures/search-contours-lr-init_scale.png") < page.index("What is not known")
     write_report([results.folder], output=tmp_path / "json", form="json")
     (section,) = json.loads((tmp_path / "json" / "report.json").read_text())["sweeps"]
     assert "a ridge of at least" in section["headline"]
     assert json.loads(json.dumps(analyze(results).to_dict()))["joint_optima"][0]["form"] == "ridge"
+
+
+def test_the_full_text_starts_as_the_short_one(made, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    short, full = (
+        write_report([made("bowl").folder], output=tmp_path, form="text", full=full).text() for full in (False, True)
+    )
+    assert full.startswith(short)
+    assert "Two HPs refined together" in full
+
+
+@pytest.mark.parametrize("form", ["text", "html", "png"])
+def test_there_is_no_figure_of_a_line_that_does_not_exist(made, form: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    old = tmp_path / "transfer.png"
+    old.write_bytes(b"of a version before")
+    written = write_report([made("bowl").folder], output=tmp_path, form=form)
+    assert not [path for path in written.files if path.stem == "transfer"]
+    assert {path.name for path in tmp_path.iterdir()} - {"report.html", "report.png", "figures"} == {"transfer.png"}
+
+
+def test_the_contours_are_the_headline_of_the_page(made, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    write_report([made("bowl").folder], output=tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    contours = page.index("<h3>completep-moe = sp at w")
+    assert page.index("There is no transfer verdict: refine with product") < contours < page.index('id="figures"')
+    assert "nothing can be judged" not in page
+
+
+@pytest.mark.parametrize("kind", ["bowl", "ridge", "bound"])
+def test_the_summary_on_one_page_has_contours_a_table_and_the_control(made, kind: str) -> None:  # type: ignore[no-untyped-def]
+    figure = draw_page(make_report([source_of(made(kind), "png")]).sections[0], whole=False)
+    figure.draw_without_rendering()
+    texts = [text for text in figure.findobj(Text) if text.get_text().strip()]
+    said = " ".join(" ".join(text.get_text().split()) for text in texts)
+    assert "log2 init_scale (octaves)" in said
+    assert said.count("(base)") == 2, "a panel and a row of the table"
+    assert "There is no transfer verdict: refine with product" in said
+    assert "Control: sp." in said
+    drawn = [text for part in figure.subfigs for text in part.texts]
+    drawn += [text for axes in figure.axes for text in (axes.title, axes.xaxis.label, axes.yaxis.label)]
+    for text in drawn:
+        box = text.get_window_extent()
+        assert min(box.x0, box.y0) >= 0, text.get_text()
+        assert box.x1 <= figure.bbox.width, text.get_text()
+        assert box.y1 <= figure.bbox.height, text.get_text()
 
 
 def test_the_recipe_has_both_hps_of_the_best_point(made) -> None:  # type: ignore[no-untyped-def]
@@ -150,6 +205,13 @@ def test_a_search_that_has_only_begun_says_what_is_missing(made) -> None:  # typ
     half = made("bowl", 56)
     assert not any(one.has_ended for one in joint_optima(half) if not one.is_base)
     assert any("the search has not ended" in one.sentence for one in joint_optima(half))
+
+
+def test_what_was_run_counts_each_trial_once(made) -> None:  # type: ignore[no-untyped-def]
+    """The start is at the base value of init_scale, and other points may be: they are on no line of this search."""
+    cells = made("bowl").cells
+    assert set(cells["line"]) == {"refine"}
+    assert not cells.duplicated(["axis", "parameterization", "shape", "trial_id"]).any()
 
 
 def test_another_search_has_no_joint_optimum(tmp_path: Path) -> None:

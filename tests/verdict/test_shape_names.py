@@ -49,8 +49,16 @@ def test_a_shape_that_is_not_there_lists_those_that_are() -> None:
         find_shape(SHAPES, "w96", "--base")
     assert str(error.value) == (
         "--base: must be a shape of the sweep, got 'w96'; the shapes are width 32, width 64, num_experts 4, "
-        "num_experts 8, expert_ratio 8, hidden weights 327680"
+        "num_experts 8, expert_ratio 8, w64 d4 E8A2 h64"
     )
+
+
+def test_each_name_that_the_message_lists_works() -> None:
+    with pytest.raises(HpxferError) as error:
+        find_shape(SHAPES, "w96", "--base")
+    listed = str(error.value).partition("the shapes are ")[2].split(", ")
+    found = {find_shape(SHAPES, name, "--base").shape for name in listed}
+    assert found == {shape.shape for shape in SHAPES}
 
 
 def test_a_spelling_of_several_shapes_asks_for_the_whole_name() -> None:
@@ -60,8 +68,8 @@ def test_a_spelling_of_several_shapes_asks_for_the_whole_name() -> None:
 
 def test_shapes_of_one_scale_are_listed_by_their_whole_names() -> None:
     def arm(scale: float, shape: str) -> AxisShape:
-        return AxisShape(axis="moe", scale_name="hidden weights", scale=scale, shape=shape)
+        return AxisShape(axis="moe", scale_name="active_width", scale=scale, shape=shape)
 
     shapes = [arm(8, "D128"), arm(16, "E8A4 h32"), arm(16, "E16A8 h16")]
-    with pytest.raises(HpxferError, match=r"the shapes are hidden weights 8, E8A4 h32, E16A8 h16$"):
+    with pytest.raises(HpxferError, match=r"the shapes are active_width 8, E8A4 h32, E16A8 h16$"):
         find_shape(shapes, "w96", "--base")

@@ -24,6 +24,7 @@ PERSIST = 3  # windows in a row that must differ, as a single one differs by cha
 POOL = 4  # windows on either side over which noise is pooled: a sixth of a run in all
 ROUNDING = 1e-12  # nats: a smaller spread is that of rounding
 SHARES = 25  # of training, at which normalized curves are compared
+DIFFERENT_DATA = "shapes train on different data, so that their training losses are not comparable"
 NO_FLOOR = (0.0, "none known: losses themselves are normalized")
 FLOOR_SHARE = 0.98  # of the lowest final loss: a fitted floor above that is not the floor of these curves
 
@@ -69,6 +70,7 @@ class Collapse:
     below_noise: float | None = None  # share of training in which the deviation is below the noise floor
     num_seeds: int = 0
     left_out: tuple[str, ...] = ()  # shapes
+    other_data: tuple[str, ...] = ()  # shapes that train on other data than the smallest: they have no curve here
     why_no_noise: str | None = None  # why `parts_at` and the noise are unknown
     why_not: str | None = None
 
@@ -257,7 +259,13 @@ def _of_axis(inputs: Inputs, known: Transferred, finding: Finding) -> Collapse:
     )
     if blank.value is None:
         return replace(blank, why_not=NO_BASE_VALUE)
-    along = known.along[finding.key]
+    trained = known.along[finding.key]
+    digests = [inputs.training_data(one.shape).digest for one in trained]
+    along = [one for one, digest in zip(trained, digests, strict=True) if [digest] == digests[:1]]
+    others = tuple(one.row.shape for one in trained if one not in along)
+    if others and len(along) < 2:
+        return replace(blank, other_data=others, why_not=DIFFERENT_DATA)
+    blank = replace(blank, other_data=others)
     complete = [known.complete_curves(trained) for trained in along]
     seeds = [set(curves) for curves in complete if curves]
     common = sorted(set.intersection(*seeds)) if seeds else []

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from hpxfer.analysis.references import References
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import axes_of
+from hpxfer.spec.data import own_data
+from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.verdict.report import JudgedLine
 
 if TYPE_CHECKING:
@@ -47,6 +49,14 @@ class Inputs:
             for path in axes_of(self.results.spec)
             for point in path.points
         }
+
+    @cached_property
+    def _own_data(self) -> dict[Shape, PointData]:
+        return own_data(self.results.spec)
+
+    def training_data(self, shape: Shape) -> DataSpec | PointData:
+        """Return the data that the runs of a shape train on: its own, or that of the sweep."""
+        return self._own_data.get(shape, self.results.spec.data)
 
     def once(self, compute: Callable[[Inputs], Answer]) -> Answer:
         """Return `compute(self)`, computed once for all statistics that need it."""

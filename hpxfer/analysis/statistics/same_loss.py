@@ -28,6 +28,7 @@ class Reached:
     arm: str
     reference: str
     in_brief: str
+    other_data: str | None = None  # what the arm trains on, if the reference trains on other data: nothing is compared
     arm_value: float | None = None  # of the HP
     reference_value: float | None = None  # None of a curve from elsewhere
     active_ratio: float | None = None  # active parameters without embeddings, arm over reference
@@ -73,6 +74,8 @@ class ArmRun:
     diverged: frozenset[int] = frozenset()  # seeds
     planned: frozenset[int] = frozenset()  # seeds
     batch_tokens: int = 1
+    data: str = ""  # that it trains on
+    data_digest: str | None = None
     flops_per_token: float | None = None
     active: int | None = None  # parameters without embeddings
 
@@ -82,7 +85,17 @@ class ArmRun:
 
 
 def against_arm(reference: ArmRun, arm: ArmRun) -> Reached:
-    """Return when `arm` has the loss that `reference` ends at, over the seeds that both have."""
+    """Return when `arm` has the loss that `reference` ends at, over the seeds that both have.
+
+    Training losses on different data are not compared.
+    """
+    if arm.data_digest != reference.data_digest:
+        return replace(
+            _blank(arm, reference.name),
+            in_brief="not compared: they train on different data, so that their training losses are not comparable",
+            other_data=arm.data,
+            reference_value=reference.value,
+        )
     seeds = sorted(set(reference.curves) & (set(arm.curves) | arm.diverged))
     ends = {}
     for seed in seeds:

@@ -22,6 +22,7 @@ from hpxfer.analysis.statistics.same_loss import (
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import TrainedShape, transferred
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.verdict.loss_grid import ShapeLosses
 
 
@@ -51,7 +52,7 @@ def _answers(inputs: Inputs) -> list[StepsToLoss]:
     curves = curves_by_trial(inputs.results.curves, "train_loss_nats", used) if used else {}
 
     def run(trained: TrainedShape, of: str = "") -> ArmRun:
-        return _run(trained, of, curves, arms.cost[trained.shape])
+        return _run(trained, of, curves, arms.cost[trained.shape], inputs.training_data(trained.shape))
 
     out = []
     for finding in known.findings:
@@ -99,7 +100,7 @@ def _at_best(row: ShapeLosses, shape: Shape) -> TrainedShape | None:
     return TrainedShape(row=row, cell=min(cells, key=lambda found: found[0])[1], shape=shape)
 
 
-def _run(trained: TrainedShape, of: str, curves: Mapping[str, Curve], cost: Cost) -> ArmRun:
+def _run(trained: TrainedShape, of: str, curves: Mapping[str, Curve], cost: Cost, data: DataSpec | PointData) -> ArmRun:
     """Return a shape at its HP value as an arm, its name preceded by `of`."""
     losses = trained.cell.by_seed
     diverged = frozenset(seed for seed, loss in losses.items() if math.isinf(loss))
@@ -114,6 +115,8 @@ def _run(trained: TrainedShape, of: str, curves: Mapping[str, Curve], cost: Cost
         diverged=diverged,
         planned=frozenset(seed for seed, _ in trained.cell.trials),
         batch_tokens=trained.shape.batch_tokens,
+        data=data.source,
+        data_digest=data.digest,
         flops_per_token=cost.flops_per_token,
         active=cost.active,
     )
@@ -125,7 +128,7 @@ STEPS_TO_LOSS = Statistic(
     note="When an arm has the training loss that its reference ends at. The speed-up is the steps of the whole "
     "reference over those of the arm. Arms have the HP transferred from the base, a reference its own best one. Losses "
     "are means over the last tenth of the steps so far. Medians and ranges over paired seeds; an arm that diverged "
-    "does not reach the loss.",
+    "does not reach the loss. Arms that train on different data are not compared.",
     compute=_answers,
     parts="rows",
 )

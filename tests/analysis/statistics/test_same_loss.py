@@ -58,6 +58,17 @@ def test_a_longer_run_may_reach_the_loss_later_than_the_reference() -> None:
     assert found.in_brief == "1.25x more steps, 1 seed"
 
 
+def test_training_losses_on_different_data_are_not_compared() -> None:
+    dense, moe = run(1.0, data="text:a.txt", data_digest="a"), run(2.0, data="text:b.txt", data_digest="b")
+    found = against_arm(dense, moe)
+    assert found.in_brief.startswith("not compared: they train on different data")
+    assert found.other_data == "text:b.txt"
+    assert (found.speed_up, found.steps, found.tokens, found.fewer_flops, found.loss_nats) == (None,) * 5
+    same = against_arm(dense, run(2.0, data="text:copy.txt", data_digest="a"))
+    assert same.other_data is None
+    assert same.speed_up == pytest.approx(2, rel=0.1)
+
+
 def test_tokens_and_flops_follow_from_batches_and_costs() -> None:
     dense = run(1.0, batch_tokens=512, flops_per_token=6e4, active=1000)
     moe = run(2.0, batch_tokens=1024, flops_per_token=9e4, active=1500)
