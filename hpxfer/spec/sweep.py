@@ -233,12 +233,19 @@ class RecipeRef(Section):
     """The sweep that made the recipe. Written by a run."""
     gives: Seq[str] | None = None
     """What comes from the recipe. Written by a run, and then the file is not read again."""
+    left_out: Seq[str] | None = None
+    """What the recipe has and the model of the sweep does not use. Written by a run."""
+    doubts: Seq[str] | None = None
+    """Why the recipe's value may not be the best, and axes along which it does not transfer. Written by a run."""
     instead: Seq[str] | None = None
     """What the sweep has otherwise than the recipe. Written by a run."""
 
     def lines(self) -> tuple[str, ...]:
         """Return in words what comes from the recipe, and what does not."""
-        out = [f"recipe {self.file} ({self.origin}) gives {'; '.join(self.gives or ()) or 'nothing'}"]
+        origin = "; ".join([str(self.origin), *(self.doubts or ())])
+        out = [f"recipe {self.file} ({origin}) gives {'; '.join(self.gives or ()) or 'nothing'}"]
+        if self.left_out:
+            out.append(f"left out of the recipe: {'; '.join(self.left_out)}")
         if self.instead:
             out.append(f"otherwise than the recipe: {'; '.join(self.instead)}")
         return tuple(out)
