@@ -132,9 +132,7 @@ def test_all_that_a_recipe_records_is_compared(tmp_path: Path) -> None:
     assert set(lines) == expected
     assert lines["model.qk_norm"] == "none, in the recipe head"
     assert lines["training.gradient_clip"] == "none, in the recipe 1"
-    assert lines["training.schedule"] == (
-        "constant (warmup 20, final_fraction 0.0), in the recipe cosine (warmup 10, final_fraction 0.0)"
-    )
+    assert lines["training.schedule"] == ("constant (warmup 20), in the recipe cosine (warmup 10)")
 
 
 def test_nothing_is_otherwise_in_a_sweep_that_repeats_the_recipe(tmp_path: Path) -> None:

@@ -109,6 +109,10 @@ def test_derived_values() -> None:
         # keys
         (("steps: 200", "stepz: 200"), "s.yaml:10: training.stepz: unknown key; did you mean 'steps'?"),
         (("seeds: 2", "seedz: 2"), "s.yaml:21: seedz: unknown key; did you mean 'seeds'?"),
+        (("hps:\n", "hps:\n  eps: 1e-10\n"), "s.yaml:18: hps.eps: unknown key; write it as training.eps"),
+        (("hps:\n", "hps:\n  beta2: 0.9\n"), "s.yaml:18: hps.beta2: unknown key; write it as training.betas"),
+        (("seeds: 2", "seeds: 2\nlr: 1"), "s.yaml:22: lr: unknown key; write it as hps.lr"),
+        (("steps: 200", "steps: 200\n  plugin: 1"), "training.plugin: unknown key; legal: "),
         (("  width: [32, 64]", "  a: [{widht: 64}]"), "s.yaml:16: axes.a[0].widht: unknown key; did you mean 'width'?"),
         (
             ("[completep-moe, sp]", "[{name: sp, convention: {}}]"),
