@@ -334,12 +334,13 @@ def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem
     if sum(form is not None for form in (values.values, values.log2, values.around)) != 1:
         yield at, "must be a list of values, or one of {log2: [low, high]} and {around: [low, high]}"
         return
+    for key, ends in (("log2", values.log2), ("around", values.around)):
+        if ends is not None and (len(ends) != 2 or ends[0] > ends[1]):
+            yield (*at, key), f"must be [low, high] with low <= high, got {shown(list(ends))}"
+            return
     if values.around is not None:
         rule = f"must be [low, high], in octaves from a base value of {name} above zero, in hps or by a recipe"
         yield (*at, "around"), f"{rule}, got {shown(list(values.around))} and no such value"
-        return
-    if values.log2 is not None and (len(values.log2) != 2 or values.log2[0] > values.log2[1]):
-        yield (*at, "log2"), f"must be [low, high] with low <= high, got {shown(list(values.log2))}"
         return
     if values.log2 is None:
         key, given = "values", values.values or ()

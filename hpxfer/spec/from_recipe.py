@@ -22,7 +22,8 @@ from hpxfer.spec.against_recipe import spelled
 from hpxfer.spec.model_section import ShapeSpec
 from hpxfer.spec.recipe_file import RecipeFile, doubts, read_recipe
 from hpxfer.spec.recipe_parts import INIT
-from hpxfer.spec.sweep import HPsSpec
+from hpxfer.spec.sections import validated
+from hpxfer.spec.sweep import HPsSpec, RecipeRef
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, read_yaml, spell
 
 AT: KeyPath = ("hps", "recipe")
@@ -46,12 +47,17 @@ def with_recipe(file: YamlFile, folder: Path) -> tuple[YamlFile, Start | None]:
     Raises HpxferError, which names the line of `hps.recipe`, for a recipe that cannot be read, or that is of another
     family, optimizer or base shape.
     """
-    named = _named(file.data)
+    named = _named(file)
     if named is None:
         return file, None
     path = Path(named["file"])
     path = path if path.is_absolute() else folder / path
     where = file.where(AT)
+    if path.is_dir():
+        raise HpxferError(
+            f"{where}: must be a recipe.yaml, got {shown(named['file'])}, a folder; name the file, e.g. "
+            f"{Path(named['file'], 'recipe.yaml')}"
+        )
     if not path.is_file():
         raise HpxferError(
             f"{where}: must be a recipe.yaml, got {shown(named['file'])}, which is not there (a relative path starts "
@@ -72,15 +78,15 @@ def with_recipe(file: YamlFile, folder: Path) -> tuple[YamlFile, Start | None]:
     return _filled(file, named, recipe, digest)
 
 
-def _named(data: Any) -> dict[str, Any] | None:
-    """Return the section `hps.recipe` of a file, or None if there is none to read."""
-    hps = data.get("hps") if isinstance(data, dict) else None
-    named = hps.get("recipe") if isinstance(hps, dict) else None
-    if isinstance(named, str):
-        return {"file": named}
-    # One with `gives` was filled in when it was stored. Other forms are the schema's to refuse.
-    is_one = isinstance(named, dict) and isinstance(named.get("file"), str) and "gives" not in named
-    return dict(named) if is_one and isinstance(named, dict) else None
+def _named(file: YamlFile) -> dict[str, Any] | None:
+    """Return the section `hps.recipe` of a file, or None if there is none to read. Raise HpxferError if it is none."""
+    hps = _section(file.data, "hps")
+    if hps.get("recipe") is None:
+        return None
+    named = {"file": hps["recipe"]} if isinstance(hps["recipe"], str) else hps["recipe"]
+    # Without the recipe, much of the sweep is missing too, and an error about that would say the wrong thing.
+    found = validated(RecipeRef, file, named, at=AT)
+    return None if found.gives is not None else dict(named)  # it was filled in when it was stored
 
 
 def _section(data: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _LISTS = {"beta1": "betas", "beta2": "betas"}
 _FORMS = {
     "ParameterizationSpec": "a name",
     "PluginSpec": "a name",
+    "RecipeRef": "a path",
     "AxisSpec": "a list",
     "Length": "a whole number",
     "GridValues": "a list",

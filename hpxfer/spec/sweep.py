@@ -26,7 +26,9 @@ from hpxfer.spec.fields import (
     Seq,
     Tokens,
     Values,
+    Whole,
     into,
+    whole,
 )
 from hpxfer.spec.model_section import BalanceSpec, Depth, ModelSpec, Ratio
 from hpxfer.spec.resources_section import ResourcesSpec
@@ -77,7 +79,10 @@ class Length(Section):
         return f"{{tokens: {self.tokens}}}" if self.tokens is not None else str(self.steps)
 
 
-StepsOrLength = Annotated[Length, BeforeValidator(into("steps", int), json_schema_input_type=CountOrNone | Length)]
+StepsOrLength = Annotated[
+    Length,
+    BeforeValidator(lambda given: into("steps", int)(whole(given)), json_schema_input_type=CountOrNone | Length),
+]
 _OLD_LENGTHS = {"warmup_steps": "warmup", "decay_steps": "decay_length"}  # as older files spell them
 
 
@@ -349,6 +354,7 @@ def _axis(value: Any) -> Any:
 
 def _seeds(value: Any) -> Any:
     """Read `seeds: 3` as the seeds 0, 1 and 2."""
+    value = whole(value)
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SEEDS:
         return tuple(range(value))
     if not isinstance(value, list | tuple):
@@ -362,7 +368,7 @@ AxisField = Annotated[
 Choice = Annotated[
     ParameterizationSpec, BeforeValidator(into("name", str), json_schema_input_type=str | ParameterizationSpec)
 ]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Annotated[Whole, Field(ge=0, lt=2**63)]
 Seeds = Annotated[
     tuple[Seed, ...],
     BeforeValidator(_seeds, json_schema_input_type=Annotated[int, Field(ge=1, le=MAX_SEEDS)] | list[Seed]),

@@ -249,3 +249,25 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "none.yaml").write_text("name: x\n")
     with pytest.raises(HpxferError, match=r"hps\.recipe: .*none\.yaml: must be a recipe, .*got none"):
         load_sweep(tmp_path / "sweep.yaml")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "sweep.yaml").write_text(edited((HPS, "hps: {recipe: folder}\n")))
+    with pytest.raises(HpxferError, match=r"hps\.recipe: .*got 'folder', a folder; name the file, e\.g\. folder/"):
+        load_sweep(tmp_path / "sweep.yaml")
+
+
+@pytest.mark.parametrize(
+    ("named", "messages"),
+    [
+        ("{path: r.yaml}", ["hps.recipe.file: must be given", "hps.recipe.path: unknown key; legal: "]),
+        ("3", ["hps.recipe: must be a path or a mapping, got 3"]),
+        ("{file: 3}", ["hps.recipe.file: must be a valid string, got 3"]),
+    ],
+)
+def test_a_section_that_names_no_recipe(tmp_path: Path, named: str, messages: list[str]) -> None:
+    """What the recipe would give is not reported as missing."""
+    (tmp_path / "sweep.yaml").write_text(edited((HPS, f"hps: {{recipe: {named}}}\n"), ("  family: gpt\n", "")))
+    with pytest.raises(HpxferError) as error:
+        load_sweep(tmp_path / "sweep.yaml")
+    lines = str(error.value).splitlines()
+    assert len(lines) == len(messages)
+    assert all(message in line for message, line in zip(messages, lines, strict=True))

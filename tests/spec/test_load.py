@@ -112,7 +112,12 @@ def test_derived_values() -> None:
         (("hps:\n", "hps:\n  eps: 1e-10\n"), "s.yaml:18: hps.eps: unknown key; write it as training.eps"),
         (("hps:\n", "hps:\n  beta2: 0.9\n"), "s.yaml:18: hps.beta2: unknown key; write it as training.betas"),
         (("seeds: 2", "seeds: 2\nlr: 1"), "s.yaml:22: lr: unknown key; write it as hps.lr"),
-        (("steps: 200", "steps: 200\n  plugin: 1"), "training.plugin: unknown key; legal: "),
+        (
+            ("steps: 200", "steps: 200\n  plugin: 1"),
+            "s.yaml:11: training.plugin: unknown key; legal: accumulation_lanes, accumulation_tokens, batch_tokens, betas, "
+            "determinism, eps, final_window_steps, gradient_clip, optimizer, schedule, steps, tokens, validation_tokens, "
+            "weight_decay",
+        ),
         (("  width: [32, 64]", "  a: [{widht: 64}]"), "s.yaml:16: axes.a[0].widht: unknown key; did you mean 'width'?"),
         (
             ("[completep-moe, sp]", "[{name: sp, convention: {}}]"),
@@ -266,3 +271,21 @@ def test_either_spelling_of_the_optimizer_is_one_sweep() -> None:
     text = dump_sweep(parse_sweep(SWEEP))
     assert "optimizer: adamw" in text
     assert parse_sweep(text.replace("optimizer: adamw", "optimizer: adam")) == parse_sweep(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        (("steps: 200", "steps: 1e2"), ("steps: 200", "steps: 100")),
+        (("warmup: 20", "warmup: 1e1"), ("warmup: 20", "warmup: 10")),
+        (("depth: 2,", "depth: 3.0,"), ("depth: 2,", "depth: 3,")),
+        (("seeds: 2", "seeds: 1e1"), ("seeds: 2", "seeds: 10")),
+        (("seeds: 2", "seeds: [1e3]"), ("seeds: 2", "seeds: [1000]")),
+    ],
+)
+def test_a_whole_number_may_be_written_as_a_float(written: tuple[str, str], means: tuple[str, str]) -> None:
+    assert parse_sweep(edited(written)) == parse_sweep(edited(means))
+
+
+def test_a_number_that_is_not_whole_is_no_count() -> None:
+    assert "training.steps: must be a valid integer, got 1.5" in message_of(edited(("steps: 200", "steps: 1.5")))
