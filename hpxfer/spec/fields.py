@@ -65,11 +65,11 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(whole)]
+WHOLE = BeforeValidator(whole)  # the last in an Annotated, so that the JSON Schema keeps the limits before it
 # No dimension or count is as large. Beyond it, arithmetic on sizes would no longer be exact.
-Count = Annotated[Whole, Field(ge=1, le=MAX_DIM)]
-CountOrNone = Annotated[Whole, Field(ge=0, le=MAX_DIM)]
-Tokens = Annotated[Whole, Field(ge=1, le=MAX_TOKENS)]
+Count = Annotated[int, Field(ge=1, le=MAX_DIM), WHOLE]
+CountOrNone = Annotated[int, Field(ge=0, le=MAX_DIM), WHOLE]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS), WHOLE]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 

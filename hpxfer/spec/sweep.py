@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.fields import (
+    WHOLE,
     Count,
     CountOrNone,
     NotNegative,
@@ -26,7 +27,6 @@ from hpxfer.spec.fields import (
     Seq,
     Tokens,
     Values,
-    Whole,
     into,
     whole,
 )
@@ -368,7 +368,7 @@ AxisField = Annotated[
 Choice = Annotated[
     ParameterizationSpec, BeforeValidator(into("name", str), json_schema_input_type=str | ParameterizationSpec)
 ]
-Seed = Annotated[Whole, Field(ge=0, lt=2**63)]
+Seed = Annotated[int, Field(ge=0, lt=2**63), WHOLE]
 Seeds = Annotated[
     tuple[Seed, ...],
     BeforeValidator(_seeds, json_schema_input_type=Annotated[int, Field(ge=1, le=MAX_SEEDS)] | list[Seed]),

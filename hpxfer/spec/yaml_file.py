@@ -109,6 +109,11 @@ def spell(path: KeyPath) -> str:
     return cut(out, 2 * MAX_SHOWN)
 
 
+def key_path(text: str) -> KeyPath:
+    """Return the key path that `spell` wrote. No key of it has a dot or a bracket."""
+    return tuple(int(index) if index else key for key, index in re.findall(r"([^.\[\]]+)(?![^\[]*\])|\[(\d+)\]", text))
+
+
 def read_yaml(path: str | Path) -> YamlFile:
     """Return the document of a YAML file. Raise HpxferError if the file cannot be read or is not YAML."""
     try:

@@ -112,12 +112,6 @@ def test_derived_values() -> None:
         (("hps:\n", "hps:\n  eps: 1e-10\n"), "s.yaml:18: hps.eps: unknown key; write it as training.eps"),
         (("hps:\n", "hps:\n  beta2: 0.9\n"), "s.yaml:18: hps.beta2: unknown key; write it as training.betas"),
         (("seeds: 2", "seeds: 2\nlr: 1"), "s.yaml:22: lr: unknown key; write it as hps.lr"),
-        (
-            ("steps: 200", "steps: 200\n  plugin: 1"),
-            "s.yaml:11: training.plugin: unknown key; legal: accumulation_lanes, accumulation_tokens, batch_tokens, betas, "
-            "determinism, eps, final_window_steps, gradient_clip, optimizer, schedule, steps, tokens, validation_tokens, "
-            "weight_decay",
-        ),
         (("  width: [32, 64]", "  a: [{widht: 64}]"), "s.yaml:16: axes.a[0].widht: unknown key; did you mean 'width'?"),
         (
             ("[completep-moe, sp]", "[{name: sp, convention: {}}]"),
@@ -153,7 +147,7 @@ def test_derived_values() -> None:
         (("[completep-moe, sp]", "[{conventions: {}}]"), "s.yaml:14: parameterizations[0].name: must be given"),
         # types
         (("name: small", "name: 5"), "s.yaml:1: name: must be a valid string, got 5"),
-        (("steps: 200", "steps: 200.0"), "s.yaml:10: training.steps: must be a valid integer, got 200.0"),
+        (("steps: 200", "steps: 200.5"), "s.yaml:10: training.steps: must be a valid integer, got 200.5"),
         (("steps: 200", "steps: true"), "s.yaml:10: training.steps: must be a valid integer, got True"),
         (
             ("router_bias_lr: 0.01", "router_bias_lr: fast"),
@@ -285,7 +279,3 @@ def test_either_spelling_of_the_optimizer_is_one_sweep() -> None:
 )
 def test_a_whole_number_may_be_written_as_a_float(written: tuple[str, str], means: tuple[str, str]) -> None:
     assert parse_sweep(edited(written)) == parse_sweep(edited(means))
-
-
-def test_a_number_that_is_not_whole_is_no_count() -> None:
-    assert "training.steps: must be a valid integer, got 1.5" in message_of(edited(("steps: 200", "steps: 1.5")))
