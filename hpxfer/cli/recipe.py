@@ -30,6 +30,7 @@ def recipe(
     """
     from hpxfer.recipe import recipe_of, write_recipe
     from hpxfer.results import load_results
+    from hpxfer.spec.recipe_file import doubts
     from hpxfer.storage.uri import is_uri
 
     outcome = load_results(results)
@@ -39,7 +40,7 @@ def recipe(
     default = Path(f"{outcome.spec.name}-recipe.yaml") if is_uri(results) else outcome.folder / "recipe.yaml"
     path = output or default
     write_recipe(made, path)
-    warn(outcome.problems)
+    warn((*outcome.problems, *doubts(made.file)))
     say(json.dumps({"recipe": str(path)}) if as_json else f"{made.dump()}\n{written([path])}")
 
 

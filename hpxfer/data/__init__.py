@@ -2,6 +2,6 @@
 
 from hpxfer.data.batches import TokenData, open_data
 from hpxfer.data.cautions import data_cautions
-from hpxfer.data.reference import check_length, data_ref, require_data
+from hpxfer.data.reference import check_length, data_ref, point_keys, require_data
 
-__all__ = ["TokenData", "check_length", "data_cautions", "data_ref", "open_data", "require_data"]
+__all__ = ["TokenData", "check_length", "data_cautions", "data_ref", "open_data", "point_keys", "require_data"]

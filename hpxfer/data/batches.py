@@ -123,7 +123,7 @@ def open_data(setting: Setting) -> TokenData:
 # Few, because text stays in memory as long as it is cached. A sweep has one data set, and at most one of held-out data.
 @lru_cache(maxsize=2)
 def _corpus(key: str, name: str, expected: str, tokenizer: str, vocab_size: int) -> Corpus:
-    source, dataset = source_of(name), open_dataset(name, key)
+    source, dataset = source_of(name), open_dataset(name, f"data.{key}")
     if dataset is None:
         raise HpxferError(
             f"data.{key}: must be on every machine that trains, got {name}, which no file on this machine matches; "

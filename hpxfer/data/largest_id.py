@@ -76,7 +76,7 @@ def vocabulary_cautions(spec: DataSpec) -> tuple[str, ...]:
     if not source.holds_ids or dataset is None or is_uri(spec.source.partition(":")[2]):
         return ()  # of data in storage, the digest checks a sample of the ids
     tokenizer, vocab_size = vocabulary(spec)
-    held_out = spec.validation and open_dataset(spec.validation, "validation")
+    held_out = spec.validation and open_dataset(spec.validation, "data.validation")
     if held_out:
         largest_id(held_out, vocab_size)
     found = largest_id(dataset, vocab_size)

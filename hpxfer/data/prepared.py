@@ -35,13 +35,13 @@ def manifest_of(name: str) -> tuple[str, Manifest] | None:
     return None
 
 
-def check_tokenizers(spec: DataSpec, points: Iterable[PointData] = ()) -> None:
+def check_tokenizers(spec: DataSpec, points: Iterable[tuple[str, PointData]] = ()) -> None:
     """Raise HpxferError if the data of a sweep was prepared with several tokenizers: an id would mean several texts."""
     found = manifest_of(spec.source)
     if found is None:
         return
     folder, first = found
-    others = [("data.validation", spec.validation or ""), *(("data.source of a point", own.source) for own in points)]
+    others = [("data.validation", spec.validation or ""), *((f"{key}.source", own.source) for key, own in points)]
     for key, name in others:
         other = manifest_of(name)
         if other is not None and other[1].tokenizer.digest != first.tokenizer.digest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from hpxfer.data.digest import digest
 from hpxfer.data.prepared import check_digest, check_tokenizers
@@ -13,44 +14,64 @@ from hpxfer.spec.check_shapes import AT_BASE, keyed_shapes
 from hpxfer.spec.data import own_data, points_with_data
 from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.vocabulary import vocabulary
-from hpxfer.spec.yaml_file import spell
+from hpxfer.spec.yaml_file import KeyPath, spell
 from hpxfer.trial import DataRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A point of an axis as the messages name it: the keys of its data and of its steps, and the point itself."""
+
+    data: str
+    steps: str
+    where: str
+
 
 # The keys of a sweep that name data, with the keys of their digests.
 KEYS = {"source": "digest", "validation": "validation_digest"}
 
 
-def data_ref(spec: DataSpec, points: Iterable[PointData] = ()) -> DataRef:
+def data_ref(spec: DataSpec, points: Iterable[tuple[str, PointData]] = ()) -> DataRef:
     """Return the identity of a sweep's data: digests (see `hpxfer.data.digest`), tokenizer, size of the vocabulary.
 
     Where data is not on this machine, the digest that `spec` gives is taken. Raise HpxferError if there is neither data
-    nor digest, or if the data has another digest. `points` are the data of single points of the sweep.
+    nor digest, or if the data has another digest. `points` are (key, data) of single points of the sweep.
     """
     tokenizer, vocab_size = vocabulary(spec)
     points = tuple(points)
     check_tokenizers(spec, points)
-    held_out = spec.validation and _digest("validation", spec.validation, spec.validation_digest, vocab_size)
+    held_out = spec.validation and _digest(
+        "data.validation", "data.validation_digest", spec.validation, spec.validation_digest, vocab_size
+    )
     return DataRef(
-        digest=_digest("source", spec.source, spec.digest, vocab_size),
+        digest=_digest("data.source", "data.digest", spec.source, spec.digest, vocab_size),
         tokenizer=tokenizer,
         vocab_size=vocab_size,
         validation_digest=held_out,
-        others=tuple((own.source, _digest("source", own.source, own.digest, vocab_size)) for own in points),
+        others=tuple(
+            (own.source, _digest(f"{key}.source", f"{key}.digest", own.source, own.digest, vocab_size))
+            for key, own in points
+        ),
     )
 
 
-def _digest(key: str, name: str, given: str | None, vocab_size: int) -> str:
+def point_keys(spec: SweepSpec) -> tuple[tuple[str, PointData], ...]:
+    """Return (key, data) of the points of a sweep that have data of their own, e.g. `axes.long.shapes[0].data`."""
+    return tuple((spell((*at, "data")), own) for at, _, own in points_with_data(spec))
+
+
+def _digest(key: str, digest_key: str, name: str, given: str | None, vocab_size: int) -> str:
     """Return the digest of the data that a key names."""
     if given is None:
-        _require(key, name)
+        _require(key, digest_key, name)
     dataset = open_dataset(name, key)
     found = given or ""
     if dataset is not None:
         found = digest(dataset, vocab_size if source_of(name).holds_ids else None)
-        check_digest(f"data.{key}", name, dataset, found)
+        check_digest(key, name, dataset, found)
     if given not in (None, found):
         raise HpxferError(
-            f"data.{KEYS[key]}: must be the digest of the data at {name}, {found}, got {given}; name the data "
+            f"{digest_key}: must be the digest of the data at {name}, {found}, got {given}; name the data "
             f"that has this digest, or remove the key to accept this data"
         )
     return found
@@ -60,16 +81,16 @@ def require_data(spec: SweepSpec) -> None:
     """Raise HpxferError unless the data is on this machine."""
     for key in KEYS:
         if (name := getattr(spec.data, key)) is not None:
-            _require(key, name)
-    for _, _, own in points_with_data(spec):
-        _require("source", own.source)
+            _require(f"data.{key}", f"data.{KEYS[key]}", name)
+    for at, own in point_keys(spec):
+        _require(f"{at}.source", f"{at}.digest", own.source)
 
 
-def _require(key: str, name: str) -> None:
+def _require(key: str, digest_key: str, name: str) -> None:
     if open_dataset(name, key) is None:
         raise HpxferError(
-            f"data.{key}: must name data on this machine, got {name}, which no file matches; correct the path "
-            f"(a relative one in a sweep file starts at the file's folder), or give data.{KEYS[key]} to plan without "
+            f"{key}: must name data on this machine, got {name}, which no file matches; correct the path "
+            f"(a relative one in a sweep file starts at the file's folder), or give {digest_key} to plan without "
             "the data"
         )
 
@@ -77,7 +98,7 @@ def _require(key: str, name: str) -> None:
 def check_length(spec: SweepSpec) -> None:
     """Raise HpxferError if the data is shorter than a run of the sweep. Do nothing if it is not on this machine."""
     dataset = open_dataset(spec.data.source)
-    held_out = spec.data.validation and open_dataset(spec.data.validation, "validation")
+    held_out = spec.data.validation and open_dataset(spec.data.validation, "data.validation")
     if dataset is None or (spec.data.validation is not None and not held_out):
         return
     own = own_data(spec)
@@ -86,23 +107,28 @@ def check_length(spec: SweepSpec) -> None:
         found = dataset if name == spec.data.source else open_dataset(name)
         if found is None:
             continue
-        try:
-            require_length(
-                name=name,
-                num_tokens=found.num_tokens,
-                held_out=(str(spec.data.validation), held_out.num_tokens) if held_out else None,
-                steps=shape.steps,
-                batch_tokens=shape.batch_tokens,
-                validation_tokens=spec.training.validation_tokens,
-                context=spec.model.context,
-                epochs=spec.data.epochs,
-            )
-        except HpxferError as error:
-            if at == AT_BASE:
-                raise
-            axis, label, _, index = at
-            key, _, rest = str(error).partition(": ")
-            raise HpxferError(f"{key}: at {spell((axis, label, index))}: {rest}") from None
+        require_length(
+            name=name,
+            num_tokens=found.num_tokens,
+            held_out=(str(spec.data.validation), held_out.num_tokens) if held_out else None,
+            steps=shape.steps,
+            batch_tokens=shape.batch_tokens,
+            validation_tokens=spec.training.validation_tokens,
+            context=spec.model.context,
+            epochs=spec.data.epochs,
+            point=None if at == AT_BASE else _point(at, has_data=shape in own),
+        )
+
+
+def _point(at: KeyPath, *, has_data: bool) -> Point:
+    """Return the keys of a point of an axis, given whole or by a bare value."""
+    axes, axis, form, index = at
+    name = spell((axes, axis, index))  # as files in the short form have it
+    return Point(
+        data=spell((*at, "data", "source")) if has_data else "data.source",
+        steps=f"{name}.steps" if form == "shapes" else name,
+        where=name,
+    )
 
 
 def windows_of(num_tokens: int, validation_tokens: int, context: int, *, own_tail: bool) -> int:
@@ -120,11 +146,13 @@ def require_length(
     validation_tokens: int,
     context: int,
     epochs: int,
+    point: Point | None = None,
 ) -> None:
     """Raise HpxferError unless a run fits into the epochs of `num_tokens`, and its validation into the held-out data.
 
     `held_out` is the name and the number of tokens of a data set of its own. Otherwise the tail is held out. The
-    training region and the held-out tokens each need one more token, the last target.
+    training region and the held-out tokens each need one more token, the last target. `point` is the point of an axis
+    whose run this is, None for the base.
     """
     if held_out is not None and held_out[1] < validation_tokens + 1:
         most = max(0, (held_out[1] - 1) // batch_tokens * batch_tokens)
@@ -146,6 +174,7 @@ def require_length(
     fix = "add data" if enough is None else f"add data, set data.epochs: {enough} to read it so often"
     shorter = "training.batch_tokens or training.validation_tokens" if own_tail else "or training.batch_tokens"
     raise HpxferError(
-        f"data.source: must hold at least {needed} tokens for {runs}, {parts}, got {num_tokens} at {name}; {fix}, or "
-        f"lower training.steps (at most {most} fit), {shorter}"
+        f"{'data.source' if point is None else point.data}: {'' if point is None else f'at {point.where}: '}"
+        f"must hold at least {needed} tokens for {runs}, {parts}, got {num_tokens} at {name}; {fix}, or "
+        f"lower {'training.steps' if point is None else point.steps} (at most {most} fit), {shorter}"
     )

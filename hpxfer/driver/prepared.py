@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.data import check_length, data_cautions, data_ref
+from hpxfer.data import check_length, data_cautions, data_ref, point_keys
 from hpxfer.driver.begun import begun, goes_on
 from hpxfer.driver.kernels import kernels_caution
 from hpxfer.driver.plugins import stored_plugins, without_defaults
@@ -31,12 +31,13 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.search.stored import known_outcomes
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.data import points_with_data, with_point_data
+from hpxfer.spec.data import with_point_data
 from hpxfer.spec.overrides import with_overrides
 from hpxfer.spec.precision import with_precision
 from hpxfer.spec.resources_section import ResourcesSpec
+from hpxfer.spec.sections import in_file
 from hpxfer.spec.ties import resolved
-from hpxfer.spec.yaml_file import read_yaml
+from hpxfer.spec.yaml_file import key_path, read_yaml
 from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, open_location
 from hpxfer.store.losses import LOSS_COLUMNS
@@ -124,7 +125,7 @@ def prepare(
     spec = without_defaults(overridden(given, executor, early_stopping))
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file, overrides):
-        data = data_ref(spec.data, [own for _, _, own in points_with_data(spec)])
+        data = data_ref(spec.data, point_keys(spec))
         check_length(spec)
     spec = spec.model_copy(update={"data": spec.data.model_copy(update={"validation_digest": data.validation_digest})})
     digests = dict(data.others)
@@ -262,11 +263,10 @@ def located(file: Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
         yield
     except HpxferError as error:
         key, _, rest = str(error).partition(": ")
-        if file is None or key.partition(".")[0] not in ("data", "resources", "training"):
+        if file is None or key.partition(".")[0] not in ("axes", "data", "resources", "training"):
             raise
-        raise HpxferError(
-            f"{with_overrides(read_yaml(file), overrides).where(tuple(key.split('.')))}: {rest}"
-        ) from None
+        given = with_overrides(read_yaml(file), overrides)
+        raise HpxferError(f"{given.where(in_file(given, key_path(key)))}: {rest}") from None
 
 
 def measured(store: Store, *, cuda: bool, precision: str = "float32") -> dict[Shape, Measured]:

@@ -135,7 +135,7 @@ def _node_answer(data: dict[str, Any], triton: bool, points: Sequence[dict[str, 
     try:
         names = [spec.source, *([] if spec.validation is None else [spec.validation]), *(own.source for own in others)]
         has_data = all(open_dataset(name) is not None for name in names)
-        return {**versions(), "digest": data_ref(spec, others).digests if has_data else None}
+        return {**versions(), "digest": data_ref(spec, [("data", own) for own in others]).digests if has_data else None}
     except HpxferError as error:
         return {**versions(), "error": str(error)}
 

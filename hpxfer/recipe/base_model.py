@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpxfer.spec.recipe_file import ModelPart, RecipeFile
-
-# What the models of a family are, beside what a sweep file may choose. Recipes of earlier versions leave it out.
-BUILT_IN: dict[str, dict[str, Any]] = {
-    "gpt": {
-        "norm": "layernorm",
-        "positions": "learned",
-        "qk_norm": False,
-        "attention_ratio": 1.0,
-        "embedding_scale": 1.0,
-        "bias_rule": "proportional",
-        "balance_loss": "none",
-    }
-}
+from hpxfer.spec.recipe_parts import BUILT_IN
 
 
 def base_model(file: RecipeFile) -> ModelPart:

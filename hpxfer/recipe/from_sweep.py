@@ -6,11 +6,10 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hpxfer
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.recipe.base_model import BUILT_IN
 from hpxfer.recipe.fitted_range import DIMS, dim
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.scaling.evaluate import Parameterization
@@ -31,6 +30,7 @@ from hpxfer.spec.recipe_file import (
     SearchPart,
     TrainingPart,
 )
+from hpxfer.spec.recipe_parts import model_facts, training_facts
 from hpxfer.spec.sweep import ParameterizationSpec
 from hpxfer.trial import base_hps
 
@@ -99,52 +99,22 @@ def _recipe_of_point(results: Results, label: str) -> Recipe:
     return _recipe(spec, choice, found.hps, fitted, provenance)
 
 
-def _of_gpt(spec: SweepSpec) -> dict[str, Any]:
-    """Return what a recipe states of the built-in GPT of a sweep, beside the keys of the same name."""
-    model, shape = spec.model, spec.base_shape
-    return {
-        **BUILT_IN["gpt"],
-        "norm": model.norm,
-        "positions": model.positions,
-        "qk_norm": model.qk_norm != "none",
-        "biases": model.biases or model.qkv_biases or (model.learned_router_bias and bool(shape.num_experts)),
-        "attention_ratio": shape.attention_width / shape.width,
-        "bias_rule": model.balance.bias,
-        "balance_loss": model.balance.aux,
-    }
-
-
 def _recipe(
     spec: SweepSpec, choice: Parameterization, hps: HPs, fitted: FittedPart, provenance: ProvenancePart
 ) -> Recipe:
-    init, model, training = spec.model.base_init(), spec.model, spec.training
+    init = spec.model.base_init()
     assert spec.precision != "auto", "a stored sweep names the precision of its trials"
     return Recipe(
         RecipeFile(
             hpxfer_recipe=RECIPE_VERSION,
-            family=model.family,
+            family=spec.model.family,
             parameterization=ParameterizationSpec(name=choice.name, conventions=dict(choice.conventions)),
-            optimizer=training.optimizer,
+            optimizer=spec.training.optimizer,
             base_shape=spec.base_shape.dims(),
             hps=HPsPart(**{**vars(hps), "multipliers": dict(hps.multipliers)}),
             init=InitPart(**vars(init)),
-            model=ModelPart(
-                **{
-                    **{
-                        name: getattr(model, name)
-                        for name, field in ModelPart.model_fields.items()
-                        if field.is_required()
-                    },
-                    **(_of_gpt(spec) if model.family in BUILT_IN else {}),
-                }
-            ),
-            training=TrainingPart(
-                steps=spec.steps,
-                batch_tokens=training.batch_tokens,
-                schedule=training.schedule,
-                gradient_clip=training.gradient_clip,
-                precision=spec.precision,
-            ),
+            model=ModelPart(**model_facts(spec, choice)),
+            training=TrainingPart(**training_facts(spec)),
             fitted=fitted,
             provenance=provenance,
         )

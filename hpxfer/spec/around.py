@@ -26,7 +26,8 @@ def centered(spec: SweepSpec) -> SweepSpec:
 def _centered(values: GridValues, base: float | None) -> GridValues:
     """Return the values of one HP around its base value."""
     is_alone = values.values is None and values.log2 is None
-    if values.around is None or len(values.around) != 2 or not is_alone or base is None or not 0 < base < math.inf:
+    is_range = values.around is not None and len(values.around) == 2 and values.around[0] <= values.around[1]
+    if values.around is None or not is_range or not is_alone or base is None or not 0 < base < math.inf:
         return values
     low, high = (math.log2(base) + octaves for octaves in values.around)
     return GridValues(log2=(low, high), step=values.step)

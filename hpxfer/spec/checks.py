@@ -76,7 +76,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
         yield from search_problems(under, broken=False, why_not=lambda name: _useless(under, name, roles))
 
     if not broken:
-        yield from variant_problems(spec, lambda under, name: _without_effect(under, name, roles), joint)
+        yield from variant_problems(spec, lambda under, name: without_effect(under, name, roles), joint)
     yield from search_problems(spec, broken=bool(broken), why_not=lambda name: _useless(spec, name, roles))
 
 
@@ -173,7 +173,7 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         yield from broken
         # Sweeps of dense models that give a rate of the bias were always legal.
         given = value != HPsSpec.model_fields[name].default and (name != "router_bias_lr" or "router_bias" in roles)
-        if not broken and given and (why := _without_effect(spec, name, roles)):
+        if not broken and given and (why := without_effect(spec, name, roles)):
             yield ("hps", name), why
     yield from _balance(spec, roles)
     for name, value in hps.multipliers.items():
@@ -183,7 +183,7 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
             continue
         broken = list(_value(at, name, value))
         yield from broken
-        if not broken and (why := _without_effect(spec, name, roles)):
+        if not broken and (why := without_effect(spec, name, roles)):
             yield at, why
     others = [name for name in spec.grid if name != "lr"]
     if hps.lr is None and "lr" not in spec.grid:
@@ -205,7 +205,14 @@ def _balance(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         )
 
 
-def _without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
+def roles_of(spec: SweepSpec) -> set[str]:
+    """Return the roles of all models of a sweep, none if its shapes are broken."""
+    if any(chain(size_problems(spec), base_problems(spec), length_problems(spec))):
+        return set()
+    return {role for _, shape in keyed_shapes(spec) for role in model_roles(shape, spec.model)}
+
+
+def without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
     """Return why an HP has no effect in this sweep, or None. Trials that differ in it would differ in nothing but ids.
 
     `roles` are those of all its models, none if its shapes are broken.
@@ -256,7 +263,7 @@ def _useless(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
         check_hp_name(name)
     except HpxferError as error:
         return str(error)
-    return _without_effect(spec, name, roles) or _nothing_to_tune(spec, name, roles)
+    return without_effect(spec, name, roles) or _nothing_to_tune(spec, name, roles)
 
 
 def _nothing_to_tune(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
@@ -288,7 +295,7 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         except HpxferError as error:
             yield at, str(error)
             continue
-        if why := _without_effect(spec, name, roles) or _nothing_to_tune(spec, name, roles):
+        if why := without_effect(spec, name, roles) or _nothing_to_tune(spec, name, roles):
             yield at, why
             continue
         yield from _grid_values(at, name, values)
@@ -327,12 +334,13 @@ def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem
     if sum(form is not None for form in (values.values, values.log2, values.around)) != 1:
         yield at, "must be a list of values, or one of {log2: [low, high]} and {around: [low, high]}"
         return
+    for key, ends in (("log2", values.log2), ("around", values.around)):
+        if ends is not None and (len(ends) != 2 or ends[0] > ends[1]):
+            yield (*at, key), f"must be [low, high] with low <= high, got {shown(list(ends))}"
+            return
     if values.around is not None:
         rule = f"must be [low, high], in octaves from a base value of {name} above zero, in hps or by a recipe"
         yield (*at, "around"), f"{rule}, got {shown(list(values.around))} and no such value"
-        return
-    if values.log2 is not None and (len(values.log2) != 2 or values.log2[0] > values.log2[1]):
-        yield (*at, "log2"), f"must be [low, high] with low <= high, got {shown(list(values.log2))}"
         return
     if values.log2 is None:
         key, given = "values", values.values or ()

@@ -58,10 +58,18 @@ def into(key: str, *kinds: type) -> Callable[[Any], Any]:
 
 
 Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
+
+
+def whole(value: Any) -> Any:
+    """Read a whole number that is written as a float, such as `1e3`."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(whole)  # the last in an Annotated, so that the JSON Schema keeps the limits before it
 # No dimension or count is as large. Beyond it, arithmetic on sizes would no longer be exact.
-Count = Annotated[int, Field(ge=1, le=MAX_DIM)]
-CountOrNone = Annotated[int, Field(ge=0, le=MAX_DIM)]
-Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Count = Annotated[int, Field(ge=1, le=MAX_DIM), WHOLE]
+CountOrNone = Annotated[int, Field(ge=0, le=MAX_DIM), WHOLE]
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS), WHOLE]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +18,46 @@ from pydantic import ValidationError
 from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape, shape_from_mapping
-from hpxfer.spec import presets
-from hpxfer.spec.model_section import ModelSpec, ShapeSpec
-from hpxfer.spec.recipe_file import RecipeFile, read_recipe
-from hpxfer.spec.sweep import HPsSpec
+from hpxfer.spec.against_recipe import spelled
+from hpxfer.spec.model_section import ShapeSpec
+from hpxfer.spec.recipe_file import RecipeFile, doubts, read_recipe
+from hpxfer.spec.recipe_parts import INIT
+from hpxfer.spec.sections import validated
+from hpxfer.spec.sweep import HPsSpec, RecipeRef
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, read_yaml, spell
 
 AT: KeyPath = ("hps", "recipe")
-# Fields of a recipe's `init` -> keys of a sweep's `model`.
-_INIT = {
-    "matrices": "init",
-    "matrix_std": "matrix_std",
-    "embedding_std": "embedding_std",
-    "position_std": "position_std",
-    "scale_of": "init_scale_of",
-}
 # HPs of a recipe that a sweep has in `training`.
 _TRAINING = ("weight_decay", "eps")
 _OF_SHAPE = ("batch_tokens", "steps")
-# Facts of the base model that HPs depend on, by their names in both files.
-_FACTS = (
-    *("context", "gate", "ffn", "moe_every", "dense_first", "attention_scale", "tied_embeddings", "norm_gains"),
-    *("norm", "positions"),
-)
 
 
-def with_recipe(file: YamlFile, folder: Path) -> YamlFile:
-    """Return a sweep file with what its recipe fills in. A relative path starts at `folder`.
+@dataclass(frozen=True)
+class Start:
+    """The recipe that a sweep starts from, and key path -> its text of what it filled in."""
+
+    recipe: RecipeFile
+    filled: Mapping[KeyPath, str]
+
+
+def with_recipe(file: YamlFile, folder: Path) -> tuple[YamlFile, Start | None]:
+    """Return a sweep file with what its recipe fills in, and the recipe if it names one. A relative path starts at
+    `folder`.
 
     Raises HpxferError, which names the line of `hps.recipe`, for a recipe that cannot be read, or that is of another
     family, optimizer or base shape.
     """
-    named = _named(file.data)
+    named = _named(file)
     if named is None:
-        return file
+        return file, None
     path = Path(named["file"])
     path = path if path.is_absolute() else folder / path
     where = file.where(AT)
+    if path.is_dir():
+        raise HpxferError(
+            f"{where}: must be a recipe.yaml, got {shown(named['file'])}, a folder; name the file, e.g. "
+            f"{Path(named['file'], 'recipe.yaml')}"
+        )
     if not path.is_file():
         raise HpxferError(
             f"{where}: must be a recipe.yaml, got {shown(named['file'])}, which is not there (a relative path "
@@ -75,15 +78,15 @@ def with_recipe(file: YamlFile, folder: Path) -> YamlFile:
     return _filled(file, named, recipe, digest)
 
 
-def _named(data: Any) -> dict[str, Any] | None:
-    """Return the section `hps.recipe` of a file, or None if there is none to read."""
-    hps = data.get("hps") if isinstance(data, dict) else None
-    named = hps.get("recipe") if isinstance(hps, dict) else None
-    if isinstance(named, str):
-        return {"file": named}
-    # One with `gives` was filled in when it was stored. Other forms are the schema's to refuse.
-    is_one = isinstance(named, dict) and isinstance(named.get("file"), str) and "gives" not in named
-    return dict(named) if is_one and isinstance(named, dict) else None
+def _named(file: YamlFile) -> dict[str, Any] | None:
+    """Return the section `hps.recipe` of a file, or None if there is none to read. Raise HpxferError if it is none."""
+    hps = _section(file.data, "hps")
+    if hps.get("recipe") is None:
+        return None
+    named = {"file": hps["recipe"]} if isinstance(hps["recipe"], str) else hps["recipe"]
+    # Without the recipe, much of the sweep is missing too, and an error about that would say the wrong thing.
+    found = validated(RecipeRef, file, named, at=AT)
+    return None if found.gives is not None else dict(named)  # it was filled in when it was stored
 
 
 def _section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -130,29 +133,26 @@ def _dims(shape: Shape) -> dict[str, int]:
     return {name: size for name, size in (shape.dims() | heads).items() if name not in _OF_SHAPE}
 
 
-def _filled(file: YamlFile, named: Mapping[str, Any], recipe: RecipeFile, digest: str) -> YamlFile:
+def _filled(file: YamlFile, named: Mapping[str, Any], recipe: RecipeFile, digest: str) -> tuple[YamlFile, Start]:
     data: dict[str, Any] = {key: dict(part) if isinstance(part, dict) else part for key, part in file.data.items()}
-    gives: list[str] = []
-    instead: list[str] = []
+    filled: dict[KeyPath, str] = {}
     for at, value in _values(recipe, data):
         section, key = _section_for(data, at), str(at[-1])
         if key not in section:
             section[key] = value
-            gives.append(f"{spell(at)}: {_spelled(value)}")
-        elif section[key] != value:
-            instead.append(f"{spell(at)}: {_spelled(section[key])}, in the recipe {_spelled(value)}")
-    if isinstance(tables := data.get("parameterizations"), list):
-        data["parameterizations"] = [_with_conventions(each, recipe, gives) for each in tables]
-    for at, own, theirs in _differing(data, recipe):
-        instead.append(f"{spell(at)}: {_spelled(own)}, in the recipe {_spelled(theirs)}")
+            filled[at] = f"{spell(at)}: {spelled(value)}"
+    if isinstance(tables := data.get("parameterizations"), list) and ("parameterizations",) not in filled:
+        data["parameterizations"] = [
+            _with_conventions(each, ("parameterizations", index), recipe, filled) for index, each in enumerate(tables)
+        ]
     data["hps"]["recipe"] = {
         **named,
         "digest": digest,
         "origin": _origin(recipe),
-        "gives": gives,
-        "instead": instead,
+        "gives": list(filled.values()),
+        "doubts": list(doubts(recipe)) or None,
     }
-    return replace(file, data=data)
+    return replace(file, data=data), Start(recipe=recipe, filled=filled)
 
 
 def _section_for(data: dict[str, Any], at: KeyPath) -> dict[str, Any]:
@@ -164,14 +164,18 @@ def _section_for(data: dict[str, Any], at: KeyPath) -> dict[str, Any]:
     return data
 
 
-def _with_conventions(table: Any, recipe: RecipeFile, gives: list[str]) -> Any:
-    """Return a table of the sweep, with the conventions of the recipe if it is the recipe's and has none."""
+def _with_conventions(table: Any, at: KeyPath, recipe: RecipeFile, filled: dict[KeyPath, str]) -> Any:
+    """Return a table of the sweep. That of the recipe gets the recipe's conventions, of which the sweep's own win."""
     chosen = recipe.parameterization
     name = table.get("name") if isinstance(table, dict) else table
-    if name != chosen.name or (isinstance(table, dict) and "conventions" in table) or not chosen.conventions:
+    own = table.get("conventions", {}) if isinstance(table, dict) else {}
+    if name != chosen.name or not isinstance(own, dict):
         return table
-    gives.append(f"conventions of {name}: {_spelled(dict(chosen.conventions))}")
-    return {"name": name, "conventions": dict(chosen.conventions)}
+    more = {key: value for key, value in chosen.conventions.items() if key not in own}
+    if not more:
+        return table
+    filled[*at, "conventions"] = f"conventions of {name}: {spelled(more)}"
+    return {**(table if isinstance(table, dict) else {"name": name}), "conventions": {**more, **own}}
 
 
 def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
@@ -179,7 +183,7 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
     yield ("model", "family"), recipe.family
     if not isinstance(data.get("model"), dict) or "base" not in data["model"]:  # it was compared
         yield ("model", "base"), {key: value for key, value in recipe.base_shape.items() if key not in _OF_SHAPE}
-    for name, key in _INIT.items():
+    for name, key in INIT.items():
         value = getattr(recipe.init, name)
         if name != "matrix_std" or recipe.init.matrices == "constant":
             yield ("model", key), value
@@ -196,33 +200,10 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
         value = getattr(recipe.hps, name, None)
         if name in ("recipe", "multipliers") or value is None:
             continue
-        if value == field.default and name not in _section(data, "hps"):
-            continue  # what a sweep has without it
-        yield ("hps", name), value
-    own = _section(_section(data, "hps"), "multipliers")
-    for name, value in {**dict.fromkeys(own, 1.0), **recipe.hps.multipliers}.items():
+        if value != field.default:  # which a sweep has without it
+            yield ("hps", name), value
+    for name, value in recipe.hps.multipliers.items():
         yield ("hps", "multipliers", name), value
-
-
-def _differing(data: Mapping[str, Any], recipe: RecipeFile) -> Iterator[tuple[KeyPath, Any, Any]]:
-    """Yield (key path, value of the sweep, value of the recipe) of what a recipe states and does not fill in."""
-    model, training = presets.resolved(_section(data, "model")), _section(data, "training")
-    for name in _FACTS:
-        wanted = getattr(recipe.model, name)
-        own = model.get(name, ModelSpec.model_fields[name].get_default())
-        if wanted is not None and own != wanted:
-            yield ("model", name), own, wanted
-    for name in _OF_SHAPE:
-        wanted = recipe.base_shape.get(name)
-        if wanted is not None and name in training and training[name] != wanted:
-            yield ("training", name), training[name], wanted
-    tables = data.get("parameterizations")
-    chosen = recipe.parameterization.name
-    names = (
-        [each.get("name") if isinstance(each, dict) else each for each in tables] if isinstance(tables, list) else []
-    )
-    if names and chosen not in names:
-        yield ("parameterizations",), ", ".join(map(str, names)), chosen
 
 
 def _origin(recipe: RecipeFile) -> str:
@@ -231,11 +212,3 @@ def _origin(recipe: RecipeFile) -> str:
     if found.sweep is None:
         return "made by hand"
     return f"sweep {found.sweep}, {found.num_trials} trials, {found.measured or 'date unknown'}"
-
-
-def _spelled(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_spelled(each)}" for key, each in value.items()) or "none"
-    if isinstance(value, list | tuple):
-        return " and ".join(map(_spelled, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -9,18 +9,19 @@ from pydantic import ConfigDict
 
 from hpxfer.errors import HpxferError, joined
 from hpxfer.registry import registry
+from hpxfer.spec.against_recipe import compared, without_useless
 from hpxfer.spec.around import centered
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.checks import problems
 from hpxfer.spec.data import absolute, stated
 from hpxfer.spec.fields import Section, Seq
-from hpxfer.spec.from_recipe import with_recipe
+from hpxfer.spec.from_recipe import Start, with_recipe
 from hpxfer.spec.overrides import with_overrides
 from hpxfer.spec.plugins import are_registered, import_plugin, import_plugins, stored_names
 from hpxfer.spec.sections import in_file, validated
 from hpxfer.spec.sweep import Plugin, SweepSpec
 from hpxfer.spec.ties import as_stored
-from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, spell, write_yaml
+from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, write_yaml
 
 
 class _Plugins(Section):
@@ -73,12 +74,14 @@ def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]
         got = "an empty file" if file.data is None else type(file.data).__name__
         raise HpxferError(f"{file.where(())}: must be a mapping that starts with name:, got {got}")
     given = validated(_Plugins, file).plugins or ()
+    start = None
     if trusted:
-        file = with_recipe(file, folder)
+        file, start = with_recipe(file, folder)
         loaded = (*import_plugins(file, given, folder), *(import_plugin(name, Path()) for name in plugins))
         given = tuple({plugin.name: plugin for plugin in loaded}.values())
     names = stored_names(given)
-    spec = centered(validated(SweepSpec, file, stored=names).model_copy(update={"plugins": given or None}))
+    spec = validated(SweepSpec, file, stored=names).model_copy(update={"plugins": given or None})
+    spec = centered(spec if start is None else without_useless(spec, start.filled))
     if trusted and (more := stated(spec.data, folder)):
         spec = spec.model_copy(update={"data": spec.data.model_copy(update=more)})
     if not are_registered(names):
@@ -86,14 +89,14 @@ def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]
     settings = spec.search_row.settings
     own = {key: value for key, value in spec.search.given.items() if key in settings.model_fields}
     validated(settings, file, own, at=("search",))
-    if broken := joined(_line(file, spec, path, message) for path, message in problems(spec)):
+    if broken := joined(_line(file, start, path, message) for path, message in problems(spec)):
         raise HpxferError(broken)
+    spec = spec if start is None else compared(spec, start.recipe)
     return spec if trusted else as_stored(spec)
 
 
-def _line(file: YamlFile, spec: SweepSpec, path: KeyPath, message: str) -> str:
+def _line(file: YamlFile, start: Start | None, path: KeyPath, message: str) -> str:
     """Return a broken rule with its place, which may be in the recipe that the sweep starts from."""
-    recipe = spec.hps.recipe
-    given = "" if recipe is None else f" (in the recipe {recipe.file})"
-    is_of_recipe = recipe is not None and any(text.startswith(f"{spell(path)}: ") for text in recipe.gives or ())
-    return f"{file.where(in_file(file, path))}: {message}{given if is_of_recipe else ''}"
+    is_of_recipe = start is not None and any(path[: len(at)] == at for at in start.filled)
+    given = f" (in the recipe {file.data['hps']['recipe']['file']})" if is_of_recipe else ""
+    return f"{file.where(in_file(file, path))}: {message}{given}"

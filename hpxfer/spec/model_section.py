@@ -10,13 +10,13 @@ from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import MAX_DEPTH, Shape, heads_of
 from hpxfer.spec import presets
 from hpxfer.spec.balance import Balance, BalanceLoss, BiasRule, LoadOf
-from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Registered, Section
+from hpxfer.spec.fields import WHOLE, Count, CountOrNone, NotNegative, Positive, Registered, Section
 
 Norm = Literal["layernorm", "rmsnorm"]
 QKNorm = Literal["none", "head", "all"]
 Ties = Literal["index", "random", "fixed_bias"]
 Ratio = Annotated[float, Field(gt=0, le=1e6)]  # a hidden size in units of the width
-Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH)]
+Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH), WHOLE]
 
 
 def _ties(value: Any) -> Any:

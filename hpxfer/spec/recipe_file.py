@@ -97,6 +97,7 @@ class ModelPart(Section):
     embedding_scale: Positive | None = None  # factor on the rows of the embedding
     bias_rule: BiasRule | None = None  # that balances the experts by the router bias
     balance_loss: BalanceLoss | None = None  # whose weight is the HP aux_weight
+    options: dict[str, bool | int | float | str | None] | None = None  # the other keys of the sweep's `model`
 
 
 OPTIONAL_OF_MODEL = tuple(name for name, field in ModelPart.model_fields.items() if not field.is_required())
@@ -179,6 +180,19 @@ class RecipeFile(Section):
     training: TrainingPart | None  # null, as is `fitted`, if made by hand
     fitted: FittedPart | None
     provenance: ProvenancePart
+
+
+def doubts(recipe: RecipeFile) -> tuple[str, ...]:
+    """Return in words why the tuned value may not be the best, and the axes along which it is not known to transfer."""
+    if (fitted := recipe.fitted) is None:
+        return ()
+    out = []
+    if fitted.open_because:
+        out.append(f"{fitted.hp} {fitted.value:g} may not be the best: {fitted.open_because}")
+    for axis, part in fitted.axes.items():
+        if part.verdict != "transfers":
+            out.append(f"the verdict of {fitted.hp} along {axis} is: {part.verdict}")
+    return tuple(out)
 
 
 def is_recipe(data: Any) -> bool:

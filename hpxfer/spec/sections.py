@@ -9,16 +9,19 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from hpxfer.errors import HpxferError, cut, joined, nearest, shown
-from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml
+from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, spell
 
 M = TypeVar("M", bound=BaseModel)
 
 # Parts of a key path that no file spells: keys that a short form leaves out, and the members of a union.
 _LEFT_OUT = ("values", "shapes", "name", "float", "str")
+# HP -> the key of the list that holds its value.
+_LISTS = {"beta1": "betas", "beta2": "betas"}
 # Section -> its short form.
 _FORMS = {
     "ParameterizationSpec": "a name",
     "PluginSpec": "a name",
+    "RecipeRef": "a path",
     "AxisSpec": "a list",
     "Length": "a whole number",
     "GridValues": "a list",
@@ -65,7 +68,9 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
     got = shown(error["input"])
     if kind == "extra_forbidden":
         legal = _legal_keys(model, error["loc"][:-1])
-        return f"{where}: unknown key; {nearest(str(loc[-1]), legal)}"
+        homes = [spell(home) for home in _homes(model, str(loc[-1])) if home[:-1] != error["loc"][:-1]]
+        fix = f"write it as {' or '.join(homes)}" if homes else nearest(str(loc[-1]), legal)
+        return f"{where}: unknown key; {fix}"
     if kind == "missing":
         return f"{file.where(loc)}: must be given"
     if kind == "unregistered":
@@ -100,6 +105,16 @@ def _legal_keys(model: type[BaseModel], loc: KeyPath) -> list[str]:
             if get_origin(annotation) is dict:
                 next(parts, None)  # a name that the user gives, such as that of an axis
     return list(model.model_fields)
+
+
+def _homes(model: type[BaseModel], key: str) -> Iterator[KeyPath]:
+    """Yield the key paths that a key has in the sections of `model`. Lists and mappings of sections do not count."""
+    key = _LISTS.get(key, key)
+    for name, field in model.model_fields.items():
+        kinds = (field.annotation, *get_args(field.annotation))  # a section, or a section or None
+        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if get_origin(field.annotation) not in (dict, tuple) and any(key in each.model_fields for each in sections):
+            yield (name, key)
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.fields import (
+    WHOLE,
     Count,
     CountOrNone,
     NotNegative,
@@ -27,6 +28,7 @@ from hpxfer.spec.fields import (
     Tokens,
     Values,
     into,
+    whole,
 )
 from hpxfer.spec.model_section import BalanceSpec, Depth, ModelSpec, Ratio
 from hpxfer.spec.resources_section import ResourcesSpec
@@ -77,7 +79,10 @@ class Length(Section):
         return f"{{tokens: {self.tokens}}}" if self.tokens is not None else str(self.steps)
 
 
-StepsOrLength = Annotated[Length, BeforeValidator(into("steps", int), json_schema_input_type=CountOrNone | Length)]
+StepsOrLength = Annotated[
+    Length,
+    BeforeValidator(lambda given: into("steps", int)(whole(given)), json_schema_input_type=CountOrNone | Length),
+]
 _OLD_LENGTHS = {"warmup_steps": "warmup", "decay_steps": "decay_length"}  # as older files spell them
 
 
@@ -233,12 +238,19 @@ class RecipeRef(Section):
     """The sweep that made the recipe. Written by a run."""
     gives: Seq[str] | None = None
     """What comes from the recipe. Written by a run, and then the file is not read again."""
+    left_out: Seq[str] | None = None
+    """What the recipe has and the model of the sweep does not use. Written by a run."""
+    doubts: Seq[str] | None = None
+    """Why the recipe's value may not be the best, and axes along which it does not transfer. Written by a run."""
     instead: Seq[str] | None = None
     """What the sweep has otherwise than the recipe. Written by a run."""
 
     def lines(self) -> tuple[str, ...]:
         """Return in words what comes from the recipe, and what does not."""
-        out = [f"recipe {self.file} ({self.origin}) gives {'; '.join(self.gives or ()) or 'nothing'}"]
+        origin = "; ".join([str(self.origin), *(self.doubts or ())])
+        out = [f"recipe {self.file} ({origin}) gives {'; '.join(self.gives or ()) or 'nothing'}"]
+        if self.left_out:
+            out.append(f"left out of the recipe: {'; '.join(self.left_out)}")
         if self.instead:
             out.append(f"otherwise than the recipe: {'; '.join(self.instead)}")
         return tuple(out)
@@ -342,6 +354,7 @@ def _axis(value: Any) -> Any:
 
 def _seeds(value: Any) -> Any:
     """Read `seeds: 3` as the seeds 0, 1 and 2."""
+    value = whole(value)
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SEEDS:
         return tuple(range(value))
     if not isinstance(value, list | tuple):
@@ -355,7 +368,7 @@ AxisField = Annotated[
 Choice = Annotated[
     ParameterizationSpec, BeforeValidator(into("name", str), json_schema_input_type=str | ParameterizationSpec)
 ]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Annotated[int, Field(ge=0, lt=2**63), WHOLE]
 Seeds = Annotated[
     tuple[Seed, ...],
     BeforeValidator(_seeds, json_schema_input_type=Annotated[int, Field(ge=1, le=MAX_SEEDS)] | list[Seed]),

@@ -75,7 +75,7 @@ _Loader.add_constructor(_TAG + "int", _whole_number)
 class YamlFile:
     """The data of a YAML document, and the line (from 1) of every key path in it.
 
-    The values at the `overridden` paths, and below them, come from the command line.
+    The values at the `overridden` paths, and below them, come from the command line, or were taken out there.
     """
 
     name: str
@@ -84,10 +84,17 @@ class YamlFile:
     overridden: tuple[KeyPath, ...] = ()
 
     def where(self, path: KeyPath) -> str:
-        """Return `file:line: key.path` with the line of the deepest key on `path` that the file has."""
+        """Return `file:line: key.path` with the line of the deepest key on `path` that the file has.
+
+        Where options of the command line changed the key, or something in its section, they are named.
+        """
         key = f": {spell(path)}" if path else ""
         if any(path[: len(given)] == given for given in self.overridden):
             return f"--set{key}"
+        inside = [given for given in self.overridden if path and given[: len(path)] == path]
+        if inside and path not in self.lines:
+            return f"--set{key}"
+        key += f" (with --set {', '.join(map(spell, inside))})" if inside else ""
         for end in range(len(path), -1, -1):
             if path[:end] in self.lines:
                 return f"{self.name}:{self.lines[path[:end]]}{key}"
@@ -100,6 +107,11 @@ def spell(path: KeyPath) -> str:
     for part in path:
         out += f"[{part}]" if isinstance(part, int) else (f".{part}" if out else str(part))
     return cut(out, 2 * MAX_SHOWN)
+
+
+def key_path(text: str) -> KeyPath:
+    """Return the key path that `spell` wrote. No key of it has a dot or a bracket."""
+    return tuple(int(index) if index else key for key, index in re.findall(r"([^.\[\]]+)(?![^\[]*\])|\[(\d+)\]", text))
 
 
 def read_yaml(path: str | Path) -> YamlFile:

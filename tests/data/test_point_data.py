@@ -8,7 +8,7 @@ import pytest
 from made_results import made
 from sweep_text import SWEEP
 
-from hpxfer.data import check_length, data_ref, open_data, require_data
+from hpxfer.data import check_length, data_ref, open_data, point_keys, require_data
 from hpxfer.driver import prepare
 from hpxfer.errors import HpxferError
 from hpxfer.plan.make import make_plan
@@ -16,7 +16,7 @@ from hpxfer.plan.point_data import data_lines
 from hpxfer.plan.text import plan_text
 from hpxfer.results import load_results
 from hpxfer.spec import SweepSpec, load_sweep, parse_sweep
-from hpxfer.spec.data import own_data, points_with_data
+from hpxfer.spec.data import own_data
 from hpxfer.store import Store
 from hpxfer.trial import Expansion
 
@@ -42,7 +42,7 @@ def test_only_that_shape_trains_on_it(tmp_path: Path) -> None:
     assert own.source == f"text:{tmp_path}/more.txt"
     require_data(spec)
     check_length(spec)
-    data = data_ref(spec.data, [own for _, _, own in points_with_data(spec)])
+    data = data_ref(spec.data, point_keys(spec))
     trials = list(Expansion(spec, data).trials())
     sources = {(trial.shape.steps, trial.setting.data_source, trial.setting.data_digest) for trial in trials}
     assert sources == {(200, spec.data.source, data.digest), (400, own.source, data.others[0][1])}
@@ -101,5 +101,31 @@ def test_bad_input_is_named(tmp_path: Path, edits: tuple[tuple[str, str], ...], 
 def test_data_that_is_too_short_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match=r"at axes\.long\[0\]: must hold at least .* got 256000 at text:.*more\.txt"):
         check_length(swept(tmp_path, long="{width: 64, steps: 4000, data: text:more.txt}"))
-    with pytest.raises(HpxferError, match=r"^data\.source: must name data on this machine, got text:.*gone\.txt"):
+    with pytest.raises(HpxferError, match=r"^axes\.long\.shapes\[0\]\.data\.source: must name data .*gone\.txt"):
         require_data(swept(tmp_path, long="{width: 64, steps: 400, data: text:gone.txt}"))
+
+
+@pytest.mark.parametrize("form", ["long: {{shapes: [{}]}}", "long: [{}]"])
+@pytest.mark.parametrize(
+    ("long", "line", "key", "rule"),
+    [
+        ("{width: 64, steps: 400, data: text:gone.txt}", 18, "axes.long[0].data.source", "must name data on this"),
+        (
+            "{width: 64, steps: 40000, data: text:more.txt}",
+            18,
+            "axes.long[0].data.source",
+            "or lower axes.long[0].steps (at most 499 fit), or training.batch_tokens",
+        ),
+        ("{width: 64, steps: 40000}", 7, "data.source", "or lower axes.long[0].steps (at most 249 fit), or training"),
+    ],
+)
+def test_errors_name_the_keys_of_the_point(
+    tmp_path: Path, form: str, long: str, line: int, key: str, rule: str
+) -> None:
+    """The key is spelled as the file has it."""
+    swept(tmp_path, ("long: {shapes: [LONG]}", form.format(long)), long="LONG")
+    with pytest.raises(HpxferError) as error:
+        prepare(tmp_path / "s.yaml", results=tmp_path / "results", executor="local")
+    spelled = key.replace("long[0]", "long.shapes[0]") if "shapes" in form else key
+    assert f"s.yaml:{line}: {spelled}: " in str(error.value)
+    assert rule in str(error.value)

@@ -59,7 +59,11 @@ def test_values_that_are_no_power_of_two_are_kept() -> None:
             "  lr: 1\n",
             "grid.weight_decay.around: must be [low, high], in octaves from a base value of weight_decay",
         ),
-        ("{lr: {around: [1, -1]}}", "  lr: 1\n", "[low, high] with low <= high"),
+        (
+            "{lr: {around: [1, -1]}}",
+            "  lr: 1\n",
+            "grid.lr.around: must be [low, high] with low <= high, got [1.0, -1.0]",
+        ),
         ("{lr: {around: 3}}", "  lr: 1\n", "grid.lr.around: must be a list, got 3"),
         ("{lr: {around: [0, .nan]}}", "  lr: 1\n", "grid.lr.around[1]: must be a finite number, got nan"),
         (
@@ -67,7 +71,7 @@ def test_values_that_are_no_power_of_two_are_kept() -> None:
             "  lr: 1\n",
             "must be a list of values, or one of {log2: [low, high]} and",
         ),
-        ("{lr: {around: [0]}}", "  lr: 1\n", "grid.lr.around: must be [low, high], in octaves"),
+        ("{lr: {around: [0]}}", "  lr: 1\n", "grid.lr.around: must be [low, high] with low <= high, got [0.0]"),
     ],
 )
 def test_bad_input_is_named(grid: str, hps: str, message: str) -> None:

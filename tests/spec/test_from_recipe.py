@@ -78,8 +78,117 @@ def test_the_table_of_the_recipe_keeps_its_conventions_beside_a_control(tmp_path
     tuned, control = spec.parameterizations
     assert (tuned.name, dict(tuned.conventions)["depth_alpha"]) == ("completep-moe", 1.0)
     assert (control.name, control.conventions) == ("sp", {})
-    own = loaded(tmp_path, NO_BASE, ("[completep-moe, sp]", "[{name: completep-moe, conventions: {depth_alpha: 0.5}}]"))
-    assert own.parameterizations[0].conventions == {"depth_alpha": 0.5}
+
+
+def test_a_convention_of_the_file_leaves_the_others_of_the_recipe(tmp_path: Path) -> None:
+    chosen = {"name": "completep-moe", "conventions": {"depth_alpha": 1.0, "router_init_exponent": 0.5}}
+    edit = ("[completep-moe, sp]", "[{name: completep-moe, conventions: {depth_alpha: 0.5}}, sp]")
+    tuned, control = loaded(tmp_path, NO_BASE, edit, recipe=data(parameterization=chosen)).parameterizations
+    assert tuned.conventions == {"depth_alpha": 0.5, "router_init_exponent": 0.5}
+    assert control.conventions == {}
+    recipe = loaded(tmp_path, NO_BASE, edit, recipe=data(parameterization=chosen)).hps.recipe
+    assert recipe is not None
+    assert "conventions of completep-moe: router_init_exponent 0.5" in (recipe.gives or ())
+    assert "conventions of completep-moe: depth_alpha: 0.5, in the recipe 1" in (recipe.instead or ())
+
+
+OPTIONS = {
+    "qk_norm": "head",
+    "qk_norm_kind": "layernorm",
+    "qkv_biases": True,
+    "rope_theta": 500.0,
+    "rope_share": 0.5,
+    "norm_eps": 1e-6,
+    "attention_gate": True,
+    "route_scale": 2.5,
+    "learned_router_bias": True,
+    "balance.load": "piece",
+    "ties": "random",
+    "unknown_to_this_version": 1,
+}
+
+
+def test_all_that_a_recipe_records_is_compared(tmp_path: Path) -> None:
+    """Every section is compared whole, with the defaults of the sweep."""
+    made = data(
+        model={**data()["model"], "bias_rule": "sign", "qk_norm": True, "norm": "rmsnorm", "options": OPTIONS},
+        training={
+            **data()["training"],
+            "schedule": {"decay": "cosine", "warmup": 10},
+            "gradient_clip": 1.0,
+            "precision": "bfloat16",
+        },
+        provenance__tokenizer="bytes",
+        provenance__vocab_size=256,
+    )
+    found = loaded(tmp_path, NO_BASE, recipe=made).hps.recipe
+    assert found is not None
+    lines = {line.partition(": ")[0]: line.partition(": ")[2] for line in found.instead or ()}
+    expected = {
+        *(f"model.{name}" for name in OPTIONS if name != "unknown_to_this_version"),
+        *("model.balance.bias", "model.norm", "model.tied_embeddings", "training.schedule", "training.gradient_clip"),
+        *("precision", "data.tokenizer", "data.vocab_size"),
+    }
+    assert set(lines) == expected
+    assert lines["model.qk_norm"] == "none, in the recipe head"
+    assert lines["training.gradient_clip"] == "none, in the recipe 1"
+    assert lines["training.schedule"] == ("constant (warmup 20), in the recipe cosine (warmup 10)")
+
+
+def test_nothing_is_otherwise_in_a_sweep_that_repeats_the_recipe(tmp_path: Path) -> None:
+    same = (NO_BASE, ("gpt\n", "gpt\n  tied_embeddings: false\n"))
+    spec = loaded(tmp_path, *same)
+    spelled_out = loaded(tmp_path, *same, hps="  lr: {log2: -6}\n")
+    for each in (spec, spelled_out):
+        assert each.hps.recipe is not None
+        assert each.hps.recipe.instead == ()
+
+
+def test_an_open_value_is_handed_on_with_a_word(tmp_path: Path) -> None:
+    made = data(fitted__open_because="the lowest loss is at the largest value")
+    made["fitted"]["axes"]["joint"]["verdict"] = "undecided"
+    recipe = loaded(tmp_path, NO_BASE, recipe=made).hps.recipe
+    assert recipe is not None
+    first, *_ = recipe.lines()
+    assert "lr 0.015625 may not be the best: the lowest loss is at the largest value" in first
+    assert "the verdict of lr along joint is: undecided" in first
+    sure = loaded(tmp_path, NO_BASE).hps.recipe
+    assert sure is not None
+    assert sure.doubts is None
+
+
+def test_what_the_own_model_does_not_use_is_left_out(tmp_path: Path) -> None:
+    made = data(
+        hps__multipliers={"position.lr_mult": 2.0, "router.lr_mult": 0.25},
+        hps__aux_weight=0.01,
+        hps__router_bias_lr=0.02,
+    )
+    rope = ("gpt\n", "gpt\n  positions: rope\n  balance: {bias: none}\n")
+    spec = loaded(tmp_path, NO_BASE, rope, recipe=made)
+    assert spec.hps.multipliers == {"router.lr_mult": 0.25}
+    assert (spec.model.position_std, spec.hps.aux_weight, spec.hps.router_bias_lr) == (0.02, 0.0, 0.01)
+    recipe = spec.hps.recipe
+    assert recipe is not None
+    said = [text.partition(":")[0] for text in recipe.left_out or ()]
+    assert sorted(said) == [
+        "hps.aux_weight",
+        "hps.multipliers.position.lr_mult",
+        "hps.router_bias_lr",
+        "model.position_std",
+    ]
+    assert not set(said) & {text.partition(":")[0] for text in (*(recipe.gives or ()), *(recipe.instead or ()))}
+    assert "left out of the recipe: " in "\n".join(recipe.lines())
+    with pytest.raises(HpxferError, match=r"model\.position_std: goes with positions: learned"):
+        loaded(tmp_path, NO_BASE, ("gpt\n", "gpt\n  positions: rope\n  position_std: 0.5\n"), recipe=made)
+
+
+def test_a_model_by_name_over_a_recipe_of_another(tmp_path: Path) -> None:
+    like = ("gpt\n", "gpt\n  like: mixtral\n")
+    spec = loaded(tmp_path, NO_BASE, like, hps="  aux_weight: 0.01\n")
+    assert (spec.model.positions, spec.model.embedding_std, spec.hps.aux_weight) == ("rope", 0.5, 0.01)
+    with pytest.raises(HpxferError, match=r"hps\.aux_weight: must be given with model\.balance\.aux switch") as error:
+        loaded(tmp_path, NO_BASE, like)
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_a_stored_sweep_needs_the_recipe_no_more(tmp_path: Path) -> None:
@@ -121,8 +230,8 @@ def test_a_pinned_digest_is_compared(tmp_path: Path) -> None:
         ((NO_BASE,), {"hpxfer_recipe": 9}, r"hps\.recipe: .*hpxfer_recipe: must be at most 2, got 9"),
         (
             (NO_BASE,),
-            {"hps__multipliers": {"shared_in.lr_mult": 2.0}},
-            r"hps\.multipliers\.shared_in\.lr_mult: this model has no tensor of role shared_in; .*\(in the recipe",
+            {"base_shape": {**BASE, "num_groups": 2, "batch_tokens": 512, "steps": 200}},
+            r"model\.base: .*num_active must be a multiple of num_groups 2, got 1.*\(in the recipe",
         ),
     ],
 )
@@ -140,3 +249,25 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "none.yaml").write_text("name: x\n")
     with pytest.raises(HpxferError, match=r"hps\.recipe: .*none\.yaml: must be a recipe, .*got none"):
         load_sweep(tmp_path / "sweep.yaml")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "sweep.yaml").write_text(edited((HPS, "hps: {recipe: folder}\n")))
+    with pytest.raises(HpxferError, match=r"hps\.recipe: .*got 'folder', a folder; name the file, e\.g\. folder/"):
+        load_sweep(tmp_path / "sweep.yaml")
+
+
+@pytest.mark.parametrize(
+    ("named", "messages"),
+    [
+        ("{path: r.yaml}", ["hps.recipe.file: must be given", "hps.recipe.path: unknown key; legal: "]),
+        ("3", ["hps.recipe: must be a path or a mapping, got 3"]),
+        ("{file: 3}", ["hps.recipe.file: must be a valid string, got 3"]),
+    ],
+)
+def test_a_section_that_names_no_recipe(tmp_path: Path, named: str, messages: list[str]) -> None:
+    """What the recipe would give is not reported as missing."""
+    (tmp_path / "sweep.yaml").write_text(edited((HPS, f"hps: {{recipe: {named}}}\n"), ("  family: gpt\n", "")))
+    with pytest.raises(HpxferError) as error:
+        load_sweep(tmp_path / "sweep.yaml")
+    lines = str(error.value).splitlines()
+    assert len(lines) == len(messages)
+    assert all(message in line for message, line in zip(messages, lines, strict=True))

@@ -109,6 +109,9 @@ def test_derived_values() -> None:
         # keys
         (("steps: 200", "stepz: 200"), "s.yaml:10: training.stepz: unknown key; did you mean 'steps'?"),
         (("seeds: 2", "seedz: 2"), "s.yaml:21: seedz: unknown key; did you mean 'seeds'?"),
+        (("hps:\n", "hps:\n  eps: 1e-10\n"), "s.yaml:18: hps.eps: unknown key; write it as training.eps"),
+        (("hps:\n", "hps:\n  beta2: 0.9\n"), "s.yaml:18: hps.beta2: unknown key; write it as training.betas"),
+        (("seeds: 2", "seeds: 2\nlr: 1"), "s.yaml:22: lr: unknown key; write it as hps.lr"),
         (("  width: [32, 64]", "  a: [{widht: 64}]"), "s.yaml:16: axes.a[0].widht: unknown key; did you mean 'width'?"),
         (
             ("[completep-moe, sp]", "[{name: sp, convention: {}}]"),
@@ -144,7 +147,7 @@ def test_derived_values() -> None:
         (("[completep-moe, sp]", "[{conventions: {}}]"), "s.yaml:14: parameterizations[0].name: must be given"),
         # types
         (("name: small", "name: 5"), "s.yaml:1: name: must be a valid string, got 5"),
-        (("steps: 200", "steps: 200.0"), "s.yaml:10: training.steps: must be a valid integer, got 200.0"),
+        (("steps: 200", "steps: 200.5"), "s.yaml:10: training.steps: must be a valid integer, got 200.5"),
         (("steps: 200", "steps: true"), "s.yaml:10: training.steps: must be a valid integer, got True"),
         (
             ("router_bias_lr: 0.01", "router_bias_lr: fast"),
@@ -262,3 +265,17 @@ def test_either_spelling_of_the_optimizer_is_one_sweep() -> None:
     text = dump_sweep(parse_sweep(SWEEP))
     assert "optimizer: adamw" in text
     assert parse_sweep(text.replace("optimizer: adamw", "optimizer: adam")) == parse_sweep(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        (("steps: 200", "steps: 1e2"), ("steps: 200", "steps: 100")),
+        (("warmup: 20", "warmup: 1e1"), ("warmup: 20", "warmup: 10")),
+        (("depth: 2,", "depth: 3.0,"), ("depth: 2,", "depth: 3,")),
+        (("seeds: 2", "seeds: 1e1"), ("seeds: 2", "seeds: 10")),
+        (("seeds: 2", "seeds: [1e3]"), ("seeds: 2", "seeds: [1000]")),
+    ],
+)
+def test_a_whole_number_may_be_written_as_a_float(written: tuple[str, str], means: tuple[str, str]) -> None:
+    assert parse_sweep(edited(written)) == parse_sweep(edited(means))

@@ -33,6 +33,10 @@ def sweep(tmp_path: Path) -> Path:
         ("axes.width[1]=null", ("[32, 64]", "[32]")),
         ("hps.multipliers.router.lr_mult=0.5", ("0.01\ngrid", "0.01\n  multipliers: {router.lr_mult: 0.5}\ngrid")),
         ("grid.router.lr_mult={log2: [-1, 1]}", ("lr: [0.01]", "lr: [0.01]\n  router.lr_mult: {log2: [-1, 1]}")),
+        ("grid.lr.log2=[-7, -5]", ("lr: [0.01]", "lr: {log2: [-7, -5]}")),
+        ("grid.lr.around=[-1, 1]", ("lr: [0.01]", "lr: {around: [-1, 1]}")),
+        ("grid.router.lr_mult.log2=[-1, 1]", ("lr: [0.01]", "lr: [0.01]\n  router.lr_mult: {log2: [-1, 1]}")),
+        ("hps.multipliers.router.lr_mult.log2=-1", ("0.01\ngrid", "0.01\n  multipliers: {router.lr_mult: 0.5}\ngrid")),
         ("hps.router_bias_lr=null", ("hps:\n  router_bias_lr: 0.01\n", "")),
         ("resources.executor=local", ("seeds: 2", "seeds: 2\nresources: {executor: local}")),
         ("parameterizations=[sp]", ("[completep-moe, sp]", "[sp]")),
@@ -47,7 +51,9 @@ def test_an_override_is_as_good_as_an_edit(sweep: Path, override: str, edit: tup
 
 
 def test_several_are_made_in_order(sweep: Path) -> None:
-    spec = load_sweep(sweep, overrides=["training.steps=100", "training.steps=150", "training.tokens=null"])
+    spec = load_sweep(
+        sweep, overrides=["training.steps=100", "training.steps=150", "training.eps=1e-8", "training.eps=null"]
+    )
     assert spec.steps == 150
 
 
@@ -59,6 +65,13 @@ def test_a_relative_path_starts_at_the_current_folder(
     spec = load_sweep(sweep, overrides=["data.source=tokens:a/*.bin"])
     assert spec.data.source == f"tokens:{tmp_path}/here[[]0]/a/*.bin"  # a glob, in which the folder is literal
     assert load_sweep(sweep, overrides=["data.source=builtin:stdlib"]).data.source == "builtin:stdlib"
+
+
+@pytest.mark.parametrize("override", ["grid.lr.log2=[-7, -5]", "grid.lr.values=[0.0078125, 0.015625, 0.03125]"])
+def test_a_form_replaces_the_form_of_the_file(tmp_path: Path, override: str) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(edited(("lr: [0.01]", "lr: {log2: [-9, -3], step: 1}")))
+    assert load_sweep(path, overrides=[override]).grid["lr"].numbers() == (2**-7, 2**-6, 2**-5)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +120,21 @@ def test_files_inside_a_larger_value_start_there_too(
         ("name[0]=1", "--set name[0]: must be an entry of a list that the file has, got 'small'"),
         ("name=null", "--set: name: must be given"),
         ("grid.lr=[1, 1]", "--set: grid.lr: a value stands twice in [1.0, 1.0]"),
+        ("TRAINING.STEPS=5", "--set: TRAINING: unknown key"),
+        (
+            "training.steps=null",
+            "s.yaml:8: training (with --set training.steps): must give exactly one of",
+        ),
+        (
+            "axes.widht=null",
+            "--set axes.widht: must be a key that the file has, because null takes it out; did",
+        ),
+        ("nothere=null", "--set nothere: must be a key that the file has"),
+        ("nothere.x=null", "--set nothere.x: must be a key that the file has, because null takes it out; nothing"),
+        (
+            "hps.multipliers.router.lr_mult=null",
+            "--set hps.multipliers.router.lr_mult: must be a key that",
+        ),
         ("seeds=[", "--set seeds:1: not valid YAML"),
     ],
 )

@@ -13,7 +13,7 @@ from strategies import TEXT
 
 from hpxfer.errors import HpxferError
 from hpxfer.spec import yaml_file
-from hpxfer.spec.yaml_file import KeyPath, parse_yaml, read_yaml, spell, write_yaml
+from hpxfer.spec.yaml_file import KeyPath, key_path, parse_yaml, read_yaml, spell, write_yaml
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 DATA = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3))
@@ -259,3 +259,8 @@ def test_nested_aliases_are_not_unfolded_for_ever() -> None:
     text += "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 9))
     with pytest.raises(HpxferError, match="at most 120000 values, got more; are aliases nested"):
         parse_yaml(text, "laughs.yaml")
+
+
+@pytest.mark.parametrize("path", [("a",), ("axes", "moe", "shapes", 2, "data", "source"), ("a", 1, 22, "b")])
+def test_a_spelled_key_path_reads_back(path: KeyPath) -> None:
+    assert key_path(spell(path)) == path

@@ -29,15 +29,15 @@ def source_of(name: str) -> DataSource:
     return SOURCES.get(name.partition(":")[0], "data.source")
 
 
-def open_dataset(name: str, key: str = "source") -> Dataset | None:
-    """Return the data set that a sweep names, under `key` of `data`, or None if no file of it is on this machine.
+def open_dataset(name: str, key: str = "data.source") -> Dataset | None:
+    """Return the data set that a sweep names, under `key`, or None if no file of it is on this machine.
 
     Raise HpxferError if its files exist and cannot be used: folders, unreadable or malformed files, no token in all.
     """
     dataset = source_of(name).open(name.partition(":")[2])
     if dataset is not None and not dataset.num_tokens:
         got = f"{len(dataset.parts)} empty file(s) at {name}"
-        raise HpxferError(f"data.{key}: must hold tokens, got {got}; name other files")
+        raise HpxferError(f"{key}: must hold tokens, got {got}; name other files")
     return dataset
 
 

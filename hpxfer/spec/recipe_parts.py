@@ -1,0 +1,75 @@
+"""Recipe parts: what a recipe states of the model and the training of a sweep.
+
+A recipe is made of them, and a sweep that starts from a recipe is compared with it by them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.spec.model_section import ModelSpec
+from hpxfer.spec.recipe_file import ModelPart
+from hpxfer.spec.sweep import SweepSpec
+from hpxfer.spec.ties import ties_at
+
+# What the models of a family are, beside what a sweep file may choose. Recipes of earlier versions leave it out.
+BUILT_IN: dict[str, dict[str, Any]] = {
+    "gpt": {
+        "norm": "layernorm",
+        "positions": "learned",
+        "qk_norm": False,
+        "attention_ratio": 1.0,
+        "embedding_scale": 1.0,
+        "bias_rule": "proportional",
+        "balance_loss": "none",
+    }
+}
+# Fields of a recipe's `init` -> keys of a sweep's `model`.
+INIT = {
+    "matrices": "init",
+    "matrix_std": "matrix_std",
+    "embedding_std": "embedding_std",
+    "position_std": "position_std",
+    "scale_of": "init_scale_of",
+}
+# Keys of a sweep's `model` that a recipe has in other sections, or under other names.
+_ELSEWHERE = ("family", "like", "base", "balance", *INIT.values())
+# Fields of a recipe's model that say less than the key of the same name in a sweep.
+_COARSER = ("biases", "qk_norm")
+
+
+def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, Any]:
+    """Return field -> value of `ModelPart`, for the base of a sweep under a table."""
+    model, shape = spec.model, spec.base_shape
+    required = [name for name, field in ModelPart.model_fields.items() if field.is_required()]
+    facts = {name: getattr(model, name) for name in required}
+    if model.family in BUILT_IN:
+        facts |= {
+            **BUILT_IN[model.family],
+            "norm": model.norm,
+            "positions": model.positions,
+            "qk_norm": model.qk_norm != "none",
+            "biases": model.biases or model.qkv_biases or (model.learned_router_bias and bool(shape.num_experts)),
+            "attention_ratio": shape.attention_width / shape.width,
+            "bias_rule": model.balance.bias,
+            "balance_loss": model.balance.aux,
+        }
+    alike = [name for name in facts if name not in _COARSER]
+    options = {name: getattr(model, name) for name in ModelSpec.model_fields if name not in (*_ELSEWHERE, *alike)}
+    return {
+        **facts,
+        "options": {**options, "ties": ties_at(spec, choice, shape), "balance.load": model.balance.load},
+    }
+
+
+def training_facts(spec: SweepSpec) -> dict[str, Any]:
+    """Return field -> value of `TrainingPart`. The precision may still be `auto`."""
+    training = spec.training
+    return {
+        "steps": spec.steps,
+        "batch_tokens": training.batch_tokens,
+        "schedule": training.schedule,
+        "gradient_clip": training.gradient_clip,
+        "precision": spec.precision,
+    }
