@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from hpxfer.host.output import aligned
 from hpxfer.recipe.assign import BALANCED
-from hpxfer.recipe.base_model import base_model
 from hpxfer.recipe.tuned_on import stated
 from hpxfer.scaling.roles import ROLES
+from hpxfer.spec.recipe_parts import base_model
 
 if TYPE_CHECKING:
     from hpxfer.scaling.evaluate import Multipliers

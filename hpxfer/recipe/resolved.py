@@ -8,7 +8,6 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.assign import BALANCED
-from hpxfer.recipe.base_model import base_model
 from hpxfer.recipe.fitted_range import Rule
 from hpxfer.recipe.forward_sites import attention_scale, forward_sites
 from hpxfer.recipe.own_factors import Own
@@ -22,6 +21,7 @@ from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column
 from hpxfer.spec.recipe_file import RecipeFile
+from hpxfer.spec.recipe_parts import base_model
 
 # Layers that some models lack: the start of their roles' names -> the dimension that a model with them has.
 OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}

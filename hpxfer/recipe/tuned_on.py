@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.recipe.base_model import base_model
+from hpxfer.spec.recipe_parts import base_model
 
 if TYPE_CHECKING:
     from hpxfer.scaling.shape import Shape

@@ -89,7 +89,7 @@ class ModelPart(Section):
     tied_embeddings: bool | None
     norm_gains: bool | None
     biases: bool | None
-    # The rest is left out of the file if it is not known. `hpxfer.recipe.base_model` fills in what the built-in GPT is.
+    # The rest is left out of the file if it is not known. `hpxfer.spec.recipe_parts` fills in what the built-in GPT is.
     norm: Literal["layernorm", "rmsnorm"] | None = None
     positions: Literal["learned", "rope", "none"] | None = None
     qk_norm: bool | None = None

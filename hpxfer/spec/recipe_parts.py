@@ -9,7 +9,7 @@ from typing import Any
 
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.spec.model_section import ModelSpec
-from hpxfer.spec.recipe_file import ModelPart
+from hpxfer.spec.recipe_file import ModelPart, RecipeFile
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.ties import ties_at
 
@@ -37,6 +37,13 @@ INIT = {
 _ELSEWHERE = ("family", "like", "base", "balance", *INIT.values())
 # Fields of a recipe's model that say less than the key of the same name in a sweep.
 _COARSER = ("biases", "qk_norm")
+
+
+def base_model(file: RecipeFile) -> ModelPart:
+    """Return the base model. A recipe made by hand knows only what its user said."""
+    known = BUILT_IN.get(file.family, {}) if file.provenance.made == "by a sweep" else {}
+    missing = {name: value for name, value in known.items() if getattr(file.model, name) is None}
+    return file.model.model_copy(update=missing)
 
 
 def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, Any]:

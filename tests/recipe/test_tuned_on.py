@@ -14,8 +14,8 @@ from torch import nn
 
 import hpxfer
 from hpxfer.recipe import OtherModelWarning, Recipe, UnattachedWarning
-from hpxfer.recipe.base_model import base_model
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.recipe_parts import base_model
 from hpxfer.spec.yaml_file import write_yaml
 
 

@@ -177,6 +177,7 @@ def test_what_the_own_model_does_not_use_is_left_out(tmp_path: Path) -> None:
         "model.position_std",
     ]
     assert not set(said) & {text.partition(":")[0] for text in (*(recipe.gives or ()), *(recipe.instead or ()))}
+    assert "model.positions: rope, in the recipe learned" in (recipe.instead or ())  # older recipes leave it out
     assert "left out of the recipe: " in "\n".join(recipe.lines())
     with pytest.raises(HpxferError, match=r"model\.position_std: goes with positions: learned"):
         loaded(tmp_path, NO_BASE, ("gpt\n", "gpt\n  positions: rope\n  position_std: 0.5\n"), recipe=made)
