@@ -69,8 +69,8 @@ def test_data_of_two_tokenizers_is_refused(folder: Path, tmp_path: Path) -> None
     match = r"data\.validation: must be prepared with the tokenizer of data\.source, got .*420\.json .* and .*400\.json"
     with pytest.raises(HpxferError, match=match):
         data_ref(spec(folder, validation=f"tokens:{other}/val-*.bin"))
-    with pytest.raises(HpxferError, match=r"data\.source of a point: must be prepared with the tokenizer"):
-        data_ref(spec(folder), [PointData(source=f"tokens:{other}")])
+    with pytest.raises(HpxferError, match=r"axes\.moe\[1\]\.data\.source: must be prepared with the tokenizer"):
+        data_ref(spec(folder), [("axes.moe[1].data", PointData(source=f"tokens:{other}"))])
     assert data_ref(spec(folder, validation=f"tokens:{folder}/val-*.bin")).validation_digest
 
 
