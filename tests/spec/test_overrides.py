@@ -95,14 +95,24 @@ def test_paths_inside_a_larger_value_start_there_too(
     assert [name for name in found if name != "builtin:stdlib"] == [f"text:{tmp_path}/cwd/{name}" for name in named]
 
 
+@pytest.mark.parametrize(
+    ("override", "at"),
+    [
+        ("hps={recipe: a.py}", ("hps", "recipe")),
+        ("hps.recipe={file: a.py}", ("hps", "recipe", "file")),
+        ("plugins=[./a.py]", ("plugins", 0)),
+        ("plugins=[{name: a.py}]", ("plugins", 0, "name")),
+    ],
+)
 def test_files_inside_a_larger_value_start_there_too(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    override: str, at: tuple[str | int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "cwd").mkdir()
-    monkeypatch.chdir(tmp_path / "cwd")
-    for override in ("hps={recipe: a.yaml}", "hps.recipe={file: a.yaml}", "plugins=[./a.yaml.py]"):
-        with pytest.raises(HpxferError, match=rf"{tmp_path}/cwd/a\.yaml"):
-            load_sweep(sweep, overrides=[override])
+    monkeypatch.chdir(tmp_path)
+    found = with_overrides(parse_yaml(SWEEP, "s.yaml"), [override]).data
+    for key in at:
+        found = found[key]
+    assert found == str(tmp_path / "a.py")
+    assert with_overrides(parse_yaml(SWEEP, "s.yaml"), ["plugins=[mine.gates]"]).data["plugins"] == ["mine.gates"]
 
 
 @pytest.mark.parametrize(
