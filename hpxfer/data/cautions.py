@@ -21,7 +21,7 @@ def data_cautions(spec: DataSpec) -> Iterator[str]:
     dataset = open_dataset(spec.source)
     if dataset is None:
         return
-    if spec.validation is not None and (shared := _shared(dataset, open_dataset(spec.validation, "validation"))):
+    if spec.validation is not None and (shared := _shared(dataset, open_dataset(spec.validation, "data.validation"))):
         more = f" and {len(shared) - 1} more files" if shared[1:] else ""
         yield (
             f"data.validation: {shared[0]}{more} is read for training too, "

@@ -24,7 +24,7 @@ def key_of(ids: Ids) -> int:
 
 
 class HeldOut:
-    """The documents that wait, of which validation needs `wanted` tokens. A key must be below `limit` to join them."""
+    """The documents that may be held out. Validation needs `wanted` tokens. Only keys below `limit` may still join."""
 
     def __init__(self, wanted: int, limit: int = NO_LIMIT) -> None:
         self.wanted, self.limit = wanted, limit if wanted else 0
@@ -39,7 +39,7 @@ class HeldOut:
 
     def add(self, ids: Ids, key: int) -> Iterator[Ids]:
         """Add a document, and yield those that go back to training."""
-        number = self.size and next(reversed(self._documents)) + 1
+        number = next(reversed(self._documents), -1) + 1
         self._documents[number] = ids
         if key not in self._groups:
             heapq.heappush(self._keys, -key)
@@ -58,9 +58,11 @@ class HeldOut:
         return list(self._documents.values())
 
     def _num_last(self) -> int:
+        """Return the tokens of the documents with the largest key."""
         return sum(len(self._documents[number]) for number in self._groups[-self._keys[0]])
 
     def _leave(self) -> Iterator[Ids]:
+        """Yield the documents with the largest key, which are no longer held out."""
         key = -heapq.heappop(self._keys)
         self.limit = key
         for number in self._groups.pop(key):

@@ -76,7 +76,8 @@ class Writer:
         if state["val"] is not None:
             val = self._read(ShardEntry.model_validate(state["val"]))
             for ids in np.split(val.parts[0], val.starts[0][1:]):
-                assert not list(self.held_out.add(ids, key_of(ids))), "nothing was too many when it was written"
+                back = list(self.held_out.add(ids, key_of(ids)))
+                assert not back, "nothing was too many when it was written"
 
     def add(self, found: Tokenized, following: tuple[int, int]) -> None:
         """Add the documents of a segment. `following` is the place of the segment after it."""
