@@ -26,6 +26,7 @@ STATISTICS: Registry[Statistic] = Registry(
         "improvement": "hpxfer.analysis.statistics.improvement:IMPROVEMENT",
         "collapse": "hpxfer.analysis.statistics.collapse:COLLAPSE",
         "balance": "hpxfer.analysis.statistics.load_balance:BALANCE",
+        "routers": "hpxfer.analysis.statistics.routers:ROUTERS",
         "stability": "hpxfer.analysis.statistics.stability:STABILITY",
         "loss_fits": "hpxfer.analysis.statistics.scaling_fit:LOSS_FITS",
         "power_laws": "hpxfer.analysis.statistics.scaling_fit:POWER_LAWS",
