@@ -84,6 +84,7 @@ def _recipe_of_point(results: Results, label: str) -> Recipe:
         num_trials=found.num_trials,
         num_points=found.num_points,
         why=found.why,
+        bounds=found.bounds,
     )
     fitted = FittedPart(
         hp=spec.judged_hp,

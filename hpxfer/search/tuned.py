@@ -10,7 +10,7 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
 from hpxfer.search.rounds import ArmHistory, SeedLosses, lowest_point, mean
-from hpxfer.search.stored import StoredCells, hps_of_row, is_in_box, outcomes_of
+from hpxfer.search.stored import StoredCells, box_bounds, hps_of_row, is_in_box, outcomes_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class Tuned:
     num_points: int  # of its arm, that ended with every seed
     num_trials: int
     why: str
+    bounds: tuple[str, ...]  # e.g. `init_scale >= 16`: HPs whose best value lies on an edge of what was tried
 
 
 def tuned(results: StoredCells, label: str) -> Tuned:
@@ -38,15 +39,16 @@ def tuned(results: StoredCells, label: str) -> Tuned:
         box = results.expansion.arms[label][0].spec
         points = {hps: losses for hps, losses in points.items() if is_in_box(box, hps)}
         best, why = lowest_point(list(points.items())), f"the lowest mean of {len(points)} points"
+        bounds = () if best is None else box_bounds(box, best)
     else:
         played = _history(replayed(results), label)
         if played.end is None:
             raise HpxferError(f"{where}: the search must have ended, got trials still to train; {fix}")
-        best, why = played.end.best, played.end.why
+        best, why, bounds = played.end.best, played.end.why, played.end.bounds
     if best is None or mean(points.get(best, (math.inf,))) == math.inf:
         raise HpxferError(f"{where}: a point must have finished with every seed, got none; {fix}")
     num_trials = sum(map(len, points.values()))
-    return Tuned(hps=best, losses=points[best], num_points=len(points), num_trials=num_trials, why=why)
+    return Tuned(hps=best, losses=points[best], num_points=len(points), num_trials=num_trials, why=why, bounds=bounds)
 
 
 def points_at_base(results: StoredCells, label: str) -> dict[HPs, SeedLosses]:

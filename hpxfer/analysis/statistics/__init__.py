@@ -18,6 +18,7 @@ STATISTICS: Registry[Statistic] = Registry(
     {
         "search_best": "hpxfer.analysis.statistics.search_best:SEARCH_BEST",
         "search_steps": "hpxfer.analysis.statistics.search_steps:SEARCH_STEPS",
+        "pair_optima": "hpxfer.analysis.statistics.pair_optima:PAIR_OPTIMA",
         "joint_optima": "hpxfer.analysis.statistics.joint_optimum:JOINT_OPTIMA",
         "bases": "hpxfer.analysis.statistics.base_choice:BASES",
         "joint": "hpxfer.analysis.statistics.joint_drift:JOINT",

@@ -12,6 +12,7 @@ from hpxfer.analysis.statistics.search_progress import ArmProgress, Tried, searc
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.search.compare import gain, pooled
 from hpxfer.search.kinds import kind_of
+from hpxfer.search.stored import box_bounds
 from hpxfer.spec import SweepSpec
 
 
@@ -29,7 +30,7 @@ class ArmBest:
     behind_nats: float | None = None  # its loss over that of the shape's best arm, paired over seeds; 0 for that arm
     behind_se_nats: float | None = None
     at: str = ""  # the HPs
-    on_edge: str = ""  # HPs at an end of their range: a bound, not an optimum
+    on_edge: str = ""  # e.g. `lr >= 0.1, init_scale <= 0.5`: bounds, at an end of what was tried, and no optima
     why_not: str | None = None
 
 
@@ -69,21 +70,15 @@ def _arm_best(arm: ArmProgress, best: Tried | None, lowest: Tried | None, num: i
         behind_nats=behind.mean,
         behind_se_nats=None if math.isnan(behind.error) or best is lowest else behind.error,
         at=", ".join(f"{name} {best.hps.get(name):.4g}" for name in arm.hps),
-        on_edge=", ".join(_on_edge(best, spec)),
+        on_edge=", ".join(_bounds(arm, best, spec)),
     )
 
 
-def _on_edge(best: Tried, spec: SweepSpec) -> list[str]:
-    """Return the HPs of the grid that are within a hundredth of an octave of an end of their range."""
-    out: list[str] = []
-    if not kind_of(spec).is_box:  # other searches move on from an edge
-        return out
-    for name, values in spec.grid.items():
-        ends = (values.numbers()[0], values.numbers()[-1])
-        value = best.hps.get(name)
-        if ends[0] < ends[1] and value > 0 and any(abs(math.log2(value / end)) < 0.01 for end in ends if end > 0):
-            out.append(name)
-    return out
+def _bounds(arm: ArmProgress, best: Tried, spec: SweepSpec) -> tuple[str, ...]:
+    """Return the HPs that are bounds. A search that moves on from an edge says itself at which edges it ended."""
+    if kind_of(spec).is_box:
+        return box_bounds(spec, best.hps)
+    return arm.end.bounds if arm.end is not None and arm.end.best == best.hps else ()
 
 
 def _best_of_arms(inputs: Inputs) -> tuple[ArmBest, ...]:

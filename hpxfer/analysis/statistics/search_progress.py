@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.kinds import kind_of
-from hpxfer.search.rounds import mean
+from hpxfer.search.replay import replayed
+from hpxfer.search.rounds import End, mean
 from hpxfer.search.stored import outcomes_of, stored_trials
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class ArmProgress:
     is_base: bool
     hps: tuple[str, ...]  # that the search varies
     points: tuple[Tried, ...]  # in the order in which they ended
+    end: End | None = None  # what the search said in the end, if it can be replayed
 
     @property
     def num_trials(self) -> int:
@@ -82,6 +84,7 @@ def search_progress(results: Results) -> tuple[ArmProgress, ...]:
         return ()
     expansion, hps = results.expansion, kind_of(results.spec).hps(results.spec)
     found = _by_arm(results)
+    ends = {history.strategy.arm: history.end for history in replayed(results)}
     shapes = {point.shape: axis.label(point.shape) for axis in expansion.axes for point in axis.points}
     return tuple(
         ArmProgress(
@@ -91,6 +94,7 @@ def search_progress(results: Results) -> tuple[ArmProgress, ...]:
             is_base=arm.is_base,
             hps=hps,
             points=tuple(_in_order(found.get(arm, {}), results.spec.seeds)),
+            end=ends.get(arm),
         )
         for arm in arms_of(expansion)
     )
