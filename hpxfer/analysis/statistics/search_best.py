@@ -76,16 +76,18 @@ def _arm_best(arm: ArmProgress, best: Tried | None, lowest: Tried | None, num: i
 
 def _bounds(arm: ArmProgress, best: Tried, spec: SweepSpec) -> tuple[str, ...]:
     """Return the HPs that are bounds. A search that moves on from an edge says itself at which edges it ended."""
-    if kind_of(spec).is_box:
+    kind = kind_of(spec)
+    if kind.is_box or kind.lists_trials:
         return box_bounds(spec, best.hps)
     return arm.end.bounds if arm.end is not None and arm.end.best == best.hps else ()
 
 
 def _best_of_arms(inputs: Inputs) -> tuple[ArmBest, ...]:
-    return search_best(inputs.once(_progress), inputs.results.spec)
+    return search_best(inputs.once(progress_of), inputs.results.spec)
 
 
-def _progress(inputs: Inputs) -> tuple[ArmProgress, ...]:
+def progress_of(inputs: Inputs) -> tuple[ArmProgress, ...]:
+    """Return the points that each arm tried."""
     return search_progress(inputs.results)
 
 

@@ -15,6 +15,7 @@ from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
 from hpxfer.search.rounds import End, mean
 from hpxfer.search.stored import outcomes_of, stored_trials
+from hpxfer.search.tuned import tunes_points
 
 if TYPE_CHECKING:
     from hpxfer.results import Results
@@ -77,10 +78,10 @@ class ArmProgress:
 def search_progress(results: Results) -> tuple[ArmProgress, ...]:
     """Return the points that each arm of a search tried.
 
-    () for a grid, which does not choose points, and for a search that trains some seeds of a point only.
+    () for lines, which do not choose points, and for a search that trains some seeds of a point only.
     """
     kind = kind_of(results.spec)
-    if kind.lists_trials or kind.splits_seeds:
+    if kind.splits_seeds or (kind.lists_trials and not tunes_points(results.spec)):
         return ()
     expansion, hps = results.expansion, kind_of(results.spec).hps(results.spec)
     found = _by_arm(results)
