@@ -81,7 +81,8 @@ def draw_pairs(info: PairsInfo) -> Figure:
         for axes, pair in zip(grid, info.panels, strict=True):
             sides = [len({getattr(c, name) for c in pair.cells}) for name in ("log2_first", "log2_second")]
             draw_surface_cells(axes, pair, info.top_nats, numbers=max(sides) <= MOST_CELLS_WITH_NUMBERS)
-            axes.set_title(f"{pair.first} and {pair.second}")
+            if len(info.panels) <= FEW_PANELS:  # more are too narrow for it, and the axes name both
+                axes.set_title(f"{pair.first} and {pair.second}")
             axes.set_xlabel(octaves_of(pair.first))
             axes.set_ylabel(octaves_of(pair.second))
         diverged = any(cell.loss is None for pair in info.panels for cell in pair.cells)

@@ -29,7 +29,9 @@ def _sentence(arm: ArmBest) -> str:
         return f"{where}: {arm.why_not or 'no point has ended'}."
     diverged = f", {arm.num_diverged} points diverged" if arm.num_diverged else ""
     best = f"{where} is best at {arm.at} ({arm.best_nats:.4f} nats, {arm.num_trials} trials{diverged})."
-    return f"{best} Bounds, no optima: {arm.on_edge}." if arm.on_edge else best
+    kept = f"The search keeps {arm.kept}." if arm.kept else ""
+    bounds = f"Bounds, no optima: {arm.on_edge}." if arm.on_edge else ""
+    return " ".join(part for part in (best, kept, bounds) if part)
 
 
 def points_question(loss: str, sweep: str = "") -> str:

@@ -82,6 +82,24 @@ def test_a_bound_of_the_learning_rate_lasts_to_the_end(tmp_path: Path) -> None:
     assert arm.on_edge == f"lr <= {2.0**-9:.6g}"
 
 
+def test_of_equal_points_the_report_and_the_recipe_have_the_same(tmp_path: Path) -> None:
+    """Error rates tie, and then the point closest to the center counts."""
+    equal = searched(staged(), Landscape(optima={"lr": -6.0}), tmp_path, at_once=64)
+    (arm,) = analyze(equal).found("search_best")
+    assert (arm.at, arm.kept) == ("lr 0.01562, init_scale 1, router.lr_mult 1, attn_q.lr_mult 1", "")
+    assert recipe_of(equal).file.hps.multipliers == {}
+
+
+def test_what_coordinate_keeps_stands_beside_the_lowest_point(tmp_path: Path) -> None:
+    search = "{kind: coordinate, multipliers: [router.lr_mult], noise: 1000}"
+    land = Landscape(optima={"lr": -6.0, "router.lr_mult": -2.0}, noise=0.01)
+    results = searched(expansion_of(LR, ONE_SHAPE, search=search), land, tmp_path)
+    text = write_report([results.folder], output=tmp_path / "report", form="json").text()
+    assert "router.lr_mult 0.25 (2.0" in text
+    assert "The search keeps lr 0.01562, router.lr_mult 1." in text
+    assert recipe_of(results).file.hps.multipliers == {}
+
+
 def test_the_report_names_the_best_point_and_judges_no_transfer(far: Results, tmp_path: Path) -> None:
     written = write_report([far.folder], output=tmp_path, form="json")
     headline, question, *_ = written.text().splitlines()

@@ -10,6 +10,7 @@ from itertools import groupby
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.search_progress import ArmProgress, Tried, search_progress
 from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.compare import gain, pooled
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.stored import box_bounds
@@ -30,6 +31,7 @@ class ArmBest:
     behind_nats: float | None = None  # its loss over that of the shape's best arm, paired over seeds; 0 for that arm
     behind_se_nats: float | None = None
     at: str = ""  # the HPs
+    kept: str = ""  # what the search ended with, if it is another point: coordinate keeps what beats the noise
     on_edge: str = ""  # e.g. `lr >= 0.1, init_scale <= 0.5`: bounds, at an end of what was tried, and no optima
     why_not: str | None = None
 
@@ -69,9 +71,14 @@ def _arm_best(arm: ArmProgress, best: Tried | None, lowest: Tried | None, num: i
         se_nats=best.se,
         behind_nats=behind.mean,
         behind_se_nats=None if math.isnan(behind.error) or best is lowest else behind.error,
-        at=", ".join(f"{name} {best.hps.get(name):.4g}" for name in arm.hps),
+        at=_spelled(arm, best.hps),
+        kept=_spelled(arm, arm.end.best) if arm.end and arm.end.best not in (None, best.hps) else "",
         on_edge=", ".join(_bounds(arm, best, spec)),
     )
+
+
+def _spelled(arm: ArmProgress, hps: HPs | None) -> str:
+    return "" if hps is None else ", ".join(f"{name} {hps.get(name):.4g}" for name in arm.hps)
 
 
 def _bounds(arm: ArmProgress, best: Tried, spec: SweepSpec) -> tuple[str, ...]:
@@ -79,7 +86,7 @@ def _bounds(arm: ArmProgress, best: Tried, spec: SweepSpec) -> tuple[str, ...]:
     kind = kind_of(spec)
     if kind.is_box or kind.lists_trials:
         return box_bounds(spec, best.hps)
-    return arm.end.bounds if arm.end is not None and arm.end.best == best.hps else ()
+    return arm.end.bounds if arm.end is not None else ()
 
 
 def _best_of_arms(inputs: Inputs) -> tuple[ArmBest, ...]:

@@ -72,7 +72,14 @@ class ArmProgress:
         """Return the best point of the first `num_trials` trials."""
         pairs = zip(self.points, self.best_so_far, strict=True)
         known = [best for point, best in pairs if point.num_trials <= num_trials]
-        return known[-1] if known else None
+        lowest = known[-1] if known else None
+        return lowest if lowest is None else self._as_said(lowest, num_trials)
+
+    def _as_said(self, lowest: Tried, num_trials: int) -> Tried:
+        """Return of equally low points that which the search ended with, where it is one of them."""
+        said = None if self.end is None else self.end.best
+        equal = (point for point in self.points if point.mean == lowest.mean and point.num_trials <= num_trials)
+        return next((point for point in equal if point.hps == said), lowest)
 
 
 def search_progress(results: Results) -> tuple[ArmProgress, ...]:
