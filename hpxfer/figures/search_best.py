@@ -21,6 +21,7 @@ from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
 from hpxfer.results import Results
+from hpxfer.search.kinds import kind_of
 
 MOST_PANELS = 6
 SHOWN_QUANTILE = 0.8  # of the losses: those above are not drawn, as the first points of a search may lie far up
@@ -160,7 +161,9 @@ def _draw_arm(axes: Axes, arm: ArmProgress, mark: tuple[str, str], top: float) -
 
 
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
-    arms = search_progress(results)  # empty for a grid, which chooses nothing
+    if kind_of(results.spec).lists_trials:  # a grid chooses nothing
+        return {}
+    arms = search_progress(results)
     return {"": search_best_info(arms, analysis.found("search_best"), results.spec.search.kind)} if arms else {}
 
 
