@@ -19,12 +19,13 @@ from hpxfer.registry import registry
 from hpxfer.results import MISSING, Results
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.check_shapes import keyed_shapes
+from hpxfer.store.losses import LOSS_COLUMNS
 
 DIGITS = 7  # of losses and rates. HPs are written in full
 ERROR_CHARACTERS = 2000
 BASE = "any (base)"  # the parameterization of trials at the base, where all parameterizations agree
 NOT_IN_SWEEP = "not in sweep.yaml"
-MEASURED = ("validation_loss_nats", "final_window_loss_nats", "last_finite_loss_nats", "tokens_per_s", "wall_s")
+MEASURED = (*LOSS_COLUMNS.values(), "last_finite_loss_nats", "tokens_per_s", "wall_s")
 COUNTS = ("params_total", "params_active", "diverged_step", "stack_size", "trainer_version", "batch_tokens", "steps")
 # Columns that the page shows for a single trial.
 NAMES = ("parameterization", "optimizer", "precision", "device", "determinism", "backend", "finished_at")

@@ -54,8 +54,8 @@ class Posterior:
     rows: tuple[Measured, ...]
     noise: SeedNoise
     optimum_BI: Floats  # log2 HP
-    level_BI: Floats  # the loss at the optimum, nats
-    curvature_BI: Floats  # nats per octave squared, at the optimum
+    level_BI: Floats  # the loss at the optimum
+    curvature_BI: Floats  # loss per octave squared, at the optimum
     form_BI: Ints
     tolerance_B: Floats
     misfit_I: Floats  # the factor by which cells scatter about the best basin more than seeds do; 1 within chance
@@ -65,12 +65,12 @@ class Posterior:
         return not bool(np.isnan(self.optimum_BI[0, i]))
 
     def curves(self, i: int, x: Floats) -> Floats:
-        """Return the losses of the drawn basins of shape `i` at log2 HPs, (B, len(x)), in nats."""
+        """Return the losses of the drawn basins of shape `i` at log2 HPs, (B, len(x))."""
         rise = rise_of_each(x[None, :] - self.optimum_BI[:, i, None], self.form_BI[:, i])
         return np.asarray(self.level_BI[:, i, None] + self.curvature_BI[:, i, None] * rise)
 
     def mean_curve(self, i: int, x: Floats) -> Floats:
-        """Return the mean loss over drawn basins of shape `i` at log2 HPs, (len(x),), in nats."""
+        """Return the mean loss over drawn basins of shape `i` at log2 HPs, (len(x),)."""
         some = slice(None, None, THINNED)
         rise = rise_of_each(x[None, :] - self.optimum_BI[some, i, None], self.form_BI[some, i])
         return np.asarray((self.level_BI[some, i, None] + self.curvature_BI[some, i, None] * rise).mean(axis=0))
@@ -89,8 +89,8 @@ class Posterior:
             measured = self.rows[i]
             drawn = self.curves(i, measured.x_K)
             y_K = np.where(measured.stable_K, measured.mean_K, 0.0)
-            spread = self.tolerance_B[:, None] * slack(measured, measured.x_K, y_K)
-            variance_K = self.noise.variance / np.maximum(measured.num_K, 1)
+            spread = self.tolerance_B[:, None] * slack(measured)
+            variance_K = self.noise.of_mean(measured.num_K, measured.binomial_K)
             share = spread**2 / (spread**2 + variance_K)
             rng = np.random.default_rng([RANDOM_SEED, 7, i])
             noise = np.sqrt(share * variance_K) * rng.standard_normal(drawn.shape)
@@ -208,7 +208,7 @@ def _misfit(cells: Cells, noise: SeedNoise, forms: Ints, weight: Weights) -> flo
     free = cells.y_N.size - 3
     if free < 1:
         return 1.0
-    log_TM, root_N = weight.log_HTM[0], np.sqrt(cells.num_N / noise.variance)
+    log_TM, root_N = weight.log_HTM[0], 1 / np.sqrt(noise.of_mean(cells.num_N, cells.binomial_N))
     ratios = []
     for form in np.argsort(log_TM.max(axis=1))[-LIKELIEST:]:
         u_2N = cells.x_N - weight.m_M[log_TM[form].argmax()] + np.array([[-0.5], [0.5]]) * weight.step

@@ -335,7 +335,7 @@ def test_no_regret_is_negative_and_that_of_the_base_is_that_of_one_cell(luck: in
 def test_nothing_to_transfer_names_no_transferred_hp() -> None:
     for optimum, transferred in ((-10.0, "transferred lr: none"), (-6.2, "transferred lr: 0.01562 (2^-6)")):
         frame = line({"sp": lambda _, at=optimum: at})  # type: ignore[misc]
-        text = report_line(frame, sweep="planted", hp="lr", loss="validation").to_text()
+        text = report_line(frame, sweep="planted", hp="lr").to_text()
         assert transferred in text
         assert ("nothing to transfer" in text) == (transferred == "transferred lr: none")
 
@@ -389,7 +389,7 @@ def published(low: float, high: float) -> Finding:
     results = load_results(ROOT / "results" / "published" / "transfer")
     whole = results.line("init_scale", "validation")
     cut = whole[(whole["axis"] == "width") & whole["value"].between(2.0**low * 0.99, 2.0**high * 1.01)]
-    report = report_line(cut, sweep="transfer", hp="init_scale", loss="validation")
+    report = report_line(cut, sweep="transfer", hp="init_scale")
     return next(found for found in report.findings if not found.is_control)
 
 
