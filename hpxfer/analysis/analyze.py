@@ -79,8 +79,8 @@ def analyze(results: Results, loss: str | None = None, references: References | 
     """Return all reports and statistics of a sweep.
 
     `results` comes from `load_results`, and may be partial: what cannot be computed says why. `loss` is one of
-    those of `judge.loss`, by default the one that the sweep is judged by. `references` are what the arms are compared with over
-    their whole runs. Raises HpxferError if they name an arm that the sweep does not have.
+    those of `judge.loss`, by default the one that the sweep is judged by. `references` are what the arms are compared
+    with over their whole runs. Raises HpxferError if they name an arm that the sweep does not have.
     """
     references = references or References()
     if references.arm is not None:

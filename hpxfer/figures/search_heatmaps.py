@@ -22,6 +22,7 @@ from hpxfer.search.heatmaps import Heatmap, heatmaps
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
 from hpxfer.search.staged_grid import STAGES
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 # White within black, so that the square shows on cells of any color and around a star.
 _SQUARES = (("#000000", 3.2), ("#ffffff", 1.6))
@@ -36,6 +37,7 @@ class HeatmapsInfo:
     caption: str
     top_nats: float  # the rise over the best that gets the lightest color
     panels: tuple[Heatmap, ...]
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per cell. A loss is missing where everything diverged."""
@@ -46,7 +48,7 @@ class HeatmapsInfo:
             for j, y in enumerate(pair.y_values)
         ]
         columns = ["arm", "stage", "x", "y", "x_value", "y_value", "lowest_nats", "through_best_nats", "at_center_nats"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.column)
 
 
 def _losses(pair: Heatmap) -> tuple[tuple[tuple[float, ...], ...], ...]:
@@ -57,7 +59,7 @@ def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
 
 
-def heatmaps_info(found: Sequence[Heatmap]) -> HeatmapsInfo | str:
+def heatmaps_info(found: Sequence[Heatmap], judged: JudgedLoss = NATS) -> HeatmapsInfo | str:
     """Return what the figure of one stage of one arm shows, or why there is none."""
     if not found:
         return "the stage has one dimension, or is not over yet"
@@ -67,11 +69,12 @@ def heatmaps_info(found: Sequence[Heatmap]) -> HeatmapsInfo | str:
     cost = pair_cost(worst)
     first = found[0]
     values = dict.fromkeys((name, _best_value(pair, name)) for pair in found for name in (pair.x, pair.y))
-    at_most = f"at most {cost:.2g} nats ({cost / abs(best):.1%}; {worst.x} with {worst.y})" if cost > 0 else "nothing"
+    share = f"{cost / depth:.1%}; " if (depth := judged.depth(best)) else ""
+    at_most = f"at most {judged.amount(cost)} ({share}{worst.x} with {worst.y})" if cost > 0 else "nothing"
     return HeatmapsInfo(
         title=f"{first.arm}, {first.stage} grid: best at "
         + ", ".join(f"{name} {value:.3g}" for name, value in values)
-        + f" ({best:.4f} nats); a pair tuned by itself costs {at_most}",
+        + f" ({judged.level_with_unit(best)}); a pair tuned by itself costs {at_most}",
         caption="Color: the lowest mean loss over seeds, over all values of the other dimensions. Star: the best "
         "point of the whole grid. Square: the best point with all other dimensions at the grid's center, which is "
         "where tuning the pair alone would end. Its cost is how far the lowest loss at the square lies above the best. "
@@ -79,11 +82,12 @@ def heatmaps_info(found: Sequence[Heatmap]) -> HeatmapsInfo | str:
         "together.",
         top_nats=top_rise(loss - best for loss in lowest),
         panels=tuple(found),
+        judged=judged,
     )
 
 
 def pair_cost(pair: Heatmap) -> float:
-    """Return in nats what it costs to tune a pair by itself first, and all other dimensions after it."""
+    """Return what it costs to tune a pair by itself first, and all other dimensions after it."""
     x, y = pair.in_plane
     return pair.lowest[y][x] - min(map(min, pair.lowest))
 
@@ -101,7 +105,9 @@ def draw_heatmaps(info: HeatmapsInfo) -> Figure:
         for axes, pair in zip(grid, info.panels, strict=True):
             _draw(axes, pair, best, info.top_nats)
         diverged = any(math.isinf(loss) for pair in info.panels for row in pair.lowest for loss in row)
-        handles: list[Artist] = cell_handles(info.top_nats, star="best of all", diverged=diverged, missing=False)
+        handles: list[Artist] = cell_handles(
+            info.top_nats, star="best of all", diverged=diverged, missing=False, judged=info.judged
+        )
         square = {"marker": "s", "markersize": 9, "markerfacecolor": "none", "markeredgecolor": style.INK}
         handles.append(Line2D([], [], label="best of the pair alone", linestyle="none", **square))  # type: ignore[arg-type]
         style.legend_below(figure, handles, columns=5)
@@ -128,7 +134,9 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind_of(results.spec).shows != "heatmaps":
         return {}
     return {
-        f"{played.strategy.arm.name}-{stage}": heatmaps_info([pair for pair in heatmaps(played) if pair.stage == stage])
+        f"{played.strategy.arm.name}-{stage}": heatmaps_info(
+            [pair for pair in heatmaps(played) if pair.stage == stage], analysis.judged
+        )
         for played in replayed(results)
         for stage in STAGES
     }

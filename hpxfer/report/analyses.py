@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from hpxfer.analysis import Analysis, Statistic
 from hpxfer.analysis.statistics import STATISTICS
 from hpxfer.figures.text import listed
 from hpxfer.report.tables import Table, table_of
+from hpxfer.verdict.loss import UNITS, JudgedLoss
 
 REASONS = ("why_not", "why_no_hp", "why_no_loss", "why_no_optimum")
 # The fields that tell the answers of a statistic apart.
@@ -26,8 +28,19 @@ def analysis_tables(analysis: Analysis) -> tuple[Table, ...]:
             names = dict.fromkeys(name for row in rows for name in row)
             kept = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
             cells = [{name: row.get(name) for name in kept} for row in rows]
-            out.append(table_of(statistic.title, cells, statistic.note))
+            out.append(_in_unit(table_of(statistic.title, cells, statistic.note), analysis.judged))
     return tuple(out)
+
+
+def _in_unit(table: Table, judged: JudgedLoss) -> Table:
+    """Return the table of a statistic with the unit of the judged loss for nats. Errors stay errors, and it says so."""
+    unit = judged.data_unit
+    if unit == UNITS["cross entropy"]:
+        return table
+    columns = tuple(replace(column, name=re.sub(r"\bnats\b", unit, column.name)) for column in table.columns)
+    note = re.sub(r"\bnats\b", unit, table.note)
+    said = f"Losses are {judged.words}s, as shares of the held-out samples." if judged.is_error else ""
+    return replace(table, columns=columns, note=" ".join(part for part in (note, said) if part))
 
 
 def unknown(analysis: Analysis) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The rules and the loss that a sweep is judged by. A search that stops at a verdict and the report on it share them."""
+"""The rules and the loss that a sweep is judged by. A search that stops at a verdict and its report share them."""
 
 from __future__ import annotations
 

@@ -329,8 +329,8 @@ class RegretLimit(Section):
     """
 
     loss: Annotated[float, Field(gt=0, le=1)] | None = None
-    """The limit as a share: 0.01 is 1%. It is one of the shape's best loss or, if the sweep is judged by an error, of the
-    depth of its basin: the error of guessing minus the shape's best error."""
+    """The limit as a share: 0.01 is 1%. It is one of the shape's best loss or, if the sweep is judged by an error, of
+    the depth of its basin: the error of guessing minus the shape's best error."""
     octaves: Annotated[float, Field(gt=0, le=10)] | None = None
     """The limit as the cost of so many octaves: what an HP loses that lies this far from the shape's own optimum."""
 

@@ -39,11 +39,12 @@ def judged_loss(
     """
     (row,) = (row for row in LOSSES if row.name == name)
     if row.top is None:
-        return JudgedLoss(name=name, words=row.words, kind=trained)
+        return JudgedLoss(name=name, words=row.words, kind=trained, trained=trained)
     return JudgedLoss(
         name=name,
         words=row.words,
         kind="error",
         guess=None if classes is None else max(0.0, 1 - row.top / classes),
         num_samples=num_samples,
+        trained=trained,
     )

@@ -183,4 +183,5 @@ def _control_reason(finding: Finding, control: Finding) -> str:
         return f"control {control.parameterization}: no regret could be measured"
     too = ": this axis does not tell them apart" if finding.verdict == control.verdict == "transfers" else ""
     did = "is undecided" if control.verdict == "undecided" else control.verdict
-    return f"control {control.parameterization} {did} (worst shape {control.name(worst)}: {regret_text(worst, control.judged)}){too}"
+    at_worst = f"worst shape {control.name(worst)}: {regret_text(worst, control.judged)}"
+    return f"control {control.parameterization} {did} ({at_worst}){too}"

@@ -10,6 +10,7 @@ loss in nats in three ways:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -33,6 +34,7 @@ class JudgedLoss:
     kind: Kind = "cross entropy"
     guess: float | None = None  # the error of a model that guesses all classes alike
     num_samples: int | None = None  # that an error is a share of
+    trained: Kind = "cross entropy"  # the kind of the loss that the sweep trains with
 
     @property
     def is_error(self) -> bool:
@@ -42,6 +44,11 @@ class JudgedLoss:
     def unit(self) -> str:
         """The unit of a difference: nats, squared error, or points, which are hundredths of the samples."""
         return UNITS[self.kind]
+
+    @property
+    def training_unit(self) -> str:
+        """The unit of the training loss, whatever loss is judged."""
+        return UNITS[self.trained]
 
     @property
     def data_unit(self) -> str:
@@ -64,9 +71,24 @@ class JudgedLoss:
         return f"of {self.noun} " if self.is_error else ""
 
     @property
+    def difference(self) -> str:
+        """What is subtracted in a regret, at the start of a sentence."""
+        return "Error" if self.is_error else "Loss"
+
+    @property
+    def signed_unit(self) -> str:
+        """The unit of a change that may go either way: nats, squared error, or points of error."""
+        return "points of error" if self.is_error else self.unit
+
+    @property
     def best(self) -> str:
         """The heading of a column of best losses."""
         return f"best {self.noun}, {self.level_unit}"
+
+    @property
+    def measured_best(self) -> str:
+        """The heading of a column of lowest measured losses."""
+        return f"{'highest' if self.is_error else 'lowest'} measured {self.noun}, {self.level_unit}"
 
     @property
     def level_unit(self) -> str:
@@ -83,9 +105,21 @@ class JudgedLoss:
         """What a regret is a share of."""
         return "basin's depth" if self.is_error else "loss"
 
+    def column(self, name: str) -> str:
+        """Return the name of a column of losses in data: `mean_nats` is `mean_share` of an error."""
+        return _column(name, self.data_unit)
+
+    def training_column(self, name: str) -> str:
+        """Return the name of a column of training losses in data."""
+        return _column(name, self.training_unit)
+
+    def percent(self, error: float) -> float:
+        """Return the accuracy of an error, in percent."""
+        return PERCENT * (1 - error)
+
     def level(self, loss: float, form: str = "{:.4f}") -> str:
         """Return a loss as a page shows it, without its unit: `3.1415`, or the accuracy `62.30`."""
-        return f"{PERCENT * (1 - loss):.2f}" if self.is_error else form.format(loss)
+        return f"{self.percent(loss):.2f}" if self.is_error else form.format(loss)
 
     def level_with_unit(self, loss: float, form: str = "{:.4f}") -> str:
         """Return a loss as a page shows it: `3.1415 nats`, or the accuracy `62.30%`."""
@@ -124,11 +158,15 @@ class JudgedLoss:
         """Return whether a loss is lower than that of guessing. Without the loss of guessing, it is taken to be."""
         if self.guess is None:
             return True
-        return self.guess - loss > LEARNED_SE * self.binomial(self.guess) ** 0.5
+        return bool(self.guess - loss > LEARNED_SE * math.sqrt(self.binomial(self.guess)))
 
     def depth(self, best: float) -> float:
         """Return what shares are taken of: the best loss or, of an error, how far it lies below that of guessing."""
         return abs(best) if self.guess is None else max(self.guess - best, 0.0)
+
+
+def _column(name: str, unit: str) -> str:
+    return f"{name.removesuffix('nats')}{unit.replace(' ', '_')}" if name.endswith("_nats") else name
 
 
 NATS = JudgedLoss()

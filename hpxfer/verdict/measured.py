@@ -1,7 +1,7 @@
 """Measured: the losses of one shape as arrays, without spikes, and which of its cells tell where the optimum is.
 
-An error is bounded by that of guessing. A cell in the upper half of the way there is saturated: the loss no longer rises
-as that of a basin does, and a fit through it would be wrong. It says that the optimum lies on this side of it.
+An error is bounded by that of guessing. A cell in the upper half of the way there is saturated: the loss no longer
+rises as that of a basin does, and a fit through it would be wrong. It says that the optimum lies on this side of it.
 
 Array letters: K HP values ascending, S seeds, N fitted cells, which are some of the K.
 """

@@ -11,10 +11,10 @@ Patterson and Thompson 1971, Biometrika 58, 545). They are averaged over a few r
 The noise is pooled over all shapes and parameterizations of a line.
 
 An error has a further part, that of the held-out samples (`JudgedLoss.binomial`). All trials share them. Samples that
-are hard for every model raise all errors alike, and no difference sees them. Samples on which seeds disagree are part of
-the noise that seeds show, and more seeds average them. What is left are samples that are easy for all seeds of one HP
-and hard for those of another. Shares alone do not tell how many there are. So the rule is a floor: one trial is known to
-no less than the binomial variance, and what of it seeds do not show counts for each cell, however many seeds it has.
+are hard for every model raise all errors alike, and no difference sees them. Samples on which seeds disagree are part
+of the noise that seeds show, and more seeds average them. What is left are samples that are easy for all seeds of one
+HP and hard for those of another. Shares alone do not tell how many there are. So the rule is a floor: no trial is known
+better than its binomial variance, and what of that seeds do not show counts for each cell, however many seeds it has.
 This overstates it where cells fail on the same samples.
 """
 
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpxfer.verdict.basins import Ints
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
 
@@ -48,7 +49,7 @@ class SeedNoise:
     def sd(self) -> float:
         return math.sqrt(self.variance)
 
-    def of_mean(self, num: Floats, binomial: Floats) -> Floats:
+    def of_mean(self, num: Floats | Ints, binomial: Floats) -> Floats:
         """Return the variances of cell means with so many seeds and such binomial variances, without their levels."""
         return np.asarray(self.variance / np.maximum(num, 1) + self.hidden(binomial))
 

@@ -220,11 +220,10 @@ def conclusion(finding: Finding) -> str | None:
         return None
     if worst.regret_nats == math.inf:
         return f"diverges at {finding.name(worst)}"
-    return (
-        f"{regret_number_text(worst, finding.judged)} {finding.judged.unit} {finding.judged.of_noun}lost at {finding.name(worst)}"
-        if worst.regret_nats > 0
-        else move_text(finding)
-    )
+    if worst.regret_nats <= 0:
+        return move_text(finding)
+    lost = f"{regret_number_text(worst, finding.judged)} {finding.judged.unit} {finding.judged.of_noun}lost"
+    return f"{lost} at {finding.name(worst)}"
 
 
 def _open_question(finding: Finding) -> str | None:

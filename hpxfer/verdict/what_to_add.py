@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from scipy import stats
 
 from hpxfer.verdict.findings import Addition, Finding, ShapeFinding
+from hpxfer.verdict.judge import what_decides
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.row import Lack, Row
@@ -101,8 +102,8 @@ def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[A
         held_out = "held-out samples" if judged.is_error else "validation tokens"
         return [
             _nothing(
-                f"about {needed} seeds decide, as the noise of one is {judged.amount(finding.noise_nats or 0.0)} and the "
-                f"limit {judged.number(limit)}; a longer run or more {held_out} lower the noise"
+                f"about {needed} seeds decide, as the noise of one is {judged.amount(finding.noise_nats or 0.0)} "
+                f"and the limit {judged.number(limit)}; a longer run or more {held_out} lower the noise"
             )
         ]
     return [*_base_tie(rows), *_more_seeds(now, min(needed, MAX_GROWTH * now))]

@@ -83,7 +83,11 @@ def check_losses(trial: Trial, stored: Mapping[Any, Any], again: TrialResult, *,
         old, new = stored.get(column), getattr(again, column)
         if new is None and (old is None or math.isnan(old)):
             continue  # the data has no such loss
-        near = new is not None and (old == new if is_exact else math.isclose(old, new, rel_tol=TOLERANCE))
+        near = (
+            old is not None
+            and new is not None
+            and (old == new if is_exact else math.isclose(old, new, rel_tol=TOLERANCE))
+        )
         if not near:
             how = "bit for bit, on the same type of machine" if is_exact else f"to {TOLERANCE:.1%}, on another machine"
             got = again.status if new is None else repr(new)

@@ -37,7 +37,7 @@ def text_of(view: RunView | None, **given: str) -> str:
 def test_a_running_run_shows_its_shapes_its_stacks_and_what_is_missing(tmp_path: Path) -> None:
     shapes = (
         shape_progress(
-            "w16 d1", num_stored=2, finished=3, diverged=1, failed=1, running=2, best_loss_nats=2.5, best="lr 2^-6"
+            "w16 d1", num_stored=2, finished=3, diverged=1, failed=1, running=2, best_loss=2.5, best="lr 2^-6"
         ),
         shape_progress("w32 d1"),
     )
@@ -97,7 +97,7 @@ def test_a_driver_that_is_gone_and_one_that_has_said_nothing(tmp_path: Path) -> 
 
 def test_what_a_driver_writes_is_text_and_nothing_else(tmp_path: Path) -> None:
     stack = running_stack(EVIL, host=EVIL)
-    shapes = (shape_progress(EVIL, best=EVIL, best_loss_nats=1.0),)
+    shapes = (shape_progress(EVIL, best=EVIL, best_loss=1.0),)
     html = text_of(
         seen(tmp_path, running=(stack,), shapes=shapes, notes=(EVIL,), num_notes=1, errors=(EVIL,)),
         problem=EVIL,
