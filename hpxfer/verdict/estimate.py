@@ -150,7 +150,7 @@ def best_cell(estimates: Estimates, i: int) -> int | None:
     """
     measured = estimates.measured(i)
     lowest, cells_N = measured.lowest, measured.cells_N
-    if lowest is None or not estimates.known(i):
+    if lowest is None or measured.flat is not None or not estimates.known(i):
         return lowest
     expected_N = estimates.cell_losses(i)[:, cells_N].mean(axis=0)
     noise = estimates.posterior.noise
@@ -208,8 +208,11 @@ def bends(estimates: Estimates, i: int) -> bool:
 
 
 def octave_cost(estimates: Estimates, i: int, octaves: float = 1.0) -> float | None:
-    """Return what so many octaves from the optimum cost: the median over draws of the mean of both sides."""
-    if not estimates.known(i):
+    """Return what so many octaves from the optimum cost: the median over draws of the mean of both sides.
+
+    It is not known where no error is left at several cells: any of them may be the optimum.
+    """
+    if not estimates.known(i) or estimates.measured(i).flat is not None:
         return None
     at, found = int(estimates.index_I[i]), estimates.posterior
     below_B, above_B = (_rise(found, at, away) for away in (-octaves, octaves))

@@ -96,7 +96,9 @@ def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
         return [f"{finding.name(shape)}: no result at the transferred HP"]
     if not finding.judged.has_learned(shape.best_loss):
         return [f"{finding.name(shape)}: no HP value learns anything: the best error is that of guessing"]
-    if shape.limit_nats is None or shape.regret_se_nats is None or NUM_SE * shape.regret_se_nats <= shape.limit_nats:
+    if shape.limit_nats is None:
+        return [f"{finding.name(shape)}: the limit is not known, as octaves from its optimum cost nothing measured"]
+    if shape.regret_se_nats is None or NUM_SE * shape.regret_se_nats <= shape.limit_nats:
         return []
     judged = finding.judged
     error = (

@@ -29,7 +29,7 @@ from hpxfer.verdict.thresholds import (
     SPIKE_SHARE,
     WALL_RATIO,
 )
-from hpxfer.verdict.tied import lowest_of
+from hpxfer.verdict.tied import ROUNDING, lowest_of
 
 # The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
 RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
@@ -105,17 +105,20 @@ class Measured:
         return np.where(self.num_K > 0, self.judged.binomial(known_K), 0.0)
 
     @cached_property
-    def saturated_K(self) -> Bools:
-        """True for the cells of an error that are closer to guessing than to the lowest one, by more than chance."""
-        out = np.zeros(len(self.x_K), dtype=bool)
+    def saturation_K(self) -> Floats:
+        """How far each cell of an error is on the way to saturation: 0 at the lowest cell, 1 for a saturated one."""
         guess = self.judged.guess
         if guess is None or self.lowest is None:
-            return out
+            return np.zeros(len(self.x_K))
         best = float(self.mean_K[self.lowest])
         chance = SATURATED_SE * math.sqrt(2 * self.judged.binomial(guess))
-        least = max(SATURATED_SHARE * (guess - best), chance)
-        out[self.stable_K] = self.mean_K[self.stable_K] - best > least
-        return out
+        rise_K = np.where(self.stable_K, self.mean_K - best, 0.0)
+        return np.clip(rise_K / max(SATURATED_SHARE * (guess - best), chance), 0.0, 1.0)
+
+    @cached_property
+    def saturated_K(self) -> Bools:
+        """True for the cells of an error that are closer to guessing than to the lowest one, by more than chance."""
+        return np.asarray(self.saturation_K >= 1)
 
     @cached_property
     def has_result_K(self) -> Bools:
@@ -161,6 +164,24 @@ class Measured:
         keep[max(at - LOCAL_POINTS, 0) : at + LOCAL_POINTS + 1] = True
         kept: Ints = cells[keep]
         return kept
+
+    @cached_property
+    def flat(self) -> tuple[float, float] | None:
+        """The range of log2 HPs in which no error is left, if at least two cells have none; otherwise None.
+
+        It ends halfway to the next cell. At the edge of the grid it may go on, as far again as it was seen.
+        """
+        if not self.judged.is_error or self.lowest is None or self.mean_K[self.lowest] > ROUNDING:
+            return None
+        known = np.flatnonzero(self.has_result_K)
+        none = np.flatnonzero(self.stable_K & (self.mean_K <= ROUNDING))
+        if none.size < 2:
+            return None
+        first, last = float(self.x_K[none[0]]), float(self.x_K[none[-1]])
+        below, above = known[known < none[0]], known[known > none[-1]]
+        low = (first + float(self.x_K[below[-1]])) / 2 if below.size else 2 * first - last
+        high = (last + float(self.x_K[above[0]])) / 2 if above.size else 2 * last - first
+        return low, high
 
     @property
     def diverges_beside(self) -> bool:

@@ -86,7 +86,7 @@ def slack(measured: Measured) -> Floats:
     assert measured.lowest is not None
     distance_K = np.abs(measured.x_K - measured.x_K[measured.lowest]) / NEAR
     rise_K = np.where(measured.stable_K, measured.mean_K - measured.mean_K[measured.lowest], 0.0)
-    wide_K = np.where(measured.saturated_K, SATURATED_TOLERANCE, 1.0)
+    wide_K = 1 + (SATURATED_TOLERANCE - 1) * measured.saturation_K**2
     return np.asarray(wide_K * np.maximum(rise_K, 0.0) * np.maximum(1.0, distance_K) ** 2)
 
 

@@ -26,7 +26,8 @@ from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.report import report_line
-from hpxfer.verdict.text import regret_nats_text, regret_text
+from hpxfer.verdict.loss import NATS
+from hpxfer.verdict.text import regret_number_text, regret_text
 from hpxfer.verdict.transfer import find
 
 ROOT = Path(__file__).parents[2]
@@ -328,8 +329,8 @@ def test_no_regret_is_negative_and_that_of_the_base_is_that_of_one_cell(luck: in
         assert shape.regret_se_nats > 0.2 * noise  # the error of the comparison, also where both are one cell
     base = found.shapes[0]
     assert base.same_cell
-    assert regret_nats_text(base) == "same grid cell"
-    assert "-0" not in regret_text(base)
+    assert regret_number_text(base, NATS) == "same grid cell"
+    assert "-0" not in regret_text(base, NATS)
 
 
 def test_nothing_to_transfer_names_no_transferred_hp() -> None:
