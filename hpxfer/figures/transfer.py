@@ -125,18 +125,20 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
         x_label=octaves_of(report.hp),
         judged=report.judged,
         panels=tuple(panels),
-        caption=_caption(report.findings, panels) + axis_note(report.judged),
+        caption=_caption(report.findings, panels, report.judged) + axis_note(report.judged),
     )
 
 
-def _caption(findings: Sequence[Finding], panels: Sequence[Panel]) -> str:
+def _caption(findings: Sequence[Finding], panels: Sequence[Panel], judged: JudgedLoss) -> str:
     """Return how to read the figure, and by how much errors were misfits."""
     shapes = [shape for panel in panels for shape in panel.series]
-    parts = ["Loss against the HP at each shape: dots are means over seeds, the band is their range."]
+    parts = [
+        f"{judged.noun.capitalize()} against the HP at each shape: dots are means over seeds, the band is their range."
+    ]
     if any(shape.curve for shape in shapes):
-        parts.append("The curve is the fit, and a star is its lowest point with the 95% interval.")
+        parts.append(f"The curve is the fit, and a star is its {judged.extreme} point with the 95% interval.")
     if any(shape.lowest for shape in shapes):
-        parts.append("A ring is the lowest measured mean.")
+        parts.append(f"A ring is the {judged.extreme} measured mean.")
     parts.append("Where the optima lie above one another, the HP transfers.")
     return " ".join([*parts, misfits(findings)]).rstrip()
 

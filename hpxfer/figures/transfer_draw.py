@@ -182,7 +182,7 @@ def _mark_handles(info: TransferInfo) -> list[Artist]:
     if kinds & {"lower_edge", "upper_edge"}:
         out.append(_key(">", "at the grid's edge: optimum beyond", 8, edge=True))
     if any(shape.lowest for _, shape in shapes):
-        out.append(_key("o", "lowest measured mean", 9, edge=True))
+        out.append(_key("o", f"{info.judged.extreme} measured mean", 9, edge=True))
     if any(shape.curve for _, shape in shapes):
         out.append(Line2D([], [], color=INK, linewidth=1.8, label="fitted curve"))
     if any(panel.transferred_log2 is not None for panel in info.panels):

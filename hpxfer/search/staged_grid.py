@@ -20,11 +20,13 @@ from hpxfer.search.checks import above_zero, buys, multiplier_problems, only_lr,
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.rounds import End, Losses, OutOfBudget, Round, RoundSearch, Strategy, mean, search_each_arm
 from hpxfer.search.values import GridAround, names_in, scaled
+from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import CountOrNone, Section, Seq
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.trial import Expansion
+from hpxfer.verdict.loss import JudgedLoss
 
 STAGES = ("broad", "fine")
 MAX_POINTS = 10_000_000  # of a grid of multipliers. More is a typing error
@@ -87,7 +89,7 @@ def staged_grid(spec: SweepSpec) -> Strategy:
                 losses = yield Round(points=around, why=why, about=Stage(name=name, move=move))
             except OutOfBudget:
                 return End(why=f"{found_so_far}: ends before the {name} grid{' moves' if move else ''}", best=best)
-            found = _best(around, losses)
+            found = _best(around, losses, judged_by(spec))
             if found is None:
                 return End(why=f"{found_so_far}: every point of the {name} grid diverged", best=best)
             best, found_so_far = found.hps, found.why
@@ -104,7 +106,7 @@ def staged_grid(spec: SweepSpec) -> Strategy:
     return End(why=found_so_far, best=best)
 
 
-def _best(grid: GridAround, losses: Losses) -> _Found | None:
+def _best(grid: GridAround, losses: Losses, judged: JudgedLoss) -> _Found | None:
     means = [mean(of_seeds) for of_seeds in losses]
     lowest = min(means)
     if lowest == float("inf"):
@@ -115,7 +117,7 @@ def _best(grid: GridAround, losses: Losses) -> _Found | None:
     steps, hps = grid.steps(at), grid[at]
     edges = tuple(entry for entry, step in zip(grid.entries, steps, strict=True) if abs(step) == grid.points // 2)
     values = ", ".join(f"{entry} {hps.get(names_in(entry)[0]):.4g}" for entry in grid.entries)
-    return _Found(hps=hps, edges=edges, why=f"best at {values} ({means[at]:.4f} nats)")
+    return _Found(hps=hps, edges=edges, why=f"best at {values} ({judged.level_with_unit(means[at])})")
 
 
 def _moved(grid: GridAround, found: _Found) -> HPs:

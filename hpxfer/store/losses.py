@@ -17,14 +17,32 @@ class LossRow:
     name: str  # as in `judge.loss`
     column: str  # of a stored trial
     words: str
+    heading: str  # of a column, without its unit
     top: int | None = None
 
 
 LOSSES = (
-    LossRow(name="validation", column="validation_loss_nats", words="validation loss"),
-    LossRow(name="final_window", column="final_window_loss_nats", words="training loss over the last steps"),
-    LossRow(name="validation_error", column="validation_error", words="validation error", top=1),
-    LossRow(name="validation_top5_error", column="validation_top5_error", words="validation top-5 error", top=5),
+    LossRow(name="validation", column="validation_loss_nats", words="validation loss", heading="validation loss"),
+    LossRow(
+        name="final_window",
+        column="final_window_loss_nats",
+        words="training loss over the last steps",
+        heading="final loss",
+    ),
+    LossRow(
+        name="validation_error",
+        column="validation_error",
+        words="validation error",
+        heading="validation accuracy",
+        top=1,
+    ),
+    LossRow(
+        name="validation_top5_error",
+        column="validation_top5_error",
+        words="validation top-5 error",
+        heading="validation top-5 accuracy",
+        top=5,
+    ),
 )
 LOSS_COLUMNS = {row.name: row.column for row in LOSSES}
 

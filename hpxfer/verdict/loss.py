@@ -88,7 +88,12 @@ class JudgedLoss:
     @property
     def measured_best(self) -> str:
         """The heading of a column of lowest measured losses."""
-        return f"{'highest' if self.is_error else 'lowest'} measured {self.noun}, {self.level_unit}"
+        return f"{self.extreme} measured {self.noun}, {self.level_unit}"
+
+    @property
+    def extreme(self) -> str:
+        """Which of several losses is the best, as pages show them."""
+        return "highest" if self.is_error else "lowest"
 
     @property
     def level_unit(self) -> str:

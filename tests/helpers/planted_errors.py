@@ -1,4 +1,4 @@
-"""Errors of planted classifiers: counts of wrong held-out samples from known curves. It shares no code with the verdict.
+"""Errors of planted classifiers: counts of wrong held-out samples from known curves. No code is that of the verdict.
 
 The error of a model is a curve in log2 of its HP, between a best error and that of guessing. A held-out sample is wrong
 if a threshold lies below a normal number of its own, which has three parts with given shares of the variance:

@@ -37,7 +37,15 @@ def text_of(view: RunView | None, **given: str) -> str:
 def test_a_running_run_shows_its_shapes_its_stacks_and_what_is_missing(tmp_path: Path) -> None:
     shapes = (
         shape_progress(
-            "w16 d1", num_stored=2, finished=3, diverged=1, failed=1, running=2, best_loss=2.5, best_text="2.5000 nats", best="lr 2^-6"
+            "w16 d1",
+            num_stored=2,
+            finished=3,
+            diverged=1,
+            failed=1,
+            running=2,
+            best_loss=2.5,
+            best_text="2.5000 nats",
+            best="lr 2^-6",
         ),
         shape_progress("w32 d1"),
     )
@@ -54,7 +62,7 @@ def test_a_running_run_shows_its_shapes_its_stacks_and_what_is_missing(tmp_path:
     assert names == [
         *("shape", "trials", "done", "running", "missing", "diverged", "failed", "best so far", "at"),
     ]
-    assert table.rows[0] == ("w16 d1", 10, 6, 2, 4, 1, 1, 2.5, "lr 2^-6")
+    assert table.rows[0] == ("w16 d1", 10, 6, 2, 4, 1, 1, "2.5000 nats", "lr 2^-6")
     assert table.rows[1] == ("w32 d1", 10, 0, 0, 10, 0, 0, None, None)
 
 

@@ -24,9 +24,9 @@ from world_truth import truth_of
 from hpxfer.results import load_results
 from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding
+from hpxfer.verdict.loss import NATS
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.report import report_line
-from hpxfer.verdict.loss import NATS
 from hpxfer.verdict.text import regret_number_text, regret_text
 from hpxfer.verdict.transfer import find
 

@@ -11,8 +11,8 @@ import pytest
 from hpxfer.verdict.drift import Drift, Step
 from hpxfer.verdict.findings import Addition, Control, Finding, Move, ShapeFinding, Verdict
 from hpxfer.verdict.headline import headline
-from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.loss import NATS
+from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.text import (
     chance_text,
     conclusion,
