@@ -13,5 +13,6 @@ if TYPE_CHECKING:
 
 def transfer_report(results: Results, hp: str | None = None, loss: str | None = None) -> TransferReport:
     """Return the report on one HP of a sweep. By default the sweep names the HP, and the loss it is judged by."""
-    hp, judged = hp or results.spec.judged_hp, judged_by(results.spec, loss)
-    return report_line(results.line(hp, judged.name), sweep=results.name, hp=hp, loss=judged, rules=rules_of(results.spec))
+    spec = results.spec
+    hp, judged = hp or spec.judged_hp, judged_by(spec, loss)
+    return report_line(results.line(hp, judged.name), sweep=results.name, hp=hp, loss=judged, rules=rules_of(spec))
