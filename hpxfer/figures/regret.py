@@ -103,7 +103,7 @@ def _limit(shape: ShapeFinding, judged: JudgedLoss) -> float | None:
     """Return the largest regret that counts as none."""
     if shape.limit_nats is not None or shape.best_loss is None:
         return shape.limit_nats
-    return REGRET_SHARE * judged.depth(shape.best_loss)
+    return REGRET_SHARE * judged.basin_depth(shape.best_loss)
 
 
 def _interval(shape: ShapeFinding) -> tuple[float, float] | None:

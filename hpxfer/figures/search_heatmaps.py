@@ -69,7 +69,7 @@ def heatmaps_info(found: Sequence[Heatmap], judged: JudgedLoss = NATS) -> Heatma
     cost = pair_cost(worst)
     first = found[0]
     values = dict.fromkeys((name, _best_value(pair, name)) for pair in found for name in (pair.x, pair.y))
-    share = f"{cost / depth:.1%}; " if (depth := judged.depth(best)) else ""
+    share = f"{cost / depth:.1%}; " if (depth := judged.basin_depth(best)) else ""
     at_most = f"at most {judged.amount(cost)} ({share}{worst.x} with {worst.y})" if cost > 0 else "nothing"
     return HeatmapsInfo(
         title=f"{first.arm}, {first.stage} grid: best at "

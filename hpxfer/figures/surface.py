@@ -155,7 +155,7 @@ def _draw_contours(axes: Axes, surface: Surface, judged: JudgedLoss) -> None:
         return
     x, y = (np.linspace(*limits, GRID) for limits in (axes.get_xlim(), axes.get_ylim()))
     fitted = np.array([[surface.at(float(a), float(b)) or 0.0 for a in x] for b in y])
-    levels = [surface.loss + share * judged.depth(surface.loss) for share in CONTOURS]
+    levels = [surface.loss + share * judged.basin_depth(surface.loss) for share in CONTOURS]
     for color, width in (("#000000", 2.6), ("#ffffff", 1.2)):
         axes.contour(x, y, fitted, levels=levels, colors=[color], linewidths=width)
 

@@ -330,7 +330,7 @@ class RegretLimit(Section):
 
     loss: Annotated[float, Field(gt=0, le=1)] | None = None
     """The limit as a share: 0.01 is 1%. It is one of the shape's best loss or, if the sweep is judged by an error, of
-    the depth of its basin: the error of guessing minus the shape's best error."""
+    the basin depth: the error of guessing minus the shape's best error."""
     octaves: Annotated[float, Field(gt=0, le=10)] | None = None
     """The limit as the cost of so many octaves: what an HP loses that lies this far from the shape's own optimum."""
 
@@ -346,7 +346,7 @@ class JudgeSpec(Section):
     five. Both need data with classes. Pages show them as accuracy."""
     regret_limit: RegretLimit = RegretLimit(loss=0.01)
     """The largest regret that counts as none. The default is `{loss: 0.01}`, 1% of the shape's best loss or of
-    the depth of its basin."""
+    the basin depth."""
 
 
 def _axis(value: Any) -> Any:

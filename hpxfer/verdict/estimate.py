@@ -220,7 +220,7 @@ def octave_cost(estimates: Estimates, i: int, octaves: float = 1.0) -> float | N
     measured = estimates.measured(i)
     if measured.judged.guess is None or measured.lowest is None:
         return cost
-    return min(cost, measured.judged.depth(float(measured.mean_K[measured.lowest])))  # nothing costs more
+    return min(cost, measured.judged.basin_depth(float(measured.mean_K[measured.lowest])))  # nothing costs more
 
 
 def _rise(found: Posterior, at: int, octaves: float) -> Floats:

@@ -110,7 +110,8 @@ def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
 
 def what_decides(shape: ShapeFinding, judged: JudgedLoss) -> str:
     """Return how many seeds lower the error of a regret to its limit or, if no number does, how many samples."""
-    assert shape.regret_se_nats is not None and shape.limit_nats is not None
+    assert shape.regret_se_nats is not None
+    assert shape.limit_nats is not None
     least, allowed = shape.samples_se**2, (shape.limit_nats / NUM_SE) ** 2
     if least < allowed:  # the rest of the error falls with the root of the number of seeds
         return f"{math.ceil(shape.num_seeds * (shape.regret_se_nats**2 - least) / (allowed - least))} seeds"

@@ -108,7 +108,7 @@ class JudgedLoss:
     @property
     def whole(self) -> str:
         """What a regret is a share of."""
-        return "basin's depth" if self.is_error else "loss"
+        return "basin depth" if self.is_error else "loss"
 
     def column(self, name: str) -> str:
         """Return the name of a column of losses in data: `mean_nats` is `mean_share` of an error."""
@@ -165,7 +165,7 @@ class JudgedLoss:
             return True
         return bool(self.guess - loss > LEARNED_SE * math.sqrt(self.binomial(self.guess)))
 
-    def depth(self, best: float) -> float:
+    def basin_depth(self, best: float) -> float:
         """Return what shares are taken of: the best loss or, of an error, how far it lies below that of guessing."""
         return abs(best) if self.guess is None else max(self.guess - best, 0.0)
 

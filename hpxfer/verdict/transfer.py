@@ -106,7 +106,7 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
     if finite is not None and estimates.noise is not None and cells.best is not None and cells.moved is not None:
         se = estimates.noise.cells_se(measured, cells.moved, cells.best)
         samples_se = estimates.noise.samples_se(measured, cells.moved, cells.best)
-    depth = None if best_loss is None else judged.depth(best_loss)
+    depth = None if best_loss is None else judged.basin_depth(best_loss)
     sd = None if estimates.noise is None else estimates.noise.sd
     edge, at = stability_edge(row), optimum.log2_value
     octave = octave_cost(estimates, i)
@@ -148,7 +148,7 @@ def _limit(estimates: Estimates, i: int, best_loss: float | None, rules: Rules) 
     if best_loss is None or not judged.has_learned(best_loss):
         return None
     if rules.loss is not None:
-        return rules.loss * judged.depth(best_loss)
+        return rules.loss * judged.basin_depth(best_loss)
     return octave_cost(estimates, i, rules.octaves or 0.0)
 
 

@@ -26,7 +26,7 @@ def text_of(loss: str, classes: int | None) -> str:
     ],
 )
 def test_an_error_without_such_classes_is_refused_at_load(loss: str, classes: int | None, why: str) -> None:
-    with pytest.raises(HpxferError, match="judge.loss: ") as caught:
+    with pytest.raises(HpxferError, match=r"judge\.loss: ") as caught:
         parse_sweep(text_of(loss, classes))
     assert why in str(caught.value)
 

@@ -25,9 +25,7 @@ CELL_LUCK = (0.0, 1.0, 0.0)  # all seeds of a cell fail on the same samples, and
 
 
 def judged(samples: int) -> JudgedLoss:
-    return JudgedLoss(
-        name="validation_error", words="validation error", kind="error", guess=0.9, num_samples=samples
-    )
+    return JudgedLoss(name="validation_error", words="validation error", kind="error", guess=0.9, num_samples=samples)
 
 
 def findings(

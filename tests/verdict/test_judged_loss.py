@@ -21,11 +21,17 @@ def test_a_loss_is_written_in_its_unit_and_an_error_as_accuracy() -> None:
     assert (NATS.level_with_unit(3.14159), NATS.amount(0.0171)) == ("3.1416 nats", "0.017 nats")
     assert (SQUARED.level_with_unit(0.5), SQUARED.amount(0.0171)) == ("0.5000 squared error", "0.017 squared error")
     assert (TOP5.level_with_unit(0.377), TOP5.amount(0.0171)) == ("62.30%", "1.7 points")
-    assert (TOP5.shown, TOP5.noun, TOP5.best) == ("validation top-5 accuracy", "top-5 accuracy", "best top-5 accuracy, %")
+    assert (TOP5.shown, TOP5.noun, TOP5.best) == (
+        "validation top-5 accuracy",
+        "top-5 accuracy",
+        "best top-5 accuracy, %",
+    )
     assert TOP5.training_unit == "nats"
 
 
-@pytest.mark.parametrize(("judged", "name"), [(NATS, "mean_nats"), (SQUARED, "mean_squared_error"), (TOP5, "mean_share")])
+@pytest.mark.parametrize(
+    ("judged", "name"), [(NATS, "mean_nats"), (SQUARED, "mean_squared_error"), (TOP5, "mean_share")]
+)
 def test_columns_of_data_name_the_unit(judged: JudgedLoss, name: str) -> None:
     assert judged.column("mean_nats") == name
     assert judged.column("log2_lr") == "log2_lr"
@@ -49,9 +55,9 @@ def test_the_binomial_variance_is_that_of_counts_and_never_zero(share: float, sa
 
 
 def test_the_depth_of_a_basin_is_measured_from_guessing() -> None:
-    assert TOP5.depth(0.35) == pytest.approx(0.6)
-    assert TOP5.depth(0.99) == 0  # worse than guessing: equal logits count as wrong
-    assert NATS.depth(3.0) == 3.0
+    assert TOP5.basin_depth(0.35) == pytest.approx(0.6)
+    assert TOP5.basin_depth(0.99) == 0  # worse than guessing: equal logits count as wrong
+    assert NATS.basin_depth(3.0) == 3.0
 
 
 def test_a_shape_has_learned_if_its_error_is_surely_below_guessing() -> None:

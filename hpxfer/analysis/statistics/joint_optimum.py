@@ -211,7 +211,7 @@ def _of_surface(look: Look, surface: Quadratic, bowl: Bowl, rules: Rules, judged
 def _limit(surface: Quadratic, bowl: Bowl, rules: Rules, judged: JudgedLoss) -> float:
     """Return the regret that counts as none: a share of the loss, or the cost of octaves across the flat direction."""
     if rules.loss is not None:
-        return rules.loss * judged.depth(surface.lowest_nats)
+        return rules.loss * judged.basin_depth(surface.lowest_nats)
     assert rules.octaves is not None
     return bowl.curvatures[0] * rules.octaves**2 / 2
 
