@@ -257,7 +257,7 @@ def test_a_newer_schema_is_refused_before_anything_is_touched(folder: Path, kind
     with pytest.raises(HpxferError) as error:
         Store.open(folder, write=write)
     message = str(error.value)
-    assert message.startswith(f"{path}: written with version 7 of the store's schema; ")
+    assert message.startswith(f"{path}: written with version 8 of the store's schema; ")
     assert "reads up to version 6; upgrade hpxfer" in message
     assert files(folder) == before
 
@@ -326,7 +326,7 @@ def test_a_newer_schema_is_refused_while_running(folder: Path) -> None:
     pq.write_table(TRIALS.with_metadata({VERSION_KEY: b"8"}).empty_table(), folder / "trials-000009.parquet")
     before = files(folder)
     for act in (store.compact, store.done_ids, store.read_trials):
-        with pytest.raises(HpxferError, match="written with version 7"):
+        with pytest.raises(HpxferError, match="written with version 8"):
             act()
     assert files(folder) == before
 
