@@ -25,4 +25,4 @@ def axis_note(judged: JudgedLoss) -> str:
     """Return what a caption says of such an axis, with a space before it; empty for a loss."""
     if not judged.is_error:
         return ""
-    return f" The axis shows {judged.noun}, which is 1 minus the error: losses in this text and in the data are errors."
+    return f" The axis shows {judged.noun}, which is 1 minus the error. The data of the figure are errors."

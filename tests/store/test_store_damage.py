@@ -258,7 +258,7 @@ def test_a_newer_schema_is_refused_before_anything_is_touched(folder: Path, kind
         Store.open(folder, write=write)
     message = str(error.value)
     assert message.startswith(f"{path}: written with version 8 of the store's schema; ")
-    assert "reads up to version 6; upgrade hpxfer" in message
+    assert "reads up to version 7; upgrade hpxfer" in message
     assert files(folder) == before
 
 
