@@ -128,9 +128,9 @@ class Results:
     def line(self, hp: str | None = None, loss: str | None = None) -> pd.DataFrame:
         """Return the cells that scan `hp` (by default the judged HP), with all other HPs at their base values.
 
-        Columns: axis, scale_name, scale, shape, is_base, parameterization, value (of the HP), seed, loss (nats; null
-        unless finished), status, trial_id, diverged_step (null unless diverged). `loss` is validation or final_window,
-        by default the loss that the sweep judges by.
+        Columns: axis, scale_name, scale, shape, is_base, parameterization, value (of the HP), seed, loss (in its unit;
+        null unless finished), status, trial_id, diverged_step (null unless diverged). `loss` is one of those of
+        `judge.loss`, by default the one that the sweep judges by.
         The table is empty if the search scans no line, see `why_no_line`.
         """
         hp = hp or self.spec.judged_hp
@@ -141,6 +141,11 @@ class Results:
             )
         if loss not in LOSS_COLUMNS:
             raise HpxferError(f"loss: unknown loss {shown(loss)}; {nearest(loss, LOSS_COLUMNS)}")
+        finished = self.trials["status"] == "finished"
+        if finished.any() and self.trials.loc[finished, LOSS_COLUMNS[loss]].isna().all():
+            raise HpxferError(
+                f"{self.folder}: loss: no trial has a {loss}: its data has no such classes; use validation"
+            )
         cells = self.cells
         rows = cells["line"].isin([hp, PRODUCT])
         if self.spec.product and self.why_no_line(hp) is None:

@@ -32,6 +32,8 @@ class DataSpec(Section):
     it. A folder that `hpxfer data prepare` made states it.
 
     Without both, `hpxfer plan` reads the largest id of the data and warns if gpt2 cannot have written it."""
+    classes: Count | None = None
+    """Samples only: the number of their classes. It is filled in from data that is on this machine."""
     digest: str | None = None
     """The digest of the data. It stands in for data that is not on this machine, and is compared with data that is."""
     validation: str | None = None
