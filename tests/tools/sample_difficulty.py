@@ -52,7 +52,11 @@ def of_mixture(inputs: int, classes: int, trials: int) -> Weights:
 
 
 def train(
-    model: Callable[[Weights, Tensor], Tensor], weights: Weights, rates: dict[str, Tensor], adam: bool, data: list[Tensor]
+    model: Callable[[Weights, Tensor], Tensor],
+    weights: Weights,
+    rates: dict[str, Tensor],
+    adam: bool,
+    data: list[Tensor],
 ) -> list[float]:
     """Return the top-5 error of each trial on held-out samples. `rates` are [K] per weight."""
     x, y, held_x, held_y = data

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hpxfer.data.samples.facts import Facts, Samples
 from hpxfer.data.samples.row import SampleSource
+from hpxfer.errors import HpxferError
 from hpxfer.registry import Registry
 
 SAMPLE_SOURCES: Registry[SampleSource] = Registry(
@@ -34,7 +35,14 @@ def open_samples(name: str, only: tuple[int, ...] = ()) -> Samples | None:
     Raise HpxferError if their files exist and cannot be used.
     """
     found = sample_source_of(name).open(name.partition(":")[2])
-    return found if found is None or not only else found.only(only)
+    if found is None or not only:
+        return found
+    if max(only) >= found.facts.num_classes:
+        got = f"{max(only)} of {found.facts.targets} in {name}"
+        raise HpxferError(
+            f"data.only: must name classes from 0 to the number of classes less one, got {got}; correct it"
+        )
+    return found.only(only)
 
 
 __all__ = [

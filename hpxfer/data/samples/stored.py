@@ -57,8 +57,8 @@ class SampleFiles:
     def digest(self) -> str:
         """The 16-byte blake2b of every sample. Moving, renaming or packing files does not change it.
 
-        It covers, for the training split and then the test split: one line of text with the shape of a sample, the types
-        of inputs and targets, the number of samples, of classes and of real targets; then all inputs, then all targets.
+        It covers, for the training split and then the test split: one line of text with the shape of a sample, the
+        types of inputs and targets, and the numbers of samples, classes and real targets; all inputs; all targets.
         """
         state = hashlib.blake2b(digest_size=16)
         for split in filter(None, (self.splits.train, self.splits.test)):

@@ -23,6 +23,11 @@ _BATCH = re.compile(r"data_batch_([1-9][0-9]?)\.bin")
 _CLASSES_OF_BYTES = {1: 10, 2: 100}
 
 
+def is_one(name: str) -> bool:
+    """Return whether a file of this name is one of a training split."""
+    return name == "train.bin" or _BATCH.fullmatch(name) is not None
+
+
 def _open(path: str) -> StoredSamples | None:
     if (folder := folder_at(path)) is None:
         if os.path.lexists(path):
@@ -63,11 +68,13 @@ def _splits(files: tuple[str, ...]) -> Splits:
     found = [_records(path, label_bytes) for path in files]
     train = [each for each, of_test in zip(found, is_test, strict=True) if not of_test]
     test = [each for each, of_test in zip(found, is_test, strict=True) if of_test]
-    return Splits(train=_split(files[0], train, label_bytes), test=_split(files[-1], test, label_bytes) if test else None)
+    return Splits(
+        train=_split(files[0], train, label_bytes), test=_split(files[-1], test, label_bytes) if test else None
+    )
 
 
 def _records(path: str, label_bytes: int) -> np.ndarray:
-    """Return the records of a file, uint8 [N, bytes]. Raise HpxferError for a part of a record and for a wrong label."""
+    """Return the records of a file, uint8 [N, bytes]. Raise HpxferError for part of a record and for a wrong label."""
     size = label_bytes + int(np.prod(_IMAGE))
     num_bytes = os.path.getsize(path)
     if num_bytes % size or not num_bytes:

@@ -1,10 +1,10 @@
 """idx: the format of MNIST, Fashion-MNIST and EMNIST: images of idx3-ubyte and labels of idx1-ubyte, plain or .gz.
 
 A file starts with two zero bytes, the type (8: unsigned byte), the number of dimensions, and each dimension as a
-big-endian int32. In a folder the training images are `train-images-idx3-ubyte` or `PREFIX-train-images-idx3-ubyte`. The
-names of the other files follow: `labels` and `idx1` instead of `images` and `idx3`, `t10k` or `test` instead of `train`.
-A dot may stand before `idx`. A file is read as a folder with it alone, if its name has `train`; else it has no test
-split.
+big-endian int32. In a folder the training images are `train-images-idx3-ubyte` or `PREFIX-train-images-idx3-ubyte`.
+The names of the other files follow: `labels` and `idx1` instead of `images` and `idx3`, and `t10k` or `test` instead of
+`train`. A dot may stand before `idx`. A file whose name has `train-images` is read as a folder with that set alone. Any
+other file of images has no test split.
 """
 
 from __future__ import annotations
@@ -27,9 +27,14 @@ _MAX_DIMENSIONS = 4
 _RULE = "must name a folder with train-images-idx3-ubyte or such a file, plain or .gz"
 
 
+def is_images(name: str) -> bool:
+    """Return whether a file of this name holds training images."""
+    return _IMAGES.fullmatch(name) is not None
+
+
 def _open(path: str) -> StoredSamples | None:
     if (folder := folder_at(path)) is not None:
-        found = sorted(name for name in os.listdir(folder) if _IMAGES.fullmatch(name))
+        found = sorted(filter(is_images, os.listdir(folder)))
         plain = [name for name in found if name.removesuffix(".gz") == name or name.removesuffix(".gz") not in found]
         if len(plain) != 1:
             got = cut(", ".join(plain), 300) or "none"

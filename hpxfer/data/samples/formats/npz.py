@@ -155,7 +155,7 @@ def _splits(files: tuple[str, ...]) -> Splits:
 
 def _check(path: str, names: tuple[str, str], x: _Header, y: _Header) -> None:
     """Raise HpxferError unless two arrays can be inputs and targets."""
-    if x.dtype != np.uint8 and x.dtype.kind not in _REAL or 0 in x.shape[1:]:
+    if (x.dtype != np.uint8 and x.dtype.kind not in _REAL) or 0 in x.shape[1:]:
         rule = "must be pixels of uint8 or real numbers, with no dimension of size 0"
         raise HpxferError(f"{path}: {names[0]}: {rule}, got {x.dtype} {x.shape}; save it as uint8 or float32")
     is_row = len(y.shape) == 1 or (len(y.shape) == 2 and (y.shape[1] == 1 or (y.dtype.kind in _REAL and y.shape[1])))
@@ -169,7 +169,9 @@ def _labels(archive: _Archive, name: str) -> np.ndarray:
     found = archive.array(name).reshape(-1)
     if found.size and not 0 <= int(found.min()) <= int(found.max()) < MAX_DIM:
         got = f"{found.min()} to {found.max()}"
-        raise HpxferError(f"{archive.path}: {name}: classes must be from 0 to {MAX_DIM - 1}, got {got}; mend the labels")
+        raise HpxferError(
+            f"{archive.path}: {name}: classes must be from 0 to {MAX_DIM - 1}, got {got}; mend the labels"
+        )
     return found.astype(np.int64)
 
 
