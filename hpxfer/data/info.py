@@ -18,6 +18,7 @@ from hpxfer.data.formats import HEAD_BYTES, PACKED_SUFFIXES, TEXT_SUFFIXES, NoFo
 from hpxfer.data.largest_id import largest_id
 from hpxfer.data.prepared import damage, hashed, missing, unknown
 from hpxfer.data.samples import sample_source_of
+from hpxfer.data.samples.builtin import MAKERS
 from hpxfer.data.samples.info import guessed, sample_facts
 from hpxfer.data.sources import SOURCES, open_dataset, source_of
 from hpxfer.data.sources.bare import pairs_of_uint32
@@ -95,6 +96,9 @@ def info(given: str, open_text: OpenText) -> DataInfo:
         return _of_path(given, open_text)
     if kind == "tokens":
         return _of_path(path, open_text)
+    if (problem := source_of(given).problem(path)) is not None:
+        of_samples = f", or for samples: {', '.join(MAKERS)}" if kind == "builtin" else ""
+        raise HpxferError(f"{given}: {problem}{of_samples}")
     dataset = open_dataset(given)
     if dataset is None:
         raise _nothing(given)
