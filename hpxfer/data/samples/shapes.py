@@ -27,7 +27,7 @@ _STROKES, _RADIUS = 4, 3  # lines of a class, half their thickness in points
 _UNIT = 8  # bits behind the point of a coordinate
 # The largest coefficients of the map, in 2^-8 points: shift; per half pixel from the center; per its square.
 _SHIFT, _LINEAR, _BEND = 10 << _UNIT, 320, 16
-_NOISE = 40
+_GROUND, _NOISE = 56, 40  # the gray of the ground, and the strength of the noise
 _WORDS = 4 + SIDE * SIDE // 2  # class, contrast and map; noise of 4 bytes per pixel
 
 
@@ -42,7 +42,7 @@ def draw(stream: str, begin: int, end: int, classes: tuple[int, ...]) -> tuple[N
     # The sum of four bytes has mean 510 and a standard deviation of 147.8.
     four = parts(found[:, 4:], "<u1").reshape(end - begin, SIDE * SIDE, 4).sum(axis=2, dtype=np.int32)
     noise = (four - 510) * _NOISE >> 8
-    return np.clip(ink + noise + 56, 0, 255).astype(np.uint8), chosen
+    return np.clip(ink + noise + _GROUND, 0, 255).astype(np.uint8), chosen
 
 
 def _coordinates(found: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

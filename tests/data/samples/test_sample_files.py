@@ -194,7 +194,10 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     "idx labels as images": (spoiled(IMAGES, idx_bytes((40,), bytes(40))), "must hold images, got the dimensions"),
     "idx broken gz": (spoiled(f"{IMAGES}", gzip.compress(FORTY)), r"ending \.gz if packed"),
     "idx empty folder": (lambda folder: f"idx:{folder}", "or such a file, plain or .gz, got none in"),
-    "cifar part of a record": (one("cifar", "data_batch_1.bin", bytes(3072)), "must be records of 3073 bytes, got 3072"),
+    "cifar part of a record": (
+        one("cifar", "data_batch_1.bin", bytes(3072)),
+        "must be records of 3073 bytes, got 3072",
+    ),
     "cifar label": (
         one("cifar", "data_batch_1.bin", cifar_records(numbered(2, 3072), [1, 10])),
         "a label must be below 10, got 10 in record 1",
@@ -204,11 +207,17 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     "cifar empty folder": (lambda folder: f"cifar:{folder}", "got neither; fetch the binary version"),
     "npz of objects": (one("npz", "a.npz", npz(x=np.array([{}]), y=[0])), "x: must hold numbers, got Python objects"),
     "npz labels of objects": (one("npz", "a.npz", npz(x=numbered(1), y=np.array([{}]))), "y: must hold numbers"),
-    "npz names": (one("npz", "a.npz", npz(data=[1])), "must hold arrays with the names x_train and y_train; .*got data"),
+    "npz names": (
+        one("npz", "a.npz", npz(data=[1])),
+        "must hold arrays with the names x_train and y_train; .*got data",
+    ),
     "npz counts": (one("npz", "a.npz", npz(x=numbered(3), y=[0, 1])), "has labels, got 3 and 2"),
     "npz negative": (one("npz", "a.npz", npz(x=numbered(2), y=[0, -1])), "classes must be from 0 to"),
     "npz whole inputs": (one("npz", "a.npz", npz(x=np.ones((2, 2), int), y=[0, 1])), "must be pixels of uint8 or real"),
-    "npz not finite": (one("npz", "a.npz", npz(x=[[1.0], [np.nan]], y=[0, 1])), r"must be finite .* got nan at \(1, 0\)"),
+    "npz not finite": (
+        one("npz", "a.npz", npz(x=[[1.0], [np.nan]], y=[0, 1])),
+        r"must be finite .* got nan at \(1, 0\)",
+    ),
     "npz test of another form": (
         one("npz", "a.npz", npz(x_train=numbered(2), y_train=[0, 1], x_test=numbered(2, 4), y_test=[0, 1])),
         "the test split must have inputs and targets of the same form",
