@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from hpxfer.model.parameters import Memory, ParameterSpec
 from hpxfer.registry import Registry
@@ -93,6 +93,8 @@ class Family:
     logits_per_token: Callable[[Shape, Setting], int] = lambda shape, setting: 0
     """(shape, setting) -> the logits per token that `hpxfer.kernels.head` computes, for planning. It keeps them up to a
     limit, and computes them piece by piece again above it."""
+    data: Literal["tokens", "samples"] = "tokens"
+    """What the model reads."""
     forward_roles: tuple[str, ...] = tuple(ROLES)
     """The roles whose forward multiplier the model applies. Tables that give others one are refused."""
 

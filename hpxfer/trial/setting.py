@@ -83,6 +83,9 @@ class Setting:
     validation_digest: str | None = None
     epochs: int = 1  # a limit
     document_eos: int | None = None  # the id after which attention and positions start again; None: they do not
+    num_inputs: int = 0  # features of a sample; 0: the data are tokens
+    num_targets: int = 0  # real targets of a sample; 0: its target is a class
+    only_classes: tuple[int, ...] = ()  # the classes of the source that are read; none: all
 
     def __post_init__(self) -> None:
         if self.precision == AUTO:
@@ -127,6 +130,8 @@ class DataRef:
     vocab_size: int
     validation_digest: str | None = None  # of data of its own
     others: tuple[tuple[str, str], ...] = ()  # (source, digest) of the points with data of their own
+    num_inputs: int = 0  # features of a sample; 0: the data are tokens
+    num_targets: int = 0  # real targets of a sample; 0: its target is a class
 
     @property
     def digests(self) -> str:
@@ -159,6 +164,9 @@ def setting_of(
         "data_digest": dict(data.others).get(own.source, data.digest) if own else data.digest,
         "tokenizer": data.tokenizer,
         "vocab_size": data.vocab_size,
+        "num_inputs": data.num_inputs,
+        "num_targets": data.num_targets,
+        "only_classes": spec.data.only or (),
         "validation_source": spec.data.validation,
         "validation_digest": data.validation_digest,
         "epochs": spec.data.epochs,
