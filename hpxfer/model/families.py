@@ -6,15 +6,18 @@ The trainer, the planner and the checks of a sweep use the functions of the row 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from hpxfer.model.parameters import Memory, ParameterSpec
 from hpxfer.registry import Registry
 from hpxfer.scaling.roles import ROLES
-from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.shape import ROW_MULTIPLE, Shape
 from hpxfer.spec.blocks import Options
+from hpxfer.spec.problem import Problem
+from hpxfer.spec.sweep import SweepSpec
+from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.trial import Setting, Trial
 
 if TYPE_CHECKING:
@@ -95,9 +98,23 @@ class Family:
     limit, and computes them piece by piece again above it."""
     data: Literal["tokens", "samples"] = "tokens"
     """What the model reads."""
+    model_keys: tuple[str, ...] | None = None
+    """The keys of a sweep's `model` that the family reads, beside `family` and `base`. None: all but those of another
+    family's own section."""
+    base_keys: tuple[str, ...] | None = None
+    """The keys of `model.base` that the family reads. None: all."""
+    problems: Callable[[SweepSpec, Sequence[tuple[KeyPath, Shape]]], Iterator[Problem]] = lambda spec, shapes: iter(())
+    """(sweep, its shapes with their key paths, none if they are broken) -> the broken rules that only this family
+    has."""
+    row_multiple: int = ROW_MULTIPLE
+    """What every hidden size must be a multiple of."""
+    precisions: tuple[str, ...] = ("float32", "bfloat16")
+    """The precisions of compute that the model has."""
+    compiles: bool = True
+    """Whether torch may compile the forward pass on CUDA."""
     forward_roles: tuple[str, ...] = tuple(ROLES)
     """The roles whose forward multiplier the model applies. Tables that give others one are refused."""
 
 
-FAMILIES: Registry[Family] = Registry("family", {"gpt": "hpxfer.model.gpt:GPT"})
+FAMILIES: Registry[Family] = Registry("family", {"gpt": "hpxfer.model.gpt:GPT", "mlp": "hpxfer.model.mlp:FAMILY"})
 register_family = FAMILIES.register

@@ -19,12 +19,13 @@ Tap = Callable[[str, int, Tensor, Tensor], None]
 class Output:
     """The output of a forward pass. Letters: K trials, T tokens, L MoE layers, E experts."""
 
-    losses_KT: Tensor  # float32, cross entropy in nats
+    losses_KT: Tensor  # float32, cross entropy in nats, or a squared error
     load_LKE: Tensor  # int64, tokens routed to every expert
     regularizer_K: Tensor | None = None  # float32, what the gradients are of beside the mean cross entropy
     regularizers: Mapping[str, tuple[Tensor, ...]] = field(default_factory=dict)  # metric -> [K] per MoE layer, or once
     scores: tuple[Tensor, ...] = ()  # per MoE layer [K, T, E] float32, without a gradient: what chooses the experts
     entropies: tuple[Tensor, ...] | None = None  # per MoE layer [K]: of a batch in pieces, whose scores are gone
+    ranks: Callable[[], Tensor] | None = None  # -> [K, T] int64: how many classes score as high as the right one
 
 
 def router_entropies(output: Output, backend: Backend = TORCH) -> tuple[Tensor, ...]:

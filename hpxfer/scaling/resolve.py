@@ -74,19 +74,29 @@ def base_forward(role: str, base: Shape, hps: HPs) -> float:
 
 
 def resolve(
-    choice: Parameterization, base: Shape, target: Shape, optimizer: Column, hps: HPs, init: BaseInit
+    choice: Parameterization,
+    base: Shape,
+    target: Shape,
+    optimizer: Column,
+    hps: HPs,
+    init: BaseInit,
+    *,
+    learned_bias_std: float | None = None,
 ) -> dict[str, Multipliers]:
     """Return role -> absolute init std, peak LR, eps, weight decay and forward multiplier at `target`.
 
-    The `lr` of `router_bias` is the rate of the balancing rule. The forward multiplier of a branch is the whole factor
-    of its output: residual_scale times 1/num_active of the base times `forward_mult` times the factor of the table.
+    The `lr` of `router_bias` is the rate of the balancing rule. With `learned_bias_std` the optimizer trains the bias,
+    which starts at this std at every shape, and has an LR as other roles do. The forward multiplier of a branch is the
+    whole factor of its output: residual_scale times 1/num_active of the base times `forward_mult` times the factor of
+    the table.
     """
     factors = evaluate(choice, base, target, optimizer)
     out = {}
     for role, factor in factors.items():
-        lr = hps.router_bias_lr if role == "router_bias" else hps.lr
+        learned = role == "router_bias" and learned_bias_std is not None
+        lr = hps.router_bias_lr if role == "router_bias" and not learned else hps.lr
         out[role] = Multipliers(
-            init_std=base_init_std(role, base, init, hps) * factor.init_std,
+            init_std=learned_bias_std or 0.0 if learned else base_init_std(role, base, init, hps) * factor.init_std,
             lr=lr * hps.get(f"{role}.lr_mult") * factor.lr,
             eps=hps.eps * factor.eps,
             weight_decay=hps.weight_decay * factor.weight_decay,

@@ -188,14 +188,14 @@ def _check_experts(shape: Shape) -> str | None:
     return None
 
 
-def check_trainable(shape: Shape) -> str | None:
-    """Return why the built-in trainer cannot run this shape, or None."""
+def check_trainable(shape: Shape, row_multiple: int = ROW_MULTIPLE) -> str | None:
+    """Return why the built-in trainer cannot run this shape, or None. `row_multiple` is that of the model's family."""
     if problem := check_shape(shape):
         return problem
     for name in ("width", "attention_width", "kv_width", "expert_width", "shared_width", "dense_width"):
         value = getattr(shape, name)
-        if value % ROW_MULTIPLE:
-            return f"{name} must be a multiple of {ROW_MULTIPLE} (rows of whole 16-byte units), got {value}"
+        if value % row_multiple:
+            return f"{name} must be a multiple of {row_multiple} (rows of whole 16-byte units), got {value}"
     return None
 
 

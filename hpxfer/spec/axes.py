@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError
+from hpxfer.registry import registry
 from hpxfer.scaling.shape import EXPERT_DIMS, Shape, check_trainable, heads_of
-from hpxfer.spec.blocks import Blocks, has_dense
+from hpxfer.spec.blocks import Blocks, Model, has_dense
 from hpxfer.spec.scale import scale_of
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
@@ -113,7 +114,7 @@ def _whole(value: float, name: str, at: str) -> int:
     return round(value)
 
 
-def moved(base: Shape, change: ShapeChange, blocks: Blocks) -> Shape:
+def moved(base: Shape, change: ShapeChange, model: Model) -> Shape:
     """Return `base` with `change` applied. By default num_active follows num_experts, and hidden sizes the width.
 
     A change to no experts gives a dense shape, without shared experts and groups. A dense size is there where some
@@ -133,11 +134,11 @@ def moved(base: Shape, change: ShapeChange, blocks: Blocks) -> Shape:
         num_shared=num_shared,
         shared_width=_size("shared", change, width, shared / base.width),
         num_groups=change.num_groups or (1 if is_dense else base.num_groups),
-        batch_tokens=change.batch_tokens or base.batch_tokens,
+        batch_tokens=change.batch_tokens or change.batch_samples or base.batch_tokens,
         steps=change.steps or base.steps,
     )
-    shape = replace(shape, **_dense(base, change, shape, blocks))
-    if problem := check_trainable(shape):
+    shape = replace(shape, **_dense(base, change, shape, model))
+    if problem := check_trainable(shape, registry("family").get(model.family).row_multiple):
         raise HpxferError(problem)
     return shape
 
@@ -153,7 +154,8 @@ def _heads(base: Shape, change: ShapeChange, width: int) -> dict[str, int]:
     kv_heads = change.kv_heads
     if kv_heads is None and base.kv_heads:
         at = f" at a group of {base.query_heads // base.kv_heads} heads; give kv_heads"
-        kv_heads = _whole((heads or width // base.head_dim) / (base.query_heads // base.kv_heads), "kv_heads", at)
+        of_queries = heads or width // max(1, base.head_dim)
+        kv_heads = _whole(of_queries / (base.query_heads // base.kv_heads), "kv_heads", at)
     return heads_of(width, base.head_dim, heads, kv_heads)
 
 

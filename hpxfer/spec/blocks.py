@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization, evaluate
@@ -42,6 +42,9 @@ class Options(Blocks, Protocol):
 
     @property
     def learned_router_bias(self) -> bool: ...
+
+    @property
+    def mlp(self) -> Any: ...  # MLP, or the section of a sweep with fields of the same names
 
 
 class Model(Options, Protocol):

@@ -37,14 +37,15 @@ def model_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Pr
 
 
 def _positions(model: ModelSpec) -> Iterator[Problem]:
-    rotated = model.base.head_dim * model.rope_share
+    head_dim = model.base.head_dim or 0
+    rotated = head_dim * model.rope_share
     if model.positions != "rope":
         yield from _goes_with(model, ("rope_theta", "rope_share"), "positions: rope", f"positions: {model.positions}")
     elif abs(rotated - (features := max(2, 2 * round(rotated / 2)))) > _ROUNDING:
         yield (
             ("model", "rope_share"),
-            f"must rotate an even number of the {model.base.head_dim} features of a head, got {rotated:g}; the nearest "
-            f"is {features}, rope_share: {features / model.base.head_dim:g}",
+            f"must rotate an even number of the {head_dim} features of a head, got {rotated:g}; the nearest "
+            f"is {features}, rope_share: {features / head_dim:g}",
         )
     if model.positions != "learned":
         yield from _goes_with(model, ("position_std",), "positions: learned", f"positions: {model.positions}")

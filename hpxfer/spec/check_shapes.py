@@ -45,8 +45,13 @@ def base_problems(spec: SweepSpec) -> Iterator[Problem]:
     ]
     yield from broken
     alone = replace(shape, batch_tokens=0, steps=0)  # `length_problems` looks at these
-    if not broken and (problem := check_trainable(alone) or _no_moe_block(spec, shape)):
+    if not broken and (problem := check_trainable(alone, _row_multiple(spec)) or _no_moe_block(spec, shape)):
         yield AT_BASE, problem
+
+
+def _row_multiple(spec: SweepSpec) -> int:
+    multiple: int = registry("family").get(spec.model.family).row_multiple
+    return multiple
 
 
 def _size_problems(base: ShapeSpec, kind: str, wanted: bool, of: str) -> Iterator[Problem]:
@@ -171,6 +176,10 @@ def _schedule(spec: SweepSpec, shape: Shape, own: ScheduleSpec | None) -> Iterat
 def batch_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, str]]:
     """Yield (key of `training`, what is wrong) of a batch size."""
     context, validation_tokens = spec.model.context or 1, spec.training.validation
+    if registry("family").get(spec.model.family).data == "samples":
+        if validation_tokens % batch_tokens:
+            yield "validation_samples", f"must be whole batches of {batch_tokens} samples, got {validation_tokens}"
+        return
     if batch_tokens % BATCH_TOKENS_MULTIPLE:
         yield "batch_tokens", f"must be a multiple of {BATCH_TOKENS_MULTIPLE}, got {batch_tokens}"
     if batch_tokens % context:
@@ -182,7 +191,8 @@ def batch_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, st
 
 def _piece_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, str]]:
     """Yield (key of `training`, what is wrong) of the pieces of a batch. At the base, also of a piece itself."""
-    tokens, lanes, context = spec.training.accumulation_tokens, spec.training.accumulation_lanes, spec.model.context or 1
+    tokens, lanes = spec.training.accumulation_tokens, spec.training.accumulation_lanes
+    context = spec.model.context or 1
     whole = math.lcm(BATCH_TOKENS_MULTIPLE, context)
     if tokens is not None and tokens % whole:
         yield "accumulation_tokens", f"must be a multiple of {whole}: of 32 and of the context {context}, got {tokens}"

@@ -15,6 +15,7 @@ from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.check_judge import judge_problems
+from hpxfer.spec.check_family import family_problems
 from hpxfer.spec.check_model import model_problems
 from hpxfer.spec.check_search import search_problems
 from hpxfer.spec.check_shapes import (
@@ -51,10 +52,14 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     if too_large := list(size_problems(spec)):
         yield from too_large  # what follows looks at every shape
         return
+    if wrong_keys := list(family_problems(spec)):
+        yield from wrong_keys  # what follows reads them
+        return
     broken_base = [*base_problems(spec), *length_problems(spec)]
     shapes = () if broken_base else keyed_shapes(spec)
     yield from broken_base
     yield from model_problems(spec, shapes)
+    yield from registry("family").get(spec.model.family).problems(spec, shapes)
     yield from data_problems(spec)
     yield from judge_problems(spec)
     yield from _training(spec)

@@ -129,6 +129,11 @@ def resolved(model: Any) -> Any:
     return {key: value for key, value in options.items() if key not in without}
 
 
+def of_family(name: str) -> Mapping[str, Any]:
+    """Return the keys of `model` that have another default in this family."""
+    return _OF_FAMILY.get(name, {})
+
+
 def known(name: str) -> str:
     """Return the name of a preset as this module spells it. Raise PydanticCustomError if there is none."""
     key = _spelled(name)

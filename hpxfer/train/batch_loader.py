@@ -43,7 +43,10 @@ class BatchLoader:
         of_step = len(self._seeds) * trials[0].setting.batch_tokens
         self._chunk_steps = max(1, min(CHUNK_STEPS, CHUNK_TOKENS // of_step))
         self._of_trial = torch.tensor([self._seeds.index(trial.seed) for trial in trials], device=device)
-        stds = [trial.structure().router_bias_std for trial in trials]
+        mlp = trials[0].setting.mlp
+        self._scheduled = mlp.router_bias != "fixed"
+        own = mlp.router_bias_std if mlp.router_bias in ("fixed", "schedule") else 0.0
+        stds = [own or trial.structure().router_bias_std for trial in trials]
         self._stds = torch.tensor(stds, device=device).view(1, -1, 1) if any(stds) and self._moe_blocks else None
         self._fixed = self._fixed_bias([trial.setting.ties == "fixed_bias" for trial in trials])
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -56,7 +59,7 @@ class BatchLoader:
         return self._stds is not None or self._fixed is not None
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets [K, B, S] of a step. Trials of one seed read the same tokens."""
+        """Return inputs and targets of a step, [K, B, S] of tokens. Trials of one seed read the same data."""
         number, at = divmod(step, self._chunk_steps)
         inputs, targets = self._batches(number).tensors
         return inputs[at].index_select(0, self._of_trial), targets[at].index_select(0, self._of_trial)
@@ -68,7 +71,7 @@ class BatchLoader:
         """
         if self._stds is None:
             return self._fixed
-        number, at = divmod(step, NOISE_STEPS)
+        number, at = divmod(step if self._scheduled else 0, NOISE_STEPS)  # a fixed bias is that of the first step
         if self._noise is None or self._noise.number != number:
             self._noise = self._send(number, [router_noise(self._seeds, self._moe_blocks, self._num_experts, number)])
             self._wait(self._noise)

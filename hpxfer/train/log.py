@@ -39,6 +39,14 @@ def loss_steps(steps: int) -> tuple[int, ...]:
     return (*range(head), *spaced(head, steps, LOSS_POINTS))
 
 
+def error_steps(steps: int, window: int) -> set[int]:
+    """Return the steps at which the error of a batch of samples is logged.
+
+    These are those of the loss, and of the final `window`, over which it is averaged, the last LOSS_HEAD steps.
+    """
+    return {*loss_steps(steps), *range(max(0, steps - min(window, LOSS_HEAD)), steps)}
+
+
 def balance_steps(steps: int) -> set[int]:
     """Return the steps at which load deviation and router entropy are logged."""
     return set(spaced(0, steps, BALANCE_POINTS))

@@ -1,6 +1,6 @@
 """DivergenceMonitor: the losses of a stack, which trials are alive, and the LR factor. No step waits for the host.
 
-    bad     a loss that is not finite, or above BLOW_UP * max(the trial's first loss, ln V)
+    bad     a loss that is not finite, or above BLOW_UP * max(the trial's first loss, that of a model without knowledge)
     alive   until the first bad loss: the update of that step is not taken, and none after it
 
 Letters: K trials, T tokens, N steps, V vocabulary.
@@ -16,11 +16,12 @@ from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.sums import column_sums
+from hpxfer.spec.mlp import guess_loss
 from hpxfer.train.schedules import lr_factor
 from hpxfer.train.snapshot import Snapshot, copy_trials
 from hpxfer.trial import Setting
 
-# A loss is a blow-up above this many times the larger of the first loss and ln V, the loss of a uniform guess.
+# A loss is a blow-up above this many times the larger of the first loss and that of a uniform guess, which is ln V.
 BLOW_UP = 4.0
 
 
@@ -70,7 +71,7 @@ class DivergenceMonitor:
         loss_K = mean_losses(losses_KT, self._backend)
         self._store(loss_K)
         exact_K = loss_K.double()
-        unit_K = exact_K.clamp(min=math.log(self._setting.vocab_size))  # a NaN stays one
+        unit_K = exact_K.clamp(min=guess_loss(self._setting.mlp.loss, self._setting.vocab_size))  # a NaN stays one
         torch.where(self._step == 0, BLOW_UP * unit_K, self._limit, out=self._limit)
         bad_K = self.bad(exact_K)
         torch.where(self.alive & bad_K, self._step, self.ended, out=self.ended)

@@ -5,7 +5,8 @@ Letters: K trials, B sequences, S context, L MoE layers, E experts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from hpxfer.model.draws import draw
 from hpxfer.model.families import FAMILIES, StackedModel
 from hpxfer.model.flat import FlatLayout, Weights, gradients
 from hpxfer.model.output import Output, Tap
+from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.train.batch_loader import BatchLoader
 from hpxfer.train.optimizer import StackOptimizer
@@ -25,6 +27,9 @@ from hpxfer.train.pieces import Pieces
 from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.train.snapshot import Snapshot, copy_flat_trials, copy_trials
 from hpxfer.trial.stack import Stack
+
+# The parameter of a learned router bias.
+ROUTER_BIAS = "router_logit_bias"
 
 
 class TrainState:
@@ -59,7 +64,9 @@ class TrainState:
         self.flat = torch.empty(self.layout.numel, device=device)
         self.weights: Weights = self.layout.leaves(self.flat)
         self.model = self._build(stack)
-        self._forward: Any = torch.compile(self.model.__call__, dynamic=False) if compiled else self.model
+        self._forward: Any = self.model
+        if compiled and self._family.compiles:
+            self._forward = torch.compile(self.model.__call__, dynamic=False)
         self.optimizer = StackOptimizer(
             self.layout, self.flat, self.setting.optimizer, backend, has_momentum=stack.has_momentum, ranks=ranks
         )
@@ -69,6 +76,8 @@ class TrainState:
         layers = len(self.moe_blocks) if self.setting.balance.load == "last_step" else 0
         self.last_load = torch.zeros(layers, *self.router_bias.shape[1:], dtype=torch.int64, device=device)
         self._bias_rate = torch.zeros(1, self.num_trials, 1, device=device)
+        # Of a router bias that plain SGD trains, whatever the optimizer is.
+        self._plain_rate = torch.zeros(self.num_trials, 1, device=device)
         self._grad_out = torch.full(
             (self.num_trials, self.setting.batch_tokens), 1.0 / self.setting.batch_tokens, device=device
         )
@@ -91,15 +100,29 @@ class TrainState:
         for name, value in self._build(stack).numbers().items():
             numbers[name].copy_(value)  # in place, for the code that was compiled or captured with these tensors
         self._resolved = [trial.resolved() for trial in stack.trials]
+        self._plain_rate.copy_(torch.tensor([self._plain(roles) for roles in self._resolved]).unsqueeze(1))
         globals_ = [trial.globals() for trial in stack.trials]
         self.optimizer.set_hps(
             [(values.beta1, values.beta2) for values in globals_],
-            self._resolved,
+            [self._without_plain(roles) for roles in self._resolved],
             [trial.hps.momentum for trial in stack.trials],
         )
         rates = [roles["router_bias"].lr if self.moe_blocks else 0.0 for roles in self._resolved]
         self._bias_rate.copy_(torch.tensor(rates).view(1, -1, 1))
         self._loader = BatchLoader(self.data, stack.trials, self.device, self.moe_blocks)
+
+    @property
+    def _has_plain_bias(self) -> bool:
+        return self.setting.mlp.router_bias == "learned_sgd"
+
+    def _plain(self, roles: Mapping[str, Multipliers]) -> float:
+        return roles["router_bias"].lr if self._has_plain_bias else 0.0
+
+    def _without_plain(self, roles: Mapping[str, Multipliers]) -> Mapping[str, Multipliers]:
+        """Return the numbers of the roles for the optimizer, which leaves a bias alone that plain SGD trains."""
+        if not self._has_plain_bias:
+            return roles
+        return {**roles, "router_bias": replace(roles["router_bias"], lr=0.0)}
 
     def reset(self) -> None:
         """Go to the start of the training: parameters drawn, and moments, router biases and counters at zero."""
@@ -133,7 +156,7 @@ class TrainState:
         return self._loader.has_noise
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets [K, B, S] of a step. Trials of one seed read the same tokens."""
+        """Return inputs and targets of a step, [K, B, S] of tokens. Trials of one seed read the same data."""
         return self._loader.batch(step)
 
     def noise(self, step: int) -> Tensor | None:
@@ -141,10 +164,10 @@ class TrainState:
         return self._loader.noise(step)
 
     def for_all(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return one batch as inputs and targets [K, B, S], the same for every trial."""
-        inputs, targets = (torch.from_numpy(ids).to(self.device) for ids in batch)
-        size = (self.num_trials, -1, -1)
-        return inputs.expand(size).contiguous(), targets.expand(size).contiguous()
+        """Return one batch as inputs and targets [K, ...], the same for every trial."""
+        inputs, targets = (torch.from_numpy(part).to(self.device) for part in batch)
+        rows = self.num_trials
+        return inputs.expand(rows, *inputs.shape).contiguous(), targets.expand(rows, *targets.shape).contiguous()
 
     def forward(
         self,
@@ -165,12 +188,13 @@ class TrainState:
         return model(used, self.router_bias, inputs, targets, noise_LKE=self.noise(step))
 
     @torch.no_grad()
-    def losses(self, batch: Batch) -> Tensor:
-        """Return the losses [K, T] of every trial on one batch, after the last step."""
+    def losses(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Return the losses [K, T] of every trial on one batch, after the last step, and of classes their ranks."""
         inputs, targets = self.for_all(batch)
         if self.pieces is not None:
-            return self.pieces.losses(inputs, targets, self.numbers(self.setting.steps))
-        return self.forward(inputs, targets, self.setting.steps).losses_KT
+            return self.pieces.losses(inputs, targets, self.numbers(self.setting.steps)), None
+        output = self.forward(inputs, targets, self.setting.steps)
+        return output.losses_KT, None if output.ranks is None else output.ranks()
 
     def own(self, vector: Tensor) -> Weights:
         """Return the copies of a vector that this rank owns. The others are empty."""
@@ -226,6 +250,10 @@ class TrainState:
         `grads` is used up: clipping scales it in place.
         """
         self.optimizer.step(grads, factor, self.setting.gradient_clip)
+        if self._has_plain_bias:
+            rate = torch.where(self.optimizer.alive.unsqueeze(1), self._plain_rate * factor, 0.0).float()
+            for bias, grad in zip(self.weights[ROUTER_BIAS], grads[ROUTER_BIAS], strict=True):
+                bias.data.sub_(torch.where(rate > 0, rate * grad, 0.0))
         self.ranks.share_(self.flat, self.bounds)
         # Loss-free balancing (2601.20205, section 3.1; the sign: 2408.15664): the bias falls where the load is above
         # kappa.

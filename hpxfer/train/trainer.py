@@ -18,11 +18,12 @@ from torch import Tensor
 from hpxfer import __version__
 from hpxfer.model.flat import Weights
 from hpxfer.model.output import Output, router_entropies
+from hpxfer.spec.mlp import TOP, has_top5
 from hpxfer.train.checkpoint import Checkpoint, Checkpointer, how
 from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.train.compaction import fits_memory, saves_time
 from hpxfer.train.device import Setup, setup_for, switched
-from hpxfer.train.log import MetricLog, balance_steps, loss_curve, probe_steps, rms_by_role
+from hpxfer.train.log import MetricLog, balance_steps, error_steps, loss_curve, probe_steps, rms_by_role
 from hpxfer.train.monitor import mean_losses
 from hpxfer.train.provenance import provenance
 from hpxfer.train.ranks import ALONE, Ranks, joined
@@ -139,6 +140,7 @@ class _Run:
             torch.cuda.reset_peak_memory_stats(setup.device)
         steps = self.setting.steps
         self.balance_at, self.probe_at = balance_steps(steps), probe_steps(steps)
+        self.error_at = error_steps(steps, self.setting.final_window_steps)
         self.log = MetricLog(self.num_trials)
         self.losses = np.full((self.setting.steps, self.num_trials), np.nan)
         self.ended = np.full(self.num_trials, self.setting.steps + 1)  # [K] the step of divergence, or a larger number
@@ -210,6 +212,9 @@ class _Run:
         output, grads = self.train_step.gradients(step)
         if step in self.balance_at:
             self._log_balance(step, output)
+        if output.ranks is not None and step in self.error_at:
+            for metric, wrong in self._wrong(output.ranks()).items():
+                self.log.add(step, f"train_{metric}", wrong / self.setting.batch_tokens, self.live)
         if step in self.probe_at:
             self._probed_update(step, output, grads)
         else:
@@ -246,6 +251,11 @@ class _Run:
         self.train_step = _steps.step_for(stack, self.setup, reset=False, ranks=self.ranks)
         self.train_step.resume(snapshot, rows)
         self.size_since, self.size_from = time.monotonic(), self.steps_queued
+
+    def _wrong(self, ranks_KT: Tensor) -> dict[str, Tensor]:
+        """Return error -> the samples [K], float64, whose class is not the first, or not among the first five."""
+        places = {"error": 1, **({"top5_error": TOP} if has_top5(self.setting.vocab_size) else {})}
+        return {name: (ranks_KT >= place).sum(1).double() for name, place in places.items()}
 
     def results(self) -> tuple[TrialResult, ...]:
         """Validate the trials that are alive, and return the result of every trial."""
@@ -317,25 +327,33 @@ class _Run:
         return {name: torch.cat([sums[name] for sums in alone]) for name in weights}
 
     @torch.no_grad()
-    def _validate(self) -> list[float | None]:
-        """Return the mean loss of every trial on the held-out tail. A trial that the last update blew up ends here."""
-        out: list[float | None] = [None] * self.num_trials
+    def _validate(self) -> list[dict[str, float]]:
+        """Return the mean loss and the errors of every trial on the held-out data. A trial that the last update blew up
+        ends here.
+        """
+        out: list[dict[str, float]] = [{} for _ in range(self.num_trials)]
         if all(self.ended < self.setting.steps):
             return out
         state, monitor = self.train_step.state, self.train_step.monitor
         total: Tensor = torch.zeros(len(self.live), dtype=torch.float64, device=self.setup.device)
         count = 0
+        wrong: dict[str, Tensor] = {}
         for batch in state.data.validation_batches():
-            total += mean_losses(state.losses(batch), self.setup.backend, torch.float64)
+            losses_KT, ranks_KT = state.losses(batch)
+            total += mean_losses(losses_KT, self.setup.backend, torch.float64)
+            for name, here in ({} if ranks_KT is None else self._wrong(ranks_KT)).items():
+                wrong[name] = wrong.get(name, 0.0) + here
             count += 1
         means = total / count
-        for k, mean, bad in zip(self.live, means.tolist(), monitor.bad(means).tolist(), strict=True):
+        shares = {name: (number / self.setting.validation_tokens).tolist() for name, number in wrong.items()}
+        for row, (k, mean, bad) in enumerate(zip(self.live, means.tolist(), monitor.bad(means).tolist(), strict=True)):
             if bad and self.ended[k] > self.setting.steps:
                 self.ended[k] = self.setting.steps
-            out[k] = mean
+            errors = {f"validation_{name}": share[row] for name, share in shares.items()}
+            out[k] = {"validation_loss_nats": mean, **errors}
         return out
 
-    def _numbers(self, k: int, validation: float | None) -> dict[str, Any]:
+    def _numbers(self, k: int, validation: dict[str, float]) -> dict[str, Any]:
         """Return the part of a trial's result that its spec determines."""
         diverged = self._diverged(k)
         losses = [float(loss) for loss in self.losses[:, k]]
@@ -344,7 +362,8 @@ class _Run:
             "trial_id": self.stack.trials[k].id,
             "status": "finished" if diverged is None else "diverged",
             "final_window_loss_nats": float(np.mean(window)) if diverged is None else None,
-            "validation_loss_nats": validation if diverged is None else None,
+            "validation_loss_nats": None,
+            **(validation if diverged is None else {}),
             "diverged_step": diverged,
             "last_finite_loss_nats": losses[diverged - 1] if diverged else None,
             "curves": self._curves(k),

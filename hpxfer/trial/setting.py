@@ -16,6 +16,7 @@ from hpxfer.spec import SweepSpec
 from hpxfer.spec.balance import Balance
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.data import own_data
+from hpxfer.spec.mlp import MLP
 from hpxfer.spec.model_section import Norm, QKNorm
 from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import planned_at, schedule_at
@@ -23,6 +24,7 @@ from hpxfer.spec.ties import ties_at
 
 _INIT = BaseInit()
 _BALANCE = Balance()
+_MLP = MLP()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Setting:
     context: int
     gate: str = "sigmoid"
     balance: Balance = _BALANCE
+    mlp: MLP = _MLP
     top_groups: int = 0
     route_scale: float = 1.0
     learned_router_bias: bool = False
@@ -156,7 +159,10 @@ def setting_of(
     # A stored sweep may name a schedule of a plug-in that is not loaded.
     decays = planned.decay not in schedules or schedules.get(planned.decay).decay is not None
     derived = {
-        "init": spec.model.base_init(),
+        "init": spec.model.base_init(data.num_inputs or None),
+        "context": spec.model.context or 1,
+        "mlp": _MLP if spec.model.mlp is None else spec.model.mlp.setting(_sums_to_one(spec.model.gate)),
+        "validation_tokens": spec.training.validation,
         "top_groups": spec.model.top_groups or 0,
         "balance": spec.model.balance.setting(),
         "ties": ties_at(spec, choice, at),
@@ -179,6 +185,11 @@ def setting_of(
     }
     keys: dict[str, Any] = {**vars(spec), **vars(planned), **vars(spec.training), **vars(spec.model), **derived}
     return Setting(**{field.name: keys[field.name] for field in fields(Setting)})
+
+
+def _sums_to_one(gate: str) -> bool:
+    gates = registry("gate")
+    return gate in gates and gates.get(gate).sums_to_one_over is not None
 
 
 def piece_of(accumulation_tokens: int | None, batch_tokens: int) -> int | None:

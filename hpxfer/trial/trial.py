@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, Structure, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import GlobalValues, resolve, resolve_globals
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.mlp import LEARNED
 from hpxfer.trial.setting import Setting
 
 # Raise it with every change of what the trainer computes. Stored trials of another version are not reused.
@@ -31,7 +32,10 @@ class Trial:
 
     def resolved(self) -> dict[str, Multipliers]:
         """Return role -> absolute init std, LR, eps, weight decay and forward multiplier."""
-        return resolve(self._choice, self.base, self.shape, self.setting.column, self.hps, self.setting.init)
+        mlp = self.setting.mlp
+        std = mlp.router_bias_std if mlp.router_bias in LEARNED else None
+        known = self._choice, self.base, self.shape, self.setting.column, self.hps, self.setting.init
+        return resolve(*known, learned_bias_std=std)
 
     def globals(self) -> GlobalValues:
         """Return the absolute route scale and the betas. Raise HpxferError if a beta would leave [0, 1)."""
@@ -39,7 +43,8 @@ class Trial:
 
     def structure(self) -> Structure:
         """Return what the parameterization changes beside numbers."""
-        return self._choice.structure()
+        found = self._choice.structure()
+        return replace(found, tied_experts=True) if self.setting.mlp.tied_experts else found
 
     @property
     def _choice(self) -> Parameterization:

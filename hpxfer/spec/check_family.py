@@ -1,0 +1,106 @@
+"""Rules on the keys that a family reads: those of tokens or of samples, and the parts of a model that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hpxfer.errors import nearest
+from hpxfer.registry import registry
+from hpxfer.spec import presets
+from hpxfer.spec.axes import entries
+from hpxfer.spec.model_section import BalanceSpec, MLPSpec, ModelSpec
+from hpxfer.spec.problem import Problem
+from hpxfer.spec.sweep import Length, ShapeChange, SweepSpec
+from hpxfer.spec.yaml_file import KeyPath
+
+# Keys of `training` in a family that reads tokens -> those that stand in their place where it reads samples.
+_OF_TOKENS = {
+    "batch_tokens": "batch_samples",
+    "validation_tokens": "validation_samples",
+    "tokens": "steps",
+    "accumulation_tokens": None,
+}
+_REQUIRED = {
+    "tokens": ("batch_tokens", "validation_tokens"),
+    "samples": ("batch_samples", "validation_samples"),
+}
+
+
+def family_problems(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield every key that the sweep's family needs and does not get, or gets and does not read."""
+    family = registry("family").get(spec.model.family)
+    of_tokens = family.data == "tokens"
+    own = _REQUIRED[family.data]
+    for key in own:
+        if getattr(spec.training, key) is None:
+            yield ("training", key), "must be given"
+    yield from _other_data(spec, of_tokens, family.name)
+    for at, change in _points(spec):
+        key = "batch_samples" if of_tokens else "batch_tokens"
+        if getattr(change, key) is not None:
+            yield (*at, key), _of_other(of_tokens, family.name, "batch_tokens" if of_tokens else "batch_samples")
+    if of_tokens:
+        if spec.model.context is None:
+            yield ("model", "context"), "must be given"
+        if spec.model.base.head_dim is None:
+            yield ("model", "base", "head_dim"), "must be given"
+    yield from _unread(spec, family)
+    if spec.precision != "auto" and spec.precision not in family.precisions:
+        yield ("precision",), f"must be {' or '.join(family.precisions)} in the family {family.name}"
+
+
+def _points(spec: SweepSpec) -> Iterator[tuple[KeyPath, ShapeChange]]:
+    for name, axis in spec.axes.items():
+        for below, entry in entries(axis):
+            if isinstance(entry, ShapeChange):
+                yield ("axes", name, *below), entry
+
+
+def _of_other(of_tokens: bool, family: str, instead: str | None) -> str:
+    reads, other = ("tokens", "samples") if of_tokens else ("samples", "tokens")
+    fix = f"write {instead}" if instead else "take it out"
+    return f"goes with {other}, and the family {family} reads {reads}; {fix}"
+
+
+def _other_data(spec: SweepSpec, of_tokens: bool, family: str) -> Iterator[Problem]:
+    """Yield the keys of tokens in a family that reads samples, and the reverse."""
+    training = spec.training
+    of_samples = {new: old for old, new in _OF_TOKENS.items() if new in _REQUIRED["samples"]}
+    wrong: Mapping[Any, Any] = of_samples if of_tokens else _OF_TOKENS
+    for key, instead in wrong.items():
+        if getattr(training, key) is not None:
+            yield ("training", key), _of_other(of_tokens, family, instead)
+    if of_tokens:
+        return
+    if training.accumulation_lanes > 1:
+        yield ("training", "accumulation_lanes"), _of_other(False, family, None)
+    if spec.resources.micro_batch_tokens is not None:
+        yield ("resources", "micro_batch_tokens"), _of_other(False, family, None)
+    for key in ("warmup", "decay_length"):
+        length = getattr(training.schedule, key)
+        if isinstance(length, Length) and length.tokens is not None:
+            yield ("training", "schedule", key), _of_other(False, family, "a number of steps or a fraction")
+
+
+def _unread(spec: SweepSpec, family: Any) -> Iterator[Problem]:
+    """Yield the keys of the model that the family does not read, but for those that stand at their default."""
+    model, defaults = spec.model, presets.of_family(family.name)
+    for name, field in ModelSpec.model_fields.items():
+        if name in ("family", "base") or (family.model_keys is not None and name in family.model_keys):
+            continue
+        if family.model_keys is None and name != "mlp":
+            continue
+        value = getattr(model, name)
+        default = defaults.get(name, field.default)
+        if isinstance(value, BalanceSpec | MLPSpec) and isinstance(default, dict):
+            default = type(value)(**default)
+        if value != default:
+            read = family.model_keys or [key for key in ModelSpec.model_fields if key != "mlp"]
+            yield ("model", name), f"has no effect in the family {family.name}; {nearest(name, read)}"
+    for name, field in type(model.base).model_fields.items():
+        if family.base_keys is not None and name not in family.base_keys and getattr(model.base, name) != field.default:
+            yield (
+                ("model", "base", name),
+                f"has no effect in the family {family.name}; {nearest(name, family.base_keys)}",
+            )
