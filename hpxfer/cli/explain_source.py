@@ -87,7 +87,7 @@ def from_sweep(
     from hpxfer.model.cost import train_flops
     from hpxfer.model.families import FAMILIES
     from hpxfer.spec.precision import decided
-    from hpxfer.spec.vocabulary import vocabulary
+    from hpxfer.spec.vocabulary import data_sizes
     from hpxfer.store.sweep_file import load_given
     from hpxfer.trial import DataRef, Expansion, base_hps
 
@@ -96,8 +96,7 @@ def from_sweep(
     given = load_given(path)
     spec = decided(given, cuda=has_cuda(given.resources.device))
     choice = of_sweep(spec, name, conventions)
-    tokenizer, vocab_size = vocabulary(spec.data)
-    expansion = Expansion(spec, DataRef(digest="", tokenizer=tokenizer, vocab_size=vocab_size))
+    expansion = Expansion(spec, DataRef(digest="", **data_sizes(spec.data)))
     spec = expansion.part(variant).spec
     hps, setting = base_hps(spec), expansion.setting
     largest = max(expansion.shapes, key=lambda shape: train_flops(shape, expansion.setting_at(shape)))

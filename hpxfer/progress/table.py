@@ -61,7 +61,7 @@ def _shapes(shapes: tuple[ShapeProgress, ...], most: int, width: int) -> list[Re
     order = sorted(range(len(shapes)), key=lambda k: (not shapes[k].running, not shapes[k].num_left))
     for k in sorted(order[:most]):
         shape = shapes[k]
-        best = "-" if shape.best_loss_nats is None else f"{shape.best_loss_nats:.4f}"
+        best = shape.best_text or "-"
         cells = [shape.label, f"{shape.num_done}/{shape.num_trials}", str(shape.diverged), str(shape.failed)]
         cells += [str(shape.running), best, shape.best] if width >= NARROW else [best]
         table.add_row(*(Text(cell) for cell in cells))

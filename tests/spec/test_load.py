@@ -123,7 +123,8 @@ def test_derived_values() -> None:
         ),
         (
             ("  source: builtin:stdlib", "  source: builtin:stdlib\n  qqq: 1"),
-            "s.yaml:8: data.qqq: unknown key; legal: digest, documents, eos_id, epochs, source, tokenizer, "
+            "s.yaml:8: data.qqq: unknown key; legal: classes, digest, documents, eos_id, epochs, "
+            "inputs, only, source, targets, tokenizer, "
             "validation, validation_digest, vocab_size",
         ),
         (  # an axis may have the name of a key

@@ -1,0 +1,38 @@
+"""A sweep is judged by an error only if its data has such classes."""
+
+from __future__ import annotations
+
+import pytest
+from sweep_text import edited
+
+from hpxfer.errors import HpxferError
+from hpxfer.spec import dump_sweep, parse_sweep
+
+
+def text_of(loss: str, classes: int | None) -> str:
+    source = "source: builtin:stdlib"
+    more = source if classes is None else f"{source}\n  classes: {classes}"
+    return edited((source, more)) + f"judge: {{loss: {loss}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("loss", "classes", "why"),
+    [
+        ("validation_error", None, "needs samples with classes, and builtin:stdlib has none; use validation"),
+        ("validation_top5_error", None, "needs samples with classes"),
+        ("validation_top5_error", 4, "needs more than 5 classes, and the data has 4; use validation_error"),
+        ("validation_top5_error", 5, "needs more than 5 classes, and the data has 5"),
+        ("validation_error", 1, "needs more than 1 classes, and the data has 1; use validation"),
+    ],
+)
+def test_an_error_without_such_classes_is_refused_at_load(loss: str, classes: int | None, why: str) -> None:
+    with pytest.raises(HpxferError, match=r"judge\.loss: ") as caught:
+        parse_sweep(text_of(loss, classes))
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(("loss", "classes"), [("validation_error", 2), ("validation_top5_error", 6)])
+def test_a_sweep_judged_by_an_error_loads_and_dumps(loss: str, classes: int) -> None:
+    spec = parse_sweep(text_of(loss, classes))
+    assert spec.judge.loss == loss
+    assert parse_sweep(dump_sweep(spec)) == spec
