@@ -106,7 +106,7 @@ def _recipe_of_point(results: Results, label: str) -> Recipe:
 def _recipe(
     spec: SweepSpec, choice: Parameterization, hps: HPs, fitted: FittedPart, provenance: ProvenancePart
 ) -> Recipe:
-    init = spec.model.base_init()
+    init = spec.model.base_init(spec.data.inputs)
     assert spec.precision != "auto", "a stored sweep names the precision of its trials"
     return Recipe(
         RecipeFile(
