@@ -12,7 +12,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.explain import BaseValues
-from hpxfer.scaling.shape import Shape, load_shape
+from hpxfer.scaling.shape import Shape, check_attention, load_shape
 from hpxfer.scaling.table import Column, Conventions
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ class Source:
     note: str | None = None  # what the reader of the values should know
     tensors: tuple[ParameterSpec, ...] = ()  # those of the target, if the options of its model are known
     roles: frozenset[str] | None = None  # those of the model at the base and the target, if its options are known
+
+    def __post_init__(self) -> None:
+        if problem := check_attention(self.base, self.target):
+            raise HpxferError(f"the target {problem}")
 
 
 def read_conventions(given: Iterable[str]) -> dict[str, float | str]:

@@ -277,7 +277,9 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     yield from _unknown_names(recipe)
     yield from _unit_problems(recipe)
     try:
-        shape_from_mapping(recipe.base_shape, "the base")
+        base = shape_from_mapping(recipe.base_shape, "the base")
+        if not base.head_dim and registry("family").get(recipe.family).data == "tokens":
+            yield ("base_shape",), "the base: must give head_dim"
     except HpxferError as error:
         yield ("base_shape",), str(error)
     for path, name, value in _hp_values(recipe):
