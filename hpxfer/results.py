@@ -201,7 +201,7 @@ def load_results(folder: str | Path) -> Results:
         passed_over = "".join(f"\n{problem}" for problem in store.problems)
         raise HpxferError(f"{path}: must hold at least one trial in trials*.parquet, got none; {fix}{passed_over}")
     version = store.trainer_version() or TRAINER_VERSION
-    lost = lost_curves(store, spec.name)
+    lost = None if spec.resources.curves == "none" else lost_curves(store, spec.name)
     problems = (*store.problems, *([] if lost is None else [lost.text()]))
     return Results(folder=path, spec=spec, trials=trials, problems=problems, trainer_version=version, lost_curves=lost)
 

@@ -94,3 +94,35 @@ def test_a_chain_of_three_sweeps(tmp_path: Path) -> None:
         assert f"sweep chain-{before}" in page
     long = load_results(tmp_path / "results" / "chain-long")
     assert set(long.trials["steps"]) == {24, 48}
+
+
+def test_stages_of_a_search_and_the_sweep_that_goes_on_from_them(tmp_path: Path) -> None:
+    """LR, broad grid and fine grid are one sweep, its results are compact, and the next one starts around its best."""
+    text = (ROOT / "sweeps" / "search" / "staged_grid.yaml").read_text()
+    (tmp_path / "staged.yaml").write_text(text.replace("executor: local", "executor: local, curves: none"))
+    multipliers = ("--set", "search.multipliers=[init_scale, router.lr_mult]", "--set", "axes.width=[32]")
+    stages = ("--set", "search.broad={points: 3, ratio: 64}", "--set", "grid.lr={log2: [-7, -5]}")
+    said = command(tmp_path, "run", "staged.yaml", *TINY, *multipliers, *stages, "--set", "seeds=1")
+    assert "At the base, completep-moe is best at lr " in said
+    staged = load_results(tmp_path / "results" / "search-staged-grid")
+    assert len(staged.trials) >= 3 + 8 + 8
+    assert staged.curves.empty
+    assert staged.lost_curves is None
+    assert set(staged.trials["status"]) <= {"finished", "diverged"}
+    recipe = read_yaml(staged.folder / "recipe.yaml").data
+    next_stage = (
+        f"name: next\nmodel: {{context: 64, tied_embeddings: false}}\ndata: {{source: 'builtin:stdlib'}}\n"
+        "training: {batch_tokens: 128, steps: 24, validation_tokens: 512, schedule: {decay: constant, warmup: 2}}\n"
+        f"hps: {{recipe: {staged.folder / 'recipe.yaml'}}}\naxes: {{width: [32]}}\nproduct: true\n"
+        "grid:\n  init_scale: {around: [-2, 2], step: 2}\n  router.lr_mult: {around: [-6, 6], step: 6}\n"
+        "resources: {executor: local}\n"
+    )
+    (tmp_path / "next.yaml").write_text(next_stage)
+    said = command(tmp_path, "run", "next.yaml", "--set", "model.context=32")
+    assert "At the base, completep-moe is best at init_scale " in said
+    trials = load_results(tmp_path / "results" / "next").trials
+    assert len(trials) == 9
+    center = recipe["hps"]
+    assert sorted(set(trials["init_scale"])) == [center["init_scale"] * factor for factor in (1 / 4, 1, 4)]
+    tried = {json.loads(each).get("router.lr_mult", 1.0) for each in trials["multipliers"]}
+    assert sorted(tried) == [center["multipliers"].get("router.lr_mult", 1.0) * factor for factor in (1 / 64, 1, 64)]

@@ -113,8 +113,8 @@ def check_length(spec: SweepSpec) -> None:
             held_out=(str(spec.data.validation), held_out.num_tokens) if held_out else None,
             steps=shape.steps,
             batch_tokens=shape.batch_tokens,
-            validation_tokens=spec.training.validation_tokens,
-            context=spec.model.context,
+            validation_tokens=spec.training.validation,
+            context=spec.model.context or 1,
             epochs=spec.data.epochs,
             point=None if at == AT_BASE else _point(at, has_data=shape in own),
         )

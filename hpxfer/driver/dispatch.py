@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 
 from hpxfer.driver.kept import kept_text
 from hpxfer.driver.prepared import PreparedSweep
@@ -126,7 +127,9 @@ class Dispatcher:
             if self._prepared.restoring is not None:
                 self._prepared.restoring.take(self._store, results)
             else:
-                self._store.append([(trials[result.trial_id], result) for result in results])
+                has_curves = self._prepared.spec.resources.curves == "all"
+                stored = [result if has_curves else replace(result, curves=()) for result in results]
+                self._store.append([(trials[result.trial_id], result) for result in stored])
         # Signals are not deferred here: the push may wait long for a network that is down.
         self._prepared.location.push(self._lease.check)
         with self._deferred():

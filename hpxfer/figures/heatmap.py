@@ -20,6 +20,7 @@ GAP = 0.03  # between cells, as a fraction of a cell's side
 # A rise at this quantile or above it gets the lightest color: a few losses far up would make all others look alike.
 RISE_QUANTILE = 0.75
 MIN_RISE = 1e-3  # of a loss or an error
+MOST_TICKS = 5  # per side: of as many cells each has its tick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,9 @@ def draw_cells(
                 _draw_cell(axes, sides, ends, look)
     axes.set_xlim(x_edges[0], x_edges[-1])
     axes.set_ylim(y_edges[0], y_edges[-1])
+    if max(len(x), len(y)) <= MOST_TICKS:
+        axes.set_xticks(x, [f"{at:.3g}" for at in x])
+        axes.set_yticks(y, [f"{at:.3g}" for at in y])
 
 
 def _draw_cell(axes: Axes, sides: tuple[float, float], ends: tuple[float, float], look: CellLook) -> None:

@@ -95,6 +95,7 @@ FIGURES: Registry[FigureKind] = Registry(
         "collapse": "hpxfer.figures.collapse:COLLAPSE",
         "normalized-collapse": "hpxfer.figures.collapse:NORMALIZED_COLLAPSE",
         "balance": "hpxfer.figures.balance:BALANCE",
+        "routers": "hpxfer.figures.routers:ROUTERS",
         "surface": "hpxfer.figures.surface:SURFACE",
         "pairs": "hpxfer.figures.pairs:PAIRS",
         "search-best": "hpxfer.figures.search_best:SEARCH_BEST",

@@ -18,6 +18,8 @@ from hpxfer.verdict.loss import NATS, JudgedLoss
 
 MOST_CELLS_WITH_NUMBERS = 10  # per side: in more cells the numbers do not fit
 
+FEW_PANELS = 4  # more stand three in a row
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairsInfo:
@@ -33,7 +35,8 @@ class PairsInfo:
         """How to read the figure."""
         return (
             f"Mean loss over seeds above the best cell of the panel, in {self.judged.signed_unit}, at the base shape. "
-            "All other HPs stay at their base values. A cross means that a seed diverged."
+            "All other HPs stay at their base values, or in a sweep of the base alone at those of the best point. A "
+            "cross means that a seed diverged."
         )
 
     def table(self) -> pd.DataFrame:
@@ -80,11 +83,13 @@ def pair_names(found: Sequence[Surface]) -> tuple[str, ...]:
 def draw_pairs(info: PairsInfo) -> Figure:
     """Return the figure: one panel per pair of HPs."""
     with style.look():
-        figure, grid = style.panels(info.title, len(info.panels), height=3.2, foot=0.6)
+        columns, height = (2, 3.2) if len(info.panels) <= FEW_PANELS else (3, 2.6)
+        figure, grid = style.panels(info.title, len(info.panels), columns=columns, height=height, foot=0.6)
         for axes, pair in zip(grid, info.panels, strict=True):
             sides = [len({getattr(c, name) for c in pair.cells}) for name in ("log2_first", "log2_second")]
             draw_surface_cells(axes, pair, info.top_nats, info.judged, numbers=max(sides) <= MOST_CELLS_WITH_NUMBERS)
-            axes.set_title(f"{pair.first} and {pair.second}")
+            if len(info.panels) <= FEW_PANELS:  # more are too narrow for it, and the axes name both
+                axes.set_title(f"{pair.first} and {pair.second}")
             axes.set_xlabel(octaves_of(pair.first))
             axes.set_ylabel(octaves_of(pair.second))
         diverged = any(cell.loss is None for pair in info.panels for cell in pair.cells)

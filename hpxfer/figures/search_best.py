@@ -22,6 +22,7 @@ from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
 from hpxfer.results import Results
+from hpxfer.search.kinds import kind_of
 from hpxfer.verdict.loss import NATS, JudgedLoss
 
 MOST_PANELS = 6
@@ -170,12 +171,10 @@ def _draw_arm(axes: Axes, arm: ArmProgress, mark: tuple[str, str], top: float) -
 
 
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
-    arms = search_progress(results)  # empty for a grid, which chooses nothing
-    return (
-        {"": search_best_info(arms, analysis.found("search_best"), results.spec.search.kind, analysis.judged)}
-        if arms
-        else {}
-    )
+    if kind_of(results.spec).lists_trials:  # a grid chooses nothing
+        return {}
+    arms, found = search_progress(results), analysis.found("search_best")
+    return {"": search_best_info(arms, found, results.spec.search.kind, analysis.judged)} if arms else {}
 
 
 SEARCH_BEST = SweepFigure(

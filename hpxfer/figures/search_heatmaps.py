@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -27,6 +28,12 @@ from hpxfer.verdict.loss import NATS, JudgedLoss
 # White within black, so that the square shows on cells of any color and around a star.
 _SQUARES = (("#000000", 3.2), ("#ffffff", 1.6))
 _SQUARE_SIZE = 17
+View = Literal["lowest", "through_best"]
+_COLORS: dict[View, str] = {
+    "lowest": "the lowest mean loss over seeds, over all values of the other dimensions.",
+    "through_best": "the mean loss over seeds, with all other dimensions at the best point of the whole grid. A cross "
+    "means that a seed diverged.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,7 @@ class HeatmapsInfo:
     title: str
     caption: str
     top_nats: float  # the rise over the best that gets the lightest color
+    view: View
     panels: tuple[Heatmap, ...]
     judged: JudgedLoss = NATS
 
@@ -59,37 +67,32 @@ def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
 
 
-def heatmaps_info(found: Sequence[Heatmap], judged: JudgedLoss = NATS) -> HeatmapsInfo | str:
-    """Return what the figure of one stage of one arm shows, or why there is none."""
+def heatmaps_info(found: Sequence[Heatmap], view: View = "lowest", judged: JudgedLoss = NATS) -> HeatmapsInfo | str:
+    """Return what a figure of one stage of one arm shows, or why there is none."""
     if not found:
         return "the stage has one dimension, or is not over yet"
-    lowest = [loss for pair in found for row in pair.lowest for loss in row if math.isfinite(loss)]
-    best = min(lowest)
-    worst = max(found, key=pair_cost)
-    cost = pair_cost(worst)
+    colored = [loss for pair in found for row in getattr(pair, view) for loss in row if math.isfinite(loss)]
+    best = found[0].best_nats
+    worst = max(found, key=lambda pair: pair.cost_nats)
+    cost = worst.cost_nats
     first = found[0]
     values = dict.fromkeys((name, _best_value(pair, name)) for pair in found for name in (pair.x, pair.y))
     share = f"{cost / depth:.1%}; " if (depth := judged.basin_depth(best)) else ""
     at_most = f"at most {judged.amount(cost)} ({share}{worst.x} with {worst.y})" if cost > 0 else "nothing"
+    planes = ", planes through its best point" if view == "through_best" else ""
     return HeatmapsInfo(
-        title=f"{first.arm}, {first.stage} grid: best at "
+        title=f"{first.arm}, {first.stage} grid{planes}: best at "
         + ", ".join(f"{name} {value:.3g}" for name, value in values)
         + f" ({judged.level_with_unit(best)}); a pair tuned by itself costs {at_most}",
-        caption="Color: the lowest mean loss over seeds, over all values of the other dimensions. Star: the best "
-        "point of the whole grid. Square: the best point with all other dimensions at the grid's center, which is "
-        "where tuning the pair alone would end. Its cost is how far the lowest loss at the square lies above the best. "
-        "A cost within the noise of seeds says nothing. A larger cost says that the dimensions have to be tuned "
-        "together.",
-        top_nats=top_rise(loss - best for loss in lowest),
+        caption=f"Color: {_COLORS[view]} Star: the best point of the whole grid. Square: the best point with all other "
+        "dimensions at the grid's center, where the stage before ended, which is where tuning the pair alone would "
+        "end. Its cost is how far the lowest loss at the square lies above the best. A cost within the noise of seeds "
+        "says nothing. A larger cost says that the dimensions have to be tuned together.",
+        view=view,
+        top_nats=top_rise(loss - best for loss in colored),
         panels=tuple(found),
         judged=judged,
     )
-
-
-def pair_cost(pair: Heatmap) -> float:
-    """Return what it costs to tune a pair by itself first, and all other dimensions after it."""
-    x, y = pair.in_plane
-    return pair.lowest[y][x] - min(map(min, pair.lowest))
 
 
 def _best_value(pair: Heatmap, name: str) -> float:
@@ -101,10 +104,9 @@ def draw_heatmaps(info: HeatmapsInfo) -> Figure:
     columns = 2 if len(info.panels) < 3 else 3
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), columns=columns, height=2.6, foot=0.55)
-        best = min(min(map(min, pair.lowest)) for pair in info.panels)
         for axes, pair in zip(grid, info.panels, strict=True):
-            _draw(axes, pair, best, info.top_nats)
-        diverged = any(math.isinf(loss) for pair in info.panels for row in pair.lowest for loss in row)
+            _draw(axes, pair, info)
+        diverged = any(math.isinf(loss) for pair in info.panels for row in getattr(pair, info.view) for loss in row)
         handles: list[Artist] = cell_handles(
             info.top_nats, star="best of all", diverged=diverged, missing=False, judged=info.judged
         )
@@ -114,10 +116,12 @@ def draw_heatmaps(info: HeatmapsInfo) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, pair: Heatmap, best: float, top_nats: float) -> None:
+def _draw(axes: Axes, pair: Heatmap, info: HeatmapsInfo) -> None:
+    losses = getattr(pair, info.view)
+
     def look(i: int, j: int) -> CellLook:
-        loss = pair.lowest[j][i]
-        return CellLook(fraction=(loss - best) / top_nats if math.isfinite(loss) else None)
+        rise = losses[j][i] - pair.best_nats
+        return CellLook(fraction=rise / info.top_nats if math.isfinite(rise) else None)
 
     xs, ys = ([math.log2(value) for value in values] for values in (pair.x_values, pair.y_values))
     draw_cells(axes, xs, ys, look)
@@ -133,13 +137,16 @@ def _draw(axes: Axes, pair: Heatmap, best: float, top_nats: float) -> None:
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind_of(results.spec).shows != "heatmaps":
         return {}
-    return {
-        f"{played.strategy.arm.name}-{stage}": heatmaps_info(
-            [pair for pair in heatmaps(played) if pair.stage == stage], analysis.judged
-        )
-        for played in replayed(results)
-        for stage in STAGES
-    }
+    out: dict[str, Info | str] = {}
+    for played in replayed(results):
+        found = list(heatmaps(played))
+        for stage in STAGES:
+            of_stage = [pair for pair in found if pair.stage == stage]
+            out[f"{played.strategy.arm.name}-{stage}"] = heatmaps_info(of_stage, judged=analysis.judged)
+            if len(of_stage) > 1:  # with two dimensions there is one plane, and it is all there is
+                planes = heatmaps_info(of_stage, "through_best", analysis.judged)
+                out[f"{played.strategy.arm.name}-{stage}-planes"] = planes
+    return out
 
 
 SEARCH_HEATMAPS = SweepFigure(

@@ -15,7 +15,7 @@ from hpxfer.recipe.recipe import Recipe
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
-from hpxfer.search.tuned import tuned
+from hpxfer.search.tuned import tuned, tunes_points
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.budget import arm_budget
@@ -47,7 +47,7 @@ def recipe_of(results: Results, parameterization: str | None = None, variant: st
 
     Raises HpxferError if nothing has been tuned at the base.
     """
-    if kind_of(results.spec).tunes == "points":
+    if tunes_points(results.spec):
         return _recipe_of_point(results, arm_of(results, parameterization, variant))
     from hpxfer.analysis import transfer_report
 
@@ -62,11 +62,11 @@ def recipe_from_results(
     If the sweep has variants, the label names one, or `variant` does. By default it is the first one.
 
     The judged HP takes its best measured value at the base, and each other HP its base value. A search that tunes
-    points gives all HPs of its best point, and says nothing about transfer. Raises HpxferError if the base has no
-    optimum.
+    points, and a product grid at the base alone, gives all HPs of its best point, and says nothing about transfer.
+    Raises HpxferError if the base has no optimum.
     """
     label = arm_of(results, parameterization, variant)
-    if kind_of(results.spec).tunes == "points":
+    if tunes_points(results.spec):
         return _recipe_of_point(results, label)
     part, choice = results.expansion.arms[label]
     spec = part.spec
@@ -87,6 +87,7 @@ def _recipe_of_point(results: Results, label: str) -> Recipe:
         num_trials=found.num_trials,
         num_points=found.num_points,
         why=found.why,
+        bounds=found.bounds,
     )
     fitted = FittedPart(
         hp=spec.judged_hp,

@@ -10,6 +10,7 @@ import hpxfer
 from hpxfer.analysis import Finding, ShapeFinding, TransferReport
 from hpxfer.host.output import json_ready
 from hpxfer.report.analyses import analysis_tables, unknown
+from hpxfer.report.best_points import asks_for_points, points_headline, points_question
 from hpxfer.report.joint import joint_headline, joint_question, no_verdict
 from hpxfer.report.next_step import next_step
 from hpxfer.report.provenance import (
@@ -22,7 +23,7 @@ from hpxfer.report.provenance import (
 )
 from hpxfer.report.tables import NOTHING, Cell, Column, Table, text_table
 from hpxfer.results import Results
-from hpxfer.spec import dump_sweep
+from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.storage.uri import spelled
 from hpxfer.verdict.headline import headline
 from hpxfer.verdict.loss import JudgedLoss
@@ -162,9 +163,9 @@ def _section(source: Source, name: str) -> Section:
     others = [report for report in analysis.reports if report.hp != analysis.hp]
     return Section(
         name=name,
-        headline=_headline(analysis, judged, is_running=source.is_running),
+        headline=_headline(analysis, results.spec, judged, is_running=source.is_running),
         no_verdict=_no_verdict(results, judged),
-        question=_question(analysis),
+        question=_question(analysis, results.spec),
         next_step=next_step(
             results, judged[0] if judged else None, spelled(str(results.folder)), is_running=source.is_running
         ),
@@ -183,11 +184,13 @@ def _section(source: Source, name: str) -> Section:
     )
 
 
-def _headline(analysis: Analysis, judged: Sequence[TransferReport], *, is_running: bool) -> str:
-    """Return what was found on the judged HP, or on two HPs that were refined together."""
+def _headline(analysis: Analysis, spec: SweepSpec, judged: Sequence[TransferReport], *, is_running: bool) -> str:
+    """Return what was found on the judged HP, on two HPs that were refined together, or at the base alone."""
     joint = analysis.found("joint_optima")
     if joint:
         return joint_headline(joint)
+    if asks_for_points(spec):
+        return points_headline(analysis.found("search_best"), analysis.judged)
     return headline(analysis.hp, judged[0].findings if judged else (), is_running=is_running)
 
 
@@ -198,9 +201,11 @@ def _no_verdict(results: Results, judged: Sequence[TransferReport]) -> str:
     return no_verdict(results) or "There is no verdict yet: nothing can be judged. What is missing is listed below."
 
 
-def _question(analysis: Analysis) -> str:
+def _question(analysis: Analysis, spec: SweepSpec) -> str:
     if joint := analysis.found("joint_optima"):
         return joint_question(joint)
+    if asks_for_points(spec):
+        return points_question(analysis.judged)
     return f"Does {analysis.hp} transfer? Judged by {analysis.judged.shown}."
 
 

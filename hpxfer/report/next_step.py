@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpxfer.analysis.diverged import all_diverged
+from hpxfer.report.best_points import asks_for_points
 from hpxfer.report.provenance import Progress
 from hpxfer.verdict.what_to_add import asks_nothing
 
@@ -31,6 +32,8 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
         return f"Next: run the sweep again: that trains the {num} trials without a result, and nothing else."
     if (diverged := all_diverged(results)) is not None:
         return f"Next: find out why {diverged}."
+    if asks_for_points(results.spec):
+        return f"Next: start the next sweep from the recipe of: hpxfer recipe {command}"
     by_label: dict[str, list[Finding]] = {}
     for finding in every:
         if not finding.is_control:

@@ -19,6 +19,7 @@ from hpxfer.analysis.statistics.joint_optimum import joint_optima
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
 from hpxfer.host.files import write_files
+from hpxfer.report.best_points import asks_for_points, points_text
 from hpxfer.report.contents import Report, Source, make_report
 from hpxfer.report.followup import write_follow_up
 from hpxfer.report.html import to_html
@@ -191,7 +192,9 @@ def _write_report(
 
 
 def _summary(results: Results, report: TransferReport) -> str:
-    """Return the verdicts on the judged HP, or the optima of two HPs that were refined together."""
+    """Return the verdicts on the judged HP, the optima of two HPs that were refined together, or the best points."""
+    if asks_for_points(results.spec):
+        return points_text(results)
     joint = joint_optima(results) if not report.findings else []
     return joint_text(joint, results) if joint else report.summary()
 

@@ -33,7 +33,7 @@ class Shape:
     num_experts: int = 0  # experts per MoE layer
     num_active: int = 0  # routed experts per token
     expert_width: int = 0  # hidden features per expert
-    head_dim: int  # features per attention head
+    head_dim: int = 0  # features per attention head
     num_heads: int = 0  # attention heads; 0 means width / head_dim
     kv_heads: int = 0  # heads of keys and values; 0 means one for each attention head
     num_shared: int = 0  # shared experts, which every token uses
@@ -46,7 +46,7 @@ class Shape:
     @property
     def query_heads(self) -> int:
         """The number of attention heads."""
-        return self.num_heads or self.width // self.head_dim
+        return self.num_heads or (self.width // self.head_dim if self.head_dim else 0)
 
     @property
     def key_heads(self) -> int:
@@ -113,7 +113,8 @@ class Shape:
 def heads_of(width: int, head_dim: int, num_heads: int | None, kv_heads: int | None) -> dict[str, int]:
     """Return num_heads and kv_heads as a shape holds them: 0 where they are what they would be without being given."""
     heads = 0 if num_heads is None or num_heads * head_dim == width else num_heads
-    return {"num_heads": heads, "kv_heads": 0 if kv_heads in (None, heads or width // head_dim) else kv_heads or 0}
+    of_width = width // head_dim if head_dim else 0
+    return {"num_heads": heads, "kv_heads": 0 if kv_heads in (None, heads or of_width) else kv_heads or 0}
 
 
 def _nearest_divisor(number: int, to: int) -> int:
@@ -123,7 +124,7 @@ def _nearest_divisor(number: int, to: int) -> int:
 
 
 DIMENSIONS = tuple(field.name for field in fields(Shape))
-REQUIRED = ("width", "depth", "head_dim")
+REQUIRED = ("width", "depth")
 EXPERT_DIMS = ("num_experts", "num_active", "expert_width")
 
 
@@ -138,6 +139,10 @@ def check_shape(shape: Shape) -> str | None:
             return f"{name} must be at most {most}, got {shown(value)}"
     if problem := tokens_problem(shape.steps, shape.batch_tokens):
         return problem
+    if not shape.head_dim:
+        if shape.num_heads or shape.kv_heads:
+            return "head_dim must be given with num_heads and kv_heads, got none; give it, or take these out"
+        return _check_experts(shape)
     if not shape.num_heads and shape.width % shape.head_dim:
         return (
             f"width must be a multiple of head_dim, got width {shape.width} and head_dim {shape.head_dim}; "

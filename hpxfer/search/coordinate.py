@@ -117,11 +117,12 @@ def decide(asked: Asked, points: tuple[HPs, ...], losses: Losses, noise: float) 
 def coordinate(spec: SweepSpec) -> Strategy:
     """Return the strategy of one arm."""
     settings, kept, why = spec.search.settings(CoordinateSettings), base_hps(spec), ""
+    bounds: tuple[str, ...] = ()
     if "lr" in spec.grid:
-        found, why = yield from lr_line.best_lr(spec, LR_MOVES)
-        if found is None:
-            return End(why=why, best=None)
-        kept, why = found, f"{why}; "
+        line = yield from lr_line.best_lr(spec, LR_MOVES)
+        if line.best is None:
+            return line
+        kept, why, bounds = line.best, f"{line.why}; ", line.bounds
     try:
         for number in range(1, settings.passes + 1):
             before = kept
@@ -138,7 +139,7 @@ def coordinate(spec: SweepSpec) -> Strategy:
     except OutOfBudget:
         pass
     changed = [f"{name} {value:g}" for name, value in kept.multipliers]
-    return End(why=f"{why}multipliers: {', '.join(changed) or 'all 1'}", best=kept)
+    return End(why=f"{why}multipliers: {', '.join(changed) or 'all 1'}", best=kept, bounds=bounds)
 
 
 def decisions_of(history: ArmHistory, spec: SweepSpec) -> Iterator[Decision]:

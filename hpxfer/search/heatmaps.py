@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+
+from hpxfer.search.arms import Arm
 from hpxfer.search.rounds import ArmHistory, Losses, mean
 from hpxfer.search.staged_grid import Stage
 from hpxfer.search.values import GridAround, names_in
+from hpxfer.verdict.loss_grid import Floats
 
 Cells = tuple[tuple[float, ...], ...]  # nats, [y][x]; +inf where every point diverged
 
@@ -22,6 +25,8 @@ class Heatmap:
     """
 
     arm: str
+    labels: tuple[str, ...]  # the arm's parameterizations
+    shape: str
     stage: str  # broad | fine
     x: str
     y: str
@@ -33,6 +38,16 @@ class Heatmap:
     in_plane: tuple[int, int]  # indices of the best with every other dimension at the grid's center
     at_center: Cells  # the plane through the center
 
+    @property
+    def best_nats(self) -> float:
+        """The lowest loss of the grid."""
+        return self.lowest[self.best[1]][self.best[0]]
+
+    @property
+    def cost_nats(self) -> float:
+        """What it costs to tune the pair by itself first, and all other dimensions after it."""
+        return self.lowest[self.in_plane[1]][self.in_plane[0]] - self.best_nats
+
 
 def heatmaps(history: ArmHistory) -> Iterator[Heatmap]:
     """Yield a heatmap per stage and pair of dimensions, from the last grid of the stage."""
@@ -41,41 +56,50 @@ def heatmaps(history: ArmHistory) -> Iterator[Heatmap]:
         if isinstance(ended.round.about, Stage) and isinstance(ended.round.points, GridAround):
             last[ended.round.about.name] = (ended.round.points, ended.losses)
     for stage, (grid, losses) in last.items():
-        means = [mean(of_seeds) for of_seeds in losses]
-        if min(means) < math.inf:
-            for first, second in combinations(range(len(grid.entries)), 2):
-                yield _heatmap(history.strategy.arm.name, stage, grid, means, (first, second))
+        sides = (grid.points,) * len(grid.entries)
+        means = np.array([mean(of_seeds) for of_seeds in losses]).reshape(sides)
+        if np.isfinite(means).any():
+            best = _nearest_lowest(means, grid.points // 2)
+            for pair in combinations(range(len(sides)), 2):
+                yield _heatmap(history.strategy.arm, stage, grid, means, best, pair)
 
 
-def _heatmap(arm: str, stage: str, grid: GridAround, means: Sequence[float], pair: tuple[int, int]) -> Heatmap:
-    half = grid.points // 2
-    steps_of = [grid.steps(index) for index in range(len(grid))]
-    best = steps_of[min(range(len(means)), key=lambda at: (means[at], sum(map(abs, steps_of[at]))))]
-    lowest: dict[tuple[int, int], float] = {}
-    through: dict[tuple[int, int], float] = {}
-    center: dict[tuple[int, int], float] = {}
-    others = [at for at in range(len(grid.entries)) if at not in pair]
-    for steps, value in zip(steps_of, means, strict=True):
-        at = (steps[pair[0]] + half, steps[pair[1]] + half)
-        lowest[at] = min(value, lowest.get(at, math.inf))
-        if all(steps[other] == best[other] for other in others):
-            through[at] = value
-        if all(steps[other] == 0 for other in others):
-            center[at] = value
+def _nearest_lowest(means: Floats, middle: int) -> tuple[int, ...]:
+    """Return the indices of the lowest loss, and of equal ones those of the fewest steps from the center."""
+    lowest = np.argwhere(means == means.min())
+    return tuple(lowest[np.abs(lowest - middle).sum(1).argmin()].tolist())
+
+
+def _heatmap(
+    arm: Arm, stage: str, grid: GridAround, means: Floats, best: Sequence[int], pair: tuple[int, int]
+) -> Heatmap:
+    middle = grid.points // 2
+    others = tuple(at for at in range(means.ndim) if at not in pair)
+    planes = means.transpose(*pair, *others)  # [x, y, ...]
+    center_XY = _plane(planes, [middle for _ in others])
+    in_plane = np.unravel_index(int(center_XY.argmin()), center_XY.shape)
     x, y = (grid.entries[at] for at in pair)
     return Heatmap(
-        arm=arm,
+        arm=arm.name,
+        labels=arm.labels,
+        shape=arm.shape.label(),
         stage=stage,
         x=x,
         y=y,
         x_values=_values(grid, x),
         y_values=_values(grid, y),
-        lowest=_cells(lowest, grid.points),
-        through_best=_cells(through, grid.points),
-        at_center=_cells(center, grid.points),
-        best=(best[pair[0]] + half, best[pair[1]] + half),
-        in_plane=min(sorted(center), key=center.__getitem__),
+        lowest=_cells(planes.min(axis=tuple(range(2, means.ndim)))),
+        through_best=_cells(_plane(planes, [best[at] for at in others])),
+        at_center=_cells(center_XY),
+        best=(best[pair[0]], best[pair[1]]),
+        in_plane=(int(in_plane[0]), int(in_plane[1])),
     )
+
+
+def _plane(planes: Floats, at: Sequence[int]) -> Floats:
+    """Return [x, y] of [x, y, ...] at these indices of the other dimensions."""
+    index: tuple[slice | int, ...] = (slice(None), slice(None), *at)
+    return np.asarray(planes[index])
 
 
 def _values(grid: GridAround, entry: str) -> tuple[float, ...]:
@@ -83,5 +107,5 @@ def _values(grid: GridAround, entry: str) -> tuple[float, ...]:
     return tuple(middle * grid.ratio**step for step in range(-(grid.points // 2), grid.points // 2 + 1))
 
 
-def _cells(values: Mapping[tuple[int, int], float], points: int) -> Cells:
-    return tuple(tuple(values[x, y] for x in range(points)) for y in range(points))
+def _cells(values_XY: Floats) -> Cells:
+    return tuple(tuple(row) for row in values_XY.T.tolist())

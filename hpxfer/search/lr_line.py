@@ -6,9 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Generator
 
-from hpxfer.scaling.hps import HPs
-from hpxfer.search.rounds import Losses, Round, mean
-from hpxfer.search.values import at_exponent, exponent_of
+from hpxfer.search.rounds import End, Losses, Round, mean
+from hpxfer.search.values import at_exponent, bound_text, exponent_of
 from hpxfer.spec import SweepSpec
 from hpxfer.trial import base_hps
 from hpxfer.verdict.tied import lowest_of
@@ -16,8 +15,8 @@ from hpxfer.verdict.tied import lowest_of
 ABOUT = "lr"  # of its rounds
 
 
-def best_lr(spec: SweepSpec, moves: int) -> Generator[Round, Losses, tuple[HPs | None, str]]:
-    """Return the HPs with the best LR of the grid's line and a sentence about it. The HPs are None if all diverged.
+def best_lr(spec: SweepSpec, moves: int) -> Generator[Round, Losses, End]:
+    """Return the HPs with the best LR of the grid's line, with a sentence about it. The HPs are None if all diverged.
 
     If the best LR lies on an edge, half of the line is added beyond that edge, at most `moves` times.
     """
@@ -43,9 +42,11 @@ def best_lr(spec: SweepSpec, moves: int) -> Generator[Round, Losses, tuple[HPs |
         new = [round(low - k * low_step if edge == "lowest" else high + k * high_step, 10) for k in steps]
         why = f"{text} is the {edge}: moved, to 2^{new[-1]:g}"
     if lost:
-        return None, text
+        return End(why=text, best=None)
     summary = text if edge is None else f"{text} is still the {edge} after {moves} moves: a bound, not an optimum"
-    return start.with_value("lr", spelled.get(best, at_exponent(best))), summary
+    value = spelled.get(best, at_exponent(best))
+    bounds = () if edge is None else (bound_text("lr", value, is_highest=edge == "highest"),)
+    return End(why=summary, best=start.with_value("lr", value), bounds=bounds)
 
 
 def line_size(spec: SweepSpec, moves: int) -> int:

@@ -51,6 +51,7 @@ class End:
 
     why: str
     best: HPs | None  # None if nothing was found
+    bounds: tuple[str, ...] = ()  # e.g. `init_scale >= 16`: HPs whose best value lies on an edge of what was tried
 
 
 Strategy = Generator[Round, Losses, End]

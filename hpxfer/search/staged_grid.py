@@ -19,7 +19,7 @@ from hpxfer.search import lr_line
 from hpxfer.search.checks import above_zero, buys, multiplier_problems, only_lr, varied_hps
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.rounds import End, Losses, OutOfBudget, Round, RoundSearch, Strategy, mean, search_each_arm
-from hpxfer.search.values import GridAround, names_in, scaled
+from hpxfer.search.values import GridAround, bound_text, names_in, scaled
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import CountOrNone, Section, Seq
@@ -70,15 +70,17 @@ class Stage:
 class _Found:
     hps: HPs
     edges: tuple[str, ...]  # the entries on whose edge it lies
+    bounds: tuple[str, ...]  # the HPs of these entries
     why: str
 
 
 def staged_grid(spec: SweepSpec) -> Strategy:
     """Return the strategy of one arm."""
     settings = spec.search.settings(StagedSettings)
-    best, found_so_far = yield from lr_line.best_lr(spec, settings.recenters)
-    if best is None:
-        return End(why=found_so_far, best=None)
+    line = yield from lr_line.best_lr(spec, settings.recenters)
+    if line.best is None:
+        return line
+    best, found_so_far, bounds = line.best, line.why, line.bounds
     entries = settings.multipliers or ()
     for name in STAGES:
         grid, move = _grid(settings, name), 0
@@ -88,11 +90,13 @@ def staged_grid(spec: SweepSpec) -> Strategy:
             try:
                 losses = yield Round(points=around, why=why, about=Stage(name=name, move=move))
             except OutOfBudget:
-                return End(why=f"{found_so_far}: ends before the {name} grid{' moves' if move else ''}", best=best)
+                why = f"{found_so_far}: ends before the {name} grid{' moves' if move else ''}"
+                return End(why=why, best=best, bounds=bounds)
             found = _best(around, losses, judged_by(spec))
             if found is None:
-                return End(why=f"{found_so_far}: every point of the {name} grid diverged", best=best)
-            best, found_so_far = found.hps, found.why
+                why = f"{found_so_far}: every point of the {name} grid diverged"
+                return End(why=why, best=best, bounds=bounds)
+            best, found_so_far, bounds = found.hps, found.why, line.bounds + found.bounds
             if not found.edges:
                 break
             if move == settings.recenters:
@@ -103,7 +107,7 @@ def staged_grid(spec: SweepSpec) -> Strategy:
             move += 1
             found_so_far += f", on its edge in {', '.join(found.edges)}, so it moves"
             around = GridAround(_moved(around, found), entries, around.points, around.ratio)
-    return End(why=found_so_far, best=best)
+    return End(why=found_so_far, best=best, bounds=bounds)
 
 
 def _best(grid: GridAround, losses: Losses, judged: JudgedLoss) -> _Found | None:
@@ -116,8 +120,15 @@ def _best(grid: GridAround, losses: Losses, judged: JudgedLoss) -> _Found | None
     at = min(equal, key=lambda index: sum(map(abs, grid.steps(index))))
     steps, hps = grid.steps(at), grid[at]
     edges = tuple(entry for entry, step in zip(grid.entries, steps, strict=True) if abs(step) == grid.points // 2)
+    bounds = tuple(
+        bound_text(name, hps.get(name), is_highest=step > 0)
+        for entry, step in zip(grid.entries, steps, strict=True)
+        for name in names_in(entry)
+        if entry in edges
+    )
     values = ", ".join(f"{entry} {hps.get(names_in(entry)[0]):.4g}" for entry in grid.entries)
-    return _Found(hps=hps, edges=edges, why=f"best at {values} ({judged.level_with_unit(means[at])})")
+    why = f"best at {values} ({judged.level_with_unit(means[at])})"
+    return _Found(hps=hps, edges=edges, bounds=bounds, why=why)
 
 
 def _moved(grid: GridAround, found: _Found) -> HPs:

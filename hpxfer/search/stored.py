@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +13,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Outcome
+from hpxfer.search.values import bound_text
 from hpxfer.spec import SweepSpec
 from hpxfer.store import SHAPE_COLUMNS
 from hpxfer.store.losses import LOSS_COLUMNS
@@ -19,6 +21,9 @@ from hpxfer.trial import Expansion, Trial, base_hps
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+NEAR_END = 0.01  # octaves
 
 
 class StoredSweep(Protocol):
@@ -112,3 +117,14 @@ def is_in_box(spec: SweepSpec, hps: HPs) -> bool:
             return False
         inside = inside.with_value(name, hps.get(name))
     return inside == hps
+
+
+def box_bounds(spec: SweepSpec, hps: HPs) -> tuple[str, ...]:
+    """Return the HPs of the grid whose value is within a hundredth of an octave of an end of the box, as bounds."""
+    out = []
+    for name, values in spec.grid.items():
+        low, high, value = values.numbers()[0], values.numbers()[-1], hps.get(name)
+        near = [value > 0 and end > 0 and abs(math.log2(value / end)) < NEAR_END for end in (low, high)]
+        if low < high and any(near):
+            out.append(bound_text(name, value, is_highest=near[1]))
+    return tuple(out)

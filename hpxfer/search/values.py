@@ -30,6 +30,11 @@ def exponent_of(value: float) -> float:
     return round(math.log2(value), 10)
 
 
+def bound_text(name: str, value: float, *, is_highest: bool) -> str:
+    """Return that the best value of an HP is the highest or the lowest that was tried, e.g. `init_scale >= 16`."""
+    return f"{name} {'>=' if is_highest else '<='} {value:.6g}"
+
+
 def names_in(entry: str) -> tuple[str, ...]:
     """Return the HPs of an entry of `search.multipliers`: of `a + b`, a and b."""
     return tuple(name.strip() for name in entry.split("+"))

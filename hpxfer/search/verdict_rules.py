@@ -20,4 +20,10 @@ def rules_of(spec: SweepSpec) -> Rules:
 
 def judged_by(spec: SweepSpec, loss: str | None = None) -> JudgedLoss:
     """Return what a loss of a sweep is, by default the one that it is judged by."""
-    return judged_loss(loss or spec.judge.loss, classes=spec.data.classes, num_samples=spec.training.validation_tokens)
+    mlp = spec.model.mlp
+    return judged_loss(
+        loss or spec.judge.loss,
+        classes=spec.data.classes,
+        num_samples=spec.training.validation,
+        trained="squared error" if mlp is not None and mlp.loss == "squared_error" else "cross entropy",
+    )

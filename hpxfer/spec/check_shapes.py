@@ -170,7 +170,7 @@ def _schedule(spec: SweepSpec, shape: Shape, own: ScheduleSpec | None) -> Iterat
 
 def batch_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, str]]:
     """Yield (key of `training`, what is wrong) of a batch size."""
-    context, validation_tokens = spec.model.context, spec.training.validation_tokens
+    context, validation_tokens = spec.model.context or 1, spec.training.validation
     if batch_tokens % BATCH_TOKENS_MULTIPLE:
         yield "batch_tokens", f"must be a multiple of {BATCH_TOKENS_MULTIPLE}, got {batch_tokens}"
     if batch_tokens % context:
@@ -182,7 +182,11 @@ def batch_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, st
 
 def _piece_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, str]]:
     """Yield (key of `training`, what is wrong) of the pieces of a batch. At the base, also of a piece itself."""
-    tokens, lanes, context = spec.training.accumulation_tokens, spec.training.accumulation_lanes, spec.model.context
+    tokens, lanes, context = (
+        spec.training.accumulation_tokens,
+        spec.training.accumulation_lanes,
+        spec.model.context or 1,
+    )
     whole = math.lcm(BATCH_TOKENS_MULTIPLE, context)
     if tokens is not None and tokens % whole:
         yield "accumulation_tokens", f"must be a multiple of {whole}: of 32 and of the context {context}, got {tokens}"

@@ -34,7 +34,7 @@ def length_problems(spec: SweepSpec) -> Iterator[Problem]:
     training = spec.training
     if (training.steps is None) == (training.tokens is None):
         return
-    if problem := tokens_problem(spec.steps, training.batch_tokens):
+    if problem := tokens_problem(spec.steps, training.batch):
         yield ("training", "steps" if training.tokens is None else "tokens"), problem
 
 

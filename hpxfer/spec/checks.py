@@ -97,9 +97,9 @@ def _training(spec: SweepSpec) -> Iterator[Problem]:
     if (training.steps is None) == (training.tokens is None):
         yield at, "must give exactly one of steps and tokens"
         return
-    yield from (((*at, key), problem) for key, problem in batch_problems(spec, training.batch_tokens))
-    if training.tokens is not None and training.tokens % training.batch_tokens:
-        yield (*at, "tokens"), f"must be whole batches of {training.batch_tokens} tokens, got {training.tokens}"
+    yield from (((*at, key), problem) for key, problem in batch_problems(spec, training.batch))
+    if training.tokens is not None and training.tokens % training.batch:
+        yield (*at, "tokens"), f"must be whole batches of {training.batch} tokens, got {training.tokens}"
     if not _betas_are_legal(spec):
         yield (*at, "betas"), f"must be two numbers in [0, 1), got {shown(list(training.betas))}"
     else:
@@ -118,7 +118,7 @@ def _training(spec: SweepSpec) -> Iterator[Problem]:
 
 def _micro_batch(spec: SweepSpec) -> Iterator[Problem]:
     tokens, piece = spec.resources.micro_batch_tokens, spec.training.accumulation_tokens
-    if tokens is None or tokens % (piece or spec.training.batch_tokens) == 0:
+    if tokens is None or tokens % (piece or spec.training.batch) == 0:
         return
     at: KeyPath = ("resources", "micro_batch_tokens")
     if piece is not None:

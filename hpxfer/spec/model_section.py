@@ -11,6 +11,7 @@ from hpxfer.scaling.shape import MAX_DEPTH, Shape, heads_of
 from hpxfer.spec import presets
 from hpxfer.spec.balance import Balance, BalanceLoss, BiasRule, LoadOf
 from hpxfer.spec.fields import WHOLE, Count, CountOrNone, NotNegative, Positive, Registered, Section
+from hpxfer.spec.mlp import MLP, Activation, Aggregation, RouterBias, SampleLoss
 
 Norm = Literal["layernorm", "rmsnorm"]
 QKNorm = Literal["none", "head", "all"]
@@ -45,8 +46,8 @@ class ShapeSpec(Section):
     """Routed experts per MoE layer. Leave all keys of experts out for a dense model."""
     num_active: Count | None = None
     """Routed experts per token. kappa is num_active / num_experts."""
-    head_dim: Count
-    """The size of an attention head."""
+    head_dim: Count | None = None
+    """The size of an attention head. Given exactly in a family with attention, such as `gpt`."""
     num_heads: Count | None = None
     """Attention heads. The default is width / head_dim. heads * head_dim may differ from the width."""
     kv_heads: Count | None = None
@@ -80,8 +81,8 @@ class ShapeSpec(Section):
             num_experts=self.num_experts or 0,
             num_active=self.num_active or 0,
             expert_width=size(self.expert_ratio, self.expert_width),
-            head_dim=self.head_dim,
-            **heads_of(self.width, self.head_dim, self.num_heads, self.kv_heads),
+            head_dim=self.head_dim or 0,
+            **heads_of(self.width, self.head_dim or 0, self.num_heads, self.kv_heads),
             num_shared=self.num_shared,
             shared_width=size(self.shared_ratio, self.shared_width),
             num_groups=self.num_groups,
@@ -106,18 +107,51 @@ class BalanceSpec(Section):
         return Balance(bias=self.bias, aux=self.aux, load=self.load)
 
 
+class MLPSpec(Section):
+    """The options of the family `mlp`: an input layer, `depth` MoE blocks and a readout."""
+
+    input_activation: Activation = "gelu"
+    """The function of the input layer's features. The router and the experts read what it gives."""
+    activation: Activation = "gelu"
+    """The function of an expert: of its hidden features or, of an expert with one matrix, of its outputs."""
+    expert_matrices: Literal[1, 2] = 2
+    """The matrices of an expert. An expert with one matrix has the width as its expert_width."""
+    residual: bool = False
+    """Whether a block adds its output to its input."""
+    aggregation: Aggregation | None = None
+    """The factor of the sum over the active experts. K are the active experts, M all of them. The default is 1/K, and
+    none for a gate whose weights sum to one."""
+    inverse_temperature: Positive = 1.0
+    """The factor of the logits in front of the gate, after the router's bias."""
+    router_bias: RouterBias = "none"
+    """What is added to the router's logits. `fixed`: a random bias that is never trained. `schedule`: another one at
+    every step (Why Routers Freeze, Algorithm 1). `learned`: a random bias that the optimizer trains. `learned_sgd`: one
+    that plain SGD trains whatever the optimizer is. All have the same draws at every width."""
+    router_bias_std: NotNegative = 1.0
+    """The std of that bias. Goes with router_bias."""
+    tied_experts: bool = False
+    """Whether all experts of a block start from the same draw under every table, as they do under mssp-iii."""
+    loss: SampleLoss = "cross_entropy"
+    """The training loss of a sample: cross entropy in nats, or the sum over the outputs of the squared error. Targets
+    of the squared error are 1 and 0 by class, and 1 and -1 of one output with two classes."""
+
+    def setting(self, gate_sums_to_one: bool) -> MLP:
+        return MLP(**{**vars(self), "aggregation": self.aggregation or ("none" if gate_sums_to_one else "1/K")})
+
+
 class ModelSpec(Section):
     """The base model. An option that the source paper leaves at nanoGPT's value defaults to that value."""
 
     family: Annotated[str, Registered("family")]
-    """The architecture: `gpt` is a decoder-only transformer with a norm before each branch."""
+    """The architecture: `gpt` is a decoder-only transformer with a norm before each branch. `mlp` is a mixture of MLPs
+    that classifies samples, such as images."""
     like: Annotated[str, AfterValidator(presets.known)] | None = None
     """A model that people pre-train: nanogpt, mixtral, qwen3-moe, olmoe or glm4-moe. It sets the options below as that
     model has them, where the file does not give them. `hpxfer plan` prints what it sets."""
     base: ShapeSpec
     """The base shape."""
-    context: Count
-    """Tokens per sequence."""
+    context: Count | None = None
+    """Tokens per sequence. Given exactly in a family that reads tokens, such as `gpt`."""
     gate: Annotated[str, Registered("gate")] = "sigmoid"
     """How router logits become the weights of the active experts."""
     route_scale: Positive = 1.0
@@ -184,12 +218,26 @@ class ModelSpec(Section):
     CPU. `counter` computes them side by side where the trials train, with the same bits on a CPU and a GPU. Choose it
     where a GPU would wait for billions of numbers. It draws other numbers, and is part of the trials' ids."""
 
+    mlp: MLPSpec | None = None
+    """The options of the family `mlp`, and of no other."""
+
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, given: Any) -> Any:
         return presets.resolved(given)
 
-    def base_init(self) -> BaseInit:
+    def base_init(self, inputs: int | None = None) -> BaseInit:
+        """Return how the base model starts. `inputs` are the features of a sample, in a family that reads samples.
+
+        The fan-in of its input layer is no dimension of the shape, and `init_scale` multiplies all of its layers.
+        """
+        if inputs is not None:
+            return BaseInit(
+                matrices=self.init,
+                matrix_std=self.matrix_std if self.init == "constant" else BaseInit.matrix_std,
+                embedding_std=self.matrix_std if self.init == "constant" else inputs**-0.5,
+                scale_of="all",
+            )
         return BaseInit(
             matrices=self.init,
             matrix_std=self.matrix_std if self.init == "constant" else BaseInit.matrix_std,

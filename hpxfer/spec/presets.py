@@ -108,8 +108,16 @@ REFUSED = {
 }
 
 
+# What another family than the GPT has otherwise, where the file does not say.
+_OF_FAMILY: dict[str, dict[str, Any]] = {
+    "mlp": {"tied_embeddings": False, "balance": {"bias": "none", "aux": "none"}, "mlp": {}}
+}
+
+
 def resolved(model: Any) -> Any:
-    """Return the section `model` of a file with the options of its preset where it gives none."""
+    """Return the section `model` of a file with the options of its family and preset where it gives none."""
+    if isinstance(model, dict) and (own := _OF_FAMILY.get(_spelled(model.get("family")))):
+        model = {**own, **model}
     if not isinstance(model, dict) or (name := _spelled(model.get("like"))) not in PRESETS:
         return model
     given = PRESETS[name].options

@@ -152,6 +152,7 @@ class SearchPart(Section):
     num_trials: CountOrNone  # trials of the tuned arm that ended
     num_points: CountOrNone  # points of the tuned arm with all seeds
     why: str
+    bounds: Seq[str] = ()  # e.g. `init_scale >= 16`: values on an edge of what was tried, no optima
 
 
 class ProvenancePart(Section):
@@ -195,6 +196,8 @@ def doubts(recipe: RecipeFile) -> tuple[str, ...]:
     out = []
     if fitted.open_because:
         out.append(f"{fitted.hp} {fitted.value:g} may not be the best: {fitted.open_because}")
+    search = recipe.provenance.search
+    out += [f"{bound} is a bound, no optimum" for bound in (() if search is None else search.bounds)]
     for axis, part in fitted.axes.items():
         if part.verdict != "transfers":
             out.append(f"the verdict of {fitted.hp} along {axis} is: {part.verdict}")

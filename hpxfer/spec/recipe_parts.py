@@ -75,7 +75,7 @@ def training_facts(spec: SweepSpec) -> dict[str, Any]:
     training = spec.training
     return {
         "steps": spec.steps,
-        "batch_tokens": training.batch_tokens,
+        "batch_tokens": training.batch,
         "schedule": training.schedule,
         "gradient_clip": training.gradient_clip,
         "precision": spec.precision,

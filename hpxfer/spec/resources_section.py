@@ -73,6 +73,9 @@ class ResourcesSpec(Section):
     keep: Keep = "none"
     """Which weights stay in the results folder, for `hpxfer weights`: those of every trial after its `last` step, or
     `all`: after the steps 1, 2, 4, 8 and so on too. Others come back by training the trial again."""
+    curves: Literal["all", "none"] = "all"
+    """Whether the results folder gets the curves of trials. `none` stores HPs and final numbers alone, about 120 bytes
+    per trial. Reports then have no figures over training. Loggers show curves as ever."""
 
     @property
     def ranks(self) -> int:

@@ -147,7 +147,9 @@ class ShapeChange(Section):
     dense_width: Count | None = None
     """The hidden size of a dense FFN."""
     batch_tokens: Count | None = None
-    """Tokens per optimizer step."""
+    """Tokens per optimizer step, in a family that reads tokens."""
+    batch_samples: Count | None = None
+    """Samples per optimizer step, in a family that reads samples."""
     steps: Count | None = None
     """Optimizer steps. Warm-up and decay in steps keep their share of the run."""
     schedule: ScheduleSpec | None = None
@@ -163,8 +165,10 @@ class ShapeChange(Section):
 class TrainingSpec(Section):
     """How every trial is trained. Give steps or tokens, not both."""
 
-    batch_tokens: Count
-    """Tokens per optimizer step: a multiple of 32 and of the context."""
+    batch_tokens: Count | None = None
+    """Tokens per optimizer step: a multiple of 32 and of the context. Given in a family that reads tokens."""
+    batch_samples: Count | None = None
+    """Samples per optimizer step. Given in a family that reads samples, such as `mlp`."""
     accumulation_tokens: Count | None = None
     """The tokens of a piece of the batch: a multiple of 32 and of the context that divides the batch. By default the
     whole batch is one piece, and so is a batch of at most this many tokens.
@@ -191,14 +195,27 @@ class TrainingSpec(Section):
     """The learning rate over the run."""
     final_window_steps: Count | None = None
     """The last steps, over which the final training loss is averaged. The default is a tenth of the run."""
-    validation_tokens: Tokens
-    """The held-out tokens, a multiple of batch_tokens: the end of the data, or the start of data.validation."""
+    validation_tokens: Tokens | None = None
+    """The held-out tokens, a multiple of batch_tokens: the end of the data, or the start of data.validation. Given in a
+    family that reads tokens."""
+    validation_samples: Tokens | None = None
+    """The held-out samples, a multiple of batch_samples. Given in a family that reads samples."""
     gradient_clip: Positive | None = None
     """The largest L2 norm of a trial's whole gradient. Nothing is clipped by default."""
     determinism: Literal["strict", "fast"] | None = None
     """strict: a trial has the same bits whatever is stacked beside it. The default is strict on a CPU and fast on CUDA.
 
     On a CPU both run the same code. Never part of a trial's identity."""
+
+    @property
+    def batch(self) -> int:
+        """The tokens or samples per step. `checks` refuses a file that gives neither, or both."""
+        return self.batch_tokens or self.batch_samples or 1
+
+    @property
+    def validation(self) -> int:
+        """The held-out tokens or samples."""
+        return self.validation_tokens or self.validation_samples or 0
 
 
 class ParameterizationSpec(Section):
@@ -443,11 +460,11 @@ class SweepSpec(Section):
     @property
     def base_shape(self) -> Shape:
         """The base with its batch and steps. `checks` refuses what the file leaves out or gives twice."""
-        return replace(self.model.base.shape(), batch_tokens=self.training.batch_tokens, steps=self.steps)
+        return replace(self.model.base.shape(), batch_tokens=self.training.batch, steps=self.steps)
 
     @property
     def steps(self) -> int:
-        return self.training.steps or (self.training.tokens or 0) // self.training.batch_tokens
+        return self.training.steps or (self.training.tokens or 0) // self.training.batch
 
     @property
     def final_window_steps(self) -> int:

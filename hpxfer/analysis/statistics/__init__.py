@@ -18,6 +18,7 @@ STATISTICS: Registry[Statistic] = Registry(
     {
         "search_best": "hpxfer.analysis.statistics.search_best:SEARCH_BEST",
         "search_steps": "hpxfer.analysis.statistics.search_steps:SEARCH_STEPS",
+        "pair_optima": "hpxfer.analysis.statistics.pair_optima:PAIR_OPTIMA",
         "joint_optima": "hpxfer.analysis.statistics.joint_optimum:JOINT_OPTIMA",
         "bases": "hpxfer.analysis.statistics.base_choice:BASES",
         "joint": "hpxfer.analysis.statistics.joint_drift:JOINT",
@@ -26,6 +27,7 @@ STATISTICS: Registry[Statistic] = Registry(
         "improvement": "hpxfer.analysis.statistics.improvement:IMPROVEMENT",
         "collapse": "hpxfer.analysis.statistics.collapse:COLLAPSE",
         "balance": "hpxfer.analysis.statistics.load_balance:BALANCE",
+        "routers": "hpxfer.analysis.statistics.routers:ROUTERS",
         "stability": "hpxfer.analysis.statistics.stability:STABILITY",
         "loss_fits": "hpxfer.analysis.statistics.scaling_fit:LOSS_FITS",
         "power_laws": "hpxfer.analysis.statistics.scaling_fit:POWER_LAWS",

@@ -10,8 +10,10 @@ from itertools import groupby
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.search_progress import ArmProgress, Tried, search_progress
 from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.compare import gain, pooled
 from hpxfer.search.kinds import kind_of
+from hpxfer.search.stored import box_bounds
 from hpxfer.spec import SweepSpec
 
 
@@ -29,7 +31,8 @@ class ArmBest:
     behind_nats: float | None = None  # its loss over that of the shape's best arm, paired over seeds; 0 for that arm
     behind_se_nats: float | None = None
     at: str = ""  # the HPs
-    on_edge: str = ""  # HPs at an end of their range: a bound, not an optimum
+    kept: str = ""  # what the search ended with, if it is another point: coordinate keeps what beats the noise
+    on_edge: str = ""  # e.g. `lr >= 0.1, init_scale <= 0.5`: bounds, at an end of what was tried, and no optima
     why_not: str | None = None
 
 
@@ -68,29 +71,30 @@ def _arm_best(arm: ArmProgress, best: Tried | None, lowest: Tried | None, num: i
         se_nats=best.se,
         behind_nats=behind.mean,
         behind_se_nats=None if math.isnan(behind.error) or best is lowest else behind.error,
-        at=", ".join(f"{name} {best.hps.get(name):.4g}" for name in arm.hps),
-        on_edge=", ".join(_on_edge(best, spec)),
+        at=_spelled(arm, best.hps),
+        kept=_spelled(arm, arm.end.best) if arm.end and arm.end.best not in (None, best.hps) else "",
+        on_edge=", ".join(_bounds(arm, best, spec)),
     )
 
 
-def _on_edge(best: Tried, spec: SweepSpec) -> list[str]:
-    """Return the HPs of the grid that are within a hundredth of an octave of an end of their range."""
-    out: list[str] = []
-    if not kind_of(spec).is_box:  # other searches move on from an edge
-        return out
-    for name, values in spec.grid.items():
-        ends = (values.numbers()[0], values.numbers()[-1])
-        value = best.hps.get(name)
-        if ends[0] < ends[1] and value > 0 and any(abs(math.log2(value / end)) < 0.01 for end in ends if end > 0):
-            out.append(name)
-    return out
+def _spelled(arm: ArmProgress, hps: HPs | None) -> str:
+    return "" if hps is None else ", ".join(f"{name} {hps.get(name):.4g}" for name in arm.hps)
+
+
+def _bounds(arm: ArmProgress, best: Tried, spec: SweepSpec) -> tuple[str, ...]:
+    """Return the HPs that are bounds. A search that moves on from an edge says itself at which edges it ended."""
+    kind = kind_of(spec)
+    if kind.is_box or kind.lists_trials:
+        return box_bounds(spec, best.hps)
+    return arm.end.bounds if arm.end is not None else ()
 
 
 def _best_of_arms(inputs: Inputs) -> tuple[ArmBest, ...]:
-    return search_best(inputs.once(_progress), inputs.results.spec)
+    return search_best(inputs.once(progress_of), inputs.results.spec)
 
 
-def _progress(inputs: Inputs) -> tuple[ArmProgress, ...]:
+def progress_of(inputs: Inputs) -> tuple[ArmProgress, ...]:
+    """Return the points that each arm tried."""
     return search_progress(inputs.results)
 
 

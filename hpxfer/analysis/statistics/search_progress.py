@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.kinds import kind_of
-from hpxfer.search.rounds import mean
+from hpxfer.search.replay import replayed
+from hpxfer.search.rounds import End, mean
 from hpxfer.search.stored import outcomes_of, stored_trials
+from hpxfer.search.tuned import tunes_points
 
 if TYPE_CHECKING:
     from hpxfer.results import Results
@@ -50,6 +52,7 @@ class ArmProgress:
     is_base: bool
     hps: tuple[str, ...]  # that the search varies
     points: tuple[Tried, ...]  # in the order in which they ended
+    end: End | None = None  # what the search said in the end, if it can be replayed
 
     @property
     def num_trials(self) -> int:
@@ -69,19 +72,27 @@ class ArmProgress:
         """Return the best point of the first `num_trials` trials."""
         pairs = zip(self.points, self.best_so_far, strict=True)
         known = [best for point, best in pairs if point.num_trials <= num_trials]
-        return known[-1] if known else None
+        lowest = known[-1] if known else None
+        return lowest if lowest is None else self._as_said(lowest, num_trials)
+
+    def _as_said(self, lowest: Tried, num_trials: int) -> Tried:
+        """Return of equally low points that which the search ended with, where it is one of them."""
+        said = None if self.end is None else self.end.best
+        equal = (point for point in self.points if point.mean == lowest.mean and point.num_trials <= num_trials)
+        return next((point for point in equal if point.hps == said), lowest)
 
 
 def search_progress(results: Results) -> tuple[ArmProgress, ...]:
     """Return the points that each arm of a search tried.
 
-    () for a grid, which does not choose points, and for a search that trains some seeds of a point only.
+    () for lines, which do not choose points, and for a search that trains some seeds of a point only.
     """
     kind = kind_of(results.spec)
-    if kind.lists_trials or kind.splits_seeds:
+    if kind.splits_seeds or (kind.lists_trials and not tunes_points(results.spec)):
         return ()
     expansion, hps = results.expansion, kind_of(results.spec).hps(results.spec)
     found = _by_arm(results)
+    ends = {history.strategy.arm: history.end for history in replayed(results)}
     shapes = {point.shape: axis.label(point.shape) for axis in expansion.axes for point in axis.points}
     return tuple(
         ArmProgress(
@@ -91,6 +102,7 @@ def search_progress(results: Results) -> tuple[ArmProgress, ...]:
             is_base=arm.is_base,
             hps=hps,
             points=tuple(_in_order(found.get(arm, {}), results.spec.seeds)),
+            end=ends.get(arm),
         )
         for arm in arms_of(expansion)
     )

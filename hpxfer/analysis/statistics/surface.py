@@ -14,8 +14,11 @@ import pandas as pd
 from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import Inputs
+from hpxfer.analysis.statistics.search_best import progress_of
 from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
+from hpxfer.search.tuned import tunes_points
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import PRODUCT, base_hps
 from hpxfer.verdict.loss_grid import Bools, Floats
@@ -209,17 +212,30 @@ def _surfaces(inputs: Inputs) -> list[Surface]:
     return out
 
 
+def _held(inputs: Inputs) -> dict[str, HPs]:
+    """Return parameterization -> the values at which a pair's plane holds all other HPs.
+
+    In a product at the base alone these are the values of the best point, and otherwise the base values.
+    """
+    out = {label: base_hps(part.spec) for label, (part, _) in inputs.results.expansion.arms.items()}
+    if tunes_points(inputs.results.spec):
+        for arm in inputs.once(progress_of):
+            if (best := arm.best(arm.num_trials)) is not None:
+                out |= dict.fromkeys(arm.labels, best.hps)
+    return out
+
+
 def _product_cells(inputs: Inputs, first: str, second: str) -> pd.DataFrame:
-    """Return the cells of a product that scan two HPs, all others at their base values, with `loss`.
+    """Return the cells of a product that scan two HPs, all others at the values that are held, with `loss`.
 
     A loss is in nats, +inf if the trial diverged and NaN without a result.
     """
     cells, spec = inputs.results.cells, inputs.results.spec
     rows = cells["line"].isin([first, PRODUCT])
-    base_of = {label: base_hps(part.spec) for label, (part, _) in inputs.results.expansion.arms.items()}
+    held = inputs.once(_held)
     for other in spec.grid:
         if other not in (first, second):
-            base = cells["parameterization"].map({label: hps.get(other) for label, hps in base_of.items()})
+            base = cells["parameterization"].map({label: hps.get(other) for label, hps in held.items()})
             rows &= np.isclose(cells[other], base.astype(float), rtol=1e-9, atol=0.0)
     found = cells[rows].rename(columns={LOSS_COLUMNS[inputs.loss]: "loss"})
     measured = found["loss"].where(found["status"] == "finished")

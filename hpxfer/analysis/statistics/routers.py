@@ -1,0 +1,228 @@
+"""What routers do as models grow: entropy, load, size of the update and gradient, at the transferred HP."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
+from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.statistics.transferred import TrainedShape, transferred
+from hpxfer.analysis.statistics.wider_slope import wider_slope
+from hpxfer.scaling.shape import Shape
+from hpxfer.verdict.loss_grid import Floats
+
+ROLE = "router"
+When = Literal["start", "after", "end"]
+# Values by logged step, layers averaged: trial id -> (steps ascending, values [layers, steps]).
+Logged = tuple[tuple[int, ...], Floats]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterMetric:
+    """A quantity of routers. `curve` names what the trainer logs, by layer or for the role `router`."""
+
+    name: str
+    curve: str
+    when: When  # the first logged step, the first one after an update, or the last one
+    unit: str
+    is_power: bool = False  # whether a power law of the scale is claimed, so that it has an exponent
+
+
+ENTROPY = "entropy / log M"
+OF_ACTIVE = "entropy / log K"
+LOAD = "load deviation"
+RELATIVE = "relative update"
+UPDATE = "update"
+GRADIENT = "gradient"
+# An update is measured at the step that makes it, so that of the first step is logged at the start.
+METRICS = (
+    RouterMetric(name=ENTROPY, curve="router_entropy_nats", when="start", unit="1"),
+    RouterMetric(name=ENTROPY, curve="router_entropy_nats", when="after", unit="1"),
+    RouterMetric(name=ENTROPY, curve="router_entropy_nats", when="end", unit="1"),
+    RouterMetric(name=OF_ACTIVE, curve="router_entropy_nats", when="end", unit="1"),
+    RouterMetric(name=LOAD, curve="load_deviation", when="end", unit="fair shares"),
+    RouterMetric(name=RELATIVE, curve="update_rms", when="start", unit="init std", is_power=True),
+    RouterMetric(name=RELATIVE, curve="update_rms", when="end", unit="init std", is_power=True),
+    RouterMetric(name=UPDATE, curve="update_rms", when="start", unit="1", is_power=True),
+    RouterMetric(name=UPDATE, curve="update_rms", when="end", unit="1", is_power=True),
+    RouterMetric(name=GRADIENT, curve="grad_rms", when="start", unit="1", is_power=True),
+    RouterMetric(name=GRADIENT, curve="grad_rms", when="end", unit="1", is_power=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterPoint:
+    """One shape: mean and standard error over the seeds that did not diverge."""
+
+    shape: str
+    scale: float
+    is_base: bool
+    step: int
+    mean: float
+    se: float | None  # None with one seed
+    num_seeds: int
+    num_diverged: int
+    layers: tuple[float, ...] = ()  # means over seeds, by layer from the bottom; () if it is logged for all of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterLine:
+    """One quantity of one parameterization along one axis, at the transferred HP."""
+
+    axis: str
+    parameterization: str
+    hp: str
+    scale_name: str
+    metric: str = ""
+    when: str = ""
+    unit: str = ""
+    scales: tuple[float, ...] = ()
+    means: tuple[float, ...] = ()
+    exponent: float | None = None  # of the scale, if a power law is claimed
+    exponent_low: float | None = None  # 95%
+    exponent_high: float | None = None
+    points: tuple[RouterPoint, ...] = ()
+    why_not: str | None = None
+
+
+def router_lines(inputs: Inputs) -> list[RouterLine]:
+    """Return every quantity of routers along every axis. Where there is none, one line says why."""
+    known = inputs.once(transferred)
+    used = {trial for shapes in known.along.values() for trained in shapes for trial in trained.trials}
+    logged = _logged(inputs.results.curves, used) if used else {}
+    std_of = _init_stds(inputs.results.trials, used)
+    out = []
+    for finding in known.findings:
+        blank = RouterLine(
+            axis=finding.axis,
+            parameterization=finding.parameterization,
+            hp=inputs.hp,
+            scale_name=finding.scale_name,
+        )
+        shapes = [trained for trained in known.along[finding.key] if trained.shape.num_experts]
+        ended = set(known.diverged_steps)
+        lines = [line for metric in METRICS if (line := _line(metric, shapes, logged, std_of, ended, blank))]
+        out += lines or [replace(blank, why_not=_why_not(finding.base_value, shapes))]
+    return out
+
+
+def _why_not(value: float | None, shapes: Sequence[TrainedShape]) -> str:
+    if value is None:
+        return NO_BASE_VALUE
+    return "no trial that finished has a curve of its router" if shapes else "no shape has experts"
+
+
+def _line(
+    metric: RouterMetric,
+    shapes: Sequence[TrainedShape],
+    logged: Mapping[tuple[str, str], Logged],
+    std_of: Mapping[str, float],
+    diverged: set[str],
+    blank: RouterLine,
+) -> RouterLine | None:
+    points, by_seed = [], []
+    for trained in shapes:
+        values: dict[int, Floats] = {}  # seed -> [layers]
+        step = 0
+        for seed, trial in trained.cell.trial_of.items():
+            unit = _unit(metric, trained.shape, std_of.get(trial))
+            if trial in diverged or unit is None or (metric.curve, trial) not in logged:
+                continue
+            steps, value_LN = logged[metric.curve, trial]
+            at = {"start": 0, "after": 1, "end": -1}[metric.when]
+            if len(steps) > at:
+                step, values[seed] = steps[at], value_LN[:, at] / unit
+        if values:
+            points.append(_point(trained, step, list(values.values()), diverged))
+            by_seed.append((trained.row.scale, {seed: float(of.mean()) for seed, of in values.items()}))
+    if not points:
+        return None
+    slope, low, high = wider_slope(by_seed) if metric.is_power else (None, None, None)
+    return replace(
+        blank,
+        metric=metric.name,
+        when=metric.when,
+        unit=metric.unit,
+        scales=tuple(point.scale for point in points),
+        means=tuple(point.mean for point in points),
+        exponent=slope,
+        exponent_low=low,
+        exponent_high=high,
+        points=tuple(points),
+    )
+
+
+def _unit(metric: RouterMetric, shape: Shape, init_std: float | None) -> float | None:
+    """Return what a logged value is divided by; None if there is nothing to divide by."""
+    match metric.name:
+        case "entropy / log M":
+            return math.log(shape.num_experts) or None
+        case "entropy / log K":
+            return math.log(shape.num_active) or None
+        case "load deviation":
+            return shape.kappa
+        case "relative update":
+            return init_std or None  # a router that starts at zero has no size at first: its plain update is given
+        case _:
+            return 1.0
+
+
+def _point(trained: TrainedShape, step: int, values: Sequence[Floats], diverged: set[str]) -> RouterPoint:
+    layers_SL = np.stack(values)
+    mean_S = layers_SL.mean(1)
+    return RouterPoint(
+        shape=trained.row.shape,
+        scale=trained.row.scale,
+        is_base=trained.row.is_base,
+        step=step,
+        mean=float(mean_S.mean()),
+        se=float(mean_S.std(ddof=1)) / math.sqrt(mean_S.size) if mean_S.size > 1 else None,
+        num_seeds=mean_S.size,
+        num_diverged=sum(trial in diverged for trial in trained.trials),
+        layers=tuple(layers_SL.mean(0).tolist()) if layers_SL.shape[1] > 1 else (),
+    )
+
+
+def _logged(curves: pd.DataFrame, trials: set[str]) -> dict[tuple[str, str], Logged]:
+    """Return (curve, trial id) -> what was logged of routers."""
+    names = {metric.curve for metric in METRICS}
+    of_role = curves["role"].isna() | (curves["role"] == ROLE)
+    kept = curves[curves["metric"].isin(names) & curves["trial_id"].isin(trials) & of_role]
+    out = {}
+    for (name, trial), rows in kept.groupby(["metric", "trial_id"], observed=True):
+        table = rows.pivot_table(index="layer", columns="step", values="value", dropna=False)
+        if rows["layer"].isna().all():
+            table = rows.sort_values("step").set_index("step")[["value"]].T
+        table = table.dropna(axis="columns")
+        if table.size:
+            out[str(name), str(trial)] = tuple(int(step) for step in table.columns), table.to_numpy(float)
+    return out
+
+
+def _init_stds(trials: pd.DataFrame, used: set[str]) -> dict[str, float]:
+    """Return trial id -> the std that the table draws the router with at this shape. A model may have none."""
+    kept = trials[trials["trial_id"].isin(used)]
+    out = {}
+    for trial, text in zip(kept["trial_id"], kept["resolved"], strict=True):
+        if (numbers := json.loads(text)["roles"].get(ROLE)) is not None:
+            out[str(trial)] = float(numbers["init_std"])
+    return out
+
+
+ROUTERS = Statistic(
+    name="routers",
+    title="What routers do as the model grows",
+    note="At the transferred HP, mean over seeds and layers. The entropy of the normalized gates of all M experts is "
+    "given as a share of log M and of log K (K active experts). start is the first step, before any update; after is "
+    "the next step that was logged; end is the last one. A relative update is the RMS of the update of that step over "
+    "the std that the table draws the router with. An exponent is the slope of log2 value over log2 scale, with the "
+    "wider of two 95% intervals: from seeds, and from the scatter of shapes about the line.",
+    compute=router_lines,
+)

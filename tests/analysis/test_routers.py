@@ -1,0 +1,99 @@
+"""Routers against the scale: the published sweep's numbers, exponents, and what is not known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpxfer.analysis import analyze
+from hpxfer.analysis.statistics.routers import ENTROPY, GRADIENT, OF_ACTIVE, RELATIVE, UPDATE, RouterLine
+from hpxfer.analysis.statistics.wider_slope import wider_slope
+from hpxfer.results import Results, load_results
+
+TRANSFER = Path(__file__).parents[2] / "results" / "published" / "transfer"
+Lines = dict[tuple[str, str, str], RouterLine]
+
+
+def of_seeds(results: Results, num: int) -> Results:
+    """Return the results with the first seeds only, along width and at LR 2^-6 and its neighbors."""
+    spec = results.spec
+    axes = {"width": spec.axes["width"]}
+    return replace(results, spec=spec.model_copy(update={"seeds": tuple(range(num)), "axes": axes}))
+
+
+def lines_of(results: Results) -> Lines:
+    return {(line.parameterization, line.metric, line.when): line for line in analyze(results).found("routers")}
+
+
+@pytest.fixture(scope="module")
+def published() -> Lines:
+    return lines_of(of_seeds(load_results(TRANSFER), 3))
+
+
+def test_the_published_entropies_at_the_end_of_training(published: Lines) -> None:
+    """In nats at widths 64, 128 and 256, over three seeds and both layers."""
+    for name, expected in (("sp", (0.94, 0.74, 0.58)), ("completep-moe", (1.12, 1.17, 1.16))):
+        line = published[name, ENTROPY, "end"]
+        assert line.scales == (32, 64, 128, 256)
+        assert tuple(round(mean * math.log(4), 2) for mean in line.means[1:]) == expected
+        assert line.exponent is None, "no power law is claimed of an entropy"
+        assert {point.step for point in line.points} == {299}
+        assert all(point.se and len(point.layers) == 2 and point.num_seeds == 3 for point in line.points)
+        assert all(np.mean(point.layers) == pytest.approx(point.mean) for point in line.points)
+    assert (published["sp", ENTROPY, "start"].points[0].step, published["sp", ENTROPY, "after"].points[0].step) == (
+        0,
+        5,
+    )
+    assert not any(metric == OF_ACTIVE for _, metric, _ in published), "log K is 0 with one active expert"
+
+
+def test_the_first_update_of_adam_is_its_learning_rate(published: Lines) -> None:
+    """It stays in stds at init where both fall as 1/width, and grows by a half where a constant LR meets width^-1/2."""
+    for name, relative, absolute in (("completep-moe", 0.0, -1.0), ("sp", 0.5, 0.0)):
+        for metric, expected in ((RELATIVE, relative), (UPDATE, absolute)):
+            line = published[name, metric, "start"]
+            assert line.exponent == pytest.approx(expected, abs=1e-3)
+            assert line.exponent_low is not None
+            assert line.exponent_high is not None
+            assert line.exponent_low <= line.exponent <= line.exponent_high
+    assert published["sp", GRADIENT, "end"].exponent == pytest.approx(-0.8, abs=0.3)
+
+
+def test_it_says_why_there_is_nothing() -> None:
+    results = load_results(TRANSFER)
+    bare = of_seeds(results, 2)
+    bare.__dict__["curves"] = results.curves[results.curves["metric"] == "train_loss_nats"]
+    (why,) = {line.why_not for line in analyze(bare).found("routers")}
+    assert why == "no trial that finished has a curve of its router"
+
+
+def power(exponent: float, wiggle: float = 0.0, luck: float = 0.0) -> list[tuple[float, dict[int, float]]]:
+    return [
+        (scale, {seed: scale**exponent * 2 ** (wiggle * (-1) ** i + luck * seed * i) for seed in (0, 1)})
+        for i, scale in enumerate((32.0, 64.0, 128.0, 256.0))
+    ]
+
+
+def test_an_exponent_and_its_interval() -> None:
+    assert wider_slope(power(-0.5)) == pytest.approx((-0.5, -0.5, -0.5))
+    slope, low, high = wider_slope(power(-0.5, wiggle=0.2))  # seeds agree, and shapes lie off the line
+    assert low is not None
+    assert high is not None
+    assert slope is not None
+    assert low < slope - 0.1 < slope + 0.1 < high
+    slope, low, high = wider_slope(power(-0.5, luck=0.1))  # shapes lie on a line, and seeds differ
+    assert low is not None
+    assert slope == pytest.approx(-0.45)
+    assert low < slope - 0.1
+
+
+def test_no_exponent_of_zeros_one_scale_or_foreign_seeds() -> None:
+    assert wider_slope([]) == (None, None, None)
+    assert wider_slope([(32.0, {0: 1.0})]) == (None, None, None)
+    assert wider_slope([(32.0, {0: 1.0}), (64.0, {0: 0.0})]) == (None, None, None)
+    assert wider_slope([(32.0, {0: 1.0}), (64.0, {1: 2.0})]) == (None, None, None)
+    assert wider_slope([(32.0, {0: 1.0}), (64.0, {0: 2.0})]) == (1.0, None, None)
