@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hpxfer.spec.mlp import TOP
 from hpxfer.spec.problem import Problem
 
 if TYPE_CHECKING:
     from hpxfer.spec.sweep import SweepSpec
 
-TOP_OF = {"validation_error": 1, "validation_top5_error": 5}  # loss -> classes among which a sample's must be
+TOP_OF = {"validation_error": 1, "validation_top5_error": TOP}  # loss -> classes among which a sample's must be
 
 
 def judge_problems(spec: SweepSpec) -> Iterator[Problem]:

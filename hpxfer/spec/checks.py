@@ -14,8 +14,8 @@ from hpxfer.scaling.resolve import resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.check_judge import judge_problems
 from hpxfer.spec.check_family import family_problems
+from hpxfer.spec.check_judge import judge_problems
 from hpxfer.spec.check_model import model_problems
 from hpxfer.spec.check_search import search_problems
 from hpxfer.spec.check_shapes import (
