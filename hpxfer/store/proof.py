@@ -55,4 +55,5 @@ def _setting(row: Mapping[str, Any]) -> Setting:
     columns = {name: row[name] for name in SETTING_COLUMNS}
     given: dict[str, Any] = {**json.loads(row["setting"]), **columns, "data_source": ""}
     parts = {"init": BaseInit(**given["init"]), "balance": Balance(**given.get("balance", {}))}
-    return Setting(**{**given, **parts})
+    only = tuple(given.get("only_classes", ()))  # JSON has no tuple
+    return Setting(**{**given, **parts, "only_classes": only})

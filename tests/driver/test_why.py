@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,17 @@ def test_a_stored_row_gives_the_identity_that_its_id_is_the_hash_of(edits: tuple
     assert len(found) == len(by_id) > 0
     for row in found:
         assert proven_identity(row) == identity_of(by_id[row["trial_id"]], expansion)
+
+
+def test_a_stored_row_of_samples_gives_its_identity() -> None:
+    """JSON has no tuple: the chosen classes come back as one."""
+    data = SPEC.data.model_copy(update={"inputs": 15, "classes": 2, "only": (3, 1)})
+    spec = SPEC.model_copy(update={"data": data})
+    expansion = Expansion(spec, replace(DATA, num_inputs=15, vocab_size=2))
+    for trial in islice(expansion.trials(), 4):
+        (row,) = trials_table([made(trial)]).to_pylist()
+        assert proven_identity(row) == identity_of(trial, expansion)
+        assert identity_of(trial, expansion)["setting"]["only_classes"] == (3, 1)
 
 
 @given(spec=sweeps())
