@@ -234,7 +234,8 @@ def _block(run: _Run, own: _Local, block: int, h: Tensor) -> Tensor:
 
 def _by_expert(a_KEXY: Tensor, b_KEYZ: Tensor) -> Tensor:
     """Return a @ b of every expert of every trial, [K, E, X, Z]."""
-    return product(a_KEXY.flatten(0, 1), b_KEYZ.flatten(0, 1)).unflatten(0, a_KEXY.shape[:2])
+    out = product(a_KEXY.flatten(0, 1), b_KEYZ.flatten(0, 1))
+    return out.view(*a_KEXY.shape[:2], *out.shape[1:])
 
 
 def _weighted(a_KBX: Tensor, weights_KBE1: Tensor) -> Tensor:
