@@ -52,6 +52,7 @@ class RunCounts:
     """What a run has done. Made by `run_counts`. Call `add` with every event, and `run_status` to read the counts."""
 
     sweep: str
+    reads: str = "tokens"  # what the models read
     at_most: bool = False
     hps: tuple[str, ...] = ("lr",)  # the HPs that name the best trial of a shape
     loss: Loss = lambda result: result.validation_loss_nats
@@ -103,6 +104,7 @@ class RunCounts:
             now, shapes = self.clock(), self._shapes.values()
             return RunStatus(
                 sweep=self.sweep,
+                reads=self.reads,
                 at_most=self.at_most,
                 elapsed_s=now - self._began,
                 num_left=sum(max(row.num_trials - row.num_stored, row.ended) for row in shapes),
@@ -222,6 +224,7 @@ def run_counts(
     """
     return RunCounts(
         sweep=plan.sweep,
+        reads=plan.reads,
         at_most=plan.at_most,
         hps=hps,
         loss=loss,

@@ -77,6 +77,7 @@ class RunStatus:
     eta_s: float | None
     running: tuple[RunningStack, ...]
     shapes: tuple[ShapeProgress, ...]
+    reads: str = "tokens"  # what `tokens` counts
     num_notes: int = 0  # decisions of the search so far
     notes: tuple[str, ...] = ()  # the last few of them
     errors: tuple[str, ...] = ()

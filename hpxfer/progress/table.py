@@ -29,7 +29,7 @@ def status_text(run_status: RunStatus) -> str:
     if run_status.tokens_per_s is None:
         waits = "starting workers" if not run_status.running else "waiting for the first report"
         return trials if over else f"{trials} | {waits}"
-    line = f"{trials} | {run_status.tokens_per_s:,.0f} tokens/s"
+    line = f"{trials} | {run_status.tokens_per_s:,.0f} {run_status.reads}/s"
     if over or run_status.eta_s is None:
         return line
     return f"{line} | ETA {most}{spell_time(run_status.eta_s)}"

@@ -165,8 +165,10 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
     if len(results.trials):
         largest = results.trials.nlargest(1, "params_total").iloc[0]
         tokens = int(largest["batch_tokens"]) * int(largest["steps"])
+        family = results.spec.model.family
+        reads = registry("family").get(family).data if family in registry("family") else "tokens"
         yield (
-            f"The largest model has {int(largest['params_total']):,} parameters and was trained on {tokens:,} tokens. "
+            f"The largest model has {int(largest['params_total']):,} parameters and was trained on {tokens:,} {reads}. "
             "The report does not cover longer training or other data."
         )
 

@@ -57,7 +57,10 @@ def test_an_unequal_recipe_is_unequal() -> None:
         ({"hpxfer_recipe": 3}, "<recipe>:1: hpxfer_recipe: must be at most 2, got 3: a newer hpxfer wrote"),
         ({"hpxfer_recipe": 1}, "<recipe>:1: hpxfer_recipe: must be 2, got 1, from before the first release of hpxfer"),
         ({"hpxfer_recipe": True}, "<recipe>:1: hpxfer_recipe: must be a version, which is 2, got True"),
-        ({"family": "mamba"}, "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, mlp, got 'mamba'"),
+        (
+            {"family": "mamba"},
+            "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, mlp, got 'mamba'",
+        ),
         ({"family": 7}, "got 7; its roles and base model mean nothing here"),
         ({"model__gate": "softmx"}, "model.gate: unknown gate 'softmx'; did you mean 'softmax'?"),
         ({"optimizer": "adamx"}, "optimizer: unknown optimizer 'adamx'; did you mean 'adamw'?"),

@@ -25,12 +25,12 @@ def losses(kind: SampleLoss, f_KBC: Tensor, targets: Tensor) -> tuple[Tensor, Te
 
 
 def loss_backward(kind: SampleLoss, kept: Tensor, targets: Tensor, grad_KB: Tensor) -> Tensor:
-    """Return the gradient by the outputs, [K, B, C]."""
+    """Return the gradient by the outputs, [K, B, C]. It takes the memory of what was kept."""
     if kind == "cross_entropy":
-        p = kept.exp()
+        p = kept.exp_()
         p.scatter_add_(-1, targets.unsqueeze(-1), torch.full_like(p[..., :1], -1.0))
         return p.mul_(grad_KB.unsqueeze(-1))
-    return kept * (2 * grad_KB.unsqueeze(-1))
+    return kept.mul_(2 * grad_KB.unsqueeze(-1))
 
 
 def wanted(targets: Tensor, num_outputs: int) -> Tensor:

@@ -166,14 +166,14 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: _Run, inputs: Tensor, targets: Tensor, *leaves: Tensor) -> Tensor:
         weights, options = run.named(leaves), run.model.setting.mlp
-        x = product(inputs, weights["input"][0]) * run.scale("embedding")
+        x = product(inputs, weights["input"][0]).mul_(run.scale("embedding"))
         h = activate(options.input_activation, x)
         run.show("input", 0, inputs, x)
         run.inner = x, h
         for block in range(run.model.shape.depth):
             out = _block(run, run.local(weights, block), block, h)
             h = h + out if options.residual else out
-        run.outputs = product(h, weights["readout"][0]) * run.scale("readout")
+        run.outputs = product(h, weights["readout"][0]).mul_(run.scale("readout"))
         run.show("readout", 0, h, run.outputs)
         losses_KB, run.kept = losses(options.loss, run.outputs, targets)
         ctx.run, ctx.last = run, h
@@ -196,7 +196,7 @@ class _Pass(torch.autograd.Function):
                 by_h += passed
             for name, gradient in of_block.items():
                 out[name][block] = gradient
-        by_x = activate_backward(options.input_activation, by_h, *run.inner) * run.scale("embedding")
+        by_x = activate_backward(options.input_activation, by_h, *run.inner).mul_(run.scale("embedding"))
         out["input"][0] = product(inputs.transpose(1, 2), by_x)
         return (None, None, None, *(gradient for copies in out.values() for gradient in copies))
 
@@ -234,7 +234,8 @@ def _block(run: _Run, own: _Local, block: int, h: Tensor) -> Tensor:
 
 def _by_expert(a_KEXY: Tensor, b_KEYZ: Tensor) -> Tensor:
     """Return a @ b of every expert of every trial, [K, E, X, Z]."""
-    return product(a_KEXY.flatten(0, 1), b_KEYZ.flatten(0, 1)).unflatten(0, a_KEXY.shape[:2])
+    out = product(a_KEXY.flatten(0, 1), b_KEYZ.flatten(0, 1))
+    return out.view(*a_KEXY.shape[:2], *out.shape[1:])
 
 
 def _weighted(a_KBX: Tensor, weights_KBE1: Tensor) -> Tensor:
@@ -260,7 +261,7 @@ def _block_backward(run: _Run, own: _Local, kept: _Block, by_out: Tensor) -> tup
         by_weighted = product(by_out, w3.transpose(1, 2))
         out["expert_out"] = product(_weighted(kept.a, kept.weights).transpose(1, 2), by_out)
         by_weight = (by_weighted * kept.a).view(num_trials, batch, experts, -1).sum(-1)
-        by_a = _weighted(by_weighted, kept.weights)
+        by_a = by_weighted.view(num_trials, batch, experts, -1).mul_(kept.weights).view(by_weighted.shape)
         by_z = activate_backward(options.activation, by_a, kept.z, kept.a)
         out["expert_in"] = product(by_z.transpose(1, 2), kept.h).view(own.expert_in.shape)
         by_h = product(by_z, w2)
