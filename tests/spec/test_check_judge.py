@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from sweep_text import edited
+from sweep_text import SAMPLES, edited
 
 from hpxfer.errors import HpxferError
 from hpxfer.spec import dump_sweep, parse_sweep
 
 
 def text_of(loss: str, classes: int | None) -> str:
-    source = "source: builtin:stdlib"
-    more = source if classes is None else f"{source}\n  classes: {classes}"
-    return edited((source, more)) + f"judge: {{loss: {loss}}}\n"
+    """Return a sweep over samples of so many classes, or over tokens."""
+    of_samples = f"source: idx:elsewhere\n  digest: 0123456789abcdef\n  inputs: 4\n  classes: {classes}"
+    text = edited() if classes is None else edited(("source: builtin:shapes", of_samples), text=SAMPLES)
+    return f"{text}judge: {{loss: {loss}}}\n"
 
 
 @pytest.mark.parametrize(
