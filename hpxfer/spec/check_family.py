@@ -47,7 +47,10 @@ def family_problems(spec: SweepSpec) -> Iterator[Problem]:
             yield ("model", "base", "head_dim"), "must be given"
     yield from _unread(spec, family)
     if spec.precision != "auto" and spec.precision not in family.precisions:
-        yield ("precision",), f"must be {' or '.join(family.precisions)} in the family {family.name}"
+        yield (
+            ("precision",),
+            f"must be {' or '.join(family.precisions)} in the family {family.name}, got {spec.precision}",
+        )
 
 
 def _points(spec: SweepSpec) -> Iterator[tuple[KeyPath, ShapeChange]]:
