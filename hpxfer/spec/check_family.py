@@ -50,7 +50,10 @@ def family_problems(spec: SweepSpec) -> Iterator[Problem]:
         yield ("model", "base"), "must give num_experts, num_active and expert_width or expert_ratio"
     yield from _unread(spec, family)
     if spec.precision != "auto" and spec.precision not in family.precisions:
-        yield ("precision",), f"must be {' or '.join(family.precisions)} in the family {family.name}"
+        yield (
+            ("precision",),
+            f"must be {' or '.join(family.precisions)} in the family {family.name}, got {spec.precision}",
+        )
 
 
 def _points(spec: SweepSpec) -> Iterator[tuple[KeyPath, ShapeChange]]:

@@ -61,7 +61,10 @@ def _aggregation(options: MLPSpec, sums_to_one: bool, gate: str) -> Iterator[Pro
             f"must be none with the gate {gate}, whose weights sum to one already, got {given}; take it out",
         )
     elif not sums_to_one and given == "none":
-        yield (*AT, "aggregation"), f"must be 1/K or 1/M with the gate {gate}, whose weights sum to no fixed number"
+        yield (
+            (*AT, "aggregation"),
+            (f"must be 1/K or 1/M with the gate {gate}, whose weights sum to no fixed number, got none"),
+        )
 
 
 def _shapes(options: MLPSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Iterator[Problem]:
