@@ -71,11 +71,20 @@ def _parts(name: str, device: torch.device) -> list[Part]:
             "sweep": sweep.parts,
         }
         return parts_of[name](device)
-    from hpxfer.bench import kernels_cpu, moe, sweep, sweep_ray, sweep_store, trainer_cpu, whole_machine
+    from hpxfer.bench import (
+        kernels_cpu,
+        moe,
+        samples_cpu,
+        sweep,
+        sweep_ray,
+        sweep_store,
+        trainer_cpu,
+        whole_machine,
+    )
 
     match name:
         case "trainer":
-            return [*whole_machine.parts(), *trainer_cpu.parts()]
+            return [*whole_machine.parts(), *trainer_cpu.parts(), *samples_cpu.parts()]
         case "kernels":
             return kernels_cpu.parts()
         case "moe":

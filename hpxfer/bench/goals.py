@@ -34,6 +34,7 @@ _TWIN = "base over its dense twin of equal active FLOPs"
 _MOE = "MoE layer forward and backward over F.grouped_mm"
 _EXPERTS = "experts forward and backward over a loop over experts, K = 16"
 _STACK, _STACKED = "64 trials of d 128, 4 layers", "stacked over one at a time"
+_SAMPLES = "its stack of 16 over a plain way with batched experts"
 _WORKER = "one persistent worker with stacks over cold processes one by one"
 
 CUDA_TRAINER = (
@@ -86,6 +87,10 @@ _TABLES: Mapping[tuple[str, Kind], tuple[Goal, ...]] = {
             for w in WIDTHS
         ),
         *(Goal(f"mixtral-{w}", f"width {w}: a small Mixtral, its stack of 16 over its plain way", "x") for w in WIDTHS),
+        Goal("samples-32", f"MLP mixture, width 32: {_SAMPLES}", "x", 4.5),
+        Goal("samples-128", f"MLP mixture, width 128: {_SAMPLES}", "x", 2.2),
+        Goal("samples-list-128", "the same over a loop over the experts", "x", 5.0),
+        Goal("samples-share-128", "the same: model FLOP/s over the float32 matmul peak", "of peak", 0.5),
     ),
     ("trainer", "cuda"): CUDA_TRAINER,
     ("kernels", "cpu"): tuple(Goal(f"experts-{w}", f"width {w}: {_EXPERTS}", "x") for w in WIDTHS),

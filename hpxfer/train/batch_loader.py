@@ -43,6 +43,8 @@ class BatchLoader:
         of_step = len(self._seeds) * trials[0].setting.batch_tokens
         self._chunk_steps = max(1, min(CHUNK_STEPS, CHUNK_TOKENS // of_step))
         self._of_trial = torch.tensor([self._seeds.index(trial.seed) for trial in trials], device=device)
+        # Products read samples without a copy per trial. A captured step is written into memory of its own.
+        self._shares_samples = len(self._seeds) == 1 and trials[0].setting.num_inputs > 0 and device.type == "cpu"
         mlp = trials[0].setting.mlp
         self._scheduled = mlp.router_bias != "fixed"
         own = mlp.router_bias_std if mlp.router_bias in ("fixed", "schedule") else 0.0
@@ -62,6 +64,11 @@ class BatchLoader:
         """Return inputs and targets of a step, [K, B, S] of tokens. Trials of one seed read the same data."""
         number, at = divmod(step, self._chunk_steps)
         inputs, targets = self._batches(number).tensors
+        if self._shares_samples:
+            inputs, targets = inputs[at], targets[at]
+            return inputs.expand(len(self._of_trial), *inputs.shape[1:]), targets.expand(
+                len(self._of_trial), *targets.shape[1:]
+            )
         return inputs[at].index_select(0, self._of_trial), targets[at].index_select(0, self._of_trial)
 
     def noise(self, step: int) -> Tensor | None:

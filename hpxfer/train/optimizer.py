@@ -150,9 +150,10 @@ class StackOptimizer:
             return
         # Reading a flag on a CPU costs nothing, and spares a pass. With Triton kernels the step may be captured.
         dead = None if not self._backend.is_triton and bool(self.alive.all()) else (~self.alive).unsqueeze(1)
+        of_roles = [(self._numbers_at(numbers, row), keep_RK[row].unsqueeze(-1)) for row in range(len(self._roles))]
         for block in self._blocks:
-            row, g = self._role_index[block.name], grads[block.name][block.layer].flatten(1)
-            self._update_block(block, g, self._numbers_at(numbers, row), keep_RK[row].unsqueeze(-1), dead)
+            g = grads[block.name][block.layer].flatten(1)
+            self._update_block(block, g, *of_roles[self._role_index[block.name]], dead)
 
     def _numbers_at(self, numbers: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
         """Return the numbers of one role, [K, 1] float32 each."""

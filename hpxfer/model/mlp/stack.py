@@ -55,13 +55,23 @@ class MLPStack:
         leaves = [copy for copies in weights.values() for copy in copies]
         run = _Run(self, names, router_bias_LKE, noise_LKE)
         losses_KB: Tensor = _Pass.apply(run, inputs_KBS, targets_KBS, *leaves)  # type: ignore[no-untyped-call]
-        is_class = not targets_KBS.is_floating_point()
-        return Output(
-            losses_KT=losses_KB,
-            load_LKE=torch.stack([block.gated.load for block in run.blocks]),
-            scores=tuple(block.gated.scores for block in run.blocks),
-            ranks=(lambda: ranks(run.outputs, targets_KBS)) if is_class else None,
-        )
+        return _output(run, losses_KB, targets_KBS)
+
+    @torch.no_grad()
+    def with_gradients(
+        self,
+        weights: Weights,
+        router_bias_LKE: Tensor,
+        inputs_KBS: Tensor,
+        targets_KBS: Tensor,
+        grad_KB: Tensor,
+        *,
+        noise_LKE: Tensor | None = None,
+    ) -> tuple[Output, Weights]:
+        """Return the same output, and the gradients of sum(losses * grad) by the weights, without autograd."""
+        run = _Run(self, (), router_bias_LKE, noise_LKE)
+        losses_KB = _forward(run, weights, inputs_KBS, targets_KBS)
+        return _output(run, losses_KB, targets_KBS), _backward(run, weights, inputs_KBS, targets_KBS, grad_KB)
 
     def loads(
         self,
@@ -121,6 +131,7 @@ class _Block:
     weights: Tensor  # [K, B, E, 1]: of the experts, times the factor of the branch
     z: Tensor  # [K, B, E*H] or, of experts with one matrix, [K, E, B, N]: before the activation
     a: Tensor  # after it
+    weighted: Tensor | None  # [K, B, E*H], times the weights of the experts
 
 
 @dataclass(kw_only=True)
@@ -143,6 +154,7 @@ class _Run:
     noise: Tensor | None
     blocks: list[_Block] = field(default_factory=list)
     inner: tuple[Tensor, ...] = ()  # the input layer before and after its activation
+    last: Any = None  # [K, B, N], what the readout reads
     outputs: Any = None  # [K, B, C]
     kept: Any = None  # by the loss
 
@@ -162,43 +174,65 @@ class _Run:
             self.model.tap(name, block, x.detach(), y.detach())
 
 
+def _output(run: _Run, losses_KB: Tensor, targets: Tensor) -> Output:
+    return Output(
+        losses_KT=losses_KB,
+        load_LKE=torch.stack([block.gated.load for block in run.blocks]),
+        scores=tuple(block.gated.scores for block in run.blocks),
+        ranks=None if targets.is_floating_point() else lambda: ranks(run.outputs, targets),
+    )
+
+
 class _Pass(torch.autograd.Function):
+    """The pass for autograd. A training step calls its two halves by themselves (`MLPStack.with_gradients`)."""
+
     @staticmethod
     def forward(ctx: Any, run: _Run, inputs: Tensor, targets: Tensor, *leaves: Tensor) -> Tensor:
-        weights, options = run.named(leaves), run.model.setting.mlp
-        x = product(inputs, weights["input"][0]).mul_(run.scale("embedding"))
-        h = activate(options.input_activation, x)
-        run.show("input", 0, inputs, x)
-        run.inner = x, h
-        for block in range(run.model.shape.depth):
-            out = _block(run, run.local(weights, block), block, h)
-            h = h + out if options.residual else out
-        run.outputs = product(h, weights["readout"][0]).mul_(run.scale("readout"))
-        run.show("readout", 0, h, run.outputs)
-        losses_KB, run.kept = losses(options.loss, run.outputs, targets)
-        ctx.run, ctx.last = run, h
+        ctx.run = run
         ctx.save_for_backward(inputs, targets, *leaves)
-        return losses_KB
+        return _forward(run, run.named(leaves), inputs, targets)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        run: _Run = ctx.run
         inputs, targets, *leaves = ctx.saved_tensors
-        weights, options = run.named(leaves), run.model.setting.mlp
-        by_f = loss_backward(options.loss, run.kept, targets, grads[0]).mul_(run.scale("readout"))
-        out: dict[str, list[Tensor | None]] = {name: [None] * count for name, count in run.names}
-        out["readout"][0] = product(ctx.last.transpose(1, 2), by_f)
-        by_h = product(by_f, weights["readout"][0].transpose(1, 2))
-        for block in reversed(range(run.model.shape.depth)):
-            passed = by_h if options.residual else None
-            by_h, of_block = _block_backward(run, run.local(weights, block), run.blocks[block], by_h)
-            if passed is not None:
-                by_h += passed
-            for name, gradient in of_block.items():
-                out[name][block] = gradient
-        by_x = activate_backward(options.input_activation, by_h, *run.inner).mul_(run.scale("embedding"))
-        out["input"][0] = product(inputs.transpose(1, 2), by_x)
+        out = _backward(ctx.run, ctx.run.named(leaves), inputs, targets, grads[0])
         return (None, None, None, *(gradient for copies in out.values() for gradient in copies))
+
+
+def _forward(run: _Run, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the losses [K, B], and leave in `run` what the backward pass needs."""
+    options = run.model.setting.mlp
+    x = product(inputs, weights["input"][0]).mul_(run.scale("embedding"))
+    h = activate(options.input_activation, x)
+    run.show("input", 0, inputs, x)
+    run.inner = x, h
+    for block in range(run.model.shape.depth):
+        out = _block(run, run.local(weights, block), block, h)
+        h = h + out if options.residual else out
+    run.last = h
+    run.outputs = product(h, weights["readout"][0]).mul_(run.scale("readout"))
+    run.show("readout", 0, h, run.outputs)
+    losses_KB, run.kept = losses(options.loss, run.outputs, targets)
+    return losses_KB
+
+
+def _backward(run: _Run, weights: Weights, inputs: Tensor, targets: Tensor, by_loss_KB: Tensor) -> Weights:
+    """Return the gradients by the weights, given those by the losses. It uses up what `run` holds."""
+    options = run.model.setting.mlp
+    by_f = loss_backward(options.loss, run.kept, targets, by_loss_KB).mul_(run.scale("readout"))
+    out: dict[str, list[Any]] = {name: [None] * len(copies) for name, copies in weights.items()}
+    out["readout"][0] = product(run.last.transpose(1, 2), by_f)
+    by_h = product(by_f, weights["readout"][0].transpose(1, 2))
+    for block in reversed(range(run.model.shape.depth)):
+        passed = by_h if options.residual else None
+        by_h, of_block = _block_backward(run, run.local(weights, block), run.blocks[block], by_h)
+        if passed is not None:
+            by_h += passed
+        for name, gradient in of_block.items():
+            out[name][block] = gradient
+    by_x = activate_backward(options.input_activation, by_h, *run.inner).mul_(run.scale("embedding"))
+    out["input"][0] = product(inputs.transpose(1, 2), by_x)
+    return {name: tuple(copies) for name, copies in out.items()}
 
 
 def _block(run: _Run, own: _Local, block: int, h: Tensor) -> Tensor:
@@ -220,15 +254,17 @@ def _block(run: _Run, own: _Local, block: int, h: Tensor) -> Tensor:
     if own.expert_in is None:
         z = _by_expert(h.unsqueeze(1).expand(-1, own.expert_out.shape[1], -1, -1), own.expert_out)  # [K, E, B, N]
         a = activate(options.activation, z)
+        weighted = None
         out = (a * weights.transpose(1, 2)).sum(1)
     else:
         w2, w3 = own.expert_in.view(num_trials, -1, width), own.expert_out.view(num_trials, -1, width)
         z = product(h, w2.transpose(1, 2))
         run.show("expert_in", block, h, z)
         a = activate(options.activation, z)
-        out = product(_weighted(a, weights), w3)
+        weighted = _weighted(a, weights)
+        out = product(weighted, w3)
     run.show("expert_out", block, a, out)
-    run.blocks.append(_Block(h=h, gated=gated, weights=weights, z=z, a=a))
+    run.blocks.append(_Block(h=h, gated=gated, weights=weights, z=z, a=a, weighted=weighted))
     return out
 
 
@@ -259,7 +295,8 @@ def _block_backward(run: _Run, own: _Local, kept: _Block, by_out: Tensor) -> tup
     else:
         w2, w3 = own.expert_in.view(num_trials, -1, width), own.expert_out.view(num_trials, -1, width)
         by_weighted = product(by_out, w3.transpose(1, 2))
-        out["expert_out"] = product(_weighted(kept.a, kept.weights).transpose(1, 2), by_out)
+        assert kept.weighted is not None
+        out["expert_out"] = product(kept.weighted.transpose(1, 2), by_out)
         by_weight = (by_weighted * kept.a).view(num_trials, batch, experts, -1).sum(-1)
         by_a = by_weighted.view(num_trials, batch, experts, -1).mul_(kept.weights).view(by_weighted.shape)
         by_z = activate_backward(options.activation, by_a, kept.z, kept.a)
