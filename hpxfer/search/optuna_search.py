@@ -10,7 +10,6 @@ batch that was never begun.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -29,6 +28,7 @@ from hpxfer.search.stored import is_in_box, stored_trials
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import CountOrNone, Section
+from hpxfer.spec.mlp import guess_loss
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.trial import Expansion, base_hps
 
@@ -156,7 +156,7 @@ def _rules(expansion: Expansion) -> Rules:
         sampler=name,
         arguments={**ARGUMENTS.get(name, {}), **settings.sampler_args},
         seed=settings.seed,
-        ceiling=1.0 if judged_by(spec).is_error else math.log(expansion.data.vocab_size),
+        ceiling=1.0 if judged_by(spec).is_error else guess_loss(expansion.setting.mlp.loss, expansion.data.vocab_size),
     )
 
 

@@ -74,7 +74,7 @@ def legacy_id(trial: Trial, trainer_version: int) -> str:
     chosen = None
     if choice is not None:
         base = _dims(asdict(trial.base))
-        conventions = {key: value for key, value in choice.conventions if key not in _LATER_CONVENTIONS}
+        conventions = _of_first_format(dict(choice.conventions))
         chosen = {"name": choice.name, "conventions": conventions, "base": base}
     return id_of(
         {
@@ -88,11 +88,15 @@ def legacy_id(trial: Trial, trainer_version: int) -> str:
     )
 
 
+def _of_first_format(conventions: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in conventions.items() if key not in _LATER_CONVENTIONS}
+
+
 def _id_of_row(row: Mapping[str, Any]) -> str | None:
     try:
         chosen = None
         if row["parameterization"] is not None:
-            base, conventions = json.loads(row["base_shape"]), json.loads(row["conventions"])
+            base, conventions = json.loads(row["base_shape"]), _of_first_format(json.loads(row["conventions"]))
             chosen = {"name": row["parameterization"], "conventions": conventions, "base": base}
         return id_of(
             {

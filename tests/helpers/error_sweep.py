@@ -7,29 +7,30 @@ from pathlib import Path
 
 import numpy as np
 from planted_errors import bowl
+from sweep_text import SAMPLES as SAMPLES_SWEEP
 from sweep_text import edited
 
 from hpxfer.spec import SweepSpec, parse_sweep
+from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.store import Store
 from hpxfer.trial import DataRef, Expansion, Trial
 from hpxfer.trial.result import Curve, TrialResult
 
 DIGEST = "0123456789abcdef"
-CLASSES = 100
 SAMPLES = 8192
 Edit = tuple[str, str]
 EDITS: tuple[Edit, ...] = (
     ("lr: [0.01]", "lr: {log2: [-10, -3]}"),
-    ("width: [32, 64]", "width: [32, 64, 128]"),
-    ("validation_tokens: 1024", f"validation_tokens: {SAMPLES}"),
-    ("source: builtin:stdlib", f"source: builtin:stdlib\n  classes: {CLASSES}"),
+    ("{width: 64, expert_width: 32}]", "{width: 64, expert_width: 32}, {width: 128, expert_width: 64}]"),
+    ("validation_samples: 1024", f"validation_samples: {SAMPLES}"),
 )
 SHAPE_OF = bowl(width=2.2)
 
 
 def error_spec(*edits: Edit, loss: str = "validation_top5_error", more: str = "") -> SweepSpec:
     """Return a sweep that is judged by an error."""
-    return parse_sweep(edited(*EDITS, *edits) + f"judge: {{loss: {loss}, regret_limit: {{loss: 0.03}}}}\n{more}")
+    text = edited(*EDITS, *edits, text=SAMPLES_SWEEP)
+    return parse_sweep(f"{text}judge: {{loss: {loss}, regret_limit: {{loss: 0.03}}}}\n{more}")
 
 
 def error_result(trial: Trial, *, drift: float = 1.2, samples: int = SAMPLES) -> TrialResult:
@@ -67,7 +68,7 @@ def error_result(trial: Trial, *, drift: float = 1.2, samples: int = SAMPLES) ->
 def error_store(folder: Path, spec: SweepSpec | None = None, **given: float) -> Path:
     """Write the results of all trials of a sweep to a new folder."""
     spec = spec or error_spec()
-    trials = list(Expansion(spec, DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128)).trials())
+    trials = list(Expansion(spec, DataRef(digest=DIGEST, **data_sizes(spec.data))).trials())
     store = Store.open(folder, write=True)
     store.save_sweep(spec, DIGEST)
     store.append([(trial, error_result(trial, **given)) for trial in trials])  # type: ignore[arg-type]

@@ -95,7 +95,7 @@ def test_a_recipe_says_the_unit_and_reads_back(results: Results) -> None:
 
 
 def test_a_prediction_is_an_accuracy_between_0_and_100(results: Results) -> None:
-    target = {**results.spec.base_shape.dims(), "width": 256, "expert_width": 256, "num_heads": 8}
+    target = {**results.spec.base_shape.dims(), "width": 256, "expert_width": 128}
     found = predict(results, target)
     assert found.loss is not None
     assert found.loss.forecast is not None

@@ -18,9 +18,12 @@ from landscape import Landscape, bound_of, expansion_of
 from hpxfer.errors import HpxferError
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.search.kinds import no_trials
+from hpxfer.search.optuna_search import _rules
 from hpxfer.search.samplers import SAMPLERS
+from hpxfer.spec import load_sweep
+from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.store import Store
-from hpxfer.trial import Expansion, Trial
+from hpxfer.trial import DataRef, Expansion, Trial
 from hpxfer.trial.result import TrialResult
 
 BOX = (("lr: [0.01]", "lr: {log2: [-9, -3]}\n  init_scale: {log2: [-2, 2]}"), ("hps:\n", "hps:\n  lr: 0.01\n"))
@@ -237,3 +240,20 @@ def test_a_box_of_one_point_is_asked_once(tmp_path: Path) -> None:
     sweep = expansion_of(("lr: [0.01]", "lr: [0.01]"), search="{kind: optuna, budget: 16}")
     trials = run_to_end(tmp_path, sweep)
     assert Counter(trial.shape for trial in trials.values()) == {sweep.shapes[0]: 2, sweep.shapes[1]: 4}
+
+
+@pytest.mark.parametrize(
+    ("more", "ceiling"),
+    [
+        ((), math.log(100)),
+        (("model.mlp={loss: squared_error}",), 1.0),
+        (("data.source=builtin:teacher/polynomial", "model.mlp={loss: squared_error}"), 1.0),
+        (("judge.loss=validation_error",), 1.0),
+    ],
+)
+def test_the_ceiling_is_the_loss_of_a_model_that_has_learned_nothing(more: tuple[str, ...], ceiling: float) -> None:
+    """A diverged trial counts as no better than that. Real targets have no classes to count."""
+    first = Path(__file__).resolve().parents[2] / "sweeps" / "mlp" / "first.yaml"
+    judged = () if any(each.startswith("judge") for each in more) else ("judge={loss: validation}",)
+    spec = load_sweep(first, overrides=("search={kind: optuna, budget: 6}", *judged, *more))
+    assert _rules(Expansion(spec, DataRef(digest="0", **data_sizes(spec.data)))).ceiling == ceiling
