@@ -20,6 +20,7 @@ from hpxfer.bench.parts import Part
 from hpxfer.bench.plain_mlp import PlainMLPRun
 from hpxfer.bench.stock import matmul, matmul_size
 from hpxfer.data import SampleData, data_ref
+from hpxfer.executors.worker import keep_memory
 from hpxfer.plan.speeds import Row
 from hpxfer.scaling.hps import HPs
 from hpxfer.spec import parse_sweep
@@ -69,6 +70,7 @@ def parts(rounds: int = ROUNDS) -> list[Part]:
     def part(width: int, keys: tuple[str, ...]) -> Part:
         @one_thread()
         def run() -> list[Row]:
+            keep_memory()  # as workers do
             case, size = CASES[width], matmul_size(_CPU)
             return [row for row in rows_of(width, case, measure(case, rounds, size), size) if row.key in keys]
 

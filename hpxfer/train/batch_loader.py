@@ -65,10 +65,9 @@ class BatchLoader:
         number, at = divmod(step, self._chunk_steps)
         inputs, targets = self._batches(number).tensors
         if self._shares_samples:
-            inputs, targets = inputs[at], targets[at]
-            return inputs.expand(len(self._of_trial), *inputs.shape[1:]), targets.expand(
-                len(self._of_trial), *targets.shape[1:]
-            )
+            rows = len(self._of_trial)
+            own, wanted = inputs[at], targets[at]  # [1, ...]
+            return own.expand(rows, *own.shape[1:]), wanted.expand(rows, *wanted.shape[1:])
         return inputs[at].index_select(0, self._of_trial), targets[at].index_select(0, self._of_trial)
 
     def noise(self, step: int) -> Tensor | None:
