@@ -162,7 +162,7 @@ class ProvenancePart(Section):
     sweep: str | None
     data_digest: str | None
     tokenizer: str | None
-    vocab_size: Count | None
+    vocab_size: CountOrNone | None
     num_trials: Count | None  # of the whole sweep, finished or diverged
     seeds: Annotated[Seq[Seed], Field(min_length=1)] | None
     measured: str | None  # UTC date of the last trial
