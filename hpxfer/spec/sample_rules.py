@@ -31,7 +31,7 @@ def sample_problems(data: DataSpec, family: str) -> Iterator[Problem]:
     elif (data.classes is None) == (data.targets is None):
         got = "neither" if data.classes is None else "both"
         yield ("data", "classes"), f"a sample has either one of several classes or real targets, got {got}; give one"
-    elif data.classes is not None and data.classes < 2:
+    elif data.classes is not None and data.classes < 2 and data.only is None:
         yield ("data", "classes"), f"must be at least 2, got {data.classes}; name samples of several classes"
     yield from _only_problems(data)
 
@@ -74,6 +74,6 @@ def stated_by_samples(data: DataSpec, folder: Path) -> dict[str, Any]:
     if samples is None:
         return {}
     facts = samples.facts
-    classes = len(data.only) if data.only else facts.num_classes
+    classes = len(data.only) if data.only and facts.num_classes else facts.num_classes
     found = {"inputs": facts.num_inputs, "classes": classes, "targets": facts.num_targets}
     return {key: number for key, number in found.items() if number and getattr(data, key) is None}

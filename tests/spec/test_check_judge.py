@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from sweep_text import SAMPLES, edited
 
 from hpxfer.errors import HpxferError
-from hpxfer.spec import dump_sweep, parse_sweep
+from hpxfer.spec import dump_sweep, load_sweep, parse_sweep
+
+FIRST = Path(__file__).resolve().parents[2] / "sweeps" / "mlp" / "first.yaml"
 
 
 def text_of(loss: str, classes: int | None) -> str:
@@ -34,6 +38,7 @@ def test_an_error_without_such_classes_is_refused_at_load(loss: str, classes: in
 
 @pytest.mark.parametrize(("loss", "classes"), [("validation_error", 2), ("validation_top5_error", 6)])
 def test_a_sweep_judged_by_an_error_loads_and_dumps(loss: str, classes: int) -> None:
-    spec = parse_sweep(text_of(loss, classes))
-    assert spec.judge.loss == loss
+    only = f"data.only={list(range(classes))}"
+    spec = load_sweep(FIRST, overrides=(only, f"judge.loss={loss}"))
+    assert (spec.judge.loss, spec.data.classes) == (loss, classes)
     assert parse_sweep(dump_sweep(spec)) == spec
