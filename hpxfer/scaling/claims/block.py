@@ -40,8 +40,9 @@ class Block:
 
     experts: Literal["two", "one"] = "two"  # matrices per expert
     gate: Literal["sigmoid", "softmax"] = "sigmoid"
-    activation: Literal["linear", "gelu"] = "linear"  # between the two matrices
+    activation: Literal["linear", "relu", "gelu", "tanh"] = "linear"  # of the hidden features, or of the one matrix
     router_bias: Literal["schedule", "fixed"] = "schedule"  # for tables with a router bias: b_t, or always b_0
+    has_bias: bool = False  # the model itself adds a router bias
     lr_exponent: float = 0.0  # the LR of all roles grows as width to this power; it is -c of the papers' `sp`
     inputs: int = 32  # features of a sample
     samples: int = 4
