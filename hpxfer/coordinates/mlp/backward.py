@@ -97,7 +97,7 @@ def _block(
         by_given = scale * u.unsqueeze(2)
         if is_behind:
             by_phi[WHOLE, last] = (by_given * fwd.given.total).sum(-1)
-            by_given = _through(options.activation, by_given.expand_as(fwd.expert.init), fwd.expert.total)
+            by_given = _through(options.activation, by_given, fwd.expert.total)
         for which, w3 in zip((START, UPDATE), weights.both("expert_out", block), strict=True):
             back = per_expert(BACK_ONE, w3, by_given)
             if not is_behind:
@@ -129,7 +129,7 @@ def _through(kind: str, grad: Tensor, z: Tensor) -> Tensor:
     if kind == "linear":
         return grad
     at = z.contiguous()
-    return activate_backward(kind, grad.contiguous(), at, activate(kind, at))  # type: ignore[arg-type]
+    return activate_backward(kind, grad.expand_as(at).contiguous(), at, activate(kind, at))  # type: ignore[arg-type]
 
 
 def _to_h1_experts(

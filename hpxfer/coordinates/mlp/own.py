@@ -32,7 +32,7 @@ CLASSES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The check's own model: one block of MSSP (two matrices per expert) or of Why Routers Freeze (one), no residual."""
+    """The check's own model: one block, of MSSP (two matrices per expert) or of Why Routers Freeze (one)."""
 
     expert_matrices: Literal[1, 2] = 2
     gate: Gate = "sigmoid"
