@@ -334,9 +334,7 @@ def _require(
     if not axes:
         raise HpxferError(f"{asked.choice.name}: its axes change no shape; name one to check with --axis")
     if architecture == "mlp" and asked.is_registered and asked.choice.table.block_claims is None:
-        raise HpxferError(
-            f"--architecture mlp: {asked.choice.name} has no block_claims to compare with; leave it out"
-        )
+        raise HpxferError(f"--architecture mlp: {asked.choice.name} has no block_claims to compare with; leave it out")
     if points is not None and len(axes) != 1:
         raise HpxferError(f"--points: must be values of one axis, got {', '.join(axes)}; name one with --axis")
     if wrong := [point for point in points or () if not 0 < point <= MAX_POINT]:

@@ -58,7 +58,9 @@ def test_mup_iii() -> None:
 
 @pytest.mark.parametrize(("name", "at_least"), [("mssp-i", 75), ("mssp-ii", 95), ("mssp-iii", 85)])
 def test_mssp_under_sgd(name: str, at_least: int) -> None:
-    lines = lines_of(parameterization(name, ZERO_READOUT), "sgd", num_seeds=16 if name == "mssp-iii" else 12)
+    # From one draw of all experts, a narrow model that happens to map one of four samples far decides a seed.
+    more: dict[str, Any] = {"options": Options(samples=8), "training": Training(lr=2.0), "num_seeds": 16}
+    lines = lines_of(parameterization(name, ZERO_READOUT), "sgd", **(more if name == "mssp-iii" else {}))
     check(lines, at_least=at_least)
     for quantity in ("h3: A1", "h3: A2.1", "h3: A2.2", "h3: A3"):
         assert line(lines, "expert_out", quantity, 2).verdict == "ok", report(lines)

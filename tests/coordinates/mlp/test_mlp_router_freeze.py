@@ -74,7 +74,7 @@ def test_soft_softmax_freezes(optimizer: str) -> None:
 
 def test_zero_router_and_readout_freeze_as_well() -> None:
     """Remark 26: updates of the router's weights ~ width^-3/2; exactly none before the readout has moved."""
-    lines = run(SOFTMAX, "sgd", ZERO_BOTH, steps=5)
+    lines = run(SOFTMAX, "sgd", ZERO_BOTH, steps=5, num_seeds=24)
     assert not misses(lines), report(misses(lines))
     assert line(lines, "router", "logits", 0).verdict == line(lines, "router", "effective", 1).verdict == "zero"
     assert abs(slope(lines, "router", "weight change", 5) + 1.5) < 0.15
